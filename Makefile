@@ -1,0 +1,45 @@
+# Every target works from a fresh clone: it makes .venv and installs the pinned versions once.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help install run check test test-slow bench docs clean
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 18
+
+# torch first and alone: resolving it together with a loose range elsewhere would pull gigabytes of CUDA packages.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: Python 3.11 or newer is needed: $$($(PYTHON) --version)" >&2; echo "hint: make PYTHON=python3.12 ..." >&2; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $(READY)
+
+install: $(READY)  ## make .venv with the package, its extras and the pinned versions
+
+run: $(READY)  ## train FedLog on the data that comes with the package, and write a report (under two minutes)
+	$(BIN)/fedlog run
+
+check: $(READY)  ## linter, formatter and type checker only
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: check  ## linter, type checker and tests, as CI runs them
+	$(BIN)/pytest -n 2
+
+test-slow: $(READY)  ## the checks that take minutes or need a real data set in FEDLOG_DATA
+	$(BIN)/pytest -m slow
+
+bench: $(READY)  ## time the solver and the simulator, and write the records under benchmarks/
+	$(BIN)/python -m benchmarks
+
+docs: $(READY)  ## write the generated pages of docs/ from the committed records
+	$(BIN)/fedlog docs
+
+clean:  ## remove .venv and every cache
+	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

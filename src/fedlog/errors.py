@@ -1,0 +1,31 @@
+"""The exceptions that reach a user, and nothing else.
+
+Every message says what was expected, what was found and on which object; the hint says what to do next. The command
+line prints both on two lines, without a traceback, and exits with the class's code.
+"""
+
+from __future__ import annotations
+
+
+class FedlogError(Exception):
+    """The root of every error this package raises on purpose: the run failed (exit code 1)."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
+
+
+class InputError(FedlogError):
+    """Something the user gave cannot be used: a name, a file, a number, a combination (exit code 2)."""
+
+    exit_code = 2
+
+
+class RunError(FedlogError):
+    """A run that started properly cannot go on (exit code 1)."""
