@@ -1,0 +1,87 @@
+"""Bounds on what one record, or one client, can add to the statistics: clipping, and the sensitivity it buys.
+
+Clips act on features without the constant, (..., m - 1), and are differentiable, so that bodies are trained behind
+the same clip that the statistics go through. How far a bound carries as a privacy guarantee depends on how the body
+was trained, and that is not decided here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedlog.errors import InputError
+
+
+class Clip(Protocol):
+    """A bound on the features of one record."""
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """The clipped features, same shape (..., m - 1)."""
+
+    def sensitivity(self, width: int) -> float:
+        """The largest L2 norm of one record's statistic, the constant included; `width` is m."""
+
+
+@dataclass(frozen=True)
+class Clamp:
+    """Each feature is clamped to [-bound, bound], as in the paper."""
+
+    bound: float
+
+    def __post_init__(self) -> None:
+        _require_positive("clamp bound", self.bound)
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """The clamped features, same shape (..., m - 1)."""
+        return features.clamp(-self.bound, self.bound)
+
+    def sensitivity(self, width: int) -> float:
+        """sqrt(1 + (m - 1) * bound^2) for `width` = m."""
+        return math.sqrt(1 + (width - 1) * self.bound**2)
+
+
+@dataclass(frozen=True)
+class L2Clip:
+    """Each record's features are scaled down to L2 norm `radius` if they are longer."""
+
+    radius: float
+
+    def __post_init__(self) -> None:
+        _require_positive("clip radius", self.radius)
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """The clipped features, same shape (..., m - 1); no row is longer than the radius, rounding included."""
+        return _shorten(features, self.radius)
+
+    def sensitivity(self, width: int) -> float:
+        """sqrt(1 + radius^2), whatever the width."""
+        return math.sqrt(1 + self.radius**2)
+
+
+def clip_message(sums: Tensor, norm: float) -> Tensor:
+    """A client's whole message scaled down to L2 norm `norm` if it is longer; any shape, taken as one vector.
+
+    Neighbours that differ by one client then differ by at most `norm`; two data sets of one client by 2 * `norm`.
+    """
+    _require_positive("message norm", norm)
+    return _shorten(sums.reshape(-1), norm).reshape(sums.shape)
+
+
+def _shorten(rows: Tensor, radius: float) -> Tensor:
+    """The rows (..., d), those longer than `radius` scaled to it."""
+    length = torch.linalg.vector_norm(rows.to(torch.float64), dim=-1, keepdim=True)
+    # Rounding the scale and the products could leave a row an ulp too long, and the sensitivity would be false.
+    margin = 1 - 2 * torch.finfo(rows.dtype).eps
+    # clamp_min, rather than a minimum with 1 afterwards, keeps the gradient finite for rows of zeros.
+    scale = torch.where(length > radius, margin * radius / length.clamp_min(radius), 1.0)
+    return rows * scale.to(rows.dtype)
+
+
+def _require_positive(what: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(f"the {what} must be a finite number above 0, found: {value}")

@@ -1,0 +1,139 @@
+"""The head that maximises the posterior, solved exactly, with a certificate.
+
+At the maximum chi_y = nu * p_y * eta_y / 2 with p = softmax(|eta_y|^2 / 4), so each row of the head is parallel to
+its row of chi and only its length r_y is unknown. With s_y = |chi_y| / nu, w_y = r_y^2 / 2, t = ln sum_y exp(w_y / 2)
+
+    w_y + ln w_y = ln 2 + 2 ln s_y + 2 t          (w is Wright's omega: Lambert's W in log form, nothing overflows)
+
+and t is the one root of
+
+    G(t) = ln sum_y p_y(t) = 0,     ln p_y = w_y / 2 - t = ln s_y + (ln 2 - ln w_y) / 2.
+
+G is decreasing and convex: each ln p_y has the slope -1 / (1 + w_y), which rises with t, and a log-sum-exp of convex
+functions is convex. So Newton started left of the root walks up to it without ever passing it. Left of the root lie
+(sum_y s_y)^2, by Jensen from sum_y s_y = sum_y p_y r_y / 2 and r_y^2 / 4 = t + ln p_y <= t; and ln sum_y exp(s_y^2),
+because p_y <= 1 makes r_y >= 2 s_y. The second form of ln p_y has no difference of large numbers in it: that is why
+the lengths keep full precision even when |eta_y|^2 / 4 is in the millions.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.special import wrightomega
+from torch import Tensor
+
+from fedlog.core.family import log_partition
+from fedlog.core.posterior import Posterior
+from fedlog.errors import RunError
+
+_EPS = float(np.finfo(np.float64).eps)
+_MAX_ITERATIONS = 100
+# Past this the tolerance is no longer a statement about the head: float64 cannot tell softmax(|eta|^2 / 4) any more.
+_MAX_TOLERANCE = 1e-3
+
+_Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """How well a head solves its problem, computed from the finished head and not from the solver's own variables.
+
+    `relative_gradient` is |gradient of the log posterior| / |chi|; `scalar_residual` is |A(eta) - t|, the scalar
+    equation; both must be at most `tolerance`. `iterations` counts the Newton steps on t.
+    """
+
+    relative_gradient: float
+    scalar_residual: float
+    iterations: int
+    tolerance: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether both residuals are within a tolerance that means something; NaN is not."""
+        within = self.relative_gradient <= self.tolerance and self.scalar_residual <= self.tolerance
+        return within and self.tolerance <= _MAX_TOLERANCE
+
+
+@dataclass(frozen=True, eq=False)
+class MapHead:
+    """The head of maximum posterior: `weights` (n_class, m) float64, the bias in column 0, and its certificate."""
+
+    weights: Tensor
+    certificate: Certificate
+
+
+def solve_head(posterior: Posterior) -> MapHead:
+    """The one head that maximises `posterior`, certified; a row of chi that is zero gives a zero row.
+
+    Noisy statistics (negative counts, any rows) are solved like others, as long as nu + n > 0.
+    Raises RunError if the certificate does not hold: no uncertified head is ever returned.
+    """
+    chi: _Array = posterior.chi.detach().cpu().numpy()
+    # Dividing by the largest entry first keeps the squares of huge or tiny entries inside float64's range.
+    largest = np.abs(chi).max(axis=1, keepdims=True, initial=0.0)
+    direction = np.divide(chi, largest, out=np.zeros_like(chi), where=largest > 0)
+    length = np.sqrt(np.einsum("ij,ij->i", direction, direction))
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        log_s = np.log(largest[:, 0]) + np.log(length) - np.log(posterior.nu)
+        t, r, iterations = _solve_lengths(log_s)
+        scale = np.divide(r, length, out=np.zeros_like(r), where=length > 0)
+        weights = torch.from_numpy(direction * scale[:, None]).to(posterior.chi.device)
+    certificate = _certify(posterior, weights, t, iterations)
+    if not certificate.holds:
+        raise RunError(
+            f"the head could not be certified: relative gradient {certificate.relative_gradient:.3g}, "
+            f"scalar residual {certificate.scalar_residual:.3g}, "
+            f"expected at most {min(certificate.tolerance, _MAX_TOLERANCE):.3g}; largest |chi_y| / nu: "
+            f"1e{float(log_s.max()) / math.log(10):.1f}",
+            hint="features this large leave float64; clip or normalise them",
+        )
+    return MapHead(weights, certificate)
+
+
+def _solve_lengths(log_s: _Array) -> tuple[float, _Array, int]:
+    """t, the row lengths r (n_class,), and the Newton steps taken, for ln s_y in `log_s` (n_class,), -inf allowed."""
+    log_2s2 = np.log(2.0) + 2 * log_s
+    s = np.exp(log_s)
+    t = max(float(s.sum() * s.sum()), _logsumexp(s * s))
+    for iterations in range(_MAX_ITERATIONS + 1):
+        w, log_w = _omega(log_2s2 + 2 * t)
+        # The two forms of ln p_y: the first is exact for small w (and for s_y = 0), the second for large w.
+        log_p = np.where(w < 1, w / 2 - t, (log_2s2 - log_w) / 2)
+        gap = _logsumexp(log_p)
+        # G falls to zero from above; what is left below four roundings, or below zero, is rounding. NaN stops too.
+        if not gap > 4 * _EPS or iterations == _MAX_ITERATIONS:
+            break
+        t += gap / float((np.exp(log_p - gap) / (1 + w)).sum())
+    return t, np.where(w < 1, np.sqrt(2.0) * np.exp(log_w / 2), np.sqrt(2 * w)), iterations
+
+
+def _omega(c: _Array) -> tuple[_Array, _Array]:
+    """The solution w of w + ln w = c, and ln w, which stays exact where w underflows."""
+    w = wrightomega(c)
+    return w, np.where(c < 1, c - w, np.log(w))
+
+
+def _logsumexp(values: _Array) -> float:
+    """ln sum exp of `values` (n_class,), at least one of them finite; scipy's costs more than the rest of a step."""
+    largest = float(values.max())
+    return largest + math.log(float(np.exp(values - largest).sum()))
+
+
+def _certify(posterior: Posterior, weights: Tensor, t: float, iterations: int) -> Certificate:
+    """The certificate of `weights` (n_class, m) and ln Z = `t`."""
+    # In units of chi's largest entry, so that squaring neither overflows nor turns a tiny gradient into none.
+    unit = posterior.chi.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
+    scale = float(torch.linalg.vector_norm(posterior.chi / unit))
+    gradient = float(torch.linalg.vector_norm(posterior.gradient(weights) / unit))
+    largest_energy = float(weights.square().sum(dim=1).max()) / 4
+    return Certificate(
+        relative_gradient=gradient / scale if scale > 0 else gradient,
+        scalar_residual=abs(float(log_partition(weights)) - t),
+        iterations=iterations,
+        tolerance=1e-9 + 10 * _EPS * largest_energy,
+    )
