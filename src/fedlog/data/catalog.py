@@ -1,0 +1,243 @@
+"""From a description of the data to a federation: named data sets, their defaults, and users' own functions."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from fedlog.core.keys import Key
+from fedlog.data import pools
+from fedlog.data.federation import Federation, Records, Shard, validated
+from fedlog.data.leaf import read_leaf
+from fedlog.data.partition import (
+    Deal,
+    by_dirichlet,
+    by_order,
+    by_shards,
+    by_site,
+    group_people,
+    hold_out,
+    hold_out_people,
+    iid,
+)
+from fedlog.data.pools import Pools
+from fedlog.data.sources import data_folder
+from fedlog.errors import InputError
+
+Partition = Literal["shards", "dirichlet", "user", "iid", "ordered"]
+
+Value = TypeVar("Value", int, float)
+
+ENTRY_POINT_GROUP = "fedlog.data"
+DEFAULT_DIRICHLET_ALPHA = 0.5
+DEFAULT_CLASSES_PER_CLIENT = 2
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """Which data, and how they are divided among clients. What is None takes the data set's default."""
+
+    name: str  # a data set's name, an entry point's, or package.module:function
+    clients: int | None = None
+    classes_per_client: int | None = None  # shards only
+    partition: Partition | None = None
+    dirichlet_alpha: float | None = None  # dirichlet only
+    train_records: int | None = None  # the first n of the training pool
+    validation_fraction: float = 0.0  # of each client's training records
+    data_dir: Path | None = None
+    seed: int = 0
+
+
+# The paper's settings where it has them.
+DEFAULTS = {
+    "digits": DataSpec("digits", clients=10, classes_per_client=2, partition="shards"),
+    "circle": DataSpec("circle", clients=2, partition="ordered"),
+    "mnist": DataSpec("mnist", clients=50, classes_per_client=2, partition="shards", train_records=3000),
+    "cifar10": DataSpec("cifar10", clients=100, classes_per_client=2, partition="shards"),
+    "cifar100": DataSpec("cifar100", clients=100, classes_per_client=10, partition="shards"),
+    "har": DataSpec("har", clients=6, partition="user"),
+    "leaf": DataSpec("leaf", partition="user"),
+}
+
+_PARTITIONS: dict[str, tuple[Partition, ...]] = {
+    "circle": ("ordered", "shards", "dirichlet", "iid"),
+    "har": ("user", "shards", "dirichlet", "iid"),
+    "leaf": ("user",),
+}
+_LABEL_PARTITIONS: tuple[Partition, ...] = ("shards", "dirichlet", "iid")
+
+
+def load_federation(spec: DataSpec) -> Federation:
+    """The federation that the specification describes, checked.
+
+    A user's own function gets the specification as it is, and returns a `Federation`.
+    """
+    spec = resolved(spec)
+    key = Key(spec.seed).child("data")
+    federation = _named_federation(spec, key) if spec.name in DEFAULTS else _own_federation(spec)
+    return validated(_with_validation(validated(federation), spec, key.child("validation")))
+
+
+def resolved(spec: DataSpec) -> DataSpec:
+    """The specification with the defaults of its data set filled in, and refused if its parts do not fit together."""
+    if spec.name not in DEFAULTS:
+        return spec
+    default = DEFAULTS[spec.name]
+    allowed = _PARTITIONS.get(spec.name, _LABEL_PARTITIONS)
+    partition = spec.partition or default.partition
+    if partition not in allowed:
+        raise InputError(
+            f"data set {spec.name}: no partition by the name: {partition}", hint=f"one of: {', '.join(allowed)}"
+        )
+    if partition != "shards" and spec.classes_per_client is not None:
+        raise InputError(f"classes per client belong to the shards partition; the partition is: {partition}")
+    if partition != "dirichlet" and spec.dirichlet_alpha is not None:
+        raise InputError(f"a Dirichlet alpha belongs to the dirichlet partition; the partition is: {partition}")
+    if partition == "user" and spec.train_records is not None:
+        raise InputError(f"the user partition takes whole people; training records asked for: {spec.train_records}")
+    if spec.train_records is not None and spec.train_records < 1:
+        raise InputError(f"at least 1 training record is needed; found: {spec.train_records}")
+    shards_default = DEFAULT_CLASSES_PER_CLIENT if default.classes_per_client is None else default.classes_per_client
+    return replace(
+        spec,
+        partition=partition,
+        clients=_given(spec.clients, default.clients),
+        classes_per_client=_given(spec.classes_per_client, shards_default) if partition == "shards" else None,
+        dirichlet_alpha=_given(spec.dirichlet_alpha, DEFAULT_DIRICHLET_ALPHA) if partition == "dirichlet" else None,
+        train_records=_given(spec.train_records, default.train_records),
+    )
+
+
+def _named_federation(spec: DataSpec, key: Key) -> Federation:
+    folder = data_folder(spec.data_dir)
+    if spec.name == "leaf":
+        return read_leaf(folder, users=spec.clients)
+    found = _read_pools(spec, folder, key.child("pools"))
+    if spec.train_records is not None:
+        if spec.train_records > len(found.train):
+            raise InputError(
+                f"data set {spec.name}: {len(found.train)} training records, but asked for: {spec.train_records}"
+            )
+        found = replace(found, train=found.train.at(torch.arange(spec.train_records)))
+    clients = spec.clients or 0
+    if spec.partition == "user":
+        found, deal = _sites(found, clients, key.child("sites"))
+        names = [f"site-{site}" for site in range(clients)]
+    else:
+        deal = _deal(found, spec, clients, key.child("partition"))
+        names = [f"client-{client}" for client in range(clients)]
+    return Federation(
+        name=spec.name,
+        n_class=len(found.class_names),
+        input_shape=tuple(found.train.inputs.shape[1:]),
+        train=found.train,
+        test=found.test,
+        shards=tuple(
+            Shard(name, train, test, validation=_nothing())
+            for name, train, test in zip(names, deal.train, deal.test, strict=True)
+        ),
+        transform=found.transform,
+        class_names=found.class_names,
+    )
+
+
+def _read_pools(spec: DataSpec, folder: Path, key: Key) -> Pools:
+    if spec.name == "digits":
+        return pools.digits()
+    if spec.name == "circle":
+        return pools.circle(spec.train_records, key)
+    readers: dict[str, Callable[[Path], Pools]] = {
+        "mnist": pools.mnist,
+        "cifar10": pools.cifar10,
+        "cifar100": pools.cifar100,
+        "har": pools.har,
+    }
+    return readers[spec.name](folder)
+
+
+def _deal(found: Pools, spec: DataSpec, clients: int, key: Key) -> Deal:
+    train, test, n_class = found.train.labels, found.test.labels, len(found.class_names)
+    if spec.partition == "ordered":
+        return by_order(found.train.inputs[:, 0], found.test.inputs[:, 0], clients=clients)
+    if spec.partition == "iid":
+        return iid(train, test, clients=clients, key=key)
+    if spec.partition == "dirichlet":
+        alpha = DEFAULT_DIRICHLET_ALPHA if spec.dirichlet_alpha is None else spec.dirichlet_alpha
+        return by_dirichlet(train, test, clients=clients, alpha=alpha, n_class=n_class, key=key)
+    classes = spec.classes_per_client or 0
+    return by_shards(train, test, clients=clients, classes_per_client=classes, n_class=n_class, key=key)
+
+
+def _sites(found: Pools, sites: int, key: Key) -> tuple[Pools, Deal]:
+    # All people of both halves are grouped anew; a person is then either trained on or tested on, never both.
+    users = torch.cat([_users(found.train), _users(found.test)])
+    inputs = torch.cat([found.train.inputs, found.test.inputs])
+    everybody = Records(inputs, torch.cat([found.train.labels, found.test.labels]), users)
+    groups = group_people(users, sites=sites, key=key)
+    held_out = torch.tensor([person for site in groups for person in site.test_people])
+    for_test = torch.isin(users, held_out)
+    train, test = everybody.at((~for_test).nonzero()[:, 0]), everybody.at(for_test.nonzero()[:, 0])
+    return replace(found, train=train, test=test), by_site(_users(train), _users(test), groups)
+
+
+def _with_validation(federation: Federation, spec: DataSpec, key: Key) -> Federation:
+    if spec.validation_fraction == 0 or any(len(shard.validation) for shard in federation.shards):
+        return federation
+    shards = []
+    for index, shard in enumerate(federation.shards):
+        # Overlapping windows of one person must not stand on both sides of the split.
+        split, column = (
+            (hold_out_people, _users(federation.train)) if spec.name == "har" else (hold_out, federation.train.labels)
+        )
+        kept, held = split(shard.train, column, spec.validation_fraction, key.child(index))
+        shards.append(replace(shard, train=kept, validation=held))
+    return replace(federation, shards=tuple(shards))
+
+
+def _own_federation(spec: DataSpec) -> Federation:
+    function = _own_function(spec.name)
+    federation = function(spec)
+    if not isinstance(federation, Federation):
+        raise InputError(f"{spec.name}: expected a fedlog Federation; returned: {type(federation).__name__}")
+    return federation
+
+
+def _own_function(name: str) -> Callable[[DataSpec], object]:
+    for entry in entry_points(group=ENTRY_POINT_GROUP, name=name):
+        loaded: Callable[[DataSpec], object] = entry.load()
+        return loaded
+    module_name, colon, function_name = name.partition(":")
+    if not colon:
+        raise InputError(
+            f"no data set by the name: {name}", hint=f"one of: {', '.join(DEFAULTS)}, or package.module:function"
+        )
+    try:
+        function: object = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError) as error:
+        raise InputError(
+            f"data set {name}: cannot be imported: {error}", hint="give package.module:function"
+        ) from error
+    if not callable(function):
+        raise InputError(f"data set {name}: expected a function; found: {type(function).__name__}")
+    return function
+
+
+def _users(records: Records) -> Tensor:
+    if records.users is None:
+        raise InputError("the records name no users")
+    return records.users
+
+
+def _nothing() -> Tensor:
+    return torch.empty(0, dtype=torch.int64)
+
+
+def _given(value: Value | None, default: Value | None) -> Value | None:
+    return default if value is None else value

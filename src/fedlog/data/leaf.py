@@ -1,0 +1,187 @@
+"""A LEAF folder as a federation of its natural users: JSON files of users and records, with images beside them.
+
+LEAF (https://leaf.cmu.edu) writes `data/all_data/*.json`, and after its own split `data/train` and `data/test`. Each
+JSON file has `users`, `num_samples` and `user_data`: for each user `x` (numbers, or names of image files) and `y`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedlog.core.keys import Key
+from fedlog.data.federation import Federation, Records, Shard
+from fedlog.data.partition import by_user, hold_out
+from fedlog.data.transforms import IDENTITY, Transform
+from fedlog.errors import InputError
+
+# As LEAF's own CelebA model reads the images: 84 x 84, three channels.
+IMAGE_SIZE = 84
+IMAGE_FOLDER = Path("raw") / "img_align_celeba"
+IMAGE_TRANSFORM = Transform(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+TEST_FRACTION = 0.2
+# The split of all_data is the same in every run, whatever its seed: test records stay test records.
+SPLIT_KEY = Key(0).child("leaf", "test split")
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """Records of several users before images are read."""
+
+    users: tuple[str, ...]
+    inputs: list[Any]
+    labels: list[int]
+    owner: list[int]
+
+
+def read_leaf(folder: Path, *, users: int | None = None, image_size: int = IMAGE_SIZE) -> Federation:
+    """One client for each user of the folder, or for its first `users` users.
+
+    LEAF's own split is used where `train` and `test` exist; of `all_data`, 20 % of each user's records are for test.
+    """
+    data = _data_folder(folder)
+    if _json_files(data / "train") and _json_files(data / "test"):
+        train = _read_table(data / "train", users)
+        test = _read_table(data / "test", users)
+        if train.users != test.users:
+            odd = sorted(set(train.users) ^ set(test.users))
+            raise InputError(f"{data}: train and test must hold the same users; only in one of them: {odd[0]}")
+    else:
+        train, test = _split(_read_table(data / "all_data", users), data)
+    classes = sorted({*train.labels, *test.labels})
+    if classes != list(range(len(classes))):
+        raise InputError(f"{data}: labels must be 0, 1, 2 and so on; found: {classes}")
+    pools = [_records(table, data, image_size) for table in (train, test)]
+    owners = [torch.tensor(table.owner) for table in (train, test)]
+    deal = by_user(owners[0], owners[1])
+    return Federation(
+        name="leaf",
+        n_class=len(classes),
+        input_shape=tuple(pools[0].inputs.shape[1:]),
+        train=pools[0],
+        test=pools[1],
+        shards=tuple(
+            Shard(name, of_train, of_test, validation=torch.empty(0, dtype=torch.int64))
+            for name, of_train, of_test in zip(train.users, deal.train, deal.test, strict=True)
+        ),
+        transform=IMAGE_TRANSFORM if pools[0].inputs.dtype == torch.uint8 else IDENTITY,
+        class_names=tuple(str(label) for label in classes),
+    )
+
+
+def _data_folder(folder: Path) -> Path:
+    for candidate in (folder, folder / "data"):
+        if any(_json_files(candidate / part) for part in ("all_data", "train")):
+            return candidate
+    raise InputError(
+        f"no LEAF data (all_data/*.json, or train and test) in folder: {folder}",
+        hint="give LEAF's data/celeba folder by --data-dir, after its preprocess.sh has run",
+    )
+
+
+def _json_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.json"))
+
+
+def _read_table(folder: Path, limit: int | None) -> _Table:
+    users: list[str] = []
+    table = _Table((), [], [], [])
+    for path in _json_files(folder):
+        for user, inputs, labels in _users_of(path):
+            if limit is not None and len(users) == limit:
+                break
+            if user in users:
+                raise InputError(f"{path}: a user must stand in one file only; repeated: {user}")
+            table.inputs.extend(inputs)
+            table.labels.extend(labels)
+            table.owner.extend([len(users)] * len(labels))
+            users.append(user)
+    if limit is not None and len(users) < limit:
+        raise InputError(f"{folder}: asked for {limit} users; found: {len(users)}")
+    return _Table(tuple(users), table.inputs, table.labels, table.owner)
+
+
+def _users_of(path: Path) -> list[tuple[str, list[Any], list[int]]]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        found = []
+        for user, expected in zip(content["users"], content["num_samples"], strict=True):
+            inputs, labels = content["user_data"][user]["x"], content["user_data"][user]["y"]
+            if not len(inputs) == len(labels) == expected:
+                raise InputError(
+                    f"{path}: user {user}: expected {expected} records; found {len(inputs)} inputs and {len(labels)} "
+                    "labels"
+                )
+            found.append((str(user), list(inputs), [int(label) for label in labels]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path}: not a LEAF file: {type(error).__name__}: {error}") from error
+    return found
+
+
+def _split(table: _Table, data: Path) -> tuple[_Table, _Table]:
+    owner, labels = np.array(table.owner), torch.tensor(table.labels)
+    for_test: list[int] = []
+    for user, name in enumerate(table.users):
+        positions = torch.from_numpy(np.flatnonzero(owner == user))
+        # A user whose classes have one record each could otherwise hold out nothing.
+        _, held = hold_out(positions, labels, TEST_FRACTION, SPLIT_KEY.child(name))
+        if len(held) == 0:
+            _, held = hold_out(positions, torch.zeros_like(labels), 0.5, SPLIT_KEY.child(name))
+        if len(held) == 0:
+            raise InputError(
+                f"{data}: user {name} needs at least 2 records, one for test; found: {len(positions)}",
+                hint="LEAF's preprocess.sh leaves out small users: -k 5",
+            )
+        for_test.extend(held.tolist())
+    chosen = set(for_test)
+    parts = [[i for i in range(len(owner)) if i not in chosen], sorted(chosen)]
+    train, test = (
+        _Table(
+            table.users,
+            [table.inputs[i] for i in part],
+            [table.labels[i] for i in part],
+            [table.owner[i] for i in part],
+        )
+        for part in parts
+    )
+    return train, test
+
+
+def _records(table: _Table, data: Path, image_size: int) -> Records:
+    return Records(_inputs(table, data, image_size), torch.tensor(table.labels), torch.tensor(table.owner))
+
+
+def _inputs(table: _Table, data: Path, image_size: int) -> Tensor:
+    if any(isinstance(value, str) for value in table.inputs):
+        images = np.empty((len(table.inputs), 3, image_size, image_size), np.uint8)
+        for index, name in enumerate(table.inputs):
+            images[index] = _image(data / IMAGE_FOLDER, str(name), image_size)
+        return torch.from_numpy(images)
+    try:
+        return torch.tensor(table.inputs, dtype=torch.float32)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{data}: the users' x must be numbers of one shape: {error}") from error
+
+
+def _image(folder: Path, name: str, size: int) -> NDArray[np.uint8]:
+    # Imported here: Pillow is needed for images only, and is an optional part of the installation.
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise InputError("images need Pillow, which is not installed", hint="pip install pillow") from error
+    path = folder / name
+    if Path(name).name != name or not path.is_file():
+        raise InputError(f"missing image: {path}", hint="LEAF's CelebA needs the images in data/raw/img_align_celeba")
+    try:
+        with Image.open(path) as image:
+            pixels = np.asarray(image.convert("RGB").resize((size, size)), np.uint8)
+    except OSError as error:
+        raise InputError(f"{path}: not a readable image: {error}") from error
+    return pixels.transpose(2, 0, 1)

@@ -1,0 +1,254 @@
+"""Who holds which record: pure functions from labels (or users) and a key to positions.
+
+Each function deals every record of both pools exactly once, and gives the same answer for the same key. The test
+records follow the training records: same class lists, same proportions, same people.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedlog.core.keys import Key
+from fedlog.errors import InputError
+
+Positions = NDArray[np.int64]
+
+# Dirichlet draws that leave a client without records are drawn again, this often at most.
+DIRICHLET_ATTEMPTS = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Deal:
+    """The positions of each client in the training pool and in the test pool."""
+
+    train: tuple[Tensor, ...]
+    test: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Site:
+    """The people whose records one site trains on, and the people it is tested on."""
+
+    train_people: tuple[int, ...]
+    test_people: tuple[int, ...]
+
+
+def by_shards(
+    train_labels: Tensor, test_labels: Tensor, *, clients: int, classes_per_client: int, n_class: int, key: Key
+) -> Deal:
+    """At most `classes_per_client` classes for each client: the partition of the paper and of LG-FedAvg.
+
+    Each class is cut, in file order, into `clients * classes_per_client / n_class` shards whose sizes differ by at most
+    one record; a shuffled list with each class that often is dealt out `classes_per_client` at a time. A client may
+    draw a class twice and then holds one class fewer. The test pool is dealt with the same class lists.
+    """
+    _check_clients(clients)
+    dealt = clients * classes_per_client
+    if not 1 <= classes_per_client <= n_class:
+        raise InputError(f"classes per client must lie in 1..{n_class}; found: {classes_per_client}")
+    if dealt % n_class:
+        raise InputError(
+            f"{clients} clients x {classes_per_client} classes = {dealt} shards cannot be cut evenly from "
+            f"{n_class} classes",
+            hint=f"choose clients x classes per client as a multiple of {n_class}, or another partition",
+        )
+    classes = np.repeat(np.arange(n_class), dealt // n_class)
+    class_lists = key.child("class lists").numpy().permutation(classes).reshape(clients, classes_per_client)
+    return Deal(
+        train=_deal_shards(train_labels, class_lists, n_class, "training", key.child("train")),
+        test=_deal_shards(test_labels, class_lists, n_class, "test", key.child("test")),
+    )
+
+
+def by_dirichlet(
+    train_labels: Tensor, test_labels: Tensor, *, clients: int, alpha: float, n_class: int, key: Key
+) -> Deal:
+    """Each class shared among the clients in Dirichlet(alpha) proportions, the same for training and test.
+
+    The proportions are drawn again until each client has a record in both pools.
+    """
+    _check_clients(clients)
+    if not (alpha > 0 and np.isfinite(alpha)):
+        raise InputError(f"Dirichlet alpha must be positive and finite; found: {alpha}")
+    pools = [_shuffled_classes(labels, n_class, key.child(pool)) for pool, labels in _named(train_labels, test_labels)]
+    for attempt in range(DIRICHLET_ATTEMPTS):
+        generator = key.child("proportions", attempt).numpy()
+        proportions = generator.dirichlet(np.full(clients, alpha), size=n_class)  # (n_class, clients)
+        if not np.isfinite(proportions).all():  # tiny alphas underflow to 0 / 0
+            continue
+        train, test = (_deal_proportions(pool, proportions) for pool in pools)
+        if all(len(positions) for positions in (*train, *test)):
+            return Deal(train, test)
+    raise InputError(
+        f"Dirichlet partition, alpha {alpha}, {clients} clients: "
+        f"some client had no records in each of {DIRICHLET_ATTEMPTS} draws",
+        hint="use a larger alpha or fewer clients",
+    )
+
+
+def iid(train_labels: Tensor, test_labels: Tensor, *, clients: int, key: Key) -> Deal:
+    """Shuffled records in even parts, whatever their classes."""
+    _check_clients(clients)
+    dealt = []
+    for pool, labels in _named(train_labels, test_labels):
+        if len(labels) < clients:
+            raise InputError(f"{clients} clients, but {pool} records: {len(labels)}", hint="use fewer clients")
+        order = key.child(pool).numpy().permutation(len(labels))
+        dealt.append(tuple(_sorted(part) for part in np.array_split(order, clients)))
+    return Deal(dealt[0], dealt[1])
+
+
+def by_user(train_users: Tensor, test_users: Tensor) -> Deal:
+    """One client for each natural user, in the order of the user numbers."""
+    train, test = train_users.numpy(), test_users.numpy()
+    users = np.unique(train)
+    strangers = np.setdiff1d(test, users)
+    if len(strangers):
+        raise InputError(f"test records of a user without training records: user {strangers[0]}")
+    return Deal(
+        train=tuple(_sorted(np.flatnonzero(train == user)) for user in users),
+        test=tuple(_sorted(np.flatnonzero(test == user)) for user in users),
+    )
+
+
+def by_site(train_users: Tensor, test_users: Tensor, sites: tuple[Site, ...]) -> Deal:
+    """One client for each site: the training records of its people, and the test records of those it is tested on."""
+    return Deal(
+        train=tuple(_of_people(train_users, site.train_people) for site in sites),
+        test=tuple(_of_people(test_users, site.test_people) for site in sites),
+    )
+
+
+def by_order(train_values: Tensor, test_values: Tensor, *, clients: int) -> Deal:
+    """Bands of one ordered quantity with equally many training records each.
+
+    A test record goes to the band it falls in; the borders lie midway between neighbouring training values.
+    """
+    _check_clients(clients)
+    if len(train_values) < clients:
+        raise InputError(f"{clients} clients, but training records: {len(train_values)}", hint="use fewer clients")
+    train, test = train_values.double().numpy(), test_values.double().numpy()
+    bands = np.array_split(np.argsort(train, kind="stable"), clients)
+    borders = [(train[low[-1]] + train[high[0]]) / 2 for low, high in pairwise(bands)]
+    band_of_test = np.searchsorted(np.array(borders), test)
+    return Deal(
+        train=tuple(_sorted(band) for band in bands),
+        test=tuple(_sorted(np.flatnonzero(band_of_test == band)) for band in range(clients)),
+    )
+
+
+def group_people(users: Tensor, *, sites: int, key: Key) -> tuple[Site, ...]:
+    """People dealt at random to sites of nearly equal size; a fifth of each site's people, at least one, are for test.
+
+    Whole people are held out: windows cut from one person's signal resemble each other too much to be split.
+    """
+    people = np.unique(users.numpy())
+    _check_clients(sites)
+    if len(people) < 2 * sites:
+        raise InputError(
+            f"{sites} sites of at least 2 people, one to train on and one held out for test, "
+            f"cannot be made of people: {len(people)}",
+            hint=f"use at most {len(people) // 2} clients",
+        )
+    groups = np.array_split(key.child("people").numpy().permutation(people), sites)
+    grouped = []
+    for group in groups:
+        held_out = max(1, len(group) // 5)
+        test, train = sorted(group[:held_out].tolist()), sorted(group[held_out:].tolist())
+        grouped.append(Site(tuple(train), tuple(test)))
+    return tuple(grouped)
+
+
+def hold_out(train_positions: Tensor, labels: Tensor, fraction: float, key: Key) -> tuple[Tensor, Tensor]:
+    """(kept, held out) positions of one client; `labels` are those of the whole pool.
+
+    Held out are `fraction` of the records to the nearest whole number, spread over the client's classes in
+    proportion; each class keeps at least one training record, so that fewer may be held out.
+    """
+    _check_fraction(fraction)
+    of_client = labels[train_positions].numpy()
+    classes, counts = np.unique(of_client, return_counts=True)
+    share = fraction * counts
+    quota = np.minimum(np.floor(share).astype(np.int64), counts - 1)
+    missing = round(fraction * len(of_client)) - int(quota.sum())
+    for index in np.argsort(-(share - np.floor(share)), kind="stable")[: max(missing, 0)]:
+        quota[index] = min(quota[index] + 1, counts[index] - 1)
+    held = np.zeros(len(of_client), dtype=bool)
+    generator = key.numpy()
+    for label, many in zip(classes, quota, strict=True):
+        held[generator.permutation(np.flatnonzero(of_client == label))[:many]] = True
+    mask = torch.from_numpy(held)
+    return train_positions[~mask], train_positions[mask]
+
+
+def hold_out_people(train_positions: Tensor, users: Tensor, fraction: float, key: Key) -> tuple[Tensor, Tensor]:
+    """(kept, held out) positions of one client, with whole people held out.
+
+    About `fraction` of the people and at least one, but never all: a client of one person holds out nothing.
+    """
+    _check_fraction(fraction)
+    of_client = users[train_positions].numpy()
+    people = np.unique(of_client)
+    wanted = max(1, round(fraction * len(people))) if fraction > 0 else 0
+    chosen = key.numpy().permutation(people)[: min(wanted, len(people) - 1)]
+    mask = torch.from_numpy(np.isin(of_client, chosen))
+    return train_positions[~mask], train_positions[mask]
+
+
+def _deal_shards(labels: Tensor, class_lists: Positions, n_class: int, pool: str, key: Key) -> tuple[Tensor, ...]:
+    shards_per_class = class_lists.size // n_class
+    of_pool = labels.numpy()
+    waiting: list[list[Positions]] = []
+    for label in range(n_class):
+        positions = np.flatnonzero(of_pool == label)
+        if len(positions) < shards_per_class:
+            raise InputError(
+                f"class {label}: {shards_per_class} shards cannot be cut from {pool} records: {len(positions)}",
+                hint="use fewer clients, fewer classes per client or more records",
+            )
+        shards = np.array_split(positions, shards_per_class)
+        waiting.append([shards[index] for index in key.child(label).numpy().permutation(shards_per_class)])
+    return tuple(_sorted(np.concatenate([waiting[label].pop() for label in classes])) for classes in class_lists)
+
+
+def _shuffled_classes(labels: Tensor, n_class: int, key: Key) -> list[Positions]:
+    of_pool = labels.numpy()
+    return [key.child(label).numpy().permutation(np.flatnonzero(of_pool == label)) for label in range(n_class)]
+
+
+def _deal_proportions(pool: list[Positions], proportions: NDArray[np.float64]) -> tuple[Tensor, ...]:
+    parts: list[list[Positions]] = [[] for _ in range(proportions.shape[1])]
+    for positions, shares in zip(pool, proportions, strict=True):
+        borders = np.rint(np.cumsum(shares)[:-1] * len(positions)).astype(np.int64)
+        for client, part in enumerate(np.split(positions, borders)):
+            parts[client].append(part)
+    return tuple(_sorted(np.concatenate(of_client)) for of_client in parts)
+
+
+def _of_people(users: Tensor, people: tuple[int, ...]) -> Tensor:
+    return _sorted(np.flatnonzero(np.isin(users.numpy(), people)))
+
+
+def _named(train: Tensor, test: Tensor) -> tuple[tuple[str, Tensor], tuple[str, Tensor]]:
+    return ("training", train), ("test", test)
+
+
+def _sorted(positions: Positions) -> Tensor:
+    # File order: a shard's content then says nothing about the draws, and reads through memory in order.
+    return torch.from_numpy(np.sort(positions).astype(np.int64, copy=False))
+
+
+def _check_clients(clients: int) -> None:
+    if clients < 1:
+        raise InputError(f"at least 1 client is needed; found: {clients}")
+
+
+def _check_fraction(fraction: float) -> None:
+    if not 0 <= fraction < 1:
+        raise InputError(f"validation fraction must lie in [0, 1); found: {fraction}")

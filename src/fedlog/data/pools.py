@@ -1,0 +1,123 @@
+"""The training and test pools of each named data set, before anybody divides them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedlog.core.keys import Key
+from fedlog.data.federation import Records
+from fedlog.data.readers import HarSplit, read_cifar10, read_cifar100, read_har, read_idx
+from fedlog.data.sources import CIFAR10, CIFAR100, HAR, MNIST, require
+from fedlog.data.synthetic import CIRCLE_TEST_RECORDS, CIRCLE_TRAIN_RECORDS, circle_points
+from fedlog.data.transforms import IDENTITY, Transform
+from fedlog.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Pools:
+    """A data set that nobody has divided yet."""
+
+    train: Records
+    test: Records
+    transform: Transform
+    class_names: tuple[str, ...]
+
+
+DIGIT_NAMES = tuple(str(digit) for digit in range(10))
+CIFAR10_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_CIFAR100_WORDS = """
+    apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
+    caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant
+    flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree
+    motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate
+    poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider
+    squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle
+    wardrobe whale willow_tree wolf woman worm
+"""
+CIFAR100_NAMES = tuple(_CIFAR100_WORDS.split())
+HAR_NAMES = ("walking", "walking_upstairs", "walking_downstairs", "sitting", "standing", "laying")
+
+MNIST_TRANSFORM = Transform(mean=(0.1307,), std=(0.3081,))
+# One mean and std for training and test.
+CIFAR10_TRANSFORM = Transform(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616), crop_padding=4, flip=True)
+CIFAR100_TRANSFORM = Transform(mean=(0.5071, 0.4865, 0.4409), std=(0.2673, 0.2564, 0.2762), crop_padding=4, flip=True)
+# Rounded figures of the official training half: gravity stands in the total acceleration's mean.
+HAR_TRANSFORM = Transform(
+    mean=(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.8, 0.03, 0.09),
+    std=(0.2, 0.12, 0.11, 0.4, 0.4, 0.26, 0.4, 0.4, 0.36),
+)
+
+
+def digits() -> Pools:
+    """Scikit-learn's 1797 handwritten digits, 8 x 8, divided by 16; within each class every fourth is for test."""
+    # Imported here: scikit-learn takes a second to load, and nothing else in this package's data needs it.
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    inputs = torch.from_numpy(found.images.astype(np.float32) / 16).reshape(-1, 1, 8, 8)
+    labels = torch.from_numpy(found.target.astype(np.int64))
+    rank_in_class = torch.empty_like(labels)
+    for label in range(10):
+        of_class = labels == label
+        rank_in_class[of_class] = torch.arange(int(of_class.sum()))
+    for_test = rank_in_class % 4 == 3
+    everything = Records(inputs, labels)
+    train, test = everything.at((~for_test).nonzero()[:, 0]), everything.at(for_test.nonzero()[:, 0])
+    return Pools(train, test, IDENTITY, DIGIT_NAMES)
+
+
+def circle(train_records: int | None, key: Key) -> Pools:
+    """Points inside and outside a circle, drawn from the key: 80 to train on unless told otherwise, 1000 for test."""
+    train = circle_points(train_records or CIRCLE_TRAIN_RECORDS, key.child("train"))
+    test = circle_points(CIRCLE_TEST_RECORDS, key.child("test"))
+    return Pools(train, test, IDENTITY, ("inside", "outside"))
+
+
+def mnist(folder: Path) -> Pools:
+    """60000 training and 10000 test images of MNIST."""
+    require(MNIST, folder)
+    train, test = (_idx_pair(folder / "MNIST" / "raw", part) for part in ("train", "t10k"))
+    return Pools(train, test, MNIST_TRANSFORM, DIGIT_NAMES)
+
+
+def cifar10(folder: Path) -> Pools:
+    """50000 training and 10000 test images of CIFAR-10."""
+    require(CIFAR10, folder)
+    batches = [read_cifar10(folder / file.path) for file in CIFAR10.files]
+    train = _image_records(*(np.concatenate(arrays) for arrays in zip(*batches[:-1], strict=True)))
+    return Pools(train, _image_records(*batches[-1]), CIFAR10_TRANSFORM, CIFAR10_NAMES)
+
+
+def cifar100(folder: Path) -> Pools:
+    """50000 training and 10000 test images of CIFAR-100, with the fine labels."""
+    require(CIFAR100, folder)
+    train, test = (_image_records(*read_cifar100(folder / file.path)) for file in CIFAR100.files)
+    return Pools(train, test, CIFAR100_TRANSFORM, CIFAR100_NAMES)
+
+
+def har(folder: Path) -> Pools:
+    """Windows of 9 signals x 128 samples, 21 people in the training pool and 9 others in the test pool."""
+    require(HAR, folder)
+    train, test = (_har_records(read_har(folder / "UCI HAR Dataset", split)) for split in ("train", "test"))
+    return Pools(train, test, HAR_TRANSFORM, HAR_NAMES)
+
+
+def _idx_pair(folder: Path, part: str) -> Records:
+    images, labels = (read_idx(folder / f"{part}-{kind}-ubyte.gz") for kind in ("images-idx3", "labels-idx1"))
+    if images.ndim != 3 or labels.shape != images.shape[:1]:
+        raise InputError(f"{folder}: {part} images and labels do not match: {images.shape} and {labels.shape}")
+    return _image_records(images[:, None], labels)
+
+
+def _image_records(images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> Records:
+    return Records(torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64)))
+
+
+def _har_records(split: HarSplit) -> Records:
+    labels = torch.from_numpy(split.activities - 1)
+    return Records(torch.from_numpy(split.signals), labels, torch.from_numpy(split.subjects))

@@ -1,0 +1,222 @@
+"""The public data sets: their files, addresses, checksums, terms and citations, as data; and what is on disk of them.
+
+Where a checksum is None, nobody publishes one: such files are checked for their shape when they are read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import platformdirs
+
+from fedlog.data.readers import HAR_SIGNALS
+from fedlog.errors import InputError
+
+DATA_VARIABLE = "FEDLOG_DATA"
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One file of a data set, in its place under the data folder."""
+
+    path: str
+    sha256: str | None
+
+
+@dataclass(frozen=True)
+class Download:
+    """One address, and what comes from it: the file itself, or members of a tar.gz or zip archive.
+
+    A member has the path of its file under the data folder, or stands in the archive under `inside`, itself a zip.
+    """
+
+    url: str
+    name: str  # the file name it is saved under
+    sha256: str | None
+    files: tuple[DataFile, ...]
+    archive: str = "none"  # none, tar.gz or zip
+    inside: str | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """A public data set."""
+
+    name: str
+    title: str
+    homepage: str
+    terms: str
+    citation: str
+    downloads: tuple[Download, ...]
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        """All files of the data set."""
+        return tuple(file for download in self.downloads for file in download.files)
+
+
+class FileState(Enum):
+    """What is known of a file on disk."""
+
+    VERIFIED = "verified"
+    PRESENT = "present, no checksum published"
+    MISSING = "missing"
+    CORRUPT = "corrupt"
+
+    @property
+    def usable(self) -> bool:
+        return self in (FileState.VERIFIED, FileState.PRESENT)
+
+
+def data_folder(given: Path | None = None) -> Path:
+    """The folder of the data sets: the one given, else $FEDLOG_DATA, else the platform's user cache."""
+    if given is not None:
+        return given.expanduser()
+    variable = os.environ.get(DATA_VARIABLE)
+    return Path(variable).expanduser() if variable else platformdirs.user_cache_path("fedlog")
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, as hexadecimal digits."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def state_of(file: DataFile, folder: Path) -> FileState:
+    """Whether the file is in the folder, with the checksum it should have."""
+    path = folder / file.path
+    if not path.is_file():
+        return FileState.MISSING
+    if file.sha256 is None:
+        return FileState.PRESENT
+    return FileState.VERIFIED if sha256_of(path) == file.sha256 else FileState.CORRUPT
+
+
+def require(source: Source, folder: Path) -> None:
+    """Nothing, once every file of the data set has been found in the folder and verified."""
+    for file in source.files:
+        state = state_of(file, folder)
+        if state is FileState.MISSING:
+            raise InputError(
+                f"{source.title}: missing file: {folder / file.path}",
+                hint=f"run `fedlog data fetch {source.name}`, or point {DATA_VARIABLE} (or --data-dir) at its folder",
+            )
+        if state is FileState.CORRUPT:
+            raise InputError(
+                f"{source.title}: wrong sha256, the file is corrupt: {folder / file.path}",
+                hint=f"run `fedlog data fetch {source.name}` to replace it",
+            )
+
+
+def _mnist_file(name: str, sha256: str) -> Download:
+    return Download(
+        url=f"https://ossci-datasets.s3.amazonaws.com/mnist/{name}",
+        name=name,
+        sha256=sha256,
+        files=(DataFile(f"MNIST/raw/{name}", sha256),),
+    )
+
+
+MNIST = Source(
+    name="mnist",
+    title="MNIST",
+    homepage="https://yann.lecun.com/exdb/mnist/",
+    terms="Yann LeCun and Corinna Cortes; CC BY-SA 3.0",
+    citation="Y. LeCun, L. Bottou, Y. Bengio, P. Haffner: Gradient-based learning applied to document recognition. "
+    "Proceedings of the IEEE 86(11), 1998",
+    downloads=(
+        _mnist_file("train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+        _mnist_file("train-labels-idx1-ubyte.gz", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+        _mnist_file("t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+        _mnist_file("t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+    ),
+)
+
+_KRIZHEVSKY = "A. Krizhevsky: Learning multiple layers of features from tiny images. University of Toronto, 2009"
+
+CIFAR10 = Source(
+    name="cifar10",
+    title="CIFAR-10 (binary version)",
+    homepage="https://www.cs.toronto.edu/~kriz/cifar.html",
+    terms="no licence stated; cite Krizhevsky 2009",
+    citation=_KRIZHEVSKY,
+    downloads=(
+        Download(
+            url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+            name="cifar-10-binary.tar.gz",
+            sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+            archive="tar.gz",
+            files=tuple(
+                DataFile(f"cifar-10-batches-bin/{name}.bin", sha256)
+                for name, sha256 in (
+                    ("data_batch_1", "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
+                    ("data_batch_2", "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),
+                    ("data_batch_3", "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67"),
+                    ("data_batch_4", "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48"),
+                    ("data_batch_5", "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add"),
+                    ("test_batch", "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
+                )
+            ),
+        ),
+    ),
+)
+
+CIFAR100 = Source(
+    name="cifar100",
+    title="CIFAR-100 (binary version)",
+    homepage="https://www.cs.toronto.edu/~kriz/cifar.html",
+    terms="no licence stated; cite Krizhevsky 2009",
+    citation=_KRIZHEVSKY,
+    downloads=(
+        Download(
+            url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+            name="cifar-100-binary.tar.gz",
+            sha256="58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+            archive="tar.gz",
+            files=(
+                DataFile(
+                    "cifar-100-binary/train.bin", "f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29"
+                ),
+                DataFile(
+                    "cifar-100-binary/test.bin", "d8b1e6b7b3bee4020055f0699b111f60b1af1e262aeb93a0b659061746f8224a"
+                ),
+            ),
+        ),
+    ),
+)
+
+HAR = Source(
+    name="har",
+    title="UCI HAR (human activity recognition using smartphones)",
+    homepage="https://archive.ics.uci.edu/dataset/240/human+activity+recognition+using+smartphones",
+    terms="CC BY 4.0",
+    citation="D. Anguita, A. Ghio, L. Oneto, X. Parra, J. L. Reyes-Ortiz: A public domain dataset for human activity "
+    "recognition using smartphones. ESANN 2013",
+    downloads=(
+        Download(
+            url="https://archive.ics.uci.edu/static/public/240/human+activity+recognition+using+smartphones.zip",
+            name="human+activity+recognition+using+smartphones.zip",
+            sha256=None,
+            archive="zip",
+            inside="UCI HAR Dataset.zip",
+            files=tuple(
+                DataFile(f"UCI HAR Dataset/{split}/{name}_{split}.txt", None)
+                for split in ("train", "test")
+                for name in ("y", "subject", *(f"Inertial Signals/{signal}" for signal in HAR_SIGNALS))
+            ),
+        ),
+    ),
+)
+
+SOURCES = {source.name: source for source in (MNIST, CIFAR10, CIFAR100, HAR)}
+
+
+def source_named(name: str) -> Source:
+    """The public data set of that name."""
+    if name not in SOURCES:
+        raise InputError(f"no data set to fetch by the name: {name}", hint=f"one of: {', '.join(SOURCES)}")
+    return SOURCES[name]
