@@ -1,0 +1,192 @@
+"""Noise from a budget and a budget from noise: exact composition of Gaussian releases, and the paper's formula.
+
+k adaptive Gaussian releases of L2 sensitivity D with standard deviation sigma are exactly mu-GDP with
+mu = sqrt(k) * D / sigma (Dong, Roth and Su 2022), which means
+
+    delta(epsilon) = Phi(-epsilon/mu + mu/2) - exp(epsilon) * Phi(-epsilon/mu - mu/2).
+
+With x = epsilon/mu - mu/2 and y = x + mu, exp(epsilon) is the ratio of the normal density at x and at y, so
+delta = density(x) * (R(x) - R(y)) with R the Mills ratio. That form has no overflow and keeps its digits for a tiny
+delta. Every answer is rounded to the private side: more noise, or a larger epsilon, never less.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import cast
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import erfcx, log_ndtr
+
+from fedlog.errors import InputError
+from fedlog.privacy.guarantee import Budget
+
+_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
+# From here on 1 - t R(t) loses more digits by cancellation than its asymptotic series leaves out.
+_SERIES_FROM = 30.0
+_PRIVATE_SIDE = 1e-12
+
+
+def log_delta(epsilon: float, mu: float) -> float:
+    """The logarithm of delta(epsilon) of a mu-GDP mechanism; -inf where even the logarithm is beyond a float."""
+    if epsilon < 0 or mu < 0 or math.isnan(epsilon) or math.isnan(mu):
+        raise InputError(f"epsilon and mu must not be negative: {epsilon!r}, {mu!r}")
+    if mu == 0 or epsilon == math.inf:
+        return -math.inf
+    if mu == math.inf:
+        return 0.0
+    x = epsilon / mu - mu / 2
+    if mu < 1:
+        gap = _mills_gap(x, mu)
+        return -math.inf if gap == 0 else -x * x / 2 - _LOG_SQRT_2PI + math.log(gap)
+    if x < 0:
+        # exp(epsilon) Phi(-y) = density(x) R(y) stays below Phi(-x), which is at least one half here.
+        subtracted = math.exp(-x * x / 2 - _LOG_SQRT_2PI) * _mills(x + mu)
+        return float(log_ndtr(-x)) + math.log1p(-subtracted * math.exp(-float(log_ndtr(-x))))
+    gap = _mills(x) - _mills(x + mu)
+    return -math.inf if gap <= 0 else -x * x / 2 - _LOG_SQRT_2PI + math.log(gap)
+
+
+def _mills(t: float) -> float:
+    """Phi(-t) / density(t)."""
+    return math.sqrt(math.pi / 2) * float(erfcx(t / math.sqrt(2)))
+
+
+def _mills_gap(x: float, mu: float) -> float:
+    """R(x) - R(x + mu) for mu below 1, as the integral of -R'(t) = 1 - t R(t): a difference would cancel."""
+    t = x + mu * (_NODES + 1) / 2
+    direct = 1 - t * math.sqrt(math.pi / 2) * erfcx(t / math.sqrt(2))
+    inverse = 1 / np.maximum(t, _SERIES_FROM) ** 2
+    # 1/t^2 - 3/t^4 + 15/t^6 - ..., by Horner from the ninth term.
+    series = np.zeros_like(t)
+    for odd in range(17, 0, -2):
+        series = inverse * odd * (1 - series) if odd > 1 else inverse * (1 - series)
+    slope = np.where(t < _SERIES_FROM, direct, series)
+    return float(mu / 2 * (_WEIGHTS @ slope))
+
+
+def delta_of(epsilon: float, mu: float) -> float:
+    """delta(epsilon) of a mu-GDP mechanism."""
+    return min(1.0, math.exp(log_delta(epsilon, mu)))
+
+
+def mu_of(budget: Budget) -> float:
+    """The largest mu whose delta(epsilon) stays within the budget."""
+    target = math.log(budget.delta)
+
+    def excess(log_mu: float) -> float:
+        return max(log_delta(budget.epsilon, math.exp(log_mu)), -1e300) - target
+
+    low, high = _bracket(excess, start=0.0)
+    mu = math.exp(_root(excess, low, high))
+    while log_delta(budget.epsilon, mu) > target:
+        mu *= 1 - _PRIVATE_SIDE
+    return mu
+
+
+def epsilon_of(mu: float, delta: float, closeness: float = 0.0) -> float:
+    """The smallest epsilon that a mu-GDP mechanism meets at delta; inf where there is none.
+
+    `closeness` bounds the total-variation distance between the noise that is really drawn and the Gaussian of the
+    analysis; it costs (1 + exp(epsilon)) * closeness of delta.
+    """
+    epsilon = _plain_epsilon(mu, delta)
+    while closeness > 0:
+        left = delta - (1 + math.exp(min(epsilon, 700.0))) * closeness
+        if left <= 0:
+            return math.inf
+        # Each pass raises epsilon towards the smallest fixed point; the slack keeps the last pass on the private side.
+        following = _plain_epsilon(mu, left)
+        if following <= epsilon * (1 + _PRIVATE_SIDE):
+            return epsilon * (1 + _PRIVATE_SIDE)
+        epsilon = following
+    return epsilon
+
+
+def _plain_epsilon(mu: float, delta: float) -> float:
+    target = math.log(delta)
+    if log_delta(0.0, mu) <= target:
+        return 0.0
+    if mu == math.inf:
+        return math.inf
+
+    def excess(log_epsilon: float) -> float:
+        return target - max(log_delta(math.exp(log_epsilon), mu), -1e300)
+
+    low, high = _bracket(excess, start=math.log(max(mu, mu * mu)))
+    epsilon = math.exp(_root(excess, low, high))
+    while log_delta(epsilon, mu) > target:
+        epsilon *= 1 + _PRIVATE_SIDE
+    return epsilon
+
+
+def sigma_of(budget: Budget, releases: int, sensitivity: float, closeness: float = 0.0) -> float:
+    """The smallest standard deviation with which `releases` Gaussian releases stay within the budget."""
+    _check_plan(releases, sensitivity)
+    left = budget.delta - (1 + math.exp(min(budget.epsilon, 700.0))) * closeness
+    if left <= 0:
+        raise InputError(
+            f"delta {budget.delta:g} leaves no room for the grid of the discrete noise: it alone needs "
+            f"{(1 + math.exp(min(budget.epsilon, 700.0))) * closeness:.2g}",
+            hint="use a larger delta or a smaller epsilon",
+        )
+    mu = mu_of(Budget(budget.epsilon, left))
+    return math.sqrt(releases) * sensitivity / mu * (1 + _PRIVATE_SIDE)
+
+
+def mu_of_releases(sigma: float, releases: int, sensitivity: float) -> float:
+    """mu of k Gaussian releases: sqrt(k) * sensitivity / sigma."""
+    _check_plan(releases, sensitivity)
+    if not sigma > 0:
+        raise InputError(f"sigma must be above 0: {sigma!r}")
+    return math.sqrt(releases) * sensitivity / sigma
+
+
+def paper_sigma(budget: Budget, releases: int, sensitivity: float) -> float:
+    """Theorem 4 as printed: sensitivity * sqrt(8 k ln(e + epsilon/delta)) / epsilon."""
+    _check_plan(releases, sensitivity)
+    return sensitivity * math.sqrt(8 * releases * math.log(math.e + budget.epsilon / budget.delta)) / budget.epsilon
+
+
+def paper_epsilon(mu: float, delta: float) -> float:
+    """The epsilon that Theorem 4's formula reads off mu = sqrt(k) * sensitivity / sigma: no guarantee, a label."""
+    if mu == 0:
+        return 0.0
+
+    def excess(log_epsilon: float) -> float:
+        # epsilon^2 / ln(e + epsilon/delta) grows with epsilon, so there is one root.
+        epsilon = math.exp(log_epsilon)
+        return 2 * log_epsilon - math.log(8 * mu * mu) - math.log(math.log(math.e + epsilon / delta))
+
+    low, high = _bracket(excess, start=math.log(mu))
+    return math.exp(_root(excess, low, high))
+
+
+def _check_plan(releases: int, sensitivity: float) -> None:
+    if releases < 1:
+        raise InputError(f"the number of releases must be at least 1: {releases!r}")
+    if not (math.isfinite(sensitivity) and sensitivity > 0):
+        raise InputError(f"the sensitivity must be a finite number above 0: {sensitivity!r}")
+
+
+def _bracket(rising: Callable[[float], float], start: float) -> tuple[float, float]:
+    """Two arguments between which a rising function changes its sign."""
+    step = 1.0
+    low = high = start
+    while rising(low) > 0:
+        low -= step
+        step *= 2
+    step = 1.0
+    while rising(high) < 0:
+        high += step
+        step *= 2
+    return low, high
+
+
+def _root(rising: Callable[[float], float], low: float, high: float) -> float:
+    if low == high:
+        return low
+    return cast(float, brentq(rising, low, high, xtol=1e-15, rtol=4 * np.finfo(float).eps, maxiter=500))

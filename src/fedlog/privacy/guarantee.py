@@ -1,0 +1,154 @@
+"""What is promised, to whom, and against whom: values that are printed whole or not at all.
+
+An epsilon without its delta, its unit, its neighbouring relation, its number of releases and its trusted party says
+nothing. `Guarantee` carries all of them, and is the only thing in this package that prints an epsilon.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fedlog.errors import InputError
+
+
+class Unit(StrEnum):
+    """Whose presence is hidden."""
+
+    RECORD = "record"
+    CLIENT = "client"
+    PAPER = "paper"
+
+
+class Trust(StrEnum):
+    """Where the noise is added, and so who has to be trusted."""
+
+    CENTRAL = "central"
+    LOCAL = "local"
+    DISTRIBUTED = "distributed"
+
+
+PAPER_CAVEAT = "no formal guarantee: the bodies were trained on the protected records"
+
+_NEIGHBOURS = {
+    (Unit.RECORD, Trust.CENTRAL): "federations that differ by one record, added or removed",
+    (Unit.RECORD, Trust.LOCAL): "data sets of one client that differ by one record, added or removed",
+    (Unit.RECORD, Trust.DISTRIBUTED): "federations that differ by one record, added or removed",
+    (Unit.CLIENT, Trust.CENTRAL): "federations that differ by one client, added or removed",
+    (Unit.CLIENT, Trust.LOCAL): "any two data sets of one client",
+    (Unit.CLIENT, Trust.DISTRIBUTED): "federations that differ by one client, added or removed",
+    (Unit.PAPER, Trust.CENTRAL): "data sets that differ by one record, bodies held fixed (they are not)",
+    (Unit.PAPER, Trust.LOCAL): "data sets that differ by one record, bodies held fixed (they are not)",
+    (Unit.PAPER, Trust.DISTRIBUTED): "data sets that differ by one record, bodies held fixed (they are not)",
+}
+
+_TRUSTED = {
+    Trust.CENTRAL: "the server, which sees every client's exact message and adds the noise",
+    Trust.LOCAL: "no one: each client adds the noise before anything leaves it",
+    Trust.DISTRIBUTED: "no single party: the secure sum hides each message, and enough honest clients add their share "
+    "of the noise",
+}
+
+
+def neighbouring_relation(unit: Unit, trust: Trust) -> str:
+    """The pairs of inputs that must look alike, in words."""
+    return _NEIGHBOURS[unit, trust]
+
+
+def trusted_party(trust: Trust) -> str:
+    """Who must be trusted for the guarantee to hold, in words."""
+    return _TRUSTED[trust]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much may be spent in total, in the hockey-stick sense of (epsilon, delta)."""
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
+            raise InputError(
+                f"epsilon must be a finite number above 0: {self.epsilon!r}",
+                hint="a usual choice is 1; smaller is more private",
+            )
+        if not (math.isfinite(self.delta) and 0 < self.delta < 1):
+            raise InputError(
+                f"delta must lie strictly between 0 and 1: {self.delta!r}",
+                hint="Gaussian noise has no delta of 0; use 1e-5 or less, and less than one over the number protected",
+            )
+
+
+def delta_warning(delta: float, protected: int, unit: Unit) -> str | None:
+    """A sentence when delta exceeds one over the number of protected units, else None."""
+    if protected < 1:
+        raise InputError(f"the number of protected units must be at least 1: {protected}")
+    if delta * protected <= 1:
+        return None
+    noun = "clients" if unit is Unit.CLIENT else "records"
+    return (
+        f"delta {delta:g} is above 1/{protected}: publishing one of the {protected} {noun} at random would also meet it"
+    )
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """One (epsilon, delta) with everything that gives it a meaning; `epsilon` is None where nothing is promised."""
+
+    epsilon: float | None
+    delta: float
+    unit: Unit
+    trust: Trust
+    releases: int
+    nominal_epsilon: float | None = None
+    """What Theorem 4's formula would call epsilon, in mode `paper` only."""
+
+    def __post_init__(self) -> None:
+        if self.unit is Unit.PAPER and self.epsilon is not None:
+            raise InputError(f"mode paper has no epsilon to state: {self.epsilon!r}", hint="use nominal_epsilon")
+
+    @property
+    def neighbours(self) -> str:
+        return neighbouring_relation(self.unit, self.trust)
+
+    @property
+    def trusted(self) -> str:
+        return trusted_party(self.trust)
+
+    def __str__(self) -> str:
+        if self.epsilon is None:
+            nominal = (
+                ""
+                if self.nominal_epsilon is None
+                else f" (Theorem 4's formula reads epsilon {self.nominal_epsilon:.4g})"
+            )
+            head = (
+                f"{PAPER_CAVEAT}{nominal}" if self.unit is Unit.PAPER else "no formal guarantee: epsilon is unbounded"
+            )
+        else:
+            head = f"epsilon {self.epsilon:.4g} at delta {self.delta:g}"
+        return "; ".join(
+            [
+                head,
+                f"unit: {self.unit}",
+                f"neighbours: {self.neighbours}",
+                f"releases: {self.releases}",
+                f"trusted: {self.trusted}",
+            ]
+        )
+
+    def as_json(self) -> dict[str, object]:
+        """The same facts as plain values."""
+        return {
+            "epsilon": self.epsilon,
+            "nominal_epsilon": self.nominal_epsilon,
+            "delta": self.delta,
+            "unit": str(self.unit),
+            "neighbours": self.neighbours,
+            "releases": self.releases,
+            "mechanism": str(self.trust),
+            "trusted": self.trusted,
+            "statement": str(self),
+        }

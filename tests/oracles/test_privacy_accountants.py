@@ -1,0 +1,96 @@
+"""Calibration against two strangers: high-precision evaluation and Google's PLD accountant."""
+
+from __future__ import annotations
+
+import math
+
+import dp_accounting
+import mpmath
+import pytest
+from dp_accounting import pld
+
+from fedlog.privacy.calibration import (
+    delta_of,
+    epsilon_of,
+    log_delta,
+    mu_of,
+    mu_of_releases,
+    paper_epsilon,
+    paper_sigma,
+    sigma_of,
+)
+from fedlog.privacy.guarantee import Budget
+
+EPSILONS = (1e-8, 1e-4, 0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 50.0, 300.0)
+MUS = (1e-8, 1e-4, 1e-3, 0.01, 0.1, 0.5, 0.99, 1.0, 1.01, 2.0, 5.0, 20.0, 40.0)
+
+
+def log_delta_in_high_precision(epsilon: float, mu: float) -> float:
+    # The two terms agree in all but a fraction mu^2 / epsilon of their digits: 80 digits are ample for the grid above.
+    with mpmath.workdps(80):
+        e, m = mpmath.mpf(epsilon), mpmath.mpf(mu)
+        return float(mpmath.log(mpmath.ncdf(-e / m + m / 2) - mpmath.exp(e) * mpmath.ncdf(-e / m - m / 2)))
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_log_delta_keeps_its_digits_over_the_whole_range(epsilon: float) -> None:
+    seen = 0
+    for mu in MUS:
+        if epsilon / mu > 1e4:
+            continue
+        assert log_delta(epsilon, mu) == pytest.approx(log_delta_in_high_precision(epsilon, mu), rel=1e-12, abs=1e-12)
+        seen += 1
+    assert seen >= 3
+
+
+def test_the_multiplier_of_the_worked_example() -> None:
+    # epsilon 0.5, delta 0.01, 100 releases, sensitivity 1; dp-accounting's PLD gives the same four decimals.
+    assert sigma_of(Budget(0.5, 0.01), releases=100, sensitivity=1.0) == pytest.approx(31.4691, abs=5e-5)
+    assert sigma_of(Budget(1.0, 1e-5), releases=100, sensitivity=1.0) == pytest.approx(37.3063, abs=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "releases"), [(0.5, 0.01, 100), (1.0, 1e-5, 100), (5.0, 1e-5, 10), (0.5, 1e-6, 1)]
+)
+def test_the_pld_accountant_agrees(epsilon: float, delta: float, releases: int) -> None:
+    multiplier = sigma_of(Budget(epsilon, delta), releases, sensitivity=1.0)
+    accountant = pld.PLDAccountant(value_discretization_interval=1e-4)
+    accountant.compose(dp_accounting.GaussianDpEvent(multiplier), releases)
+    # The accountant is pessimistic by its discretisation, so its epsilon may only be a little above ours.
+    assert accountant.get_epsilon(delta) == pytest.approx(epsilon, rel=2e-3)
+    assert accountant.get_epsilon(delta) >= epsilon * (1 - 1e-6)
+
+
+def test_how_much_noise_the_papers_formula_wastes() -> None:
+    for epsilon, factor in ((0.1, 4.7), (0.5, 3.6), (1.0, 3.2), (5.0, 2.5), (10.0, 2.1)):
+        budget = Budget(epsilon, 0.01)
+        assert paper_sigma(budget, 100, 1.0) / sigma_of(budget, 100, 1.0) == pytest.approx(factor, abs=0.05)
+
+
+def test_the_papers_formula_as_printed() -> None:
+    # sqrt(8 k (1 + (m - 1) b^2) ln(e + epsilon/delta)) / epsilon with k = 100, m = 51, b = 2, evaluated by mpmath.
+    with mpmath.workdps(30):
+        expected = float(mpmath.sqrt(8 * 100 * (1 + 50 * 4) * mpmath.log(mpmath.e + 50)) / mpmath.mpf("0.5"))
+    assert paper_sigma(Budget(0.5, 0.01), 100, math.sqrt(1 + 50 * 4)) == pytest.approx(expected, rel=1e-12)
+    mu = mu_of_releases(expected, 100, math.sqrt(201))
+    assert paper_epsilon(mu, 0.01) == pytest.approx(0.5, rel=1e-12)
+
+
+@pytest.mark.parametrize("delta", [5e-324, 1e-300, 1e-12, 0.5, 0.999])
+@pytest.mark.parametrize("epsilon", [1e-3, 1.0, 100.0, 1e4])
+def test_the_extremes_stay_on_the_private_side(epsilon: float, delta: float) -> None:
+    mu = mu_of(Budget(epsilon, delta))
+    assert log_delta(epsilon, mu) <= math.log(delta)
+    # Steep enough to matter: a mu one part in a thousand larger breaks the budget.
+    assert log_delta(epsilon, mu * 1.001) > math.log(delta)
+    assert epsilon_of(mu, delta) <= epsilon * (1 + 1e-9)
+
+
+def test_a_noise_that_is_only_close_to_gaussian_costs_delta() -> None:
+    mu = mu_of(Budget(1.0, 1e-5))
+    assert epsilon_of(mu, 1e-5, closeness=1e-9) > epsilon_of(mu, 1e-5)
+    assert epsilon_of(mu, 1e-5, closeness=1e-5) == math.inf
+    epsilon = epsilon_of(mu, 1e-5, closeness=1e-7)
+    assert delta_of(epsilon, mu) + (1 + math.exp(epsilon)) * 1e-7 <= 1e-5
+    sigma = sigma_of(Budget(1.0, 1e-5), 10, 2.0, closeness=1e-7)
+    assert epsilon_of(mu_of_releases(sigma, 10, 2.0), 1e-5, closeness=1e-7) <= 1.0
