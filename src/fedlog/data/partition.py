@@ -175,7 +175,7 @@ def hold_out(train_positions: Tensor, labels: Tensor, fraction: float, key: Key)
     of_client = labels[train_positions].numpy()
     classes, counts = np.unique(of_client, return_counts=True)
     share = fraction * counts
-    quota = np.minimum(np.floor(share).astype(np.int64), counts - 1)
+    quota = np.floor(share).astype(np.int64)
     missing = round(fraction * len(of_client)) - int(quota.sum())
     for index in np.argsort(-(share - np.floor(share)), kind="stable")[: max(missing, 0)]:
         quota[index] = min(quota[index] + 1, counts[index] - 1)
