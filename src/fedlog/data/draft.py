@@ -1,0 +1,135 @@
+"""A first schema from one site's data, for people to review: what it lists, and why it left columns out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from fedlog.data.images import class_folders, image_files, image_shape
+from fedlog.data.schema import Feature, Kind, Schema, checked, dump_schema
+from fedlog.data.tables import TABLE_SUFFIXES, read_frame
+from fedlog.errors import InputError
+
+LABEL_NAMES = ("label", "target", "class", "outcome", "y")
+# More values than this, and a text is an identifier or free text rather than a category.
+MOST_CATEGORIES = 50
+# A whole number with as few values as this is probably a code.
+FEW_CODES = 3
+MOST_CLASSES = 1000
+
+
+@dataclass(frozen=True)
+class DraftOptions:
+    """What the person who drafts already knows; None where the draft should guess."""
+
+    label: str | None = None
+    group: str | None = None
+    time: str | None = None
+
+
+def draft_schema(source: Path, options: DraftOptions) -> str:
+    """The text of a schema file for this table, folder of images or .npz file, with a request to review it."""
+    notes: tuple[str, ...] = ()
+    if source.is_dir():
+        schema = _draft_images(source)
+    elif source.suffix == ".npz":
+        schema = _draft_npz(source)
+    elif source.suffix in TABLE_SUFFIXES:
+        schema, notes = _draft_table(read_frame(source), str(source), options)
+    else:
+        raise InputError(f"expected a .csv, .tsv, .parquet or .npz file or a folder of images, found: {source}")
+    comments = (
+        f"Drafted from one site's data ({source.name}). PLEASE REVIEW before it goes to the other sites:",
+        "- Are all label values and categories of ALL sites listed? An unlisted category becomes 'other';",
+        "  an unlisted label is refused.",
+        "- Does a listed value reveal something that should not leave this site? Remove it.",
+        "- Is the label the right column, and is every feature one that may be used for prediction?",
+        '- [split] group = "column" keeps a person\'s rows together; time = "column" tests on the latest rows.',
+        *(f"- {note}" for note in notes),
+    )
+    return dump_schema(checked(schema, str(source)), comments)
+
+
+def _draft_table(frame: pl.DataFrame, where: str, options: DraftOptions) -> tuple[Schema, tuple[str, ...]]:
+    if frame.height == 0:
+        raise InputError(f"expected at least one row in {where}, found a header and no rows")
+    for name in (options.label, options.group, options.time):
+        if name is not None and name not in frame.columns:
+            raise InputError(f"expected a column {name} in {where}, found: {', '.join(frame.columns)}")
+    label = options.label or _guess_label(frame)
+    values = sorted(frame[label].drop_nulls().cast(pl.String).str.strip_chars().unique().to_list(), key=_natural)
+    if len(values) > MOST_CLASSES:
+        raise InputError(
+            f"expected a label column with at most {MOST_CLASSES} values, found {len(values)} in: {label}",
+            hint="name the right one with --label",
+        )
+    features: list[Feature] = []
+    notes: list[str] = [] if options.label else [f"The label column was guessed: {label}."]
+    for series in frame.drop([name for name in (label, options.group, options.time) if name]):
+        drafted = _draft_column(series)
+        if isinstance(drafted, Feature):
+            features.append(drafted)
+        else:
+            notes.append(f"Left out: {series.name} ({drafted}).")
+    return Schema(label, tuple(values), tuple(features), (), options.group, options.time), tuple(notes)
+
+
+def _draft_column(series: pl.Series) -> Feature | str:
+    """A feature, or the reason why there is none."""
+    known = series.drop_nulls()
+    if len(known) == 0:
+        return "no values"
+    if known.dtype.is_temporal():
+        return "a date or time"
+    texts = known.cast(pl.String).str.strip_chars()
+    distinct = texts.n_unique()
+    numbers = texts.cast(pl.Float64, strict=False)
+    if known.dtype != pl.Boolean and numbers.null_count() == 0:
+        whole = bool((numbers == numbers.floor()).all())
+        if whole and distinct == len(known) > FEW_CODES and series.name.lower().endswith("id"):
+            return "looks like an identifier"
+        if not whole or distinct > FEW_CODES:
+            return Feature(series.name, Kind.NUMERIC)
+    if distinct > MOST_CATEGORIES or (distinct > FEW_CODES and distinct > len(known) / 2):
+        return f"{distinct} different texts: an identifier or free text"
+    return Feature(series.name, Kind.CATEGORICAL, tuple(sorted(texts.unique().to_list(), key=_natural)))
+
+
+def _guess_label(frame: pl.DataFrame) -> str:
+    for name in LABEL_NAMES:
+        for column in frame.columns:
+            if column.lower() == name:
+                return column
+    return frame.columns[-1]
+
+
+def _natural(text: str) -> tuple[float, str]:
+    # "10" after "9", and texts after numbers.
+    try:
+        return (float(text), text)
+    except ValueError:
+        return (float("inf"), text)
+
+
+def _draft_images(folder: Path) -> Schema:
+    classes = class_folders(folder)
+    first = next((path for name in classes for path in image_files(folder / name)), None)
+    if first is None:
+        raise InputError(f"expected images in sub-folders named by class, found none in: {folder}")
+    return Schema("folder", classes, input_shape=image_shape(first))
+
+
+def _draft_npz(path: Path) -> Schema:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            inputs, labels = stored["inputs"], stored["labels"]
+    except (OSError, KeyError, ValueError) as error:
+        raise InputError(f"expected an .npz file with arrays inputs and labels, found {path}: {error}") from None
+    if labels.dtype.kind in "iu":
+        values = tuple(str(value) for value in range(int(labels.max(initial=-1)) + 1))
+    else:
+        values = tuple(sorted(str(value) for value in np.unique(labels)))
+    return Schema("labels", values, input_shape=tuple(inputs.shape[1:]))

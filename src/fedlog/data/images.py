@@ -1,0 +1,81 @@
+"""A folder of images by class (`folder/cat/001.png`) as records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from fedlog.data.schema import Schema
+from fedlog.errors import InputError
+
+IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff"})
+MODES = {1: "L", 3: "RGB"}
+
+
+def class_folders(folder: Path) -> tuple[str, ...]:
+    """The names of the sub-folders, sorted; each is a class."""
+    if not folder.is_dir():
+        raise InputError(f"expected a folder of images by class, found none: {folder}")
+    return tuple(sorted(child.name for child in folder.iterdir() if child.is_dir() and not child.name.startswith(".")))
+
+
+def image_files(folder: Path) -> tuple[Path, ...]:
+    """The images of one class, sorted by name so that every machine reads them in one order."""
+    return tuple(sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES))
+
+
+def read_images(folder: Path, schema: Schema) -> tuple[Tensor, NDArray[np.int64]]:
+    """Pixels (n, channels, height, width) uint8 and labels (n,); a folder that is no label of the schema is refused."""
+    channels = _channels(schema, folder)
+    unknown = sorted(set(class_folders(folder)) - set(schema.label_values))
+    if unknown:
+        raise InputError(f"expected only folders named as the schema's labels in {folder}, found: {', '.join(unknown)}")
+    pixels: list[NDArray[np.uint8]] = []
+    labels: list[int] = []
+    for label, name in enumerate(schema.label_values):
+        if not (folder / name).is_dir():
+            continue  # a site need not have every class
+        for path in image_files(folder / name):
+            pixels.append(read_image(path, channels, schema.input_shape[1:]))
+            labels.append(label)
+    if not pixels:
+        raise InputError(f"expected at least one image under {folder}, found none of: {', '.join(schema.label_values)}")
+    return torch.from_numpy(np.stack(pixels)), np.array(labels, dtype=np.int64)
+
+
+def read_image(path: Path, channels: int, size: tuple[int, ...]) -> NDArray[np.uint8]:
+    """One image (channels, height, width) uint8, resized where its size is another."""
+    height, width = size
+    try:
+        with Image.open(path) as image:
+            converted = image.convert(MODES[channels])
+            if converted.size != (width, height):
+                converted = converted.resize((width, height), Image.Resampling.BILINEAR)
+            values = np.asarray(converted, dtype=np.uint8)
+    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+        raise InputError(f"expected an image, found something that cannot be read: {path} ({error})") from None
+    return values[None] if channels == 1 else np.ascontiguousarray(values.transpose(2, 0, 1))
+
+
+def image_shape(path: Path) -> tuple[int, int, int]:
+    """The channels (1 or 3), height and width of one image file."""
+    try:
+        with Image.open(path) as image:
+            return (1 if image.mode in ("1", "L", "I", "I;16", "F") else 3, image.height, image.width)
+    except (UnidentifiedImageError, OSError) as error:
+        raise InputError(f"expected an image, found something that cannot be read: {path} ({error})") from None
+
+
+def _channels(schema: Schema, folder: Path) -> int:
+    shape = schema.input_shape
+    if len(shape) != 3 or shape[0] not in MODES:
+        raise InputError(
+            f"expected [input] shape = [1 or 3, height, width] in the schema for the images in {folder}, "
+            f"found: {list(shape)}"
+        )
+    return shape[0]

@@ -1,0 +1,228 @@
+"""The schema file that the sites of a federation agree on: the label set, and the columns or the shape of the inputs.
+
+Everything that must be equal everywhere comes from this file and from nothing else, so that two sites with different
+gaps and different categories still give their bodies inputs of one layout.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from fedlog.errors import InputError
+
+VERSION = 1
+
+
+class Kind(StrEnum):
+    """How a column is read."""
+
+    NUMERIC = "numeric"
+    CATEGORICAL = "categorical"
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One column of the table."""
+
+    column: str
+    kind: Kind
+    categories: tuple[str, ...] = ()  # empty for a numeric column
+
+    @property
+    def width(self) -> int:
+        """Inputs this column becomes: value and gap; or one for each category, and one each for other and gap."""
+        return 2 if self.kind is Kind.NUMERIC else len(self.categories) + 2
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What every site's data look like; `features` for a table, `input_shape` for images and arrays."""
+
+    label_column: str
+    label_values: tuple[str, ...]
+    features: tuple[Feature, ...] = ()
+    input_shape: tuple[int, ...] = ()
+    group_column: str | None = None
+    time_column: str | None = None
+
+    @property
+    def n_class(self) -> int:
+        """Classes, including those that a site may not have."""
+        return len(self.label_values)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one record as the body sees it."""
+        return self.input_shape or (sum(feature.width for feature in self.features),)
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits that differ when anything that must be equal at all sites differs."""
+        agreed = {
+            "version": VERSION,
+            "labels": list(self.label_values),
+            "features": [[f.column, f.kind.value, list(f.categories)] for f in self.features],
+            "input_shape": list(self.input_shape),
+        }
+        return hashlib.sha256(json.dumps(agreed, ensure_ascii=True).encode()).hexdigest()[:16]
+
+
+def load_schema(path: Path) -> Schema:
+    """The schema of a file, or an InputError that names the file and the entry."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(
+            f"expected a schema file, found none: {path}", hint="`fedlog federate schema DATA > schema.toml` drafts one"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"expected a schema file in UTF-8, found {path}: {error}") from None
+    return parse_schema(text, str(path))
+
+
+def parse_schema(text: str, where: str) -> Schema:
+    """The schema written in a TOML text; `where` names the text in errors."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"expected TOML in {where}, found: {error}") from None
+    _known(document, {"version", "label", "split", "input", "feature"}, where)
+    if document.get("version") != VERSION:
+        raise InputError(f"expected version = {VERSION} in {where}, found: {document.get('version')!r}")
+    label = _section(document, "label", where)
+    _known(label, {"column", "values"}, f"{where}, [label]")
+    split = _section(document, "split", where) if "split" in document else {}
+    _known(split, {"group", "time"}, f"{where}, [split]")
+    entries = document.get("feature", [])
+    if not isinstance(entries, list):
+        raise InputError(f"expected [[feature]] tables in {where}, found: {type(entries).__name__}")
+    schema = Schema(
+        label_column=_text(label, "column", f"{where}, [label]"),
+        label_values=_texts(label, "values", f"{where}, [label]"),
+        features=tuple(_feature(entry, f"{where}, feature {i}") for i, entry in enumerate(entries, start=1)),
+        input_shape=_shape(document, where),
+        group_column=_text(split, "group", f"{where}, [split]") if "group" in split else None,
+        time_column=_text(split, "time", f"{where}, [split]") if "time" in split else None,
+    )
+    return checked(schema, where)
+
+
+def checked(schema: Schema, where: str) -> Schema:
+    """The same schema, or an InputError when no federation could use it."""
+    if schema.n_class < 2:
+        raise InputError(f"expected at least 2 label values in {where}, found: {schema.n_class}")
+    if bool(schema.features) == bool(schema.input_shape):
+        found = "both" if schema.features else "neither"
+        raise InputError(f"expected either [[feature]] tables or [input] in {where}, found: {found}")
+    if schema.group_column and schema.time_column:
+        raise InputError(f"expected a group or a time column in {where}, found: both")
+    columns = [feature.column for feature in schema.features]
+    for taken in (schema.label_column, schema.group_column, schema.time_column):
+        if taken in columns:
+            # A group or a date that is also an input lets the model recognise the person instead of the pattern.
+            raise InputError(
+                f"expected the label, group and time columns not to be features in {where}, found: {taken}"
+            )
+    for name, values in (("label values", schema.label_values), ("feature columns", tuple(columns))):
+        _distinct(values, name, where)
+    for feature in schema.features:
+        _distinct(feature.categories, f"categories of {feature.column}", where)
+    return schema
+
+
+def dump_schema(schema: Schema, comments: tuple[str, ...] = ()) -> str:
+    """The TOML text of a schema, with comment lines at its top; `parse_schema` gives the same schema back."""
+    lines = [f"# {comment}".rstrip() for comment in comments]
+    lines += [f"version = {VERSION}", "", "[label]", f"column = {_quoted(schema.label_column)}"]
+    lines.append(f"values = {_quoted_list(schema.label_values)}")
+    if schema.group_column or schema.time_column:
+        lines += ["", "[split]"]
+        lines += [f"group = {_quoted(schema.group_column)}"] if schema.group_column else []
+        lines += [f"time = {_quoted(schema.time_column)}"] if schema.time_column else []
+    if schema.input_shape:
+        lines += ["", "[input]", f"shape = {list(schema.input_shape)}"]
+    for feature in schema.features:
+        lines += ["", "[[feature]]", f"column = {_quoted(feature.column)}", f"kind = {_quoted(feature.kind.value)}"]
+        if feature.kind is Kind.CATEGORICAL:
+            lines.append(f"categories = {_quoted_list(feature.categories)}")
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    # A JSON string is a TOML basic string, but for DEL, which JSON leaves bare and TOML does not allow.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _quoted_list(texts: tuple[str, ...]) -> str:
+    return "[" + ", ".join(_quoted(text) for text in texts) + "]"
+
+
+def _feature(entry: object, where: str) -> Feature:
+    if not isinstance(entry, dict):
+        raise InputError(f"expected a table in {where}, found: {type(entry).__name__}")
+    _known(entry, {"column", "kind", "categories"}, where)
+    column = _text(entry, "column", where)
+    try:
+        kind = Kind(_text(entry, "kind", where))
+    except ValueError:
+        kinds = " or ".join(kind.value for kind in Kind)
+        raise InputError(f"expected kind {kinds} in {where} ({column}), found: {entry['kind']}") from None
+    if kind is Kind.NUMERIC and "categories" in entry:
+        raise InputError(f"expected no categories for a numeric column in {where}, found some: {column}")
+    categories = _texts(entry, "categories", f"{where} ({column})") if kind is Kind.CATEGORICAL else ()
+    return Feature(column, kind, categories)
+
+
+def _shape(document: Mapping[str, Any], where: str) -> tuple[int, ...]:
+    if "input" not in document:
+        return ()
+    section = _section(document, "input", where)
+    _known(section, {"shape"}, f"{where}, [input]")
+    shape = section.get("shape")
+    sizes = shape if isinstance(shape, list) else []
+    if not sizes or not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):
+        raise InputError(f"expected shape = [channels, height, width] or [width] in {where}, [input], found: {shape!r}")
+    return tuple(sizes)
+
+
+def _section(document: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
+    section = document.get(name)
+    if not isinstance(section, dict):
+        raise InputError(f"expected a [{name}] section in {where}, found: {'none' if section is None else section!r}")
+    return section
+
+
+def _text(section: Mapping[str, Any], name: str, where: str) -> str:
+    value = section.get(name)
+    if not isinstance(value, str) or not value:
+        raise InputError(f"expected a non-empty text for {name} in {where}, found: {value!r}")
+    return value
+
+
+def _texts(section: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:
+    values = section.get(name)
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise InputError(
+            f"expected a list of texts for {name} in {where}, found: {values!r}",
+            hint='numbers are written as texts too: ["0", "1"]',
+        )
+    return tuple(values)
+
+
+def _known(section: Mapping[str, Any], names: set[str], where: str) -> None:
+    unknown = sorted(set(section) - names)
+    if unknown:
+        raise InputError(f"expected only {', '.join(sorted(names))} in {where}, found: {', '.join(unknown)}")
+
+
+def _distinct(values: tuple[str, ...], what: str, where: str) -> None:
+    repeated = sorted({value for value in values if values.count(value) > 1})
+    if repeated:
+        raise InputError(f"expected distinct {what} in {where}, found more than once: {', '.join(repeated)}")

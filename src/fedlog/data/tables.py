@@ -1,0 +1,235 @@
+"""A site's table (CSV or Parquet) read by the schema, and the encoding of its rows as inputs of one layout.
+
+Layout of a row: for each numeric column its scaled value and 1 where it was missing; for each categorical column one
+place a category, one for "other" (a category the schema does not list) and one for a missing value. A missing number
+takes the median of the site's training rows, so that it says nothing beyond its indicator. Scaling (mean 0, standard
+deviation 1) and medians come from the site's own training rows and never leave it; they are kept with its model.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedlog.data.schema import Feature, Kind, Schema
+from fedlog.errors import InputError
+
+# What a CSV file writes for "no value"; anything else is a value.
+MISSING_TEXTS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "?")
+TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """The rows of one file, checked against the schema; numbers are float64 with NaN for a gap, the rest is text."""
+
+    where: str
+    columns: dict[str, pl.Series]
+    labels: NDArray[np.int64]  # (n,) positions in the schema's label values
+    groups: NDArray[np.int64] | None
+    times: NDArray[np.float64] | None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def read_frame(path: Path) -> pl.DataFrame:
+    """The file as it is: every CSV value a text, so that "007" stays a category and not a number."""
+    try:
+        if path.suffix == ".parquet":
+            return pl.read_parquet(path)
+        return pl.read_csv(
+            path,
+            separator="\t" if path.suffix == ".tsv" else ",",
+            infer_schema=False,
+            null_values=list(MISSING_TEXTS),
+        )
+    except FileNotFoundError:
+        raise InputError(f"expected a table, found no file: {path}") from None
+    except pl.exceptions.NoDataError:
+        raise InputError(f"expected a table with a header, found an empty file: {path}") from None
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise InputError(f"expected a table that can be read, found {path}: {str(error).splitlines()[0]}") from None
+
+
+def read_table(path: Path, schema: Schema) -> Table:
+    """The labelled rows of a file; an InputError names the missing column, or the first bad value and its row."""
+    frame = read_frame(path)
+    wanted = [schema.label_column, *(name for name in (schema.group_column, schema.time_column) if name)]
+    columns = _feature_columns(frame, schema, str(path), tuple(wanted))
+    labels = _labels(frame[schema.label_column], schema, str(path))
+    groups = None if schema.group_column is None else _groups(frame[schema.group_column], str(path))
+    times = None if schema.time_column is None else _times(frame[schema.time_column], str(path))
+    return Table(str(path), columns, labels, groups, times)
+
+
+def read_unlabelled(path: Path, schema: Schema) -> dict[str, pl.Series]:
+    """The feature columns of a file that needs no label: what a trained model predicts from."""
+    return _feature_columns(read_frame(path), schema, str(path), ())
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A site's statistics for the numeric columns, in the schema's order."""
+
+    schema: Schema
+    median: tuple[float, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def encode(self, columns: dict[str, pl.Series]) -> Tensor:
+        """The inputs (n, width) float32 of these rows."""
+        parts: list[NDArray[np.float32]] = []
+        numbers = iter(zip(self.median, self.mean, self.std, strict=True))
+        for feature in self.schema.features:
+            series = columns[feature.column]
+            if feature.kind is Kind.NUMERIC:
+                median, mean, std = next(numbers)
+                values = series.to_numpy().astype(np.float64)
+                gap = np.isnan(values)
+                scaled = (np.where(gap, median, values) - mean) / std
+                parts.append(np.stack([scaled, gap], axis=1).astype(np.float32))
+            else:
+                parts.append(_one_hot(series, feature))
+        return torch.from_numpy(np.ascontiguousarray(np.concatenate(parts, axis=1)))
+
+    def to_json(self) -> str:
+        """The numbers alone; the schema is a file of its own."""
+        numbers = asdict(self)
+        del numbers["schema"]
+        return json.dumps({"schema_digest": self.schema.digest, **numbers})
+
+    @classmethod
+    def from_json(cls, text: str, schema: Schema) -> Encoder:
+        """The encoder that `to_json` wrote; refused under another schema than its own."""
+        try:
+            stored = json.loads(text)
+            digest = stored["schema_digest"]
+            parts = [tuple(float(value) for value in stored[name]) for name in ("median", "mean", "std")]
+        except (ValueError, KeyError, TypeError):
+            raise InputError("expected the stored scaling of a site (JSON), found something else") from None
+        if digest != schema.digest:
+            raise InputError(f"expected the scaling of schema {schema.digest}, found that of schema {digest}")
+        numeric = sum(feature.kind is Kind.NUMERIC for feature in schema.features)
+        if {len(part) for part in parts} != {numeric}:
+            raise InputError(f"expected stored scaling for {numeric} numeric columns, found another number")
+        return cls(schema, *parts)
+
+
+def fit_encoder(schema: Schema, columns: dict[str, pl.Series], rows: NDArray[np.int64]) -> Encoder:
+    """The encoder whose statistics come from these rows alone (the site's training rows).
+
+    A column without any value there gets median 0, and one without spread keeps its unit: dividing by zero would turn
+    the first different value seen later into infinity.
+    """
+    medians, means, stds = [], [], []
+    for feature in schema.features:
+        if feature.kind is not Kind.NUMERIC:
+            continue
+        values = columns[feature.column].to_numpy().astype(np.float64)[rows]
+        known = values[~np.isnan(values)]
+        median = float(np.median(known)) if len(known) else 0.0
+        filled = np.where(np.isnan(values), median, values)
+        mean, std = (float(filled.mean()), float(filled.std())) if len(filled) else (0.0, 0.0)
+        # A spread at rounding level is no spread.
+        spread = std > 1e-9 * max(1.0, abs(mean))
+        medians.append(median)
+        means.append(mean)
+        stds.append(std if spread else 1.0)
+    return Encoder(schema, tuple(medians), tuple(means), tuple(stds))
+
+
+def _feature_columns(frame: pl.DataFrame, schema: Schema, where: str, also: tuple[str, ...]) -> dict[str, pl.Series]:
+    absent = [name for name in (*also, *(f.column for f in schema.features)) if name not in frame.columns]
+    if absent:
+        raise InputError(
+            f"expected every column of the schema in {where}, found no column: {', '.join(absent)}",
+            hint=f"the file has: {', '.join(frame.columns)}",
+        )
+    if frame.height == 0:
+        raise InputError(f"expected at least one row in {where}, found a header and no rows")
+    return {
+        feature.column: (
+            _numbers(frame[feature.column], where) if feature.kind is Kind.NUMERIC else _texts(frame[feature.column])
+        )
+        for feature in schema.features
+    }
+
+
+def _numbers(series: pl.Series, where: str) -> pl.Series:
+    """Float64, with NaN for a gap; text and infinities are refused with their row."""
+    if series.dtype == pl.String:
+        series = series.str.strip_chars()
+    try:
+        values = series.cast(pl.Float64, strict=False)
+    except pl.exceptions.PolarsError:
+        raise InputError(f"expected numbers in column {series.name} of {where}, found: {series.dtype}") from None
+    bad = (values.is_null() & series.is_not_null()) | values.is_infinite().fill_null(value=False)
+    _refuse_first(bad, series, "a finite number", where)
+    return values.fill_null(float("nan"))
+
+
+def _texts(series: pl.Series) -> pl.Series:
+    if series.dtype != pl.String:
+        return series.cast(pl.String)
+    return series.str.strip_chars()
+
+
+def _labels(series: pl.Series, schema: Schema, where: str) -> NDArray[np.int64]:
+    texts = _texts(series)
+    known = texts.is_in(list(schema.label_values)).fill_null(value=False)
+    _refuse_first(~known, series, f"one of the label values {', '.join(schema.label_values)}", where)
+    return _codes(texts, schema.label_values)
+
+
+def _groups(series: pl.Series, where: str) -> NDArray[np.int64]:
+    texts = _texts(series)
+    _refuse_first(texts.is_null(), series, "a group", where)
+    return _codes(texts, tuple(sorted(set(texts.to_list()))))
+
+
+def _times(series: pl.Series, where: str) -> NDArray[np.float64]:
+    if series.dtype == pl.String:
+        numbers = series.str.strip_chars().cast(pl.Float64, strict=False)
+        if numbers.null_count() == 0:
+            return numbers.to_numpy()
+        try:
+            parsed = series.str.strip_chars().str.to_datetime(strict=False)
+        except pl.exceptions.PolarsError:
+            parsed = pl.Series(series.name, [None] * len(series), dtype=pl.Datetime)
+    else:
+        parsed = series
+    _refuse_first(parsed.is_null(), series, "a number or an ISO date or time", where)
+    physical = parsed.to_physical() if parsed.dtype.is_temporal() else parsed
+    return physical.cast(pl.Float64).to_numpy()
+
+
+def _codes(texts: pl.Series, values: tuple[str, ...]) -> NDArray[np.int64]:
+    place = {value: position for position, value in enumerate(values)}
+    return np.array([place.get(text, -1) for text in texts.to_list()], dtype=np.int64)
+
+
+def _one_hot(series: pl.Series, feature: Feature) -> NDArray[np.float32]:
+    codes = _codes(series, feature.categories)
+    other, gap = len(feature.categories), len(feature.categories) + 1
+    codes = np.where(codes < 0, other, codes)
+    codes = np.where(series.is_null().to_numpy(), gap, codes)
+    return np.eye(feature.width, dtype=np.float32)[codes]
+
+
+def _refuse_first(bad: pl.Series, series: pl.Series, expected: str, where: str) -> None:
+    if not bad.any():
+        return
+    row = int(bad.arg_true()[0])
+    value = series[row]
+    found = "no value" if value is None else repr(value)
+    rest = int(bad.sum()) - 1
+    more = f" (and {rest} more rows)" if rest else ""
+    raise InputError(f"expected {expected} in column {series.name}, row {row + 1} of {where}, found: {found}{more}")

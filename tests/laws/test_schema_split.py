@@ -1,0 +1,70 @@
+"""Every row is in exactly one part, groups stay whole, and time never runs backwards."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedlog.core.keys import Key
+from fedlog.data.split import Shares, Split, split_by_class, split_by_group, split_by_time
+from fedlog.errors import InputError
+
+SHARES = Shares(0.2, 0.2)
+
+
+def check_partition(split: Split, n: int) -> None:
+    parts = [split.train, split.validation, split.test]
+    assert all(len(part) > 0 for part in parts)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(n))
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.integers(0, 12), min_size=3, max_size=80).filter(lambda g: len(set(g)) >= 3), st.integers(0, 9))
+def test_groups_stay_whole(groups: list[int], seed: int) -> None:
+    array = np.array(groups, dtype=np.int64)
+    split = split_by_group(array, SHARES, Key(seed))
+    check_partition(split, len(groups))
+    seen = [group for part in (split.train, split.validation, split.test) for group in set(array[part].tolist())]
+    assert len(seen) == len(set(seen))
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.integers(0, 30), min_size=3, max_size=80).filter(lambda t: len(set(t)) >= 3))
+def test_later_parts_are_strictly_later(times: list[int]) -> None:
+    array = np.array(times, dtype=np.float64)
+    split = split_by_time(array, SHARES)
+    check_partition(split, len(times))
+    assert array[split.train].max() < array[split.validation].min()
+    assert array[split.validation].max() < array[split.test].min()
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(5, 30), min_size=1, max_size=4), st.integers(0, 9))
+def test_every_class_is_divided_alike(counts: list[int], seed: int) -> None:
+    labels = np.repeat(np.arange(len(counts)), counts)
+    split = split_by_class(labels, SHARES, Key(seed))
+    check_partition(split, len(labels))
+    for label, count in enumerate(counts):
+        for part in (split.validation, split.test):
+            assert abs((labels[part] == label).sum() - 0.2 * count) <= 0.5
+    again = split_by_class(labels, SHARES, Key(seed))
+    assert np.array_equal(split.test, again.test)
+
+
+def test_groups_come_near_the_shares() -> None:
+    groups = np.repeat(np.arange(50), 4)
+    split = split_by_group(groups, SHARES, Key(3))
+    assert (len(split.validation), len(split.test)) == (40, 40)
+
+
+def test_too_little_is_refused() -> None:
+    with pytest.raises(InputError, match="at least 3 groups"):
+        split_by_group(np.array([0, 0, 1]), SHARES, Key(0))
+    with pytest.raises(InputError, match="3 different times"):
+        split_by_time(np.array([1.0, 1.0, 2.0]), SHARES)
+    with pytest.raises(InputError, match="none for"):
+        split_by_class(np.array([0, 1, 2]), SHARES, Key(0))
+    with pytest.raises(InputError, match="sum below 1"):
+        Shares(0.6, 0.5)
