@@ -90,7 +90,7 @@ def solve_head(posterior: Posterior) -> MapHead:
             f"scalar residual {certificate.scalar_residual:.3g}, "
             f"expected at most {min(certificate.tolerance, _MAX_TOLERANCE):.3g}; largest |chi_y| / nu: "
             f"1e{float(log_s.max()) / math.log(10):.1f}",
-            hint="features this large leave float64; clip or normalise them",
+            hint="features of this size leave the range of float64: clip or normalise them",
         )
     return MapHead(weights, certificate)
 
