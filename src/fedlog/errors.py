@@ -6,6 +6,8 @@ line prints both on two lines, without a traceback, and exits with the class's c
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class FedlogError(Exception):
     """The root of every error this package raises on purpose: the run failed (exit code 1)."""
@@ -16,6 +18,10 @@ class FedlogError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions cross from worker processes; the default would lose the hint.
+        return _rebuilt, (type(self), self.message, self.hint)
 
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
@@ -29,3 +35,7 @@ class InputError(FedlogError):
 
 class RunError(FedlogError):
     """A run that started properly cannot go on (exit code 1)."""
+
+
+def _rebuilt(kind: type[FedlogError], message: str, hint: str | None) -> FedlogError:
+    return kind(message, hint=hint)

@@ -1,0 +1,205 @@
+"""FedLog and FedLog-C: bodies stay at home, sufficient statistics go up, one exact MAP head comes back.
+
+FedLog sends the head down. FedLog-C sends the summed statistics down, from which every client solves the same head and
+reads the class means that its loss pulls to and pushes from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from fedlog.algorithms.losses import Clustered, cross_entropy
+from fedlog.algorithms.shape import (
+    BODY,
+    Bodies,
+    Exchange,
+    Loss,
+    ModelPlan,
+    Phase,
+    Schedule,
+    Summary,
+    Trained,
+    Training,
+    Work,
+)
+from fedlog.core.keys import Key
+from fedlog.core.map_head import solve_head
+from fedlog.core.posterior import Prior
+from fedlog.core.stats import Statistics, spread_of_means
+from fedlog.errors import InputError
+from fedlog.models.body import HEAD, Params
+from fedlog.wire.message import Contribution, Kind, Message
+
+
+class FirstHead(StrEnum):
+    """Where the head of round 1 comes from."""
+
+    RANDOM = "random"  # orthogonal rows from a shared seed: nothing but the seed crosses
+    STATISTICS = "statistics"  # solved from the untrained bodies' statistics: one more exchange, equal bodies only
+
+
+def random_head(n_class: int, width: int, norm: float, seed: int) -> Tensor:
+    """(n_class, 1 + width) with no bias and rows of that norm, orthogonal where the width allows."""
+    rows = torch.randn(n_class, width, dtype=torch.float64, generator=Key(seed).child("first head").torch())
+    if n_class <= width:
+        rows = torch.linalg.qr(rows.mT).Q.mT
+    rows = norm * rows / rows.norm(dim=1, keepdim=True)
+    return torch.cat([torch.zeros(n_class, 1, dtype=torch.float64), rows], dim=1).to(torch.float32)
+
+
+@dataclass(frozen=True)
+class FedLog:
+    """The paper's Algorithm 1 with an exact head."""
+
+    plan: ModelPlan
+    epochs: int = 5
+    learning_rate: float = 0.001
+    first_head: FirstHead = FirstHead.RANDOM
+    head_norm: float = 5.0
+    nu: float = 1.0
+
+    name = "fedlog"
+    bodies = Bodies.ANY
+    training = Training.OWN
+
+    @property
+    def loss(self) -> Loss:
+        """What the body is trained under."""
+        return cross_entropy
+
+    @property
+    def schedule(self) -> Schedule:
+        """One exchange a round; one more before the first when the first head comes from statistics."""
+        opening = Exchange("opening", (), Summary.STATISTICS)
+        train = Phase(BODY, self.epochs, self.loss, self.learning_rate)
+        return Schedule(
+            round=(Exchange("statistics", (train,), Summary.STATISTICS),),
+            opening=opening if self.first_head is FirstHead.STATISTICS else None,
+        )
+
+    def begin(self, key: Key) -> Params:
+        """A seed: the head of round 1 is drawn from it by whoever needs it."""
+        return {"seed": torch.tensor([key.integer()])}
+
+    def join(self, initial: Params) -> Params:
+        """The body."""
+        return {name: value for name, value in initial.items() if name != HEAD}
+
+    def broadcast(self, server: Params) -> Message:
+        """The head, or at first the seed."""
+        return Message(Kind.HEAD, (server[HEAD],)) if HEAD in server else Message(Kind.SEED, (server["seed"],))
+
+    def hear(self, message: Message) -> Params:
+        """The head."""
+        if message.kind is Kind.SEED:
+            seed = int(message.arrays[0])
+            return {HEAD: random_head(self.plan.n_class, self.plan.width, self.head_norm, seed)}
+        return {HEAD: message.arrays[0]}
+
+    def open(self, exchange: str, home: Params, heard: Params) -> Work:
+        """The own body under the global head."""
+        return Work({**home, HEAD: heard[HEAD]})
+
+    def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
+        """The body stays; the statistics of all own records go."""
+        assert trained.statistics is not None
+        return self.join(trained.params), Message(Kind.STATISTICS, (trained.statistics.sums,))
+
+    def step(self, exchange: str, server: Params, total: Contribution) -> Params:
+        """The exact MAP head of everyone's statistics (eq. 11)."""
+        (sums,) = total.arrays
+        solved = solve_head(Prior(nu=self.nu).posterior(Statistics(sums)))
+        return {
+            "seed": server["seed"],
+            "statistics": sums,
+            HEAD: solved.weights,
+            "relative_gradient": torch.tensor(solved.certificate.relative_gradient, dtype=torch.float64),
+        }
+
+    def deploy(self, home: Params, heard: Params) -> Params:
+        """The own body under the newest head."""
+        return {**home, HEAD: heard[HEAD]}
+
+    def observe(self, server: Params) -> dict[str, float]:
+        """How far apart the class means are, how long the head's rows, how exact the solution."""
+        if HEAD not in server:
+            return {}
+        return {
+            "spread_of_means": spread_of_means(Statistics(server["statistics"])),
+            "head_row_norm_max": float(server[HEAD].norm(dim=1).max()),
+            "relative_gradient": float(server["relative_gradient"]),
+        }
+
+    def advice(self, rounds: int) -> tuple[str, ...]:
+        """Nothing to warn of."""
+        return ()
+
+
+@dataclass(frozen=True)
+class FedLogC(FedLog):
+    """FedLog with features pulled to their global class mean (alpha) and pushed from the others' (beta)."""
+
+    first_head: FirstHead = FirstHead.STATISTICS
+    alpha: float = 0.01
+    beta: float = 0.0001
+    margin: float | None = None
+
+    name = "fedlog-c"
+
+    def __post_init__(self) -> None:
+        if self.alpha < 0 or self.beta < 0:
+            raise InputError(f"alpha and beta must not be negative: alpha {self.alpha}, beta {self.beta}")
+        if self.margin is not None and self.margin <= 0:
+            raise InputError(f"the margin must be positive: {self.margin}", hint="leave it out for the paper's loss")
+        others = self.plan.n_class - 1
+        if self.margin is None and self.beta > 0 and self.alpha <= others * self.beta:
+            raise InputError(
+                f"fedlog-c runs away when alpha <= (classes - 1) * beta: alpha {self.alpha}, "
+                f"(classes - 1) * beta = {others * self.beta:g}",
+                hint=f"take beta below {self.alpha / max(others, 1):g}, or give the push a margin",
+            )
+
+    @property
+    def growth(self) -> float:
+        """g: what minimising the auxiliary term alone does to differences of class means in one round."""
+        return (self.alpha + self.beta) / (self.alpha - (self.plan.n_class - 1) * self.beta) if self.beta else 1.0
+
+    @property
+    def loss(self) -> Loss:
+        """Cross-entropy and the two cluster terms (eq. 12)."""
+        return Clustered(self.alpha, self.beta, self.margin)
+
+    def broadcast(self, server: Params) -> Message:
+        """The summed statistics, counts in column 0, or at first the seed."""
+        if HEAD in server:
+            return Message(Kind.STATISTICS, (server["statistics"],))
+        return super().broadcast(server)
+
+    def hear(self, message: Message) -> Params:
+        """The head, solved here as the server solves it, and the class means; no means before the first statistics."""
+        if message.kind is Kind.SEED:
+            means = torch.zeros(self.plan.n_class, self.plan.width)
+            return super().hear(message) | {"means": means, "present": torch.zeros(self.plan.n_class, dtype=torch.bool)}
+        statistics = Statistics(message.arrays[0].to(torch.float64))
+        means, present = statistics.means()
+        head = solve_head(Prior(nu=self.nu).posterior(statistics)).weights
+        return {HEAD: head.to(torch.float32), "means": means[:, 1:].to(torch.float32), "present": present}
+
+    def open(self, exchange: str, home: Params, heard: Params) -> Work:
+        """The own body under the global head, with the class means for the loss."""
+        constants = {"means": heard["means"], "present": heard["present"]}
+        return Work({**home, HEAD: heard[HEAD]}, constants)
+
+    def advice(self, rounds: int) -> tuple[str, ...]:
+        """The growth factor, and a warning where it is large enough to matter."""
+        if self.margin is not None or not self.beta:
+            return ()
+        grown = self.growth**rounds
+        said = f"fedlog-c: growth factor g = {self.growth:.4g} a round, g^{rounds} = {grown:.3g}"
+        if grown <= 100:
+            return (said,)
+        return (said, "warning: above 100 the class means can run away; lower beta, or give the push a margin")

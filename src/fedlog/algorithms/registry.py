@@ -1,0 +1,83 @@
+"""Every method by name, and what it can be told."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from enum import Enum
+from typing import Any, cast, get_type_hints
+
+from fedlog.algorithms import averaging
+from fedlog.algorithms.fedlog import FedLog, FedLogC
+from fedlog.algorithms.shape import Algorithm, ModelPlan
+from fedlog.errors import InputError
+
+Factory = Callable[..., Algorithm]
+
+METHODS: dict[str, Factory] = {
+    "fedlog": cast(Factory, FedLog),
+    "fedlog-c": cast(Factory, FedLogC),
+    "local": averaging.local,
+    "pooled": averaging.pooled,
+    "fedavg": averaging.fedavg,
+    "lg-fedavg-1": averaging.lg_fedavg_1,
+    "lg-fedavg-2": averaging.lg_fedavg_2,
+    "fedper": averaging.fedper,
+    "fedrep": averaging.fedrep,
+    "fedbabu": averaging.fedbabu,
+}
+
+
+def factory(method: str) -> Factory:
+    """The method's constructor; `package.module:name` brings in a user's own."""
+    if method in METHODS:
+        return METHODS[method]
+    module, _, attribute = method.partition(":")
+    if attribute:
+        try:
+            return cast(Factory, getattr(importlib.import_module(module), attribute))
+        except (ImportError, AttributeError) as error:
+            raise InputError(f"method {method} cannot be imported: {error}", hint="is it on PYTHONPATH?") from error
+    close = get_close_matches(method, METHODS, n=1)
+    meant = f"did you mean {close[0]}?" if close else f"one of {', '.join(METHODS)}"
+    raise InputError(f"unknown method: {method}", hint=meant)
+
+
+def options(method: str) -> dict[str, Any]:
+    """What the method can be told, with its defaults."""
+    parameters = inspect.signature(factory(method)).parameters.values()
+    return {p.name: p.default for p in parameters if p.name != "plan"}
+
+
+def build(method: str, plan: ModelPlan, told: Mapping[str, Any]) -> Algorithm:
+    """The method for this model, told these options; an unknown one or one of the wrong type is refused by name."""
+    make = factory(method)
+    known = options(method)
+    hints = get_type_hints(make.__init__ if inspect.isclass(make) else make)
+    given = {}
+    for name, value in told.items():
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
+            meant = f"did you mean {close[0]}?" if close else f"it knows {', '.join(known)}"
+            raise InputError(f"method {method} has no option {name}", hint=meant)
+        given[name] = _typed(method, name, value, hints[name])
+    return make(plan, **given)
+
+
+def _typed(method: str, name: str, value: Any, hint: Any) -> Any:
+    """The value as the option's type, from a number or from text."""
+    kinds = [kind for kind in getattr(hint, "__args__", (hint,)) if kind is not type(None)]
+    if value is None or value == "none":
+        return None
+    kind = kinds[0]
+    try:
+        if inspect.isclass(kind) and issubclass(kind, Enum):
+            return kind(value)
+        if kind is int and float(value) != int(float(value)):
+            raise ValueError
+        return kind(float(value)) if kind is int else kind(value)
+    except (TypeError, ValueError):
+        choices = f"one of {', '.join(k.value for k in kind)}" if issubclass(kind, Enum) else kind.__name__
+        raise InputError(f"option {name} of {method} cannot be {value!r}", hint=f"expected {choices}") from None

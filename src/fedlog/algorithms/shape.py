@@ -1,0 +1,199 @@
+"""The one shape every method has: a schedule, and a few pure functions from values to values.
+
+    server   begin -> broadcast ..............................-> step -> broadcast ...
+    client             hear -> open -> (engine trains) -> close --^           hear -> deploy
+
+There is no training loop, device, byte or clock in an algorithm. The engine runs one client (the loop, a deployment) or
+a block of clients at once; either way these functions see one client and one message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from torch import Tensor
+
+from fedlog.core.keys import Key
+from fedlog.core.stats import Statistics
+from fedlog.models.body import HEAD, Params
+from fedlog.wire.message import Contribution, Message
+
+
+class Bodies(Enum):
+    """Whether the clients of a method may have different architectures."""
+
+    ANY = "any body of the common feature width"
+    SAME = "the same body for everyone"
+
+
+class Training(Enum):
+    """Whose records a client trains on: its own, or (the upper bound `pooled`) everyone's."""
+
+    OWN = "own"
+    POOLED = "pooled"
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """What the clients agree on: the classes, the width of the features, and the layers of the common model.
+
+    `layers` are names of parameters, bottom to top, the head last. Methods that accept any body use its top layer only.
+    """
+
+    n_class: int
+    width: int
+    layers: tuple[tuple[str, ...], ...]
+
+    def top(self, count: int) -> tuple[str, ...]:
+        """The names of the parameters of the `count` topmost layers, the head's among them."""
+        return tuple(name for layer in self.layers[len(self.layers) - count :] for name in layer)
+
+    def below(self, count: int) -> tuple[str, ...]:
+        """The names of the parameters of all other layers."""
+        return tuple(name for layer in self.layers[: len(self.layers) - count] for name in layer)
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """What a loss sees. The leading axes `...` are the clients of a block; in the loop there are none."""
+
+    features: Tensor  # (..., B, width), after dropout, before any shift
+    logits: Tensor  # (..., B, n_class)
+    labels: Tensor  # (..., B)
+    weights: Tensor  # (..., B): 1 / (records in the batch), 0 on padding, so that a weighted sum is the batch mean
+
+
+Carry = Mapping[str, Tensor]
+Loss = Callable[[Batch, Mapping[str, Tensor], Carry], tuple[Tensor, Carry]]
+"""(batch, the client's constants, carry from the batch before) -> (loss of each client (...,), carry to the next)."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A set of parameter names, given by what is in it or by what is not."""
+
+    names: frozenset[str]
+    excludes: bool
+
+    def __contains__(self, name: object) -> bool:
+        return (name in self.names) != self.excludes
+
+
+def only(*names: str) -> Selection:
+    """Just these parameters."""
+    return Selection(frozenset(names), excludes=False)
+
+
+def all_but(*names: str) -> Selection:
+    """Every parameter except these."""
+    return Selection(frozenset(names), excludes=True)
+
+
+BODY = all_but(HEAD)
+EVERYTHING = all_but()
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of local training: which parameters move, for how long, under which loss."""
+
+    moves: Selection
+    epochs: int
+    loss: Loss
+    learning_rate: float
+
+
+class Summary(Enum):
+    """What the engine computes from the trained body, in evaluation mode, over all training records."""
+
+    NOTHING = "nothing"
+    STATISTICS = "statistics"
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Local work that ends in an upload (or, for local-only methods, in none)."""
+
+    name: str
+    phases: tuple[Phase, ...]
+    summary: Summary = Summary.NOTHING
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """An optional opening exchange, the exchanges of each round, and an optional closing phase before deployment."""
+
+    round: tuple[Exchange, ...]
+    opening: Exchange | None = None
+    closing: tuple[Phase, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What a client trains from: a whole model, what its loss refers to, and the loss's first carry."""
+
+    params: Params
+    constants: Params = field(default_factory=dict)
+    carry: Params = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What came out of the local work."""
+
+    params: Params
+    statistics: Statistics | None
+    records: int
+
+
+class Algorithm(Protocol):
+    """A method. Implementations are frozen dataclasses of hyper-parameters around a `ModelPlan`."""
+
+    @property
+    def name(self) -> str:
+        """The method's name in the registry."""
+
+    @property
+    def bodies(self) -> Bodies:
+        """Whether clients may differ in architecture."""
+
+    @property
+    def training(self) -> Training:
+        """Whose records a client trains on."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """The exchanges and phases."""
+
+    def begin(self, key: Key) -> Params:
+        """The server's first state."""
+
+    def join(self, initial: Params) -> Params:
+        """What a client keeps at home at first, given the freshly initialised whole model."""
+
+    def broadcast(self, server: Params) -> Message:
+        """What the server sends to every client."""
+
+    def hear(self, message: Message) -> Params:
+        """What a broadcast means to a client, the same for all of them."""
+
+    def open(self, exchange: str, home: Params, heard: Params) -> Work:
+        """What the client trains from in this exchange."""
+
+    def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
+        """What the client keeps at home, and what it uploads."""
+
+    def step(self, exchange: str, server: Params, total: Contribution) -> Params:
+        """The server's next state, from the sum of the lifted uploads."""
+
+    def deploy(self, home: Params, heard: Params) -> Params:
+        """The whole model that is evaluated and used."""
+
+    def observe(self, server: Params) -> dict[str, float]:
+        """Figures about the server's state worth recording each round."""
+
+    def advice(self, rounds: int) -> tuple[str, ...]:
+        """What a user should know before a run of that many rounds."""

@@ -1,0 +1,72 @@
+"""Where a run can go on from: the server's state, the ledger, and what every client keeps at home.
+
+A checkpoint is a folder of safetensors and one JSON file. It is written beside the one before and then named in
+`latest.json` by an atomic rename, so a kill at any moment leaves a whole one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
+from fedlog.errors import InputError
+from fedlog.models.body import Params
+from fedlog.wire.ledger import Ledger
+
+LATEST = "latest.json"
+
+
+@dataclass(frozen=True, eq=False)
+class ServerState:
+    """The server's half of a checkpoint."""
+
+    round_number: int
+    values: Params
+    ledger: Ledger
+
+
+def exists(folder: Path) -> bool:
+    """Whether the folder holds a whole checkpoint."""
+    return (folder / LATEST).is_file()
+
+
+def write(folder: Path, state: ServerState, save_clients: Callable[[Path], None]) -> None:
+    """Write the checkpoint of this round and drop the one before."""
+    part = folder / f"round-{state.round_number:06d}"
+    shutil.rmtree(part, ignore_errors=True)  # left by a kill in mid-write
+    part.mkdir(parents=True)
+    save_file({name: value.contiguous().clone() for name, value in state.values.items()}, part / "server.safetensors")
+    (part / "ledger.json").write_text(json.dumps(state.ledger.as_rows()))
+    save_clients(part)
+    _name_latest(folder, part.name, state.round_number)
+    for old in folder.glob("round-*"):
+        if old != part:
+            shutil.rmtree(old)
+
+
+def read(folder: Path, load_clients: Callable[[Path], None]) -> ServerState:
+    """The newest whole checkpoint of the folder."""
+    try:
+        latest = json.loads((folder / LATEST).read_text())
+        part = folder / latest["folder"]
+        values = load_file(part / "server.safetensors")
+        rows = [tuple(row) for row in json.loads((part / "ledger.json").read_text())]
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"no usable checkpoint in {folder}: {error}", hint="start the run anew") from error
+    load_clients(part)
+    return ServerState(latest["round"], values, Ledger.from_rows(rows))
+
+
+def _name_latest(folder: Path, name: str, round_number: int) -> None:
+    draft = folder / (LATEST + ".part")
+    with draft.open("w") as file:
+        json.dump({"folder": name, "round": round_number}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(folder / LATEST)

@@ -1,0 +1,65 @@
+"""Who takes part: each client's body, its training records, and the test sets it is judged on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedlog.algorithms.shape import Algorithm, Bodies, ModelPlan, Training
+from fedlog.data.federation import Federation
+from fedlog.errors import InputError
+from fedlog.models.body import HEAD, Body
+
+
+@dataclass(frozen=True, eq=False)
+class Client:
+    """One participant. `tests` has one set of positions, or under `pooled` one for each original client."""
+
+    index: int
+    name: str
+    body: Body
+    train: Tensor  # (n,) positions in the training pool
+    tests: tuple[Tensor, ...]  # positions in the test pool
+    validations: tuple[Tensor, ...]  # positions in the training pool, held out
+
+    @property
+    def records(self) -> int:
+        """The number of its training records."""
+        return len(self.train)
+
+
+def model_plan(federation: Federation, bodies: Sequence[Body]) -> ModelPlan:
+    """What the clients agree on; a body with another feature width than the first client's is refused by name."""
+    first = bodies[0]
+    for shard, body in zip(federation.shards, bodies, strict=True):
+        if body.width != first.width:
+            raise InputError(
+                f"client {shard.name}: body {body.name} has {body.width} features, "
+                f"and client {federation.shards[0].name}'s body {first.name} has {first.width}",
+                hint="only the feature width is shared: give every body the same",
+            )
+    return ModelPlan(federation.n_class, first.width, (*first.layers, (HEAD,)))
+
+
+def clients_of(federation: Federation, bodies: Sequence[Body], algorithm: Algorithm) -> tuple[Client, ...]:
+    """The clients of a run, one for each shard; or a single one with everyone's records where the method pools."""
+    if algorithm.bodies is Bodies.SAME and len({body.name for body in bodies}) > 1:
+        names = ", ".join(sorted({body.name for body in bodies}))
+        raise InputError(
+            f"method {algorithm.name} needs the same body for every client: {names} given",
+            hint="fedlog, fedlog-c, fedproto, lg-fedavg-1 and local accept different bodies",
+        )
+    if not any(len(shard.train) for shard in federation.shards):
+        raise InputError(f"data set {federation.name}: no client has a training record")
+    if algorithm.training is Training.POOLED:
+        everyone = torch.cat([shard.train for shard in federation.shards])
+        tests = tuple(shard.test for shard in federation.shards)
+        validations = tuple(shard.validation for shard in federation.shards)
+        return (Client(0, "pooled", bodies[0], everyone, tests, validations),)
+    return tuple(
+        Client(index, shard.name, body, shard.train, (shard.test,), (shard.validation,))
+        for index, (shard, body) in enumerate(zip(federation.shards, bodies, strict=True))
+    )

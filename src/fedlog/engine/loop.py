@@ -1,0 +1,110 @@
+"""The loop backend: one client after another, as written by hand. Every other backend is tested against it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedlog.algorithms.shape import Batch, Carry, Phase
+from fedlog.data.federation import Federation
+from fedlog.data.transforms import Augmentation
+from fedlog.engine.local_sgd import EpochDraws, Look, Settings, Task, draw_epoch
+from fedlog.errors import RunError
+from fedlog.models.body import Body, Params, logits
+
+EVALUATION_BATCH = 500
+
+
+class LoopBackend:
+    """Trains any `nn.Module`, normalisation layers included, on any device."""
+
+    clients_at_once = 1
+
+    def __init__(self, body: Body, federation: Federation, settings: Settings) -> None:
+        self._body = body
+        self._federation = federation
+        self._settings = settings
+        self._device = torch.device(settings.device)
+
+    def train(self, tasks: Sequence[Task]) -> list[Params]:
+        """The trained models, in the order of the tasks."""
+        return [self._train_one(task) for task in tasks]
+
+    def features(self, looks: Sequence[Look]) -> list[Tensor]:
+        """(n, width) for each look, in evaluation mode."""
+        return [self._look_at(look) for look in looks]
+
+    def _train_one(self, task: Task) -> Params:
+        params = {name: self._to_device(value).clone() for name, value in task.work.params.items()}
+        constants = {name: self._to_device(value) for name, value in task.work.constants.items()}
+        for number, phase in enumerate(task.phases):
+            carry: Carry = {name: self._to_device(value) for name, value in task.work.carry.items()}
+            for epoch in range(phase.epochs):
+                key = task.key.child("phase", number, "epoch", epoch)
+                carry = self._epoch(task, phase, params, constants, carry, key)
+        return {name: value.detach().to("cpu", task.work.params[name].dtype) for name, value in params.items()}
+
+    def _epoch(self, task: Task, phase: Phase, params: Params, constants: Params, carry: Carry, key: object) -> Carry:
+        records = task.client.records
+        transform = self._federation.transform
+        draws = draw_epoch(key, records, self._body, transform, self._settings.dtype)  # type: ignore[arg-type]
+        moving = {name: p for name, p in params.items() if name in phase.moves and name not in self._body.buffers}
+        for value in moving.values():
+            value.requires_grad_(True)
+        # Made anew for each epoch, as the authors do: no moment survives into the next one.
+        optimiser = torch.optim.Adam(moving.values(), lr=phase.learning_rate) if moving else None
+        for start in range(0, records, self._settings.batch_size):
+            batch, masks = self._batch(task, draws, slice(start, start + self._settings.batch_size))
+            inputs, labels = batch
+            features = self._features(task, params, inputs, masks)
+            weights = features.new_full((len(labels),), 1 / len(labels))
+            seen = Batch(features, logits(features, params), labels, weights)
+            loss, carry = phase.loss(seen, constants, carry)
+            carry = {name: value.detach() for name, value in carry.items()}
+            if optimiser is not None:
+                optimiser.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimiser.step()
+        for value in moving.values():
+            value.requires_grad_(False)
+        return carry
+
+    def _features(self, task: Task, params: Params, inputs: Tensor, masks: dict[str, Tensor]) -> Tensor:
+        try:
+            return self._body.features(params, inputs, masks)
+        except ValueError as error:
+            # A normalisation layer cannot train on a single value per channel.
+            raise RunError(
+                f"client {task.client.name}: body {self._body.name} cannot train on a batch of {len(inputs)}: {error}",
+                hint="choose another batch size, or a body without batch normalisation",
+            ) from error
+
+    def _batch(self, task: Task, draws: EpochDraws, at: slice) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
+        positions = task.client.train[draws.order[at]]
+        raw = self._federation.train.inputs[positions]
+        transform = self._federation.transform
+        if draws.augmentation is None:
+            inputs = transform.prepare(raw)
+        else:
+            a = draws.augmentation
+            inputs = transform.augment(raw, Augmentation(a.rows[at], a.columns[at], a.flips[at]))
+        labels = self._federation.train.labels[positions].to(self._device)
+        masks = {site: mask[at].to(self._device) for site, mask in draws.masks.items()}
+        return (self._to_device(inputs), labels), masks
+
+    @torch.no_grad()
+    def _look_at(self, look: Look) -> Tensor:
+        params = {name: self._to_device(value) for name, value in look.params.items()}
+        inputs = look.pool.records(self._federation).inputs
+        parts = [
+            self._body.features(params, self._to_device(self._federation.transform.prepare(inputs[part])), None).cpu()
+            for part in torch.split(look.positions, EVALUATION_BATCH)
+        ]
+        return torch.cat(parts) if parts else torch.zeros(0, self._body.width, dtype=self._settings.dtype)
+
+    def _to_device(self, value: Tensor) -> Tensor:
+        if value.is_floating_point():
+            return value.to(self._device, self._settings.dtype)
+        return value.to(self._device)

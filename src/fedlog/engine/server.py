@@ -1,0 +1,115 @@
+"""The server's side of the protocol: intake, lift, sum, step, broadcast. It sees encoded messages, and their sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from fedlog.algorithms.shape import Algorithm, Exchange, ModelPlan, Trained
+from fedlog.core.keys import Key
+from fedlog.core.stats import Statistics
+from fedlog.errors import InputError, RunError
+from fedlog.models.body import Params
+from fedlog.wire.codec import Codec
+from fedlog.wire.ledger import Direction, Ledger
+from fedlog.wire.message import Contribution, Kind, Message, lift
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A message that was left out, and why."""
+
+    client: str
+    reason: str
+
+
+@dataclass
+class Server:
+    """The state of the server, the ledger of what crossed, and the step from uploads to the next broadcast."""
+
+    algorithm: Algorithm
+    codec: Codec
+    state: Params
+    patterns: Mapping[str, Message | None]
+    ledger: Ledger = field(default_factory=Ledger)
+    refusals: list[tuple[int, Refusal]] = field(default_factory=list)
+    refused_share_allowed: float = 0.0
+
+    @staticmethod
+    def beginning(algorithm: Algorithm, codec: Codec, plan: ModelPlan, initial: Params, key: Key) -> Server:
+        """A server before its first broadcast. `initial`: the common untrained model, or its head where bodies differ."""
+        schedule = algorithm.schedule
+        exchanges = [*schedule.round, *([schedule.opening] if schedule.opening else [])]
+        patterns = {exchange.name: upload_pattern(algorithm, exchange, initial, plan) for exchange in exchanges}
+        return Server(algorithm, codec, algorithm.begin(key), patterns)
+
+    def broadcast(self, round_number: int, copies: int) -> bytes:
+        """The encoded broadcast, booked once for each client it goes to."""
+        message = self.algorithm.broadcast(self.state)
+        blob = self.codec.encode(message)
+        self.ledger.book(round_number, Direction.DOWN, message.kind, blob, copies)
+        return blob
+
+    def receive(self, round_number: int, exchange: Exchange, uploads: Iterable[tuple[str, bytes]]) -> None:
+        """Move the state by the sum of these uploads, given in the clients' order.
+
+        An upload that cannot be used is left out and noted; more than the allowed share of them stops the run.
+        """
+        summed: Contribution | None = None
+        refused: list[Refusal] = []
+        seen = 0
+        for client, blob in uploads:
+            seen += 1
+            taken = self._intake(round_number, exchange, client, blob)
+            if isinstance(taken, Refusal):
+                refused.append(taken)
+            else:
+                summed = taken if summed is None else summed + taken
+        self.refusals += [(round_number, refusal) for refusal in refused]
+        if len(refused) > self.refused_share_allowed * seen:
+            raise RunError(
+                f"round {round_number}: {len(refused)} of {seen} uploads cannot be used; "
+                f"{refused[0].client}: {refused[0].reason}",
+                hint="the run folder is kept; see what that client sends",
+            )
+        if summed is not None:
+            self.state = self.algorithm.step(exchange.name, self.state, summed)
+
+    def _intake(self, round_number: int, exchange: Exchange, client: str, blob: bytes) -> Contribution | Refusal:
+        try:
+            message = self.codec.decode(blob)
+            self.ledger.book(round_number, Direction.UP, message.kind, blob)
+            _check(message, self.patterns[exchange.name])
+            return lift(message)
+        except InputError as error:
+            return Refusal(client, error.message)
+
+
+def upload_pattern(algorithm: Algorithm, exchange: Exchange, initial: Params, plan: ModelPlan) -> Message | None:
+    """What an upload of this exchange looks like: a client's own functions, run on the untrained model."""
+    heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(0))))
+    home = algorithm.join(initial)
+    work = algorithm.open(exchange.name, home, heard)
+    nothing = Statistics.zeros(plan.n_class, 1 + plan.width)
+    return algorithm.close(exchange.name, home, work, Trained(work.params, nothing, 0))[1]
+
+
+def _check(message: Message, pattern: Message | None) -> None:
+    """Refuse another kind or shape, entries that are not finite, and negative counts, by naming the entry."""
+    kind = message.kind.name.lower()
+    if pattern is None or message.kind is not pattern.kind:
+        raise InputError(
+            f"an upload of another kind: {kind} ({pattern.kind.name.lower() if pattern else 'none'} expected)"
+        )
+    found, expected = ([tuple(array.shape) for array in m.arrays] for m in (message, pattern))
+    if found != expected:
+        raise InputError(f"an upload of another shape: {found} ({expected} expected)")
+    for number, array in enumerate(message.arrays):
+        if array.is_floating_point() and not bool(torch.isfinite(array).all()):
+            entry = [int(at) for at in (~torch.isfinite(array)).nonzero()[0]]
+            raise InputError(f"entry {entry} of array {number} ({kind}) is not finite")
+    counts = message.arrays[0][:, 0] if message.kind is Kind.STATISTICS else message.arrays[-1]
+    if message.kind in (Kind.STATISTICS, Kind.MEANS, Kind.PARAMETERS) and bool((counts < 0).any()):
+        raise InputError(f"a negative count: {float(counts.min())} ({kind})")

@@ -1,0 +1,211 @@
+"""A whole federation on one machine: the rounds, who takes part in them, what is recorded, where a run can resume.
+
+A round is: local work and upload, the server's step, the broadcast of its outcome, evaluation. The broadcast goes to
+the participants of the next round, and after the last round to everyone; evaluation of all clients in every round is
+outside the protocol, and costs nothing in the ledger.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedlog.algorithms.shape import Algorithm, Exchange, ModelPlan
+from fedlog.core.keys import Key
+from fedlog.data.federation import Federation
+from fedlog.engine import checkpoint
+from fedlog.engine.backends import Engine
+from fedlog.engine.clients import Client, clients_of
+from fedlog.engine.cohort import Cohort, Initialisation, Judge, Score
+from fedlog.engine.crew import Alone, Crew, Scores, Workers
+from fedlog.engine.server import Server
+from fedlog.errors import InputError
+from fedlog.models.body import HEAD, Body, initial_head
+from fedlog.wire.codec import Codec, codec
+from fedlog.wire.ledger import Direction
+
+
+@dataclass(frozen=True)
+class Course:
+    """How long a run goes, who takes part, and what it is judged on."""
+
+    rounds: int
+    seed: int = 0
+    participation: float = 1.0
+    judge: Judge = Judge.TEST
+    initialisation: Initialisation = Initialisation.SHARED
+    stop_at_accuracy: float | None = None  # for measurements of cost to a threshold only
+    codec: str = "f32"
+    jobs: int = 1
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise InputError(f"a run needs at least one round: {self.rounds}")
+        if not 0 < self.participation <= 1:
+            raise InputError(f"participation must be above 0 and at most 1: {self.participation}")
+        if self.jobs < 1:
+            raise InputError(f"the number of worker processes must be at least 1: {self.jobs}")
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What is known after a round. Bits are this round's, all clients together; `observed` is the method's own."""
+
+    round: int
+    accuracy_mean_over_clients: float
+    correct_per_client: list[int]
+    records_per_client: list[int]
+    participants: int
+    bits_up: int
+    bits_down: int
+    bits_by_kind: dict[str, int]
+    observed: dict[str, float]
+    refused: dict[str, str]
+    seconds: float
+
+    @property
+    def accuracy_per_client(self) -> list[float]:
+        """Each client's share of correct answers; a client without held-out records has none and is left out."""
+        pairs = zip(self.correct_per_client, self.records_per_client, strict=True)
+        return [correct / records for correct, records in pairs if records]
+
+
+@dataclass
+class Simulation:
+    """One run: everything is made here once, and `rounds()` goes through it."""
+
+    algorithm: Algorithm
+    federation: Federation
+    bodies: Sequence[Body]
+    plan: ModelPlan
+    engine: Engine
+    course: Course
+    round_number: int = 0
+    _crew: Crew = field(init=False)
+    server: Server = field(init=False)
+
+    def __post_init__(self) -> None:
+        key = Key(self.course.seed)
+        wire = codec(self.course.codec)
+        self._key = key
+        self._clients = clients_of(self.federation, self.bodies, self.algorithm)
+        initial = {HEAD: initial_head(self.plan.width, self.plan.n_class, key), **self.bodies[0].initial(key)}
+        self.server = Server.beginning(self.algorithm, wire, self.plan, initial, key.child("server"))
+        self._crew = self._make_crew(wire)
+
+    def _make_crew(self, wire: Codec) -> Crew:
+        def make(clients: Sequence[Client]) -> Cohort:
+            return Cohort(
+                self.algorithm, self.federation, clients, self.engine, wire, self._key, self.course.initialisation
+            )
+
+        if self.course.jobs == 1 or len(self._clients) == 1:
+            return Alone(make(self._clients), self._clients)
+        return Workers(make, self._clients, self.course.jobs)
+
+    def rounds(self) -> Iterator[RoundRecord]:
+        """The records of the remaining rounds, as they are finished."""
+        if self.round_number == 0:
+            self._open()
+        else:
+            # Heard again, not sent again: the bits of this broadcast are in the ledger already.
+            self._crew.hear(self.server.codec.encode(self.algorithm.broadcast(self.server.state)))
+        while self.round_number < self.course.rounds:
+            record = self._round(self.round_number + 1)
+            self.round_number += 1
+            yield record
+            stop = self.course.stop_at_accuracy
+            if stop is not None and record.accuracy_mean_over_clients >= stop:
+                return
+
+    def close(self) -> list[float] | None:
+        """Each client's accuracy after the method's closing phase; None if it has no such phase."""
+        closing = self.algorithm.schedule.closing
+        if not closing:
+            return None
+        scores = self._crew.close_and_evaluate(closing, self._everyone, self.course.judge)
+        return [score.correct / score.records for score in _flat(scores) if score.records]
+
+    def save_models(self, folder: Path) -> None:
+        """Write every client's personalised model into the folder."""
+        self._crew.save_models(self.algorithm.schedule.closing, folder)
+
+    def save(self, folder: Path) -> None:
+        """Write a checkpoint; the one before it stays valid until this one is whole."""
+        state = checkpoint.ServerState(self.round_number, self.server.state, self.server.ledger)
+        checkpoint.write(folder, state, self._crew.save)
+
+    def resume(self, folder: Path) -> None:
+        """Go on from the checkpoint in the folder."""
+        state = checkpoint.read(folder, self._crew.load)
+        self.round_number, self.server.state, self.server.ledger = state.round_number, state.values, state.ledger
+
+    def stop(self) -> None:
+        """End the worker processes."""
+        self._crew.stop()
+
+    @property
+    def _everyone(self) -> list[int]:
+        return [client.index for client in self._clients]
+
+    def participants(self, round_number: int) -> list[int]:
+        """Who takes part in that round: the same whoever asks and whenever."""
+        everyone = self._everyone
+        count = max(1, round(self.course.participation * len(everyone)))
+        if count == len(everyone):
+            return everyone
+        order = self._key.child("round", round_number, "participants").numpy().permutation(len(everyone))
+        return sorted(everyone[at] for at in order[:count])
+
+    def _open(self) -> None:
+        """The first broadcast, and the opening exchange of methods that have one; booked as round 0."""
+        opening = self.algorithm.schedule.opening
+        reached = self._everyone if opening else self.participants(1)
+        blob = self.server.broadcast(0, len(reached))
+        self._crew.hear(blob)
+        if opening is not None:
+            self._exchange(0, opening, self._everyone, copies=len(self.participants(1)))
+
+    def _round(self, number: int) -> RoundRecord:
+        start = time.perf_counter()
+        participants = self.participants(number)
+        exchanges = self.algorithm.schedule.round
+        for at, exchange in enumerate(exchanges):
+            last = at == len(exchanges) - 1
+            next_to_hear = self._hearers_after(number) if last else participants
+            self._exchange(number, exchange, participants, copies=len(next_to_hear))
+        scores = _flat(self._crew.evaluate(self._everyone, self.course.judge))
+        judged = [score for score in scores if score.records]
+        if not judged:
+            raise InputError(f"no client has a {self.course.judge.value} record to be judged on")
+        ledger = self.server.ledger
+        return RoundRecord(
+            round=number,
+            accuracy_mean_over_clients=sum(score.correct / score.records for score in judged) / len(judged),
+            correct_per_client=[score.correct for score in scores],
+            records_per_client=[score.records for score in scores],
+            participants=len(participants),
+            bits_up=ledger.bits(Direction.UP, round_number=number),
+            bits_down=ledger.bits(Direction.DOWN, round_number=number),
+            bits_by_kind=ledger.by_kind(number),
+            observed=self.algorithm.observe(self.server.state),
+            refused={r.client: r.reason for at, r in self.server.refusals if at == number},
+            seconds=time.perf_counter() - start,
+        )
+
+    def _hearers_after(self, number: int) -> list[int]:
+        return self.participants(number + 1) if number < self.course.rounds else self._everyone
+
+    def _exchange(self, number: int, exchange: Exchange, participants: list[int], copies: int) -> None:
+        uploads = self._crew.exchange(number, exchange, participants)
+        sent = [(self._clients[index].name, blob) for index, blob in uploads if blob is not None]
+        if not sent:
+            return  # a local-only method: nothing crosses in either direction
+        self.server.receive(number, exchange, sent)
+        self._crew.hear(self.server.broadcast(number, copies))
+
+
+def _flat(scores: Scores) -> list[Score]:
+    return [score for _, parts in scores for score in parts]

@@ -1,0 +1,1 @@
+"""Runs as data: specifications, presets, run folders, records."""

@@ -1,0 +1,67 @@
+"""Bodies by name, as the command line and configuration files give them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from functools import partial
+from math import prod
+
+from torch import nn
+
+from fedlog.errors import InputError
+from fedlog.models.body import Body, adopt
+from fedlog.models.cnn import cifar_cnn, cifar_cnn_small, mnist_cnn, signal_cnn, small_cnn
+from fedlog.models.mlp import mlp, mlp_signed
+from fedlog.models.mobilenet import mobilenet_v2
+
+NAMES = ("cnn", "cnn-small", "signal-cnn", "mobilenet-v2", "mlp:64,64", "mlp-signed:64,2", "package.module:name")
+
+
+def body(name: str, input_shape: tuple[int, ...]) -> Body:
+    """The body of that name for records of that shape: one of `NAMES`."""
+    return adopt(name, _factory(name, input_shape), input_shape)
+
+
+def _factory(name: str, input_shape: tuple[int, ...]) -> Callable[[], nn.Module]:
+    family, _, rest = name.partition(":")
+    if family in ("mlp", "mlp-signed"):
+        return partial(mlp if family == "mlp" else mlp_signed, prod(input_shape), _widths(name, rest))
+    if rest:
+        return _imported(name, family, rest)
+    if family == "cnn" and input_shape in _CNNS:
+        return _CNNS[input_shape]
+    if family == "cnn-small" and input_shape == (3, 32, 32):
+        return cifar_cnn_small
+    if family == "cnn-small" and len(input_shape) == 3 and min(input_shape[1:]) >= 12:
+        return partial(small_cnn, *input_shape)
+    if family == "signal-cnn" and len(input_shape) == 2 and input_shape[1] >= 32:
+        return partial(signal_cnn, *input_shape)
+    if family == "mobilenet-v2" and len(input_shape) == 3:
+        return partial(mobilenet_v2, input_shape[0])
+    if family in ("cnn", "cnn-small", "signal-cnn", "mobilenet-v2"):
+        raise InputError(f"body {name} is not made for records of shape {input_shape}", hint="try --body mlp:64,64")
+    raise InputError(f"unknown body: {name}", hint=f"one of {', '.join(NAMES)}")
+
+
+_CNNS: dict[tuple[int, ...], Callable[[], nn.Module]] = {(1, 28, 28): mnist_cnn, (3, 32, 32): cifar_cnn}
+
+
+def _widths(name: str, text: str) -> tuple[int, ...]:
+    try:
+        widths = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        widths = ()
+    if not widths or min(widths) < 1:
+        raise InputError(f"body {name} needs positive layer widths", hint="write it like mlp:64,64")
+    return widths
+
+
+def _imported(name: str, module: str, attribute: str) -> Callable[[], nn.Module]:
+    try:
+        made = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"body {name} cannot be imported: {error}", hint="is its folder on PYTHONPATH?") from error
+    if not callable(made):
+        raise InputError(f"body {name} must be callable and return an nn.Module: {type(made).__name__} found")
+    return made  # type: ignore[no-any-return]

@@ -1,0 +1,1 @@
+"""What crosses the network: typed messages, their bytes, and the count of their bits."""

@@ -1,0 +1,100 @@
+"""The typed values that cross the network, and the law that makes them add up on the server.
+
+A message is a kind and a few arrays; what each array means is fixed by the kind, so no name travels. `lift` turns a
+client's upload into a contribution that can be added to the others': that sum is all an algorithm's server step sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+from fedlog.errors import InputError
+
+
+class Kind(IntEnum):
+    """What a message carries, array by array. The numbers are part of the wire format: never reuse one."""
+
+    SEED = 1  # (1,) int64: everyone derives the same start from it
+    HEAD = 2  # (n_class, m): the global head, column 0 its bias
+    STATISTICS = 3  # (n_class, m): sums of features, column 0 the counts
+    PARAMETERS = 4  # any arrays, then (1,) int64 records behind them (0 in a broadcast)
+    MEANS = 5  # (n_class, m - 1) class means; (n_class,) int64 counts
+    MEASUREMENTS = 6  # (rows,) compressed difference; (1,) int64 size of its support
+    SIGNS = 7  # bool arrays: True where the entry is positive or zero
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """One typed value, ready to be encoded."""
+
+    kind: Kind
+    arrays: tuple[Tensor, ...]
+
+    @property
+    def payload_entries(self) -> int:
+        """The number of entries in all arrays, framing apart."""
+        return sum(array.numel() for array in self.arrays)
+
+
+@dataclass(frozen=True, eq=False)
+class Contribution:
+    """A client's upload in a form that adds: float64 arrays, and how many clients are in it."""
+
+    arrays: tuple[Tensor, ...]
+    clients: int = 1
+
+    def __add__(self, other: Contribution) -> Contribution:
+        if [a.shape for a in self.arrays] != [b.shape for b in other.arrays]:
+            raise InputError(
+                f"contributions of different shapes cannot be added: {[tuple(a.shape) for a in self.arrays]} "
+                f"and {[tuple(b.shape) for b in other.arrays]}"
+            )
+        summed = tuple(a + b for a, b in zip(self.arrays, other.arrays, strict=True))
+        return Contribution(summed, self.clients + other.clients)
+
+
+def _weighted(message: Message) -> tuple[Tensor, ...]:
+    *values, records = (array.to(torch.float64) for array in message.arrays)
+    return (*(value * records for value in values), records)
+
+
+def _means_to_sums(message: Message) -> tuple[Tensor, ...]:
+    means, counts = (array.to(torch.float64) for array in message.arrays)
+    return means * counts[:, None], counts
+
+
+def _as_they_are(message: Message) -> tuple[Tensor, ...]:
+    return tuple(array.to(torch.float64) for array in message.arrays)
+
+
+def _signs_to_votes(message: Message) -> tuple[Tensor, ...]:
+    return tuple(array.to(torch.float64) * 2 - 1 for array in message.arrays)
+
+
+_LIFTS: dict[Kind, Callable[[Message], tuple[Tensor, ...]]] = {
+    Kind.STATISTICS: _as_they_are,
+    Kind.PARAMETERS: _weighted,
+    Kind.MEANS: _means_to_sums,
+    Kind.MEASUREMENTS: _as_they_are,
+    Kind.SIGNS: _signs_to_votes,
+}
+
+
+def lift(message: Message) -> Contribution:
+    """The upload as a contribution: `(theta, n) -> (n * theta, n)`, means to sums, signs to votes."""
+    if message.kind not in _LIFTS:
+        raise InputError(f"a message of this kind cannot be summed: {message.kind.name}")
+    return Contribution(_LIFTS[message.kind](message))
+
+
+def total(contributions: Sequence[Contribution]) -> Contribution:
+    """The sum in the order given, in float64."""
+    summed = contributions[0]
+    for contribution in contributions[1:]:
+        summed = summed + contribution
+    return summed
