@@ -1,0 +1,129 @@
+"""`fedlog data list | fetch | check`: which data sets there are, how to get them, and whether what is here is right."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table
+
+from fedlog.data.sources import SOURCES, Source, data_folder, source_named, state_of
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+# What needs no download: (name, title, where it comes from).
+OTHERS = (
+    ("digits", "Handwritten digits, 8 x 8", "installs with scikit-learn"),
+    ("circle", "The paper's synthetic circle", "generated"),
+    ("leaf", "A LEAF folder (CelebA and others)", "your own, by --data-dir"),
+)
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Nothing; `data` and its verbs are then among the commands, each with its handler."""
+    data = subparsers.add_parser("data", help="list, fetch and check data sets")
+    verbs = data.add_subparsers(dest="verb", required=True, metavar="VERB")
+
+    listing = verbs.add_parser("list", help="the data sets, and which are here")
+    listing.set_defaults(handler=list_command)
+    listing.add_argument("--json", action="store_true", help="print one JSON object")
+
+    fetch = verbs.add_parser("fetch", help="download data sets and verify them; continues an interrupted download")
+    fetch.set_defaults(handler=fetch_command)
+    fetch.add_argument("names", nargs="+", metavar="NAME", help=f"one or more of: {', '.join(SOURCES)}")
+    fetch.add_argument("--quiet", action="store_true", help="no progress bar")
+
+    check = verbs.add_parser("check", help="verify the files that are here; exit code 2 if one is missing or corrupt")
+    check.set_defaults(handler=check_command)
+    check.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(SOURCES)} (default: all)")
+    check.add_argument("--json", action="store_true", help="print one JSON object")
+
+    for verb in (listing, fetch, check):
+        verb.add_argument(
+            "--data-dir", type=Path, metavar="DIR", help="folder of the data sets (default: $FEDLOG_DATA, or the cache)"
+        )
+
+
+def list_command(args: argparse.Namespace) -> int:
+    """Exit code 0, after the data sets have been listed."""
+    folder = data_folder(args.data_dir)
+    rows = [{"name": name, "title": title, "state": state} for name, title, state in OTHERS]
+    rows += [{"name": s.name, "title": s.title, "state": _presence(s, folder)} for s in SOURCES.values()]
+    for row in rows:
+        source = SOURCES.get(row["name"])
+        row["terms"] = "BSD-3-Clause (scikit-learn)" if row["name"] == "digits" else source.terms if source else ""
+        row["citation"] = source.citation if source else ""
+        row["homepage"] = source.homepage if source else ""
+    if args.json:
+        print(json.dumps({"data_dir": str(folder), "data_sets": rows}, indent=2))
+        return 0
+    table = Table(box=None, pad_edge=False)
+    for column in ("name", "title", "state", "terms"):
+        table.add_column(column)
+    for row in rows:
+        table.add_row(row["name"], row["title"], row["state"], row["terms"])
+    Console().print(table)
+    _talk(f"data folder: {folder}")
+    return 0
+
+
+def fetch_command(args: argparse.Namespace) -> int:
+    """Exit code 0, after every data set named is here and verified; its folder is printed on stdout."""
+    # Imported here: requests and pooch are needed by nothing but a download.
+    from fedlog.data.fetch import Report, fetch
+
+    folder = data_folder(args.data_dir)
+    sources = [source_named(name) for name in args.names]
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=_stderr(), disable=args.quiet) as progress:
+
+        def report(name: str) -> Report:
+            task = progress.add_task(name, total=None)
+            return lambda done, total: progress.update(task, completed=done, total=total)
+
+        for source in sources:
+            fetch(source, folder, report)
+    if not args.quiet:
+        for source in sources:
+            unverified = any(file.sha256 is None for file in source.files)
+            _talk(f"{source.name}: {'here; no checksum is published for it' if unverified else 'here and verified'}")
+    print(folder)
+    return 0
+
+
+def check_command(args: argparse.Namespace) -> int:
+    """Exit code 0 if every file is here and right, 2 otherwise, after each file's state has been printed."""
+    folder = data_folder(args.data_dir)
+    sources: Sequence[Source] = [source_named(name) for name in args.names] or list(SOURCES.values())
+    states = [(source, file, state_of(file, folder)) for source in sources for file in source.files]
+    bad = [(source, file, state) for source, file, state in states if not state.usable]
+    if args.json:
+        files = [{"name": s.name, "file": file.path, "state": state.name.lower()} for s, file, state in states]
+        print(json.dumps({"data_dir": str(folder), "ok": not bad, "files": files}, indent=2))
+    else:
+        for source, file, state in states:
+            print(f"{source.name}\t{state.value}\t{folder / file.path}")
+    for name in dict.fromkeys(source.name for source, _, _ in bad):
+        faults = [f"{file.path} ({state.value})" for source, file, state in bad if source.name == name]
+        others = f" and {len(faults) - 1} more" if len(faults) > 1 else ""
+        _talk(f"error: {name}: {faults[0]}{others} in {folder}\nhint: fedlog data fetch {name}")
+    return 2 if bad else 0
+
+
+def _presence(source: Source, folder: Path) -> str:
+    here = sum((folder / file.path).is_file() for file in source.files)
+    return "fetched" if here == len(source.files) else "partly here" if here else "not fetched"
+
+
+def _stderr() -> Console:
+    return Console(stderr=True)
+
+
+def _talk(line: str) -> None:
+    _stderr().print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,178 @@
+"""Downloads: resumable, verified before a file gets its name, and nothing taken from an archive but what is expected.
+
+Bytes arrive in NAME.part. An interrupted download goes on from there the next time; a finished one is verified by
+pooch and only then named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import IO
+
+import pooch
+import requests
+
+from fedlog.data.sources import DataFile, Download, Source, state_of
+from fedlog.errors import FedlogError, RunError
+
+# (bytes so far, bytes in all where the server says so)
+Report = Callable[[int, int | None], None]
+
+CHUNK = 1 << 16
+TIMEOUT_SECONDS = 30.0
+# An archive without a published checksum must not fill the disk: no member is larger than this.
+MEMBER_LIMIT = 256 << 20
+ARCHIVE_ERRORS = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError)
+
+
+@dataclass(frozen=True)
+class ResumableDownloader:
+    """A downloader for pooch that keeps what has arrived in `part` and asks the server for the rest."""
+
+    part: Path
+    report: Report
+
+    def __call__(self, url: str, output_file: str, pooch: object) -> None:
+        """Move the complete content of the address to the output file."""
+        self.part.parent.mkdir(parents=True, exist_ok=True)
+        while not self._receive(url):
+            self.part.unlink()  # the server does not know the range: what is here is of no use
+        os.replace(self.part, output_file)
+
+    def _receive(self, url: str) -> bool:
+        done = self.part.stat().st_size if self.part.exists() else 0
+        headers = {"Accept-Encoding": "identity"}
+        if done:
+            headers["Range"] = f"bytes={done}-"
+        with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT_SECONDS) as response:
+            if response.status_code == requests.codes.requested_range_not_satisfiable and done:
+                return bool(response.headers.get("Content-Range", "") == f"bytes */{done}")  # all of it had arrived
+            response.raise_for_status()
+            resumed = response.status_code == requests.codes.partial_content
+            if resumed and not response.headers.get("Content-Range", "").startswith(f"bytes {done}-"):
+                return False
+            done = done if resumed else 0
+            length = response.headers.get("Content-Length")
+            total = None if length is None else done + int(length)
+            with self.part.open("ab" if resumed else "wb") as stream:
+                for chunk in response.iter_content(CHUNK):
+                    stream.write(chunk)
+                    done += len(chunk)
+                    self.report(done, total)
+        if total is not None and done != total:
+            raise requests.exceptions.ConnectionError(f"expected {total} bytes, received {done}")
+        return True
+
+
+def fetch(source: Source, folder: Path, report: Callable[[str], Report]) -> tuple[Path, ...]:
+    """The paths of all files of the data set, downloading those that are missing or corrupt.
+
+    `report(name)` is asked for once for each download, and then told how far it has come.
+    """
+    for download in source.downloads:
+        if all(state_of(file, folder).usable for file in download.files):
+            continue
+        if download.archive == "none":
+            _retrieve(download, folder / download.files[0].path, report(download.name))
+        else:
+            _fetch_archive(download, folder, report(download.name))
+    return tuple(folder / file.path for file in source.files)
+
+
+def _fetch_archive(download: Download, folder: Path, report: Report) -> None:
+    archive = folder / "downloads" / download.name
+    _retrieve(download, archive, report)
+    try:
+        _unpack(download, archive, folder)
+    except FedlogError:
+        archive.unlink()
+        raise
+    archive.unlink()
+
+
+def _retrieve(download: Download, target: Path, report: Report) -> None:
+    pooch.get_logger().setLevel("WARNING")  # the progress bar already says what happens
+    part = target.with_name(target.name + ".part")
+    known_hash = None if download.sha256 is None else f"sha256:{download.sha256}"
+    try:
+        pooch.retrieve(
+            download.url,
+            known_hash,
+            fname=target.name,
+            path=target.parent,
+            downloader=ResumableDownloader(part, report),
+        )
+    except requests.exceptions.RequestException as error:
+        arrived = part.stat().st_size if part.exists() else 0
+        raise RunError(
+            f"{download.url}: download failed after {arrived} bytes: {error}",
+            hint="run the same command again: it continues where it stopped",
+        ) from error
+    except ValueError as error:  # pooch's word for a checksum that differs
+        raise RunError(
+            f"{download.url}: refused, the downloaded file does not have sha256: {download.sha256}",
+            hint="run the same command again; if it persists, the file at that address has changed",
+        ) from error
+    except OSError as error:
+        raise RunError(f"{target}: cannot be written: {error}", hint="choose another folder with --data-dir") from error
+
+
+def _unpack(download: Download, archive: Path, folder: Path) -> None:
+    try:
+        with _members(download, archive) as open_member:
+            for file in download.files:
+                with open_member(file.path) as member:
+                    _place(file, member, folder)
+    except ARCHIVE_ERRORS as error:
+        raise RunError(
+            f"{download.url}: not the archive expected: {error}", hint="run the same command again"
+        ) from error
+
+
+@contextmanager
+def _members(download: Download, archive: Path) -> Iterator[Callable[[str], IO[bytes]]]:
+    """A function that opens a member by name; the archive's own paths are never used."""
+    if download.archive == "tar.gz":
+        with tarfile.open(archive, "r:gz") as tar:
+            yield lambda name: _regular(tar, name)
+        return
+    with zipfile.ZipFile(archive) as outer:
+        if download.inside is None:
+            yield outer.open
+            return
+        with outer.open(download.inside) as stream, zipfile.ZipFile(BytesIO(_limited(stream))) as inner:
+            yield inner.open
+
+
+def _regular(tar: tarfile.TarFile, name: str) -> IO[bytes]:
+    member = tar.extractfile(name)  # KeyError where there is no such member
+    if member is None:
+        raise tarfile.TarError(f"not a regular file: {name}")
+    return member
+
+
+def _place(file: DataFile, member: IO[bytes], folder: Path) -> None:
+    target = folder / file.path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    content = _limited(member)
+    if file.sha256 is not None and hashlib.sha256(content).hexdigest() != file.sha256:
+        raise RunError(f"{file.path}: refused, the file in the archive does not have sha256: {file.sha256}")
+    part = target.with_name(target.name + ".part")
+    part.write_bytes(content)
+    os.replace(part, target)
+
+
+def _limited(stream: IO[bytes]) -> bytes:
+    content = stream.read(MEMBER_LIMIT + 1)
+    if len(content) > MEMBER_LIMIT:
+        raise RunError(f"refused, a file in the archive is larger than bytes: {MEMBER_LIMIT}")
+    return content
