@@ -1,0 +1,71 @@
+"""Adam on one flat tensor for a whole chunk: one fused call a step, moments that are zeroed and never made anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+from torch import Tensor
+
+from fedlog.models.body import Params
+
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+
+
+class FlatAdam:
+    """The moving parameters of a chunk as rows of one (clients, size) tensor, and Adam on a prefix of the rows."""
+
+    def __init__(self, stacked: Params, learning_rate: float) -> None:
+        self._learning_rate = learning_rate
+        self._shapes = {name: value.shape[1:] for name, value in stacked.items()}
+        self._rows = torch.cat([value.flatten(1) for value in stacked.values()], dim=1)
+        self._gradients = torch.zeros_like(self._rows)
+        self._first = torch.zeros_like(self._rows)
+        self._second = torch.zeros_like(self._rows)
+        self._steps = torch.zeros((), dtype=torch.float32)
+
+    def restart(self) -> None:
+        """Forget the moments, as an optimiser made anew."""
+        self._first.zero_()
+        self._second.zero_()
+        self._steps.zero_()
+
+    def values(self) -> Params:
+        """The parameters by name, stacked: views of the rows."""
+        return self._views(self._rows)
+
+    def leaves(self, clients: int) -> Params:
+        """The parameters of the first clients, ready to be differentiated."""
+        return {name: view.detach().requires_grad_(True) for name, view in self._views(self._rows[:clients]).items()}
+
+    def step(self, clients: int, gradients: Sequence[Tensor | None]) -> None:
+        """Move the parameters of the first clients; the others and their moments stay as they are."""
+        for view, gradient in zip(self._views(self._gradients[:clients]).values(), gradients, strict=True):
+            if gradient is None:
+                view.zero_()
+            else:
+                view.copy_(gradient)
+        torch._fused_adam_(
+            [self._rows[:clients]],
+            [self._gradients[:clients]],
+            [self._first[:clients]],
+            [self._second[:clients]],
+            [],
+            [self._steps.add_(1)],
+            lr=self._learning_rate,
+            beta1=BETA1,
+            beta2=BETA2,
+            weight_decay=0.0,
+            eps=EPSILON,
+            amsgrad=False,
+            maximize=False,
+        )
+
+    def _views(self, rows: Tensor) -> Params:
+        views, start = {}, 0
+        for name, shape in self._shapes.items():
+            stop = start + prod(shape)
+            views[name] = rows[:, start:stop].view(len(rows), *shape)
+            start = stop
+        return views

@@ -1,0 +1,130 @@
+"""A body as a chain of stages over a stack of clients: the fast path for the paper's networks.
+
+The engine uses it where `compile_body` found a block for every layer, and a slower path elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedlog.engine.block.geometry import ConvGeometry
+from fedlog.engine.block.layers import ConvPool, Linear
+
+Masks = Mapping[str, Tensor]
+
+
+class Stage(Protocol):
+    """One step of the chain: a stacked map or stacked units in, the same out."""
+
+    def __call__(self, params: Mapping[str, Tensor], values: Tensor, masks: Masks | None) -> Tensor:
+        """The stage's output; differentiable in the parameters and the values."""
+        ...
+
+
+@dataclass(frozen=True)
+class ConvStage:
+    """Convolution, pooling, bias, ReLU and a multiplier per channel, in the order that is cheapest."""
+
+    name: str
+    geometry: ConvGeometry
+    has_bias: bool
+    rectify: bool
+    dropout: tuple[str, ...]
+
+    def __call__(self, params: Mapping[str, Tensor], values: Tensor, masks: Masks | None) -> Tensor:
+        """(clients, channels in, rows, phases, columns, batch) -> (clients, channels out, rows, 1, columns, batch)."""
+        weight, bias = _parameters(self.name, self.has_bias, params, values.shape[0])
+        maps: Tensor = ConvPool.apply(values, weight, bias, self.geometry, self.rectify)  # type: ignore[no-untyped-call]
+        for mask in _chosen(masks, self.dropout):
+            maps = maps * mask.mT.contiguous()[:, :, None, None, None]
+        return maps
+
+
+@dataclass(frozen=True)
+class LinearStage:
+    """A linear layer, ReLU and a multiplier per unit."""
+
+    name: str
+    has_bias: bool
+    rectify: bool
+    dropout: tuple[str, ...]
+
+    def __call__(self, params: Mapping[str, Tensor], values: Tensor, masks: Masks | None) -> Tensor:
+        """(clients, batch, units in) -> (clients, batch, units out)."""
+        weight, bias = _parameters(self.name, self.has_bias, params, values.shape[0])
+        units: Tensor = Linear.apply(values, weight, bias, self.rectify)  # type: ignore[no-untyped-call]
+        for mask in _chosen(masks, self.dropout):
+            units = units * mask
+        return units
+
+
+@dataclass(frozen=True)
+class FlattenStage:
+    """From maps to units, in PyTorch's order: channels, rows, columns."""
+
+    def __call__(self, params: Mapping[str, Tensor], values: Tensor, masks: Masks | None) -> Tensor:
+        """(clients, channels, rows, 1, columns, batch) -> a view (clients, batch, units)."""
+        return values.flatten(1, 4).mT
+
+
+@dataclass(frozen=True)
+class BlockNetwork:
+    """A body for stacked clients. Inputs are gathered by `gather`, from a pool laid out once by `arrange`."""
+
+    input_shape: tuple[int, ...]
+    column_phases: int  # 0: the first layer takes units, not maps
+    stages: tuple[Stage, ...]
+
+    def arrange(self, images: Tensor) -> Tensor:
+        """(n, *input_shape) -> (n, pixels), in the order of pixels that the first layer reads."""
+        n = images.shape[0]
+        if self.column_phases > 1:
+            channels, rows, columns = self.input_shape
+            phases = self.column_phases
+            images = images.reshape(n, channels, rows, columns // phases, phases).transpose(3, 4)
+        return images.reshape(n, -1).contiguous()
+
+    def gather(self, arranged: Tensor, positions: Tensor) -> Tensor:
+        """The stacked batch of the records at `positions` (clients, batch)."""
+        clients, batch = positions.shape
+        records = arranged.index_select(0, positions.reshape(-1)).view(clients, batch, -1)
+        if not self.column_phases:
+            return records
+        channels, rows, columns = self.input_shape
+        phases = self.column_phases
+        return records.mT.contiguous().view(clients, channels, rows, phases, columns // phases, batch)
+
+    def features(self, params: Mapping[str, Tensor], batch: Tensor, masks: Masks | None) -> Tensor:
+        """(clients, batch, width); differentiable in `params`, each (clients, *shape) or (1, *shape) if shared.
+
+        `masks` holds each dropout layer's multiplier (clients, batch, channels or units), >= 0; None: evaluation.
+        """
+        values = batch
+        for stage in self.stages:
+            values = stage(params, values, masks)
+        return values
+
+    def evaluate(self, params: Mapping[str, Tensor], arranged: Tensor, positions: Tensor, *, batch: int = 50) -> Tensor:
+        """The features (clients, n, width) of many records per client, a cache-sized slice at a time."""
+        with torch.inference_mode():
+            slices = [
+                self.features(params, self.gather(arranged, part), None)
+                for part in torch.split(positions, batch, dim=1)
+            ]
+            return torch.cat(slices, dim=1)
+
+
+def _chosen(masks: Masks | None, names: tuple[str, ...]) -> list[Tensor]:
+    return [] if masks is None else [masks[name] for name in names]
+
+
+def _parameters(name: str, has_bias: bool, params: Mapping[str, Tensor], clients: int) -> tuple[Tensor, Tensor | None]:
+    prefix = f"{name}." if name else ""
+    weight = params[f"{prefix}weight"]
+    bias = params[f"{prefix}bias"] if has_bias else None
+    return weight.expand(clients, *weight.shape[1:]), None if bias is None else bias.expand(clients, *bias.shape[1:])

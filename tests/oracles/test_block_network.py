@@ -1,0 +1,240 @@
+"""The stacked network against one ordinary `nn.Sequential` per client, values and gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from fedlog.engine.block import BlockNetwork, compile_body
+from fedlog.models.body import MaskedDropout
+from fedlog.models.cnn import cifar_cnn, cifar_cnn_small, mnist_cnn, small_cnn
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
+
+
+def masked(module: nn.Sequential) -> nn.Sequential:
+    """The module with its dropout layers replaced, as `Body` does it."""
+    layers = [
+        MaskedDropout(layer.p, per_channel=isinstance(layer, nn.Dropout2d))
+        if isinstance(layer, nn.Dropout | nn.Dropout2d)
+        else layer
+        for layer in module
+    ]
+    return nn.Sequential(*layers)
+
+
+def plain_features(
+    module: nn.Sequential, params: dict[str, Tensor], images: Tensor, masks: dict[str, Tensor]
+) -> Tensor:
+    """One client's features by PyTorch's own layers; a missing mask means no dropout."""
+    values = images
+    for name, layer in module.named_children():
+        if isinstance(layer, MaskedDropout):
+            if name in masks:
+                mask = masks[name]
+                values = values * mask.reshape(*mask.shape, *(1,) * (values.ndim - 2))
+        else:
+            own = {key.removeprefix(f"{name}."): value for key, value in params.items() if key.startswith(f"{name}.")}
+            values = torch.func.functional_call(layer, own, (values,))
+    return values
+
+
+def draw_masks(module: nn.Sequential, input_shape: tuple[int, ...], clients: int, batch: int, dtype: torch.dtype):
+    """Random multipliers (clients, batch, channels or units) for each dropout layer, found by running the module."""
+    masks, values = {}, torch.zeros(1, *input_shape)
+    for name, layer in module.named_children():
+        values = layer(values)
+        if isinstance(layer, MaskedDropout):
+            keep = torch.rand(clients, batch, values.shape[1]) >= layer.p
+            masks[name] = keep.to(dtype) / (1 - layer.p)
+    return masks
+
+
+def compare(
+    module: nn.Sequential,
+    images: Tensor,
+    positions: Tensor,
+    *,
+    frozen: frozenset[str] = frozenset(),
+    with_masks: bool = True,
+) -> None:
+    """Assert that the stacked network and the per-client loop agree on features and gradients."""
+    dtype, (clients, batch) = images.dtype, positions.shape
+    shape = tuple(images.shape[1:])
+    network = compile_body(module, shape)
+    assert network is not None
+    params = {name: torch.randn(clients, *value.shape, dtype=dtype) * 0.3 for name, value in module.named_parameters()}
+    for name, value in params.items():
+        value.requires_grad_(name not in frozen)
+    masks = draw_masks(module, shape, clients, batch, dtype) if with_masks else None
+    moving = [value for value in params.values() if value.requires_grad]
+
+    expected = torch.stack(
+        [
+            plain_features(
+                module,
+                {name: value[client] for name, value in params.items()},
+                images[positions[client]],
+                {name: mask[client] for name, mask in (masks or {}).items()},
+            )
+            for client in range(clients)
+        ]
+    )
+    weights = torch.randn_like(expected)
+    expected_gradients = torch.autograd.grad((expected * weights).sum(), moving)
+    found = network.features(params, network.gather(network.arrange(images), positions), masks)
+    gradients = torch.autograd.grad((found * weights).sum(), moving)
+
+    scale = TOLERANCE[dtype]
+    torch.testing.assert_close(found, expected, rtol=scale, atol=scale * (1 + expected.abs().max().item()))
+    for one, other in zip(gradients, expected_gradients, strict=True):
+        assert one.shape == other.shape
+        torch.testing.assert_close(one, other, rtol=scale, atol=scale * (1 + other.abs().max().item()))
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> tuple[nn.Sequential, tuple[int, int, int]]:
+    """A random chain of one or two convolutions and one or two linear layers, and its input shape."""
+    channels, layers = draw(st.integers(1, 3)), []
+    rows, columns = draw(st.integers(9, 14)), draw(st.integers(9, 14))
+    shape = (channels, rows, columns)
+    for _ in range(draw(st.integers(1, 2))):
+        width = draw(st.sampled_from([1, 3, 8, 17]))
+        kernel = (draw(st.integers(1, 3)), draw(st.integers(1, 3)))
+        pool = (draw(st.sampled_from([1, 2, 2, 3])), draw(st.sampled_from([1, 2, 2, 3])))
+        if (rows - kernel[0] + 1) // pool[0] < 1 or (columns - kernel[1] + 1) // pool[1] < 1:
+            break
+        layers.append(nn.Conv2d(channels, width, kernel, bias=draw(st.booleans())))
+        tail = [nn.ReLU()] * draw(st.integers(0, 1)) + [MaskedDropout(0.5, per_channel=True)] * draw(st.integers(0, 1))
+        if pool != (1, 1):
+            tail.append(nn.MaxPool2d(pool))
+        layers.extend(draw(st.permutations(tail)))
+        channels = width
+        rows, columns = (rows - kernel[0] + 1) // pool[0], (columns - kernel[1] + 1) // pool[1]
+    layers.append(nn.Flatten())
+    units = channels * rows * columns if layers[:-1] else shape[0] * shape[1] * shape[2]
+    for width in draw(st.lists(st.integers(1, 6), min_size=0, max_size=2)):
+        layers.append(nn.Linear(units, width, bias=draw(st.booleans())))
+        layers.extend([nn.ReLU()] * draw(st.integers(0, 1)))
+        layers.extend([MaskedDropout(0.25, per_channel=False)] * draw(st.integers(0, 1)))
+        units = width
+    return nn.Sequential(*layers), shape
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    networks(),
+    st.integers(1, 4),
+    st.integers(1, 5),
+    st.booleans(),
+    st.sampled_from([torch.float32, torch.float64]),
+    st.integers(0, 2**31),
+)
+def test_random_networks_agree_with_one_module_per_client(drawn, clients, batch, with_masks, dtype, seed) -> None:
+    module, shape = drawn
+    if not list(module.parameters()):
+        return
+    torch.manual_seed(seed)
+    images = torch.randn(7, *shape, dtype=dtype)
+    names = [name for name, _ in module.named_parameters()]
+    frozen = frozenset(name for name in names[1:] if torch.rand(()) < 0.3)
+    if frozen == frozenset(names):
+        frozen = frozenset()
+    compare(module, images, torch.randint(0, 7, (clients, batch)), frozen=frozen, with_masks=with_masks)
+
+
+PAPER = {
+    "mnist": (mnist_cnn, (1, 28, 28)),
+    "cifar": (cifar_cnn, (3, 32, 32)),
+    "cifar small": (cifar_cnn_small, (3, 32, 32)),
+    "small": (lambda: small_cnn(3, 20, 17), (3, 20, 17)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", PAPER)
+def test_the_papers_networks_agree_with_one_module_per_client(name: str, dtype: torch.dtype) -> None:
+    make, shape = PAPER[name]
+    torch.manual_seed(1)
+    compare(masked(make()), torch.randn(9, *shape, dtype=dtype), torch.randint(0, 9, (3, 4)))
+
+
+@pytest.mark.parametrize(
+    "layers", [(nn.MaxPool2d(2), nn.ReLU()), (nn.ReLU(), nn.MaxPool2d(2)), (nn.MaxPool2d((2, 3)),)]
+)
+@pytest.mark.parametrize("channels", [3, 40])
+def test_the_first_of_equal_maxima_takes_the_gradient(layers: tuple[nn.Module, ...], channels: int) -> None:
+    # Two pixel values only, so that nearly every pooling window has equal competitors, as an image's background has.
+    torch.manual_seed(2)
+    images = torch.randint(0, 2, (6, 2, 12, 12)).double()
+    module = nn.Sequential(nn.Conv2d(2, channels, 3), *layers, nn.Conv2d(channels, 4, 2), nn.ReLU(), nn.Flatten())
+    for _ in range(5):
+        compare(module, images, torch.randint(0, 6, (2, 3)))
+
+
+def test_layers_for_units_take_vectors_and_flattened_images() -> None:
+    torch.manual_seed(3)
+    module = nn.Sequential(nn.Linear(8, 5), nn.ReLU(), MaskedDropout(0.5, per_channel=False), nn.Linear(5, 3))
+    compare(module, torch.randn(6, 8, dtype=torch.float64), torch.randint(0, 6, (3, 4)))
+    module = nn.Sequential(nn.Flatten(), nn.Linear(16, 5), nn.ReLU())
+    compare(module, torch.randn(6, 1, 4, 4, dtype=torch.float64), torch.randint(0, 6, (3, 4)))
+
+
+def test_evaluation_in_slices_equals_the_training_pass_without_masks() -> None:
+    torch.manual_seed(4)
+    network = compiled(masked(mnist_cnn()), (1, 28, 28))
+    params = {name: torch.randn(2, *value.shape) * 0.1 for name, value in mnist_cnn().named_parameters()}
+    arranged = network.arrange(torch.randn(11, 1, 28, 28))
+    positions = torch.randint(0, 11, (2, 23))
+    whole = network.features(params, network.gather(arranged, positions), None)
+    for batch in (1, 7, 50):
+        torch.testing.assert_close(network.evaluate(params, arranged, positions, batch=batch), whole)
+
+
+def test_parameters_shared_by_all_clients_count_once_and_collect_the_summed_gradient() -> None:
+    torch.manual_seed(5)
+    module = nn.Sequential(nn.Conv2d(1, 3, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(27, 4))
+    network = compiled(module, (1, 8, 8))
+    shared = {name: value.detach()[None].double().requires_grad_() for name, value in module.named_parameters()}
+    own = {name: value.detach().repeat(3, *(1,) * (value.ndim - 1)).requires_grad_() for name, value in shared.items()}
+    batch = network.gather(network.arrange(torch.randn(5, 1, 8, 8, dtype=torch.float64)), torch.randint(0, 5, (3, 2)))
+    network.features(shared, batch, None).square().sum().backward()
+    network.features(own, batch, None).square().sum().backward()
+    for name, value in shared.items():
+        torch.testing.assert_close(value.grad, own[name].grad.sum(0, keepdim=True))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.Flatten()),
+        nn.Sequential(nn.Conv2d(1, 3, 3, stride=2), nn.Flatten()),
+        nn.Sequential(nn.Conv2d(1, 3, 3), nn.MaxPool2d(3, stride=2), nn.Flatten()),
+        nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten()),
+        nn.Sequential(nn.Conv2d(1, 3, 3), MaskedDropout(0.5, per_channel=False), nn.Flatten()),
+        nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU()),
+        nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 2)),
+        nn.Linear(64, 2),
+    ],
+)
+def test_what_has_no_block_is_left_to_the_caller(module: nn.Module) -> None:
+    assert compile_body(module, (1, 8, 8)) is None
+
+
+def test_a_second_backward_pass_is_refused_because_the_work_arrays_are_used_up() -> None:
+    module = nn.Sequential(nn.Conv2d(1, 3, 3), nn.MaxPool2d(2), nn.Flatten())
+    network = compiled(module, (1, 8, 8))
+    params = {name: value.detach()[None].requires_grad_() for name, value in module.named_parameters()}
+    loss = network.features(params, network.gather(network.arrange(torch.randn(2, 1, 8, 8)), torch.tensor([[0]])), None)
+    loss.sum().backward(retain_graph=True)
+    with pytest.raises(Exception, match="ran twice"):
+        loss.sum().backward()
+
+
+def compiled(module: nn.Sequential, input_shape: tuple[int, ...]) -> BlockNetwork:
+    network = compile_body(module, input_shape)
+    assert network is not None
+    return network
