@@ -1,21 +1,31 @@
-"""Which backend trains which body, chosen once per run and said once."""
+"""Which backend trains which body: chosen once per run, and said once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from fedlog.data.federation import Federation
+from fedlog.engine.block.compile import compile_body
+from fedlog.engine.block.feed import Stacked
+from fedlog.engine.block.generic import VmapNetwork, stackable
+from fedlog.engine.block.trainer import BlockBackend
+from fedlog.engine.clients import Client
 from fedlog.engine.local_sgd import Backend, Settings
 from fedlog.engine.loop import LoopBackend
+from fedlog.errors import InputError
 from fedlog.models.body import Body
+
+CHUNK_RECORDS = 50  # clients x batch size at which a chunk's activations still fit the cache; measured in benchmarks/
 
 
 class Choice(StrEnum):
-    """What the user asked for."""
+    """How clients are trained: one after another, stacked through blocks or `vmap`, or whatever is fastest."""
 
     AUTO = "auto"
+    BLOCK = "block"
+    VMAP = "vmap"
     LOOP = "loop"
 
 
@@ -25,7 +35,41 @@ class Engine:
 
     settings: Settings = field(default_factory=Settings)
     choice: Choice = Choice.AUTO
+    clients_at_once: int | None = None  # None: as many as fit the cache
 
-    def backends(self, federation: Federation, bodies: Mapping[str, Body]) -> dict[str, Backend]:
+    def backends(self, federation: Federation, clients: Iterable[Client]) -> dict[str, Backend]:
         """A backend for each architecture, by its name."""
-        return {name: LoopBackend(body, federation, self.settings) for name, body in bodies.items()}
+        by_body: dict[str, list[Client]] = {}
+        for client in clients:
+            by_body.setdefault(client.body.name, []).append(client)
+        return {name: self._backend(federation, group) for name, group in by_body.items()}
+
+    def explain(self, body: Body) -> str:
+        """Which backend trains this body, and why, in one line."""
+        _, reason = self._network(body)
+        return f"body {body.name}: {reason}"
+
+    def _backend(self, federation: Federation, clients: list[Client]) -> Backend:
+        body = clients[0].body
+        network, _ = self._network(body)
+        if network is None:
+            return LoopBackend(body, federation, self.settings)
+        at_once = self.clients_at_once or max(1, CHUNK_RECORDS // self.settings.batch_size)
+        return BlockBackend(body, federation, clients, self.settings, network, at_once)
+
+    def _network(self, body: Body) -> tuple[Stacked | None, str]:
+        if self.choice is Choice.LOOP:
+            return None, "one client after another, as asked for"
+        if self.settings.device != "cpu":
+            return None, f"one client after another: stacking is for the CPU, not {self.settings.device}"
+        block = None if self.choice is Choice.VMAP else compile_body(body.training, body.input_shape)
+        if block is not None:
+            return block, "stacked clients in specialised blocks"
+        if self.choice is Choice.BLOCK:
+            raise InputError(f"body {body.name} has a layer without a block", hint="use --backend auto")
+        if stackable(body):
+            return VmapNetwork(body), "stacked clients through vmap: one of its layers has no block"
+        if self.choice is Choice.VMAP:
+            raise InputError(f"body {body.name} cannot be stacked", hint="use --backend auto")
+        why = "it has running statistics" if body.buffers else "vmap cannot run it"
+        return None, f"one client after another: {why}"

@@ -66,9 +66,7 @@ class Cohort:
         self._algorithm = algorithm
         self._federation = federation
         self._clients = {client.index: client for client in clients}
-        self._backends = engine.backends(
-            federation, {client.body.name: client.body for client in self._clients.values()}
-        )
+        self._backends = engine.backends(federation, self._clients.values())
         self._codec = codec
         self._key = key
         self._heard: Params = {}

@@ -39,7 +39,7 @@ class Server:
 
     @staticmethod
     def beginning(algorithm: Algorithm, codec: Codec, plan: ModelPlan, initial: Params, key: Key) -> Server:
-        """A server before its first broadcast. `initial`: the common untrained model, or its head where bodies differ."""
+        """A server before its first broadcast. `initial`: the common untrained model, or its head where bodies vary."""
         schedule = algorithm.schedule
         exchanges = [*schedule.round, *([schedule.opening] if schedule.opening else [])]
         patterns = {exchange.name: upload_pattern(algorithm, exchange, initial, plan) for exchange in exchanges}

@@ -34,7 +34,7 @@ class Feed:
         self._network = network
         self._transform = transform
         self._dtype = dtype
-        own = torch.cat([*held, torch.zeros(0, dtype=torch.int64)]).unique()
+        own: Tensor = torch.unique(torch.cat([*held, torch.zeros(0, dtype=torch.int64)]))
         # Position in the pool -> row among the own records; padding (position 0) may point anywhere.
         self._row = torch.zeros(len(records), dtype=torch.int64)
         self._row[own] = torch.arange(len(own))
