@@ -74,6 +74,14 @@ def test_zero_statistics_give_a_zero_head() -> None:
     assert torch.equal(head.weights, torch.zeros((4, 3), dtype=torch.float64))
 
 
+def test_a_row_too_small_to_square_keeps_its_length() -> None:
+    # For a vanishing row r * exp(r^2 / 4) = 2 * s * Z is r = 2 * s * Z, though r^2 itself underflows to zero.
+    chi = torch.tensor([[3.0, 4.0], [0.0, 1e-170]], dtype=torch.float64)
+    weights = solve_head(Posterior(chi, 5.0)).weights
+    expected = 2 * (1e-170 / 5) * (math.exp(float(weights[0].square().sum()) / 4) + 1)
+    assert float(weights[1, 1]) / expected == pytest.approx(1, rel=1e-12)
+
+
 def test_a_wrong_solution_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     right = map_head._solve_lengths
 
