@@ -1,0 +1,160 @@
+"""The record of a run's releases on disk: one JSON object a line, appended and forced to disk before anything leaves.
+
+The first line holds the budget, so a resumed run is held to the budget it started with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TypeVar
+
+from fedlog.errors import InputError
+from fedlog.privacy.accounting import Entropy, Noise, Release, allow
+from fedlog.privacy.guarantee import Budget, Trust, Unit
+
+FILE_NAME = "privacy.jsonl"
+_VERSION = 1
+_Event = TypeVar("_Event", Budget, Release)
+
+
+@dataclass(frozen=True)
+class ReleaseLog:
+    """A run's budget and what it has released so far."""
+
+    budget: Budget
+    releases: tuple[Release, ...] = ()
+
+
+def budget_line(budget: Budget) -> str:
+    """The first line of a log."""
+    return json.dumps({"event": "budget", "version": _VERSION, **asdict(budget)})
+
+
+def release_line(release: Release) -> str:
+    """The line of one release."""
+    return json.dumps({"event": "release", **asdict(release)})
+
+
+def parse_log(text: str, where: str) -> ReleaseLog:
+    """The log that `text` holds; InputError names the first line that is not understood in full."""
+    lines = text.split("\n")
+    if lines.pop() != "":
+        raise InputError(
+            f"{where}: line {len(lines) + 1} is cut off",
+            hint="the run stopped while it wrote the line, so that release was not made: delete the line",
+        )
+    if not lines:
+        raise InputError(f"{where}: the file is empty, expected a budget in line 1")
+    budget = _parse(lines[0], f"{where}: line 1", _budget)
+    return ReleaseLog(
+        budget, tuple(_parse(line, f"{where}: line {number}", _release) for number, line in enumerate(lines[1:], 2))
+    )
+
+
+def read_log(path: Path) -> ReleaseLog:
+    """The log in the file at `path`."""
+    try:
+        return parse_log(path.read_text(encoding="utf-8"), str(path))
+    except FileNotFoundError:
+        raise InputError(
+            f"no record of releases: {path}", hint="give the folder of a run that was started with --privacy"
+        ) from None
+
+
+def start_log(path: Path, budget: Budget) -> ReleaseLog:
+    """The log of a new or resumed run; a resumed one must name the budget it started with."""
+    if path.exists():
+        log = read_log(path)
+        if log.budget != budget:
+            raise InputError(
+                f"{path}: the run started with epsilon {log.budget.epsilon:g}, delta {log.budget.delta:g}, and cannot "
+                f"go on with another budget: epsilon {budget.epsilon:g}, delta {budget.delta:g}"
+            )
+        return log
+    _append(path, budget_line(budget))
+    return ReleaseLog(budget)
+
+
+def record_release(path: Path, upcoming: Release) -> ReleaseLog:
+    """The log with one more release, on disk when this returns; RunError if the budget does not cover it.
+
+    Call it before the noisy object leaves: a crash in between wastes budget, the other order would hide a release.
+    """
+    log = read_log(path)
+    together = allow(log.releases, upcoming, log.budget)
+    _append(path, release_line(upcoming))
+    return ReleaseLog(log.budget, together)
+
+
+def _append(path: Path, line: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(descriptor, f"{line}\n".encode())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _parse(line: str, where: str, build: Callable[[dict[str, object]], _Event]) -> _Event:
+    try:
+        entry = json.loads(line)
+        if not isinstance(entry, dict):
+            raise TypeError(f"not an object: {line[:80]}")
+        return build(entry)
+    except InputError as error:
+        raise InputError(f"{where}: {error.message}", hint=error.hint) from None
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(
+            f"{where}: not an event this version can account for: {error}",
+            hint="unknown events are refused, because leaving one out would understate what was spent",
+        ) from None
+
+
+def _budget(entry: dict[str, object]) -> Budget:
+    _expect_keys(entry, "budget", {"version", "epsilon", "delta"})
+    if entry["version"] != _VERSION:
+        raise ValueError(f"version {entry['version']!r}, expected {_VERSION}")
+    return Budget(_number(entry, "epsilon"), _number(entry, "delta"))
+
+
+def _release(entry: dict[str, object]) -> Release:
+    _expect_keys(entry, "release", {field.name for field in fields(Release)})
+    return Release(
+        round=_whole(entry, "round"),
+        exchange=str(entry["exchange"]),
+        unit=Unit(str(entry["unit"])),
+        trust=Trust(str(entry["trust"])),
+        noise=Noise(str(entry["noise"])),
+        entropy=Entropy(str(entry["entropy"])),
+        sigma=_number(entry, "sigma"),
+        sensitivity=_number(entry, "sensitivity"),
+        coordinates=_whole(entry, "coordinates"),
+        grid=None if entry["grid"] is None else _number(entry, "grid"),
+        shares=_whole(entry, "shares"),
+        wrap_probability=_number(entry, "wrap_probability"),
+    )
+
+
+def _expect_keys(entry: dict[str, object], event: str, names: set[str]) -> None:
+    if entry.get("event") != event:
+        raise ValueError(f"event {entry.get('event')!r}, expected {event!r}")
+    if entry.keys() != names | {"event"}:
+        raise ValueError(f"fields {sorted(entry.keys() ^ (names | {'event'}))} missing or unknown")
+
+
+def _number(entry: dict[str, object], name: str) -> float:
+    value = entry[name]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number: {value!r}")
+    return float(value)
+
+
+def _whole(entry: dict[str, object], name: str) -> int:
+    value = entry[name]
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number: {value!r}")
+    return value

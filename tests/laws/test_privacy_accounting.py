@@ -1,0 +1,170 @@
+"""Laws of the record of releases: it adds up, it refuses what it does not know, and it cannot be overdrawn."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedlog.errors import InputError, RunError
+from fedlog.privacy.accounting import Entropy, Noise, Release, allow, closeness, spent
+from fedlog.privacy.calibration import epsilon_of, mu_of_releases, paper_sigma, sigma_of
+from fedlog.privacy.discrete import grid_for
+from fedlog.privacy.guarantee import Budget, Trust, Unit
+from fedlog.privacy.release_log import parse_log, read_log, record_release, release_line, start_log
+
+
+def release(sigma: float, *, round: int = 1, sensitivity: float = 1.0, unit: Unit = Unit.RECORD) -> Release:  # noqa: A002
+    return Release(
+        round=round,
+        exchange="statistics",
+        unit=unit,
+        trust=Trust.CENTRAL,
+        noise=Noise.FLOAT,
+        entropy=Entropy.SEED,
+        sigma=sigma,
+        sensitivity=sensitivity,
+        coordinates=510,
+    )
+
+
+def discrete(sigma: float, *, shares: int = 1) -> Release:
+    return replace(
+        release(sigma),
+        noise=Noise.DISCRETE,
+        entropy=Entropy.SYSTEM,
+        grid=grid_for(sigma / shares**0.5),
+        trust=Trust.DISTRIBUTED,
+        shares=shares,
+    )
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.floats(0.05, 20.0),
+    st.floats(1e-12, 0.1),
+    st.integers(1, 60),
+    st.floats(0.1, 50.0),
+    st.sampled_from([Unit.RECORD, Unit.CLIENT, Unit.PAPER]),
+)
+def test_a_plan_of_k_releases_is_allowed_exactly_k(
+    epsilon: float, delta: float, k: int, sensitivity: float, unit: Unit
+) -> None:
+    budget = Budget(epsilon, delta)
+    calibrate = paper_sigma if unit is Unit.PAPER else sigma_of
+    sigma = calibrate(budget, k, sensitivity)
+    log: tuple[Release, ...] = ()
+    for number in range(k):
+        log = allow(log, release(sigma, round=number, sensitivity=sensitivity, unit=unit), budget)
+    with pytest.raises(RunError, match="does not cover"):
+        allow(log, release(sigma, round=k, sensitivity=sensitivity, unit=unit), budget)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.floats(0.5, 100.0), min_size=1, max_size=12), st.floats(1e-9, 0.1))
+def test_spending_rises_with_each_release_whatever_their_order(sigmas: list[float], delta: float) -> None:
+    forward = spent([release(sigma) for sigma in sigmas], delta)
+    backward = spent([release(sigma) for sigma in reversed(sigmas)], delta)
+    assert list(forward.epsilons) == sorted(forward.epsilons)
+    assert forward.epsilons[-1] == pytest.approx(backward.epsilons[-1], rel=1e-9, abs=1e-9)
+
+
+def test_equal_releases_compose_as_the_formula_says() -> None:
+    spending = spent([release(7.0, sensitivity=2.0)] * 30, 1e-5)
+    assert spending.epsilons[-1] == pytest.approx(epsilon_of(mu_of_releases(7.0, 30, 2.0), 1e-5), rel=1e-9)
+    assert spending.guarantee is not None
+    assert spending.guarantee.releases == 30
+
+
+def test_the_grid_of_discrete_noise_is_accounted_for() -> None:
+    fine = [discrete(5.0, shares=10)] * 100
+    assert 0 < closeness(fine) < 1e-10
+    coarse = [replace(discrete(5.0), grid=1.0)] * 100
+    assert closeness(coarse) > 1e-3
+    assert spent(coarse, 1e-5).guarantee.epsilon is None  # type: ignore[union-attr]
+    wrapped = [replace(discrete(5.0), wrap_probability=1e-6)] * 10
+    assert closeness(wrapped) == pytest.approx(1e-5, rel=1e-3)
+
+
+def test_simulated_noise_says_that_it_hides_nothing() -> None:
+    assert any("not private" in caveat for caveat in spent([release(1.0)], 1e-5).caveats)
+    assert spent([discrete(1.0)], 1e-5).caveats == ()
+    assert discrete(1.0).private
+    assert not release(1.0).private
+
+
+def test_the_papers_mode_states_no_epsilon() -> None:
+    guarantee = spent([release(100.0, unit=Unit.PAPER)] * 4, 0.01).guarantee
+    assert guarantee is not None
+    assert guarantee.epsilon is None
+    assert "no formal guarantee" in str(guarantee)
+
+
+def test_mixed_promises_are_refused() -> None:
+    with pytest.raises(InputError, match="one unit"):
+        spent([release(1.0), release(1.0, unit=Unit.CLIENT)], 1e-5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"sigma": 0.0}, {"sensitivity": -1.0}, {"round": -1}, {"grid": 0.1}, {"shares": 5}, {"wrap_probability": 1.0}],
+)
+def test_impossible_releases_are_refused(change: dict[str, float]) -> None:
+    with pytest.raises(InputError):
+        replace(release(1.0), **change)  # type: ignore[arg-type]
+
+
+@given(st.sampled_from([release(3.0), discrete(2.5, shares=7), release(1.0, unit=Unit.PAPER)]))
+def test_a_release_survives_the_log(one: Release) -> None:
+    text = '{"event": "budget", "version": 1, "epsilon": 1.0, "delta": 1e-05}\n' + release_line(one) + "\n"
+    assert parse_log(text, "log").releases == (one,)
+
+
+def test_a_resumed_run_is_held_to_what_it_has_spent(tmp_path: Path) -> None:
+    path = tmp_path / "privacy.jsonl"
+    budget = Budget(1.0, 1e-5)
+    sigma = sigma_of(budget, 3, 1.0)
+    for number in range(3):
+        start_log(path, budget)
+        record_release(path, release(sigma, round=number))
+    assert len(start_log(path, budget).releases) == 3
+    with pytest.raises(RunError):
+        record_release(path, release(sigma, round=2))
+    assert len(read_log(path).releases) == 3
+    with pytest.raises(InputError, match="another budget"):
+        start_log(path, Budget(8.0, 1e-5))
+
+
+def _line(**changes: object) -> str:
+    return json.dumps({**json.loads(release_line(release(3.0))), **changes})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        _line(event="exact-count"),
+        _line(extra=1),
+        _line(noise="laplace"),
+        _line(sigma="3"),
+        _line(sigma=float("nan")),
+        _line(round=1.5),
+        _line(shares=True),
+        "[]",
+        "{",
+        "",
+    ],
+)
+def test_an_event_that_is_not_understood_is_refused_with_its_line(line: str) -> None:
+    text = '{"event": "budget", "version": 1, "epsilon": 1.0, "delta": 1e-05}\n' + line + "\n"
+    with pytest.raises(InputError, match="line 2"):
+        parse_log(text, "run/privacy.jsonl")
+
+
+def test_a_cut_off_line_is_refused() -> None:
+    text = '{"event": "budget", "version": 1, "epsilon": 1.0, "delta": 1e-05}\n' + release_line(release(3.0))[:-4]
+    with pytest.raises(InputError, match="cut off"):
+        parse_log(text, "log")
