@@ -101,7 +101,7 @@ def logits(features: Tensor, params: Mapping[str, Tensor]) -> Tensor:
 
 def initial_head(width: int, n_class: int, key: Key) -> Tensor:
     """An ordinary linear layer's initialisation as one (n_class, 1 + width) matrix."""
-    bound = width**-0.5
+    bound: float = width**-0.5
     uniform: Tensor = torch.rand(n_class, 1 + width, generator=key.torch()) * 2 - 1
     return uniform * bound
 

@@ -1,0 +1,81 @@
+"""A live line on a terminal (round, accuracy, bits, time left), plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from fedlog.engine.simulator import RoundRecord, Simulation
+from fedlog.experiments.spec import RunSpec
+
+SECONDS_BETWEEN_LINES = 5.0
+
+
+class Progress:
+    """Tells on standard error how a run goes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar: Bar | None = None
+        self._rounds = 0
+        self._bits = 0
+        self._seconds: list[float] = []
+        self._told_at = 0.0
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take the live line off the screen."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def begun(self, spec: RunSpec, simulation: Simulation, done: list[RoundRecord]) -> None:
+        """Say what runs and how; show the bar."""
+        assert spec.rounds is not None
+        self._rounds = spec.rounds
+        self._bits = sum(record.bits_up + record.bits_down for record in done)
+        shards = len(simulation.federation.shards)
+        self._console.print(f"{spec.method} on {spec.data}: {shards} clients, {spec.rounds} rounds, seed {spec.seed}")
+        for body in {body.name: body for body in simulation.bodies}.values():
+            self._console.print(f"  {simulation.engine.explain(body)}")
+        for line in simulation.algorithm.advice(spec.rounds):
+            self._console.print(f"  {line}")
+        if done:
+            self._console.print(f"  going on after round {done[-1].round}")
+        if self._console.is_terminal and not self._console.quiet:
+            self._bar = Bar(
+                TextColumn("round"),
+                MofNCompleteColumn(),
+                BarColumn(),
+                TextColumn("{task.fields[said]}"),
+                TimeRemainingColumn(),
+                console=self._console,
+                transient=True,
+            )
+            self._bar.add_task("rounds", total=spec.rounds, completed=len(done), said="")
+            self._bar.start()
+
+    def finished_round(self, record: RoundRecord) -> None:
+        """Move the bar, or print a line now and then."""
+        self._bits += record.bits_up + record.bits_down
+        self._seconds.append(record.seconds)
+        said = f"accuracy {100 * record.accuracy_mean_over_clients:.2f} %  {self._bits / 1e6:.2f} Mb"
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=record.round, said=said)
+            return
+        if record.round in (1, self._rounds) or time.monotonic() - self._told_at >= SECONDS_BETWEEN_LINES:
+            self._told_at = time.monotonic()
+            recent = self._seconds[-10:]
+            left = (self._rounds - record.round) * sum(recent) / len(recent)
+            self._console.print(f"round {record.round}/{self._rounds}  {said}  about {left:.0f} s left")

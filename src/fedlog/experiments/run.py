@@ -1,0 +1,184 @@
+"""A run folder, from the first round to the report's inputs: configuration, records, checkpoint, models, summary."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from safetensors.torch import save_file
+
+import fedlog
+from fedlog.engine import checkpoint
+from fedlog.engine.simulator import RoundRecord, Simulation
+from fedlog.errors import InputError
+from fedlog.experiments import records
+from fedlog.experiments.records import Summary
+from fedlog.experiments.spec import RunSpec, as_plain, from_plain, prepare, resolve
+from fedlog.wire.ledger import Direction
+
+CONFIG, RECORDS, SUMMARY = "config.json", "records.jsonl", "summary.json"
+
+
+class Listener(Protocol):
+    """Who is told how a run goes."""
+
+    def begun(self, spec: RunSpec, simulation: Simulation, done: list[RoundRecord]) -> None:
+        """The run is about to start, or to go on after these rounds."""
+
+    def finished_round(self, record: RoundRecord) -> None:
+        """One more round is recorded."""
+
+
+class Silent:
+    """A listener that says nothing."""
+
+    def begun(self, spec: RunSpec, simulation: Simulation, done: list[RoundRecord]) -> None:
+        """Say nothing."""
+
+    def finished_round(self, record: RoundRecord) -> None:
+        """Say nothing."""
+
+
+def execute(spec: RunSpec, folder: Path, listener: Listener | None = None) -> Summary:
+    """Run the specification in the folder, going on from its checkpoint if it has one; the summary is also written."""
+    listener = listener or Silent()
+    spec = resolve(spec)
+    if (folder / SUMMARY).exists() and stored_spec(folder).digest == spec.digest:
+        return stored_summary(folder)
+    _claim(folder, spec)
+    simulation = prepare(spec)
+    try:
+        done = _restored(simulation, folder)
+        listener.begun(spec, simulation, done)
+        for record in _rounds(simulation, folder):
+            listener.finished_round(record)
+        return _finish(spec, simulation, folder)
+    finally:
+        simulation.stop()
+
+
+def stored_spec(folder: Path) -> RunSpec:
+    """The resolved specification of a run folder."""
+    path = folder / CONFIG
+    try:
+        return from_plain(json.loads(path.read_text())["spec"], str(path))
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(
+            f"not a run folder: {folder} ({error})", hint="name a folder that `fedlog run` wrote"
+        ) from error
+
+
+def stored_summary(folder: Path) -> Summary:
+    """The summary of a finished run."""
+    try:
+        return Summary(**{**json.loads((folder / SUMMARY).read_text()), "run_dir": str(folder)})
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"not a finished run: {folder} ({error})", hint="go on with `fedlog run --resume`") from error
+
+
+def _claim(folder: Path, spec: RunSpec) -> None:
+    """Make the folder this run's; one that holds another run, or that cannot be written, is refused."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if (folder / CONFIG).exists():
+            found = stored_spec(folder).digest
+            if found != spec.digest:
+                raise InputError(
+                    f"{folder} holds another run: digest {found}, this one has {spec.digest}",
+                    hint="choose another --out, or remove the folder",
+                )
+        elif any(folder.iterdir()):
+            raise InputError(f"{folder} is not empty and not a run folder", hint="choose another --out")
+        records.write_json(folder / CONFIG, {"digest": spec.digest, "spec": as_plain(spec), "made_with": made_with()})
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror}", hint="choose another --out") from error
+
+
+def _restored(simulation: Simulation, folder: Path) -> list[RoundRecord]:
+    where = folder / "checkpoint"
+    if not checkpoint.exists(where):
+        records.keep_until(folder / RECORDS, 0)
+        return []
+    simulation.resume(where)
+    return records.keep_until(folder / RECORDS, simulation.round_number)
+
+
+def _rounds(simulation: Simulation, folder: Path) -> Iterator[RoundRecord]:
+    """The rounds to come, each recorded and then checkpointed before it is told."""
+    saved_at, save_seconds = time.perf_counter(), 0.0
+    for record in simulation.rounds():
+        records.append(folder / RECORDS, record)
+        # A checkpoint of ten thousand bodies takes seconds: never more than about a tenth of the run's time.
+        if time.perf_counter() - saved_at >= 10 * save_seconds:
+            start = time.perf_counter()
+            simulation.save(folder / "checkpoint")
+            saved_at = time.perf_counter()
+            save_seconds = saved_at - start
+        yield record
+
+
+def _finish(spec: RunSpec, simulation: Simulation, folder: Path) -> Summary:
+    """The models and the summary, written; the checkpoint is of no more use."""
+    closed = simulation.close()
+    models = folder / "models"
+    models.mkdir(exist_ok=True)
+    simulation.save_models(models)
+    save_file({n: v.contiguous().clone() for n, v in simulation.server.state.items()}, folder / "server.safetensors")
+    lines = records.read(folder / RECORDS)
+    best = max(lines, key=lambda record: record.accuracy_mean_over_clients)
+    ledger = simulation.server.ledger
+    summary = Summary(
+        method=spec.method,
+        data=spec.data,
+        seed=spec.seed,
+        digest=spec.digest,
+        rounds=lines[-1].round,
+        accuracy_mean_over_clients=lines[-1].accuracy_mean_over_clients,
+        accuracy_per_client=[round(accuracy, 6) for accuracy in lines[-1].accuracy_per_client],
+        accuracy_after_closing=None if closed is None else sum(closed) / len(closed),
+        best_round=best.round,
+        best_accuracy=best.accuracy_mean_over_clients,
+        bits_up=ledger.bits(Direction.UP),
+        bits_down=ledger.bits(Direction.DOWN),
+        seconds=sum(record.seconds for record in lines),
+        run_dir=str(folder),
+        made_with=made_with(),
+    )
+    records.write_json(folder / SUMMARY, asdict(summary))
+    shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+    return summary
+
+
+def made_with() -> dict[str, str]:
+    """The versions behind a record."""
+    return {
+        "fedlog": fedlog.__version__,
+        "commit": _commit(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
+
+
+def _commit() -> str:
+    """The commit of a source checkout, with a plus sign if it was changed since; unknown elsewhere."""
+    here = Path(__file__).parent
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=5,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return found.stdout.strip() or "unknown"

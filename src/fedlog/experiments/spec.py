@@ -1,0 +1,212 @@
+"""What a run is, as data: validated, complete, and with a digest that says whether two runs are the same experiment."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import torch
+
+from fedlog.algorithms import registry
+from fedlog.algorithms.shape import Algorithm, ModelPlan
+from fedlog.core.keys import Key
+from fedlog.data.catalog import DataSpec, Partition, load_federation, resolved
+from fedlog.data.federation import Federation
+from fedlog.engine.backends import Choice, Engine
+from fedlog.engine.clients import model_plan
+from fedlog.engine.cohort import Initialisation, Judge
+from fedlog.engine.local_sgd import Settings
+from fedlog.engine.simulator import Course, Simulation
+from fedlog.errors import InputError
+from fedlog.experiments.presets import preset
+from fedlog.models.body import Body
+from fedlog.models.catalog import body
+
+# How a run is computed, where its data lie: nothing of this changes what is computed beyond the last bits.
+_NOT_IN_DIGEST = ("backend", "jobs", "device", "data_dir")
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """A run. What is None is filled in by `resolve` from the data set's preset."""
+
+    method: str = "fedlog"
+    data: str = "digits"
+    clients: int | None = None
+    classes_per_client: int | None = None
+    partition: Partition | None = None
+    dirichlet_alpha: float | None = None
+    train_records: int | None = None
+    validation_fraction: float = 0.0
+    body: tuple[str, ...] = ()  # several: dealt out evenly among the clients
+    rounds: int | None = None
+    batch_size: int | None = None
+    seed: int = 0
+    participation: float = 1.0
+    initialisation: str = "shared"
+    judge: str = "test"
+    stop_at_accuracy: float | None = None
+    codec: str = "f32"
+    options: Mapping[str, Any] = field(default_factory=dict)  # the method's own
+    backend: str = "auto"
+    jobs: int = 1
+    device: str = "cpu"
+    data_dir: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """The same for two specifications exactly when they are the same experiment."""
+        values = {name: value for name, value in as_plain(self).items() if name not in _NOT_IN_DIGEST}
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def data_spec(self) -> DataSpec:
+        """The part that is about data."""
+        return DataSpec(
+            name=self.data,
+            clients=self.clients,
+            classes_per_client=self.classes_per_client,
+            partition=self.partition,
+            dirichlet_alpha=self.dirichlet_alpha,
+            train_records=self.train_records,
+            validation_fraction=self.validation_fraction,
+            data_dir=None if self.data_dir is None else Path(self.data_dir),
+            seed=self.seed,
+        )
+
+
+def resolve(spec: RunSpec) -> RunSpec:
+    """The specification with every default of its data set and method written out."""
+    defaults = preset(spec.data)
+    registry.factory(spec.method)
+    data = resolved(spec.data_spec)
+    told = {**_known(spec.method, defaults.options(spec.method)), **spec.options}
+    options = {name: _plain(value) for name, value in {**registry.options(spec.method), **told}.items()}
+    return replace(
+        spec,
+        clients=data.clients,
+        classes_per_client=data.classes_per_client,
+        partition=data.partition,
+        dirichlet_alpha=data.dirichlet_alpha,
+        train_records=data.train_records,
+        body=spec.body or (defaults.body,),
+        rounds=defaults.rounds if spec.rounds is None else spec.rounds,
+        batch_size=spec.batch_size or defaults.batch_size_of(spec.method),
+        options=options,
+    )
+
+
+def _known(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The preset's options that this method has."""
+    known = registry.options(method)
+    return {name: value for name, value in options.items() if name in known}
+
+
+def prepare(spec: RunSpec) -> Simulation:
+    """The simulation that a resolved specification describes, its data loaded and its workers started."""
+    assert spec.rounds is not None
+    assert spec.batch_size is not None
+    _check_device(spec.device)
+    if spec.batch_size < 1:
+        raise InputError(f"a batch needs at least one record: {spec.batch_size}")
+    course = Course(
+        rounds=spec.rounds,
+        seed=spec.seed,
+        participation=spec.participation,
+        judge=_chosen(Judge, "judge", spec.judge),
+        initialisation=_chosen(Initialisation, "initialisation", spec.initialisation),
+        stop_at_accuracy=spec.stop_at_accuracy,
+        codec=spec.codec,
+        jobs=spec.jobs,
+    )
+    engine = Engine(Settings(spec.batch_size, spec.device), _chosen(Choice, "backend", spec.backend))
+    federation = load_federation(spec.data_spec)
+    bodies = bodies_of(spec, federation)
+    plan = model_plan(federation, bodies)
+    return Simulation(method_of(spec, plan), federation, bodies, plan, engine, course)
+
+
+def method_of(spec: RunSpec, plan: ModelPlan) -> Algorithm:
+    """The method, told its options."""
+    return registry.build(spec.method, plan, spec.options)
+
+
+def bodies_of(spec: RunSpec, federation: Federation) -> list[Body]:
+    """Each client's body: the one given, or several dealt out evenly and at random."""
+    made = [body(name, federation.input_shape) for name in spec.body]
+    order = Key(spec.seed).child("bodies").numpy().permutation(len(federation.shards))
+    turn = {int(client): at % len(made) for at, client in enumerate(order)}
+    return [made[turn[client]] for client in range(len(federation.shards))]
+
+
+def as_plain(spec: RunSpec) -> dict[str, Any]:
+    """The specification as JSON values."""
+    values = asdict(spec)
+    values["body"] = list(spec.body)
+    values["options"] = {name: _plain(value) for name, value in spec.options.items()}
+    return values
+
+
+def from_plain(values: Mapping[str, Any], where: str) -> RunSpec:
+    """The specification in these values; an unknown name or a wrong type is refused, saying where."""
+    known = {f.name for f in fields(RunSpec)}
+    for name in values:
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"it can hold {', '.join(sorted(known))}"
+            raise InputError(f"{where}: unknown setting: {name}", hint=hint)
+    given = dict(values)
+    if "body" in given:
+        given["body"] = (given["body"],) if isinstance(given["body"], str) else tuple(given["body"])
+    hints = get_type_hints(RunSpec)
+    for name, value in given.items():
+        _check_type(where, name, value, hints[name])
+    return RunSpec(**given)
+
+
+def from_toml(path: Path) -> RunSpec:
+    """The specification in a TOML file."""
+    try:
+        values = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise InputError(f"cannot read the configuration: {error}", hint="is the path right?") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path}: not valid TOML: {error}") from error
+    return from_plain(values, str(path))
+
+
+def _check_type(where: str, name: str, value: Any, hint: Any) -> None:
+    wanted = getattr(hint, "__args__", (hint,))
+    for kind in (int, float, str):
+        if kind in wanted and (isinstance(value, bool) or not isinstance(value, _accepted(kind))):
+            if value is None and type(None) in wanted:
+                return
+            raise InputError(f"{where}: {name} must be of type {kind.__name__}: {value!r}")
+
+
+def _accepted(kind: type) -> tuple[type, ...]:
+    return (int, float) if kind is float else (kind,)
+
+
+def _plain(value: Any) -> Any:
+    return getattr(value, "value", value)
+
+
+def _chosen(kind: Any, name: str, value: str) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        raise InputError(f"unknown {name}: {value}", hint=f"one of {', '.join(k.value for k in kind)}") from None
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device {device} cannot be used: {str(error).splitlines()[0]}", hint="use cpu") from error
