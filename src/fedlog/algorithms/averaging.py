@@ -79,7 +79,10 @@ class Averaging:
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
         """What is not shared stays; what is shared goes, with the number of records behind it."""
-        kept = {name: value for name, value in trained.params.items() if name not in self.shared}
+        if not trained.records:
+            kept = home  # nothing was trained; and if nobody has trained yet, the initial model is still needed
+        else:
+            kept = {name: value for name, value in trained.params.items() if name not in self.shared}
         if not self.shared:
             return kept, None
         records = torch.tensor([trained.records])

@@ -17,6 +17,13 @@ def cross_entropy(batch: Batch, constants: Mapping[str, Tensor], carry: Carry) -
     return ((torch.logsumexp(batch.logits, -1) - chosen) * batch.weights).sum(-1), carry
 
 
+def _squared_distances(features: Tensor, means: Tensor, present: Tensor) -> Tensor:
+    """(..., B, n_class): |feature - class mean|^2, and 0 for a class without a mean."""
+    # Expanded, so that no (..., B, n_class, width) tensor is made.
+    squares = features.square().sum(-1, keepdim=True) - 2 * features @ means.mT + means.square().sum(-1)[..., None, :]
+    return squares * present[..., None, :].to(means.dtype)
+
+
 @dataclass(frozen=True)
 class Clustered:
     """Cross-entropy, plus alpha times the squared distance to the own class mean, minus beta times that to the others.
@@ -33,15 +40,50 @@ class Clustered:
     def __call__(self, batch: Batch, constants: Mapping[str, Tensor], carry: Carry) -> tuple[Tensor, Carry]:
         """The loss of each client, (...,)."""
         entropy, carry = cross_entropy(batch, constants, carry)
-        means, present = constants["means"], constants["present"]
-        # |phi - mean|^2 expanded, so that no (..., B, n_class, width) tensor is made.
-        squares = (
-            batch.features.square().sum(-1, keepdim=True)
-            - 2 * batch.features @ means.mT
-            + means.square().sum(-1)[..., None, :]
-        ) * present[..., None, :].to(means.dtype)  # (..., B, n_class)
+        squares = _squared_distances(batch.features, constants["means"], constants["present"])
         own = squares.gather(-1, batch.labels[..., None])[..., 0]
         pushing = squares if self.margin is None else squares.clamp(max=self.margin**2)
         own_push = pushing.gather(-1, batch.labels[..., None])[..., 0]
         cluster = self.alpha * own - self.beta * (pushing.sum(-1) - own_push)
         return entropy + (cluster * batch.weights).sum(-1), carry
+
+
+@dataclass(frozen=True)
+class NearPrototype:
+    """Cross-entropy, plus `regularisation` times the mean squared distance to the prototype of the record's class.
+
+    FedProto's loss: the mean is over the batch and over the width of the features. Constants: `means` (..., n_class,
+    width) and `present` (..., n_class). A record whose class has no prototype counts as distance 0.
+    """
+
+    regularisation: float
+
+    def __call__(self, batch: Batch, constants: Mapping[str, Tensor], carry: Carry) -> tuple[Tensor, Carry]:
+        """The loss of each client, (...,)."""
+        entropy, carry = cross_entropy(batch, constants, carry)
+        squares = _squared_distances(batch.features, constants["means"], constants["present"])
+        own = squares.gather(-1, batch.labels[..., None])[..., 0] / batch.features.shape[-1]
+        return entropy + self.regularisation * (own * batch.weights).sum(-1), carry
+
+
+@dataclass(frozen=True)
+class NearGlobalMean:
+    """Cross-entropy, plus kappa times half the mean squared difference of the running mean feature to the global one.
+
+    FedDBE's loss. Constant: `mean` (..., width). Carry: `running` (..., width), moved towards each batch's mean by the
+    momentum; the engine cuts the gradient between batches, so it flows through the current one only.
+    """
+
+    kappa: float
+    momentum: float
+
+    def __call__(self, batch: Batch, constants: Mapping[str, Tensor], carry: Carry) -> tuple[Tensor, Carry]:
+        """The loss of each client, (...,)."""
+        entropy, _ = cross_entropy(batch, constants, carry)
+        before = carry["running"]
+        here = (batch.features * batch.weights[..., None]).sum(-2)
+        after = (1 - self.momentum) * before + self.momentum * here
+        # In a block, a smaller client has batches of padding only: they must not pull its running mean to zero.
+        running = torch.where(batch.weights.sum(-1, keepdim=True) > 0, after, before)
+        distance = 0.5 * (running - constants["mean"]).square().mean(-1)
+        return entropy + self.kappa * distance, {"running": running}

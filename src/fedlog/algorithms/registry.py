@@ -10,7 +10,9 @@ from enum import Enum
 from typing import Any, cast, get_type_hints
 
 from fedlog.algorithms import averaging
+from fedlog.algorithms.feddbe import FedDBE
 from fedlog.algorithms.fedlog import FedLog, FedLogC
+from fedlog.algorithms.fedproto import FedProto
 from fedlog.algorithms.shape import Algorithm, ModelPlan
 from fedlog.errors import InputError
 
@@ -27,6 +29,8 @@ METHODS: dict[str, Factory] = {
     "fedper": averaging.fedper,
     "fedrep": averaging.fedrep,
     "fedbabu": averaging.fedbabu,
+    "fedproto": cast(Factory, FedProto),
+    "feddbe": cast(Factory, FedDBE),
 }
 
 

@@ -59,7 +59,11 @@ PRESETS: dict[str, Preset] = {
         epochs=1,
         learning_rate=0.0005,
         body="cnn",
-        methods={"fedrep": {"head_epochs": 10, "head_learning_rate": 0.0025}},
+        methods={
+            "fedrep": {"head_epochs": 10, "head_learning_rate": 0.0025},
+            "fedbabu": {"fine_tune_learning_rate": 0.0005},
+            "fedproto": {"regularisation": 0.1},  # the method's own value for this data set
+        },
     ),
     "cifar100": Preset(
         rounds=150,
@@ -67,7 +71,10 @@ PRESETS: dict[str, Preset] = {
         epochs=3,
         learning_rate=0.0005,
         body="cnn",
-        methods={"fedrep": {"head_epochs": 3, "head_learning_rate": 0.0025}},
+        methods={
+            "fedrep": {"head_epochs": 3, "head_learning_rate": 0.0025},
+            "fedbabu": {"fine_tune_learning_rate": 0.0005},
+        },
     ),
     "har": Preset(rounds=30, batch_size=50, epochs=1, learning_rate=0.001, body="signal-cnn"),
     "leaf": Preset(rounds=10, batch_size=10, epochs=20, learning_rate=0.0005, body="mobilenet-v2"),

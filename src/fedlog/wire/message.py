@@ -23,7 +23,7 @@ class Kind(IntEnum):
     HEAD = 2  # (n_class, m): the global head, column 0 its bias
     STATISTICS = 3  # (n_class, m): sums of features, column 0 the counts
     PARAMETERS = 4  # any arrays, then (1,) int64 records behind them (0 in a broadcast)
-    MEANS = 5  # (n_class, m - 1) class means; (n_class,) int64 counts
+    MEANS = 5  # (n_class, m - 1) class means; (n_class,) int64 counts, or in a broadcast bool: which classes have one
     MEASUREMENTS = 6  # (rows,) compressed difference; (1,) int64 size of its support
     SIGNS = 7  # bool arrays: True where the entry is positive or zero
 

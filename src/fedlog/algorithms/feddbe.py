@@ -1,0 +1,130 @@
+"""FedDBE (Zhang et al. 2023, domain bias eliminator): FedAvg whose clients keep a vector that is added to the features.
+
+What is peculiar to a client goes into that vector, and the features' mean is held to a global one, agreed on once
+before the first round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fedlog.algorithms.losses import NearGlobalMean, cross_entropy
+from fedlog.algorithms.shape import (
+    EVERYTHING,
+    Bodies,
+    Exchange,
+    ModelPlan,
+    Phase,
+    Schedule,
+    Summary,
+    Trained,
+    Training,
+    Work,
+)
+from fedlog.core.keys import Key
+from fedlog.errors import InputError
+from fedlog.models.body import SHIFT, Params
+from fedlog.wire.message import Contribution, Kind, Message
+
+OPENING = "mean feature"
+
+
+@dataclass(frozen=True)
+class FedDBE:
+    """The whole model is averaged; the shift stays; the mean feature of each batch is pulled to the global mean."""
+
+    plan: ModelPlan
+    epochs: int = 5
+    learning_rate: float = 0.001
+    kappa: float = 50.0
+    momentum: float = 1.0
+
+    name = "feddbe"
+    bodies = Bodies.SAME
+    training = Training.OWN
+
+    def __post_init__(self) -> None:
+        if self.kappa < 0 or not 0 < self.momentum <= 1:
+            raise InputError(
+                f"feddbe needs kappa >= 0 and a momentum above 0 and at most 1: "
+                f"kappa {self.kappa}, momentum {self.momentum}"
+            )
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """The names of all parameters but the shift."""
+        return self.plan.top(len(self.plan.layers))
+
+    @property
+    def schedule(self) -> Schedule:
+        """Once: train plainly and send the mean feature. Then each round: train under the mean term and average."""
+        plainly = Phase(EVERYTHING, self.epochs, cross_entropy, self.learning_rate)
+        held = Phase(EVERYTHING, self.epochs, NearGlobalMean(self.kappa, self.momentum), self.learning_rate)
+        return Schedule(
+            round=(Exchange("average", (held,)),), opening=Exchange(OPENING, (plainly,), Summary.STATISTICS)
+        )
+
+    def begin(self, key: Key) -> Params:
+        """A seed: everyone starts from the same initial model."""
+        return {"seed": torch.tensor([key.integer()])}
+
+    def join(self, initial: Params) -> Params:
+        """The whole initial model, and no shift yet."""
+        return {**initial, SHIFT: torch.zeros(self.plan.width)}
+
+    def broadcast(self, server: Params) -> Message:
+        """At first the seed; then the global mean; then the averaged model with the global mean.
+
+        The mean never changes, but a client that takes part for the first time in a later round needs it.
+        """
+        if "mean" not in server:
+            return Message(Kind.SEED, (server["seed"],))
+        model = tuple(server[name] for name in self.shared if name in server)
+        return Message(Kind.PARAMETERS, (*model, server["mean"], torch.zeros(1, dtype=torch.int64)))
+
+    def hear(self, message: Message) -> Params:
+        """The global mean (0 before the opening), and the averaged model once there is one."""
+        if message.kind is Kind.SEED:
+            return {"mean": torch.zeros(self.plan.width)}
+        *model, mean, _ = message.arrays
+        return {**dict(zip(self.shared, model, strict=bool(model))), "mean": mean}
+
+    def open(self, exchange: str, home: Params, heard: Params) -> Work:
+        """The newest model; in a round also the own shift, the global mean and an empty running mean."""
+        params = self.deploy(home, heard)
+        if exchange == OPENING:
+            return Work({name: value for name, value in params.items() if name != SHIFT})
+        return Work(params, {"mean": heard["mean"]}, {"running": torch.zeros(self.plan.width)})
+
+    def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
+        """The opening keeps nothing of its training and sends the mean feature; a round keeps the shift alone."""
+        records = torch.tensor([trained.records])
+        if exchange == OPENING:
+            assert trained.statistics is not None
+            mean = trained.statistics.sums[:, 1:].sum(0) / max(trained.records, 1)
+            return home, Message(Kind.PARAMETERS, (mean.to(torch.float32), records))
+        kept = {SHIFT: trained.params[SHIFT]} if trained.records else home
+        return kept, Message(Kind.PARAMETERS, (*(trained.params[name] for name in self.shared), records))
+
+    def step(self, exchange: str, server: Params, total: Contribution) -> Params:
+        """The mean weighted by records: of the mean features once, of the models afterwards."""
+        *sums, records = total.arrays
+        if records.item() == 0:
+            return server
+        if exchange == OPENING:
+            return {**server, "mean": sums[0] / records}
+        return {**server, **{name: s / records for name, s in zip(self.shared, sums, strict=True)}}
+
+    def deploy(self, home: Params, heard: Params) -> Params:
+        """The averaged model with the own shift."""
+        return {**home, **{name: value for name, value in heard.items() if name != "mean"}}
+
+    def observe(self, server: Params) -> dict[str, float]:
+        """How long the global mean feature is."""
+        return {"global_mean_norm": float(server["mean"].norm())} if "mean" in server else {}
+
+    def advice(self, rounds: int) -> tuple[str, ...]:
+        """Nothing to warn of."""
+        return ()
