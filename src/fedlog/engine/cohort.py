@@ -78,7 +78,7 @@ class Cohort:
                     shared[client.body.name] = self._initial(client, key.child("initial"))
                 initial = shared[client.body.name]
             else:
-                initial = self._initial(client, key.child("initial", client.index))
+                initial = self._initial(client, key.child("initial", client.name))
             self._homes[client.index] = algorithm.join(initial)
 
     def _initial(self, client: Client, key: Key) -> Params:
@@ -161,7 +161,7 @@ class Cohort:
         self, backend: Backend, group: list[Client], round_number: int, exchange: Exchange
     ) -> Iterator[tuple[Client, Work, Trained]]:
         works = [self._algorithm.open(exchange.name, self._homes[c.index], self._heard) for c in group]
-        keys = [self._key.child("client", c.index, "round", round_number, exchange.name) for c in group]
+        keys = [self._key.child("client", c.name, "round", round_number, exchange.name) for c in group]
         tasks = [Task(c, w, exchange.phases, k) for c, w, k in zip(group, works, keys, strict=True)]
         trained = backend.train(tasks) if exchange.phases else [work.params for work in works]
         statistics: list[Statistics | None] = [None] * len(group)
@@ -179,7 +179,7 @@ class Cohort:
         models = {c.index: self._algorithm.deploy(self._homes[c.index], self._heard) for c in group}
         if not closing:
             return models
-        keys = [self._key.child("client", c.index, "closing") for c in group]
+        keys = [self._key.child("client", c.name, "closing") for c in group]
         tasks = [Task(c, Work(models[c.index]), closing, k) for c, k in zip(group, keys, strict=True)]
         return {c.index: params for c, params in zip(group, backend.train(tasks), strict=True)}
 

@@ -156,8 +156,10 @@ class Simulation:
         count = max(1, round(self.course.participation * len(everyone)))
         if count == len(everyone):
             return everyone
+        # By name, so that the order of the clients decides nothing.
+        by_name = sorted(everyone, key=lambda index: self._clients[index].name)
         order = self._key.child("round", round_number, "participants").numpy().permutation(len(everyone))
-        return sorted(everyone[at] for at in order[:count])
+        return sorted(by_name[at] for at in order[:count])
 
     def _open(self) -> None:
         """The first broadcast, and the opening exchange of methods that have one; booked as round 0."""
