@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlog.core.keys import Key
-from fedlog.data.federation import Federation, Records, Shard
+from fedlog.data.federation import Federation, Records, Shard, validated
 from fedlog.data.partition import by_user, hold_out
 from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.errors import InputError
@@ -61,7 +61,7 @@ def read_leaf(folder: Path, *, users: int | None = None, image_size: int = IMAGE
     pools = [_records(table, data, image_size) for table in (train, test)]
     owners = [torch.tensor(table.owner) for table in (train, test)]
     deal = by_user(owners[0], owners[1])
-    return Federation(
+    federation = Federation(
         name="leaf",
         n_class=len(classes),
         input_shape=tuple(pools[0].inputs.shape[1:]),
@@ -74,6 +74,7 @@ def read_leaf(folder: Path, *, users: int | None = None, image_size: int = IMAGE
         transform=IMAGE_TRANSFORM if pools[0].inputs.dtype == torch.uint8 else IDENTITY,
         class_names=tuple(str(label) for label in classes),
     )
+    return validated(federation)
 
 
 def _data_folder(folder: Path) -> Path:

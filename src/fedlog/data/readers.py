@@ -6,6 +6,7 @@ A file that is truncated, too long or malformed stops the reader with an error t
 from __future__ import annotations
 
 import gzip
+import warnings
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,8 +113,10 @@ def _har_column(path: Path, highest: int) -> NDArray[np.int64]:
 
 def _numbers(path: Path, dtype: type[Number], *, rows: int | None, columns: int) -> NDArray[Number]:
     try:
-        values = np.loadtxt(path, dtype=dtype, ndmin=2)
-    except ValueError as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)  # numpy only warns of a file without numbers
+            values = np.loadtxt(path, dtype=dtype, ndmin=2)
+    except (ValueError, UserWarning) as error:
         raise InputError(f"{path}: not a table of numbers: {error}", hint=FETCH_AGAIN) from error
     if values.size == 0 or values.shape[1] != columns or rows not in (None, len(values)):
         expected = f"{'some' if rows is None else rows} rows of {columns} numbers"

@@ -1,0 +1,120 @@
+"""A small folder in LEAF's format, with images or with numbers, as a federation of its users."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedlog.data import DataSpec, load_federation
+from fedlog.data.leaf import read_leaf
+from fedlog.errors import InputError
+
+SIZES = {"0042": 6, "0007": 9, "1234": 5}
+
+
+def write_users(path: Path, user_data: dict[str, dict[str, list]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sizes = [len(data["y"]) for data in user_data.values()]
+    path.write_text(json.dumps({"users": list(user_data), "num_samples": sizes, "user_data": user_data}))
+
+
+def celeba_folder(folder: Path) -> Path:
+    """As LEAF leaves CelebA: two JSON files of users, and their images, one colour each."""
+    images = folder / "data" / "raw" / "img_align_celeba"
+    images.mkdir(parents=True)
+    users: dict[str, dict[str, list]] = {}
+    for number, (user, size) in enumerate(SIZES.items()):
+        names = [f"{user}_{index}.png" for index in range(size)]
+        for index, name in enumerate(names):
+            Image.new("RGB", (20, 24), (number * 50, index, 200)).save(images / name)
+        users[user] = {"x": names, "y": [index % 2 for index in range(size)]}
+    write_users(folder / "data/all_data/all_data_0.json", {user: users[user] for user in ("0042", "0007")})
+    write_users(folder / "data/all_data/all_data_1.json", {"1234": users["1234"]})
+    return folder
+
+
+def test_each_user_is_a_client_with_its_own_images(tmp_path: Path) -> None:
+    federation = load_federation(DataSpec("leaf", data_dir=celeba_folder(tmp_path)))
+    assert [shard.name for shard in federation.shards] == list(SIZES)
+    assert federation.n_class == 2
+    assert federation.input_shape == (3, 84, 84)
+    assert federation.train.inputs.dtype == torch.uint8
+    for number, shard in enumerate(federation.shards):
+        assert len(shard.train) + len(shard.test) == list(SIZES.values())[number]
+        assert len(shard.test) == round(0.2 * list(SIZES.values())[number])
+        seen = set()
+        for records, positions in ((federation.train, shard.train), (federation.test, shard.test)):
+            pixels = records.inputs[positions][:, :, 40, 40]
+            assert set(pixels[:, 0].tolist()) == {number * 50}
+            # The green value is the image's number, and its parity the label.
+            assert torch.equal(pixels[:, 1].long() % 2, records.labels[positions])
+            seen |= set(pixels[:, 1].tolist())
+            assert records.users is not None
+            assert set(records.users[positions].tolist()) == {number}
+        assert seen == set(range(list(SIZES.values())[number]))
+
+
+def test_the_test_split_does_not_depend_on_the_seed(tmp_path: Path) -> None:
+    folder = celeba_folder(tmp_path)
+    first, second = (load_federation(DataSpec("leaf", data_dir=folder, seed=seed)) for seed in (0, 1))
+    assert torch.equal(first.test.inputs, second.test.inputs)
+
+
+def test_the_first_users_only(tmp_path: Path) -> None:
+    federation = read_leaf(celeba_folder(tmp_path), users=2, image_size=8)
+    assert [shard.name for shard in federation.shards] == ["0042", "0007"]
+    assert federation.input_shape == (3, 8, 8)
+    with pytest.raises(InputError, match="asked for 4 users; found: 3"):
+        read_leaf(tmp_path, users=4, image_size=8)
+
+
+def test_validation_is_held_out_of_each_user(tmp_path: Path) -> None:
+    federation = load_federation(DataSpec("leaf", data_dir=celeba_folder(tmp_path), validation_fraction=0.3))
+    assert all(len(shard.validation) for shard in federation.shards)
+
+
+def test_leafs_own_split_of_numbers_is_kept(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for part, size in (("train", 4), ("test", 2)):
+        users = {name: {"x": rng.normal(size=(size, 5)).tolist(), "y": [0, 1] * (size // 2)} for name in ("a", "b")}
+        write_users(tmp_path / part / f"{part}.json", users)
+    federation = read_leaf(tmp_path)
+    assert federation.input_shape == (5,)
+    assert federation.train.inputs.dtype == torch.float32
+    assert [len(shard.train) for shard in federation.shards] == [4, 4]
+    assert [len(shard.test) for shard in federation.shards] == [2, 2]
+
+
+def test_an_empty_folder_says_what_is_expected(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no LEAF data") as failure:
+        load_federation(DataSpec("leaf", data_dir=tmp_path))
+    assert "preprocess.sh" in str(failure.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("user_data", "says"),
+    [
+        ({"a": {"x": [[1.0]], "y": [0]}}, "user a needs at least 2 records"),
+        ({"a": {"x": [[1.0], [2.0, 3.0]] * 3, "y": [0, 1] * 3}}, "numbers of one shape"),
+        ({"a": {"x": [[1.0], [2.0, 3.0]], "y": [0, 1]}}, "inputs must have shape"),
+        ({"a": {"x": [[1.0], [2.0]], "y": [0, 5]}}, "labels must be 0, 1, 2"),
+        ({"a": {"x": [[1.0], [2.0]], "y": [0]}}, "found 2 inputs and 1 labels"),
+        ({"a": {"x": ["missing.jpg", "../other.jpg"], "y": [0, 1]}}, "missing image"),
+    ],
+)
+def test_what_does_not_fit_is_named(tmp_path: Path, user_data: dict, says: str) -> None:
+    write_users(tmp_path / "all_data" / "a.json", user_data)
+    with pytest.raises(InputError, match=says):
+        read_leaf(tmp_path)
+
+
+def test_a_file_that_is_not_leafs_is_named(tmp_path: Path) -> None:
+    (tmp_path / "all_data").mkdir()
+    (tmp_path / "all_data" / "a.json").write_text('{"users": ["a"]}')
+    with pytest.raises(InputError, match=r"a\.json: not a LEAF file"):
+        read_leaf(tmp_path)
