@@ -1,0 +1,1 @@
+"""Timings, each with a committed record and the command that made it."""

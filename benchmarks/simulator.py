@@ -1,0 +1,161 @@
+"""The block backend against our loop and against plain PyTorch, interleaved in one run, with ratios and their spread.
+
+python -m benchmarks.simulator [--workload mnist|cifar10] [--repeats 5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from benchmarks.plain import PlainLoop, PlainProcesses
+from benchmarks.workloads import Workload, workload
+from fedlog.algorithms.registry import build
+from fedlog.engine.backends import Choice, Engine
+from fedlog.engine.clients import model_plan
+from fedlog.engine.local_sgd import Settings
+from fedlog.engine.simulator import Course, RoundRecord, Simulation
+from fedlog.experiments.run import made_with
+from fedlog.models.body import adopt
+
+RECORDS = Path(__file__).parent / "records"
+
+
+class Variant(Protocol):
+    """Something that can run one more round."""
+
+    def round(self) -> tuple[float, float]:
+        """Seconds and mean accuracy."""
+
+    def stop(self) -> None:
+        """End whatever it started."""
+
+
+class Ours:
+    """A simulation of ours, round by round."""
+
+    def __init__(self, work: Workload, method: str, choice: Choice, jobs: int) -> None:
+        body = adopt("cnn", work.make_body, work.federation.input_shape)
+        bodies = [body] * len(work.federation.shards)
+        plan = model_plan(work.federation, bodies)
+        algorithm = build(method, plan, {"epochs": work.epochs, "learning_rate": work.learning_rate})
+        engine = Engine(Settings(work.batch_size), choice)
+        self._simulation = Simulation(algorithm, work.federation, bodies, plan, engine, Course(10**6, jobs=jobs))
+        self._rounds: Iterator[RoundRecord] = self._simulation.rounds()
+
+    def round(self) -> tuple[float, float]:
+        """Seconds and mean accuracy of one round, as the caller waits for it."""
+        start = time.perf_counter()
+        record = next(self._rounds)
+        return time.perf_counter() - start, record.accuracy_mean_over_clients
+
+    def stop(self) -> None:
+        """End the workers."""
+        self._simulation.stop()
+
+
+def variants(work: Workload) -> dict[str, Variant]:
+    """What is compared; the plain loop once for each sensible number of threads."""
+    cores = os.cpu_count() or 1
+    made: dict[str, Variant] = {
+        f"block, {cores} processes": Ours(work, "fedlog", Choice.BLOCK, cores),
+        f"loop, {cores} processes": Ours(work, "fedlog", Choice.LOOP, cores),
+    }
+    made |= {f"plain loop, {threads} threads": PlainLoop(work, threads) for threads in sorted({1, cores})}
+    made[f"plain loop, {cores} processes"] = PlainProcesses(work, cores)
+    return made
+
+
+def measure(work: Workload, repeats: int) -> dict[str, Any]:
+    """Seconds a round of every variant, taken in turns; ratios are formed within each turn."""
+    torch.set_num_threads(1)
+    made = variants(work)
+    seconds: dict[str, list[float]] = {name: [] for name in made}
+    accuracy: dict[str, list[float]] = {name: [] for name in made}
+    for turn in range(repeats + 1):
+        for name, variant in made.items():
+            took, reached = variant.round()
+            accuracy[name].append(reached)
+            if turn:  # the first round warms up
+                seconds[name].append(took)
+    for variant in made.values():
+        variant.stop()
+    block = next(name for name in made if name.startswith("block"))
+    images = len(work.federation.train) * work.epochs
+    return {
+        "workload": work.name,
+        "real_images": work.real,
+        "seconds": seconds,
+        "accuracy_by_round": accuracy,
+        "ratio_to_block": {
+            name: _spread([a / b for a, b in zip(s, seconds[block], strict=True)]) for name, s in seconds.items()
+        },
+        "training_images_per_second": images / statistics.median(seconds[block]),
+        "matmul_gflops_per_core": matmul_gflops(),
+        "block_gflops_in_all": arithmetic_gflop(work) / statistics.median(seconds[block]),
+    }
+
+
+def matmul_gflops() -> float:
+    """The speed of a 2048-wide float32 product on one core."""
+    a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
+    a @ b
+    best = min(_timed(a, b) for _ in range(5))
+    return 2 * 2048**3 / best / 1e9
+
+
+def _timed(a: torch.Tensor, b: torch.Tensor) -> float:
+    start = time.perf_counter()
+    a @ b
+    return time.perf_counter() - start
+
+
+def arithmetic_gflop(work: Workload) -> float:
+    """The multiplications and additions of one round's products: forward 1, backward 2 (1 in the first layer)."""
+    layers = (
+        ((10 * 24 * 24, 25), (20 * 8 * 8, 250), (50, 320), (10, 50))
+        if work.name == "mnist"
+        else ((6 * 28 * 28, 75), (16 * 10 * 10, 150), (120, 400), (100, 120), (10, 100))
+    )
+    forward = [2 * outputs * inputs for outputs, inputs in layers]
+    training = 3 * sum(forward) - forward[0]
+    looks = sum(len(s.train) + len(s.test) for s in work.federation.shards)
+    return (work.epochs * len(work.federation.train) * training + looks * sum(forward)) / 1e9
+
+
+def _spread(ratios: list[float]) -> dict[str, float]:
+    return {"median": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
+
+
+def main(out: Path = RECORDS, names: tuple[str, ...] = ("mnist", "cifar10"), repeats: int = 5) -> None:
+    """Measure, print and write `simulator-<workload>.json`."""
+    for name in names:
+        found = measure(workload(name), repeats)
+        found["made_with"] = made_with()
+        found["command"] = f"python -m benchmarks.simulator --workload {name} --repeats {repeats}"
+        out.mkdir(exist_ok=True)
+        (out / f"simulator-{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+        print(f"{name}: {found['training_images_per_second']:.0f} training images a second, ", end="")
+        share = found["block_gflops_in_all"] / found["matmul_gflops_per_core"] / (os.cpu_count() or 1)
+        print(f"{100 * share:.0f} % of the machine's matrix-product speed")
+        for variant, ratio in found["ratio_to_block"].items():
+            took = statistics.median(found["seconds"][variant])
+            spread = f"{ratio['median']:5.2f} x block ({ratio['lowest']:.2f} to {ratio['highest']:.2f})"
+            reached = 100 * found["accuracy_by_round"][variant][-1]
+            print(f"  {variant:28s} {took:7.2f} s  {spread}  accuracy {reached:.1f} %")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workload", choices=["mnist", "cifar10"], action="append")
+    parser.add_argument("--repeats", type=int, default=5)
+    args = parser.parse_args()
+    main(names=tuple(args.workload or ("mnist", "cifar10")), repeats=args.repeats)

@@ -1,0 +1,99 @@
+"""The two workloads of the benchmarks, on real images where the data folder has them and on made-up ones elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedlog.algorithms.fedlog import random_head
+from fedlog.core.keys import Key
+from fedlog.data.catalog import DataSpec, load_federation
+from fedlog.data.federation import Federation, Records, Shard
+from fedlog.data.transforms import Transform
+from fedlog.errors import InputError
+from fedlog.models.cnn import cifar_cnn, mnist_cnn
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """One of the paper's settings."""
+
+    name: str
+    federation: Federation
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    width: int
+    real: bool
+
+    def make_body(self) -> nn.Module:
+        """A fresh body as a plain module."""
+        return mnist_cnn() if self.name == "mnist" else cifar_cnn()
+
+    def first_head(self) -> Tensor:
+        """The random first head that every variant starts from."""
+        return random_head(self.federation.n_class, self.width, 5.0, 0)
+
+
+def workload(name: str, clients: int | None = None) -> Workload:
+    """`mnist`: 50 clients x 60 images, batch 10, 5 epochs. `cifar10`: 100 x 500, batch 50, 1 epoch, crop and flip."""
+    federation, real = _federation(name, clients)
+    if name == "mnist":
+        return Workload(name, federation, 5, 10, 0.001, 50, real)
+    return Workload(name, federation, 1, 50, 0.0005, 100, real)
+
+
+def repeated(base: Workload, clients: int, train: int, test: int) -> Workload:
+    """The workload with so many clients, whose shards repeat the pool's images."""
+    key = Key(0).child("repeated")
+    pools = base.federation
+    shards = []
+    for at in range(clients):
+        generator = key.child(at).torch()
+        own = torch.randint(0, len(pools.train), (train,), generator=generator)
+        judged = torch.randint(0, len(pools.test), (test,), generator=generator)
+        shards.append(Shard(f"{at:05d}", own, judged, torch.zeros(0, dtype=torch.int64)))
+    federation = Federation(
+        pools.name,
+        pools.n_class,
+        pools.input_shape,
+        pools.train,
+        pools.test,
+        tuple(shards),
+        pools.transform,
+        pools.class_names,
+    )
+    return Workload(base.name, federation, base.epochs, base.batch_size, base.learning_rate, base.width, base.real)
+
+
+def _federation(name: str, clients: int | None) -> tuple[Federation, bool]:
+    try:
+        return load_federation(DataSpec(name, clients=clients)), True
+    except InputError:
+        return _made_up(name, clients), False
+
+
+def _made_up(name: str, clients: int | None) -> Federation:
+    """Noise around one pattern per class: the same shapes and counts as the real set, and learnable."""
+    shape, train, test, clients, transform = (
+        ((1, 28, 28), 3000, 10000, clients or 50, Transform((0.1307,), (0.3081,)))
+        if name == "mnist"
+        else ((3, 32, 32), 50000, 10000, clients or 100, Transform((0.5,) * 3, (0.25,) * 3, crop_padding=4, flip=True))
+    )
+    generator = Key(0).child("made up", name).torch()
+    patterns = torch.randint(0, 256, (10, *shape), generator=generator)
+
+    def records(count: int) -> Records:
+        labels = torch.arange(count) % 10
+        noise = torch.randint(-128, 128, (count, *shape), generator=generator)
+        return Records((patterns[labels] + noise).clamp(0, 255).to(torch.uint8), labels)
+
+    pools = records(train), records(test)
+    parts = [torch.arange(len(pool)).chunk(clients) for pool in pools]
+    shards = tuple(
+        Shard(f"{at:03d}", parts[0][at], parts[1][at], torch.zeros(0, dtype=torch.int64)) for at in range(clients)
+    )
+    names = tuple(str(label) for label in range(10))
+    return Federation(f"made-up {name}", 10, shape, *pools, shards, transform, names)
