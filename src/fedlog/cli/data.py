@@ -24,6 +24,8 @@ OTHERS = (
     ("leaf", "A LEAF folder (CelebA and others)", "your own, by --data-dir"),
 )
 
+DIGITS_TERMS = "UCI optical recognition of handwritten digits, CC BY 4.0"
+
 
 def add_parser(subparsers: Subparsers) -> None:
     """Nothing; `data` and its verbs are then among the commands, each with its handler."""
@@ -57,7 +59,7 @@ def list_command(args: argparse.Namespace) -> int:
     rows += [{"name": s.name, "title": s.title, "state": _presence(s, folder)} for s in SOURCES.values()]
     for row in rows:
         source = SOURCES.get(row["name"])
-        row["terms"] = "BSD-3-Clause (scikit-learn)" if row["name"] == "digits" else source.terms if source else ""
+        row["terms"] = DIGITS_TERMS if row["name"] == "digits" else source.terms if source else ""
         row["citation"] = source.citation if source else ""
         row["homepage"] = source.homepage if source else ""
     if args.json:
