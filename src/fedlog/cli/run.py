@@ -58,6 +58,7 @@ def add_parser(subparsers: Subparsers) -> None:
     run.add_argument("--device", help="cpu (default), cuda, ...")
     run.add_argument("--backend", choices=["auto", "block", "vmap", "loop"])
     run.add_argument("--jobs", type=int, metavar="N", help="worker processes, one thread each (default: all cores)")
+    run.add_argument("--threads", type=int, metavar="N", help="PyTorch threads in each process (default: 1)")
     run.add_argument("--dry-run", action="store_true", help="say what would be sent, the memory and the time, and stop")
     run.add_argument("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
     run.add_argument("--quiet", action="store_true", help="no progress")
@@ -87,7 +88,7 @@ def run_command(args: argparse.Namespace) -> int:
 def _what_and_where(args: argparse.Namespace) -> tuple[RunSpec, Path]:
     given = _given(args)
     if args.resume is not None:
-        started_with = {name for name in given if name not in ("jobs", "data_dir", "device", "backend")}
+        started_with = {name for name in given if name not in ("jobs", "threads", "data_dir", "device", "backend")}
         if started_with or args.config or args.out:
             raise InputError(
                 f"--resume takes the settings from the folder: {', '.join(sorted(started_with)) or 'more'} given",

@@ -94,9 +94,11 @@ class Alone:
 
 
 class Workers:
-    """A crew of forked processes with one thread each. The clients are dealt out by size, largest first."""
+    """A crew of forked processes, each with few threads. The clients are dealt out by size, largest first."""
 
-    def __init__(self, make: Callable[[list[Client]], Cohort], clients: Sequence[Client], processes: int) -> None:
+    def __init__(
+        self, make: Callable[[list[Client]], Cohort], clients: Sequence[Client], processes: int, threads: int
+    ) -> None:
         self._clients = clients
         shares = deal(clients, processes)
         self._worker_of = {client.index: number for number, share in enumerate(shares) for client in share}
@@ -105,7 +107,9 @@ class Workers:
         self._processes: list[BaseProcess] = []
         for share in shares:
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, [*self._pipes, ours], make, share), daemon=True)
+            process = context.Process(
+                target=_serve, args=(theirs, [*self._pipes, ours], make, share, threads), daemon=True
+            )
             process.start()
             theirs.close()
             self._pipes.append(ours)
@@ -208,14 +212,18 @@ def _client(row: tuple[int, Any]) -> int:
 
 
 def _serve(
-    pipe: Connection, others: list[Connection], make: Callable[[list[Client]], Cohort], share: list[Client]
+    pipe: Connection,
+    others: list[Connection],
+    make: Callable[[list[Client]], Cohort],
+    share: list[Client],
+    threads: int,
 ) -> None:
     """A worker's life: answer calls until the other end is closed."""
     # Ctrl-C reaches the whole group; the parent decides. Inherited ends are closed, so that a dead parent is noticed.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for other in others:
         other.close()
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     cohort: Cohort | None = None
     while True:
         try:

@@ -39,14 +39,15 @@ class Course:
     stop_at_accuracy: float | None = None  # for measurements of cost to a threshold only
     codec: str = "f32"
     jobs: int = 1
+    threads: int = 1  # of PyTorch, in each worker process
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
             raise InputError(f"a run needs at least one round: {self.rounds}")
         if not 0 < self.participation <= 1:
             raise InputError(f"participation must be above 0 and at most 1: {self.participation}")
-        if self.jobs < 1:
-            raise InputError(f"the number of worker processes must be at least 1: {self.jobs}")
+        if self.jobs < 1 or self.threads < 1:
+            raise InputError(f"processes and threads must be at least 1: {self.jobs} and {self.threads}")
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class Simulation:
 
         if self.course.jobs == 1 or len(self._clients) == 1:
             return Alone(make(self._clients), self._clients)
-        return Workers(make, self._clients, self.course.jobs)
+        return Workers(make, self._clients, self.course.jobs, self.course.threads)
 
     def rounds(self) -> Iterator[RoundRecord]:
         """The records of the remaining rounds, as they are finished."""

@@ -29,7 +29,7 @@ from fedlog.models.body import Body
 from fedlog.models.catalog import body
 
 # How a run is computed, where its data lie: nothing of this changes what is computed beyond the last bits.
-_NOT_IN_DIGEST = ("backend", "jobs", "device", "data_dir")
+_NOT_IN_DIGEST = ("backend", "jobs", "threads", "device", "data_dir")
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class RunSpec:
     options: Mapping[str, Any] = field(default_factory=dict)  # the method's own
     backend: str = "auto"
     jobs: int = 1
+    threads: int = 1  # of PyTorch, in each process: the kernels are too small to split
     device: str = "cpu"
     data_dir: str | None = None
 
@@ -113,6 +114,7 @@ def prepare(spec: RunSpec) -> Simulation:
     assert spec.rounds is not None
     assert spec.batch_size is not None
     _check_device(spec.device)
+    torch.set_num_threads(spec.threads)
     if spec.batch_size < 1:
         raise InputError(f"a batch needs at least one record: {spec.batch_size}")
     course = Course(
@@ -124,6 +126,7 @@ def prepare(spec: RunSpec) -> Simulation:
         stop_at_accuracy=spec.stop_at_accuracy,
         codec=spec.codec,
         jobs=spec.jobs,
+        threads=spec.threads,
     )
     engine = Engine(Settings(spec.batch_size, spec.device), _chosen(Choice, "backend", spec.backend))
     federation = load_federation(spec.data_spec)
