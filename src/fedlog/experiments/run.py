@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
@@ -25,6 +26,13 @@ from fedlog.experiments.spec import RunSpec, as_plain, from_plain, prepare, reso
 from fedlog.wire.ledger import Direction
 
 CONFIG, RECORDS, SUMMARY = "config.json", "records.jsonl", "summary.json"
+
+
+class Keep(Enum):
+    """What a finished run leaves beside its configuration and summary."""
+
+    MODELS = "records and models"
+    RECORDS = "records only"
 
 
 class Listener(Protocol):
@@ -47,7 +55,7 @@ class Silent:
         """Say nothing."""
 
 
-def execute(spec: RunSpec, folder: Path, listener: Listener | None = None) -> Summary:
+def execute(spec: RunSpec, folder: Path, listener: Listener | None = None, keep: Keep = Keep.MODELS) -> Summary:
     """Run the specification in the folder, going on from its checkpoint if it has one; the summary is also written."""
     listener = listener or Silent()
     spec = resolve(spec)
@@ -60,7 +68,7 @@ def execute(spec: RunSpec, folder: Path, listener: Listener | None = None) -> Su
         listener.begun(spec, simulation, done)
         for record in _rounds(simulation, folder):
             listener.finished_round(record)
-        return _finish(spec, simulation, folder)
+        return _finish(spec, simulation, folder, keep)
     finally:
         simulation.stop()
 
@@ -125,13 +133,18 @@ def _rounds(simulation: Simulation, folder: Path) -> Iterator[RoundRecord]:
         yield record
 
 
-def _finish(spec: RunSpec, simulation: Simulation, folder: Path) -> Summary:
-    """The models and the summary, written; the checkpoint is of no more use."""
-    closed = simulation.close()
+def _save_models(simulation: Simulation, folder: Path) -> None:
     models = folder / "models"
     models.mkdir(exist_ok=True)
     simulation.save_models(models)
     save_file({n: v.contiguous().clone() for n, v in simulation.server.state.items()}, folder / "server.safetensors")
+
+
+def _finish(spec: RunSpec, simulation: Simulation, folder: Path, keep: Keep) -> Summary:
+    """The models and the summary, written; the checkpoint is of no more use."""
+    closed = simulation.close()
+    if keep is Keep.MODELS:
+        _save_models(simulation, folder)
     lines = records.read(folder / RECORDS)
     best = max(lines, key=lambda record: record.accuracy_mean_over_clients)
     ledger = simulation.server.ledger
@@ -152,7 +165,8 @@ def _finish(spec: RunSpec, simulation: Simulation, folder: Path) -> Summary:
         run_dir=str(folder),
         made_with=made_with(),
     )
-    records.write_json(folder / SUMMARY, asdict(summary))
+    # The path is put in when the summary is read: a folder may be moved, or committed from someone's machine.
+    records.write_json(folder / SUMMARY, {**asdict(summary), "run_dir": "."})
     shutil.rmtree(folder / "checkpoint", ignore_errors=True)
     return summary
 
