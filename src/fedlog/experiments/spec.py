@@ -185,11 +185,15 @@ def from_toml(path: Path) -> RunSpec:
 
 
 def _check_type(where: str, name: str, value: Any, hint: Any) -> None:
+    if name == "body":
+        for each in value:
+            _check_type(where, "each body", each, str)
+        return
     wanted = getattr(hint, "__args__", (hint,))
+    if value is None and type(None) in wanted:
+        return
     for kind in (int, float, str):
         if kind in wanted and (isinstance(value, bool) or not isinstance(value, _accepted(kind))):
-            if value is None and type(None) in wanted:
-                return
             raise InputError(f"{where}: {name} must be of type {kind.__name__}: {value!r}")
 
 
