@@ -94,16 +94,20 @@ def epsilon_of(mu: float, delta: float, closeness: float = 0.0) -> float:
     analysis; it costs (1 + exp(epsilon)) * closeness of delta.
     """
     epsilon = _plain_epsilon(mu, delta)
-    while closeness > 0:
-        left = delta - (1 + math.exp(min(epsilon, 700.0))) * closeness
-        if left <= 0:
+    if closeness == 0 or epsilon == math.inf:
+        return epsilon
+    for _ in range(200):
+        if epsilon > 700:
             return math.inf
-        # Each pass raises epsilon towards the smallest fixed point; the slack keeps the last pass on the private side.
-        following = _plain_epsilon(mu, left)
-        if following <= epsilon * (1 + _PRIVATE_SIDE):
-            return epsilon * (1 + _PRIVATE_SIDE)
-        epsilon = following
-    return epsilon
+        excess = delta_of(epsilon, mu) + (1 + math.exp(epsilon)) * closeness - delta
+        if excess <= 0:
+            return epsilon
+        # Convex in exp(epsilon), so Newton's steps from the left never pass the smallest root; the slack ends them.
+        slope = closeness - math.exp(float(log_ndtr(-epsilon / mu - mu / 2)))
+        if slope >= 0:
+            return math.inf
+        epsilon = (epsilon + math.log1p(-excess / slope * math.exp(-epsilon))) * (1 + _PRIVATE_SIDE)
+    return math.inf
 
 
 def _plain_epsilon(mu: float, delta: float) -> float:

@@ -28,15 +28,16 @@ Source = Callable[[int], bytes]
 Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 
-STEPS_PER_STD = 2**20
+STEPS_PER_STD = 2**24
 """The grid is at least this much finer than the noise: see `rounding_divergence` for what that buys."""
 
-# With 2^24 steps, squares of 90 standard deviations still fit 64 bits; the discrete Laplace goes there with e^-90.
-_MAX_STEPS = 2**24
+_MAX_STEPS = 2**25
+# Squares up to here fit 64 bits. A candidate farther out, at least 64 standard deviations, is accepted with e^-2048.
+_MAX_DISTANCE = 2**31
 
 
 def grid_for(std: float) -> float:
-    """The power of two that is between 2^-21 and 2^-20 of `std`; 1 is a multiple of it unless the noise is vast."""
+    """The power of two that is between 2^-25 and 2^-24 of `std`; 1 is a multiple of it unless the noise is vast."""
     if not (math.isfinite(std) and std > 0):
         raise InputError(f"the standard deviation must be a finite number above 0: {std!r}")
     return math.ldexp(1.0, math.frexp(std)[1] - 1) / STEPS_PER_STD
@@ -86,7 +87,7 @@ def discrete_gaussian(count: int, steps: int, source: Source = os.urandom) -> In
     while missing > 0:
         candidates = _discrete_laplace(2 * missing + 16, steps, source)
         # Any Laplace scale t gives the right distribution; t = steps makes the exponent (|Y| - s)^2 / (2 s^2).
-        numerator = (np.abs(candidates) - steps) ** 2
+        numerator = np.minimum(np.abs(np.abs(candidates) - steps), _MAX_DISTANCE) ** 2
         accepted = candidates[_bernoulli_exp(numerator, np.full_like(numerator, 2 * steps * steps), source)]
         kept.append(accepted[:missing])
         missing -= len(kept[-1])

@@ -1,0 +1,231 @@
+"""Where noise is added, how much, and what may be concluded from noisy statistics: pure functions and values.
+
+All private statistics live on a grid of step `grid`, a power of two: records (or whole messages) are clipped and
+rounded *towards zero* to the grid before they are summed, so rounding shortens vectors and adds no sensitivity. The
+values stay float64, which holds whole multiples of the grid exactly up to 2^53 steps, so every sum is exact.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedlog.core.clip import Clip, clip_message
+from fedlog.core.keys import Key
+from fedlog.core.stats import Statistics
+from fedlog.errors import InputError
+from fedlog.privacy.accounting import Entropy, Noise, Release
+from fedlog.privacy.calibration import paper_sigma, sigma_of
+from fedlog.privacy.discrete import (
+    STEPS_PER_STD,
+    Source,
+    discrete_gaussian,
+    grid_for,
+    rounding_divergence,
+    share_divergence,
+    steps_of,
+)
+from fedlog.privacy.guarantee import Budget, Trust, Unit
+
+
+class Calibration(StrEnum):
+    """How sigma follows from a budget."""
+
+    EXACT = "exact"
+    PAPER = "paper"
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """Who adds how much noise, and to what it amounts on the object that the guarantee is about."""
+
+    unit: Unit
+    trust: Trust
+    sigma: float
+    """Per-coordinate std of the noise the guarantee rests on: on the sum, or on each message in local mode."""
+    sensitivity: float
+    honest_survivors: int = 1
+    """H, for distributed noise: a round with fewer honest survivors must fail before anything is unmasked."""
+
+    def __post_init__(self) -> None:
+        if not (self.sigma > 0 and self.sensitivity > 0 and math.isfinite(self.sigma * self.sensitivity)):
+            raise InputError(f"sigma and sensitivity must be finite and above 0: {self.sigma!r}, {self.sensitivity!r}")
+        if self.honest_survivors < 1 or (self.honest_survivors > 1 and self.trust is not Trust.DISTRIBUTED):
+            raise InputError(
+                f"only distributed noise is divided among honest survivors: {self.honest_survivors} under {self.trust}"
+            )
+
+    @property
+    def client_std(self) -> float:
+        """The std of what one client adds to its message before sending it."""
+        if self.trust is Trust.CENTRAL:
+            return 0.0
+        return self.sigma / math.sqrt(self.honest_survivors)
+
+    @property
+    def server_std(self) -> float:
+        """The std of what the server adds to the sum of messages."""
+        return self.sigma if self.trust is Trust.CENTRAL else 0.0
+
+    def std_of_sum(self, clients: int) -> float:
+        """The std of all noise in the sum of this many clients' messages: what accuracy depends on."""
+        return math.hypot(self.server_std, math.sqrt(clients) * self.client_std)
+
+    @property
+    def grid(self) -> float:
+        """The grid on which every party of this mechanism works."""
+        return grid_for(max(self.client_std, self.server_std))
+
+    def release(self, *, round: int, exchange: str, coordinates: int, sampler: Sampler) -> Release:  # noqa: A002
+        """The event to record before this round's noisy object leaves."""
+        return Release(
+            round=round,
+            exchange=exchange,
+            unit=self.unit,
+            trust=self.trust,
+            noise=sampler.kind,
+            entropy=sampler.entropy,
+            sigma=self.sigma,
+            sensitivity=self.sensitivity,
+            coordinates=coordinates,
+            grid=sampler.grid,
+            shares=self.honest_survivors,
+        )
+
+
+class Sampler(Protocol):
+    """A way to draw noise, and what may be said of it."""
+
+    @property
+    def kind(self) -> Noise: ...
+
+    @property
+    def entropy(self) -> Entropy: ...
+
+    @property
+    def grid(self) -> float | None: ...
+
+    def draw(self, shape: torch.Size, std: float) -> Tensor:
+        """float64 noise of that shape, at least `std` wide."""
+
+
+@dataclass(frozen=True)
+class FloatSampler:
+    """Fast Gaussian noise from a key, the same in every run: for simulation only, it hides nothing."""
+
+    key: Key
+    kind: Noise = field(default=Noise.FLOAT, init=False)
+    entropy: Entropy = field(default=Entropy.SEED, init=False)
+    grid: None = field(default=None, init=False)
+
+    def draw(self, shape: torch.Size, std: float) -> Tensor:
+        """float64 noise of that shape; the same for every call, so each message needs its own key."""
+        return std * torch.randn(shape, generator=self.key.torch(), dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class DiscreteSampler:
+    """Exact discrete Gaussian noise on a grid, from the system's cryptographic source."""
+
+    grid: float
+    source: Source = os.urandom
+    kind: Noise = field(default=Noise.DISCRETE, init=False)
+
+    @property
+    def entropy(self) -> Entropy:
+        """Any source but the system's counts as a seed."""
+        return Entropy.SYSTEM if self.source is os.urandom else Entropy.SEED
+
+    def draw(self, shape: torch.Size, std: float) -> Tensor:
+        """float64 noise of that shape, whole multiples of the grid."""
+        steps = discrete_gaussian(shape.numel(), steps_of(std, self.grid), self.source)
+        return torch.from_numpy(steps).to(torch.float64).reshape(shape) * self.grid
+
+
+def sensitivity_to_record(clip: Clip, width: int) -> float:
+    """How far one record can move the sum of statistics: the norm of its own, if the body never saw it."""
+    return clip.sensitivity(width)
+
+
+def sensitivity_to_client(norm: float, trust: Trust) -> float:
+    """How far one client can move what is released, its whole message clipped to L2 norm `norm`.
+
+    The sum loses or gains one message; in local mode the message of one data set takes the place of another's.
+    """
+    return 2 * norm if trust is Trust.LOCAL else norm
+
+
+def planned_closeness(releases: int, coordinates: int, honest_survivors: int = 1) -> float:
+    """The distance that the grid of the discrete sampler will cost a plan; see `accounting.closeness`."""
+    shares = releases * coordinates * math.expm1(share_divergence(float(STEPS_PER_STD), honest_survivors))
+    return shares + math.sqrt(releases * coordinates * rounding_divergence(STEPS_PER_STD) / 2)
+
+
+def plan(
+    budget: Budget,
+    *,
+    releases: int,
+    sensitivity: float,
+    coordinates: int,
+    unit: Unit,
+    trust: Trust,
+    calibration: Calibration = Calibration.EXACT,
+    honest_survivors: int = 1,
+) -> Mechanism:
+    """The mechanism with the least noise that keeps `releases` releases within the budget.
+
+    Mode `paper` and calibration `paper` use Theorem 4's formula; the former promises nothing, the latter is checked
+    against the exact loss when the run starts releasing, and adds too much noise at every usual budget.
+    """
+    if unit is Unit.PAPER or calibration is Calibration.PAPER:
+        sigma = paper_sigma(budget, releases, sensitivity)
+    else:
+        sigma = sigma_of(budget, releases, sensitivity, planned_closeness(releases, coordinates, honest_survivors))
+    return Mechanism(unit, trust, sigma, sensitivity, honest_survivors)
+
+
+def record_statistics(features: Tensor, labels: Tensor, n_class: int, clip: Clip, grid: float) -> Statistics:
+    """The statistics of records, each clipped and rounded towards zero to the grid before they are summed.
+
+    `features` (n, m - 1) without the constant. Features that are not finite count as 0: an error that depends on a
+    record would be a release of its own.
+    """
+    if grid > 1:
+        raise InputError(f"the grid must not be coarser than the constant feature 1: {grid:g}")
+    clipped = clip(torch.nan_to_num(features.detach().to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0))
+    return Statistics.of(towards_zero(clipped, grid), labels, n_class)
+
+
+def client_message(sums: Tensor, norm: float, grid: float) -> Tensor:
+    """A client's whole message, clipped to L2 norm `norm` and rounded towards zero to the grid."""
+    finite = torch.nan_to_num(sums.detach().to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    return towards_zero(clip_message(finite, norm), grid)
+
+
+def towards_zero(values: Tensor, grid: float) -> Tensor:
+    """The values as multiples of the grid, none farther from zero than before."""
+    return torch.trunc(values / grid) * grid
+
+
+def with_noise(sums: Tensor, std: float, sampler: Sampler) -> Tensor:
+    """The sums with fresh noise of that std in every entry, classes without records included."""
+    return sums.to(torch.float64) + sampler.draw(sums.shape, std)
+
+
+def count_is_usable(noisy: Statistics, std: float) -> bool:
+    """Whether the noisy counts add up to at least twice their own noise; if not, keep the old head.
+
+    n is the sum of the noisy first column, whose noise has std `std * sqrt(n_class)`. The release counts either way.
+    """
+    return noisy.total >= 2 * std * math.sqrt(noisy.n_class)
+
+
+def count_for_mean(std: float) -> float:
+    """The noisy count above which a class has a usable mean, for `Statistics.means`: 3 std of its noise."""
+    return 3 * std

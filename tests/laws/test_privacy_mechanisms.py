@@ -1,0 +1,188 @@
+"""Laws of the mechanisms: stated sensitivities hold on the grid, noise is where and what it says, counts are usable."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedlog.core.clip import Clamp, Clip, L2Clip
+from fedlog.core.keys import Key
+from fedlog.core.stats import Statistics
+from fedlog.errors import InputError
+from fedlog.privacy.accounting import Entropy, Noise, allow, closeness, spent
+from fedlog.privacy.guarantee import Budget, Trust, Unit
+from fedlog.privacy.mechanisms import (
+    Calibration,
+    DiscreteSampler,
+    FloatSampler,
+    Mechanism,
+    client_message,
+    count_for_mean,
+    count_is_usable,
+    plan,
+    planned_closeness,
+    record_statistics,
+    sensitivity_to_client,
+    sensitivity_to_record,
+    with_noise,
+)
+
+clips = st.one_of(st.floats(0.01, 5.0).map(Clamp), st.floats(0.01, 5.0).map(L2Clip))
+grids = st.integers(-30, -1).map(lambda power: 2.0**power)
+
+
+def records(seed: int, n: int, width: int, scale: float) -> tuple[Tensor, Tensor]:
+    generator = Key(seed).torch()
+    features = scale * torch.randn((n, width - 1), generator=generator)
+    if n and seed % 5 == 0:
+        features[0, 0] = math.nan
+        features[-1] = math.inf
+    return features, torch.randint(0, 4, (n,), generator=generator)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(0, 10**6), st.integers(1, 20), st.integers(2, 9), st.floats(0.01, 100.0), clips, grids)
+def test_one_record_moves_the_statistics_by_at_most_the_stated_sensitivity(
+    seed: int, n: int, width: int, scale: float, clip: Clip, grid: float
+) -> None:
+    features, labels = records(seed, n, width, scale)
+    whole = record_statistics(features, labels, 4, clip, grid).sums
+    for gone in range(n):
+        rest = [row for row in range(n) if row != gone]
+        without = record_statistics(features[rest], labels[rest], 4, clip, grid).sums
+        moved = float(torch.linalg.vector_norm(whole - without))
+        assert 1.0 <= moved <= sensitivity_to_record(clip, width) * (1 + 1e-15)
+    assert torch.equal(whole, torch.round(whole / grid) * grid)
+    assert torch.isfinite(whole).all()
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(0, 10**6), st.floats(1e-3, 1e6), st.floats(0.01, 100.0), grids)
+def test_a_message_is_never_longer_than_its_bound(seed: int, scale: float, norm: float, grid: float) -> None:
+    message = scale * torch.randn((5, 7), generator=Key(seed).torch(), dtype=torch.float64)
+    if seed % 3 == 0:
+        message[2, 2] = math.nan
+    clipped = client_message(message, norm, grid)
+    assert float(torch.linalg.vector_norm(clipped)) <= norm
+    assert torch.equal(clipped, torch.round(clipped / grid) * grid)
+
+
+def test_rounding_to_nearest_would_have_broken_the_bound() -> None:
+    # The bound above is not slack: with ordinary rounding this record exceeds its sensitivity.
+    features, clip = torch.full((1, 8), 0.5), Clamp(0.3)
+    rounded = torch.round(clip(features.double()) * 2) / 2
+    assert float(torch.linalg.vector_norm(rounded)) > math.sqrt(clip.sensitivity(9) ** 2 - 1)
+    kept = record_statistics(features, torch.tensor([0]), 2, clip, 0.5).sums
+    assert float(torch.linalg.vector_norm(kept)) <= clip.sensitivity(9)
+
+
+@pytest.mark.parametrize("trust", list(Trust))
+@pytest.mark.parametrize("clients", [5, 12])
+def test_noise_on_the_sum_is_what_the_mechanism_says(trust: Trust, clients: int) -> None:
+    mechanism = Mechanism(Unit.RECORD, trust, 3.0, 1.0, honest_survivors=5 if trust is Trust.DISTRIBUTED else 1)
+    expected = {
+        Trust.CENTRAL: 3.0,
+        Trust.LOCAL: 3.0 * math.sqrt(clients),
+        Trust.DISTRIBUTED: 3 * math.sqrt(clients / 5),
+    }
+    assert mechanism.std_of_sum(clients) == pytest.approx(expected[trust], rel=1e-12)
+    total = torch.zeros((20, 101), dtype=torch.float64)
+    for client in range(clients):
+        if mechanism.client_std:
+            total = with_noise(total, mechanism.client_std, FloatSampler(Key(1).child(str(trust), client)))
+    if mechanism.server_std:
+        total = with_noise(total, mechanism.server_std, FloatSampler(Key(1).child("server")))
+    assert float(total.std()) == pytest.approx(expected[trust], rel=0.1)
+    # With H survivors the distributed sum carries exactly the noise of the guarantee, and never less.
+    assert mechanism.std_of_sum(max(clients, 5)) >= mechanism.sigma * (1 - 1e-12)
+
+
+def test_the_discrete_sampler_stays_on_the_grid_and_says_where_it_comes_from() -> None:
+    mechanism = Mechanism(Unit.RECORD, Trust.DISTRIBUTED, 31.4, 14.2, honest_survivors=10)
+    sampler = DiscreteSampler(mechanism.grid)
+    noise = sampler.draw(torch.Size((10, 51)), mechanism.client_std)
+    assert noise.shape == (10, 51)
+    assert torch.equal(noise, torch.round(noise / mechanism.grid) * mechanism.grid)
+    assert float(noise.std()) == pytest.approx(mechanism.client_std, rel=0.2)
+    assert sampler.entropy is Entropy.SYSTEM
+    assert DiscreteSampler(mechanism.grid, lambda count: bytes(count)).entropy is Entropy.SEED
+    release = mechanism.release(round=0, exchange="opening", coordinates=510, sampler=sampler)
+    assert release.private
+    assert release.shares == 10
+    simulated = mechanism.release(round=0, exchange="opening", coordinates=510, sampler=FloatSampler(Key(0)))
+    assert (simulated.noise, simulated.entropy, simulated.grid) == (Noise.FLOAT, Entropy.SEED, None)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.floats(0.1, 8.0),
+    st.sampled_from([0.01, 1e-5, 1e-8]),
+    st.integers(1, 50),
+    st.sampled_from([(Trust.CENTRAL, 1), (Trust.LOCAL, 1), (Trust.DISTRIBUTED, 7)]),
+    st.sampled_from(["discrete", "float"]),
+)
+def test_a_plan_is_within_its_budget_to_the_last_release(
+    epsilon: float, delta: float, k: int, trust: tuple[Trust, int], noise: str
+) -> None:
+    budget = Budget(epsilon, delta)
+    mechanism = plan(
+        budget,
+        releases=k,
+        sensitivity=2.0,
+        coordinates=10_100,
+        unit=Unit.RECORD,
+        trust=trust[0],
+        honest_survivors=trust[1],
+    )
+    sampler = DiscreteSampler(mechanism.grid) if noise == "discrete" else FloatSampler(Key(0))
+    release = mechanism.release(round=1, exchange="statistics", coordinates=10_100, sampler=sampler)
+    assert closeness([release] * k) <= planned_closeness(k, 10_100, trust[1])
+    allow([release] * (k - 1), release, budget)
+    assert spent([release] * k, delta).epsilons[-1] == pytest.approx(epsilon, rel=1e-2)
+
+
+def test_the_papers_calibration_is_theorem_4() -> None:
+    budget = Budget(0.5, 0.01)
+    sigma = math.sqrt(8 * 100 * (1 + 50 * 4) * math.log(math.e + 50)) / 0.5
+    for unit, calibration in ((Unit.PAPER, Calibration.EXACT), (Unit.RECORD, Calibration.PAPER)):
+        mechanism = plan(
+            budget,
+            releases=100,
+            sensitivity=Clamp(2.0).sensitivity(51),
+            coordinates=510,
+            unit=unit,
+            trust=Trust.CENTRAL,
+            calibration=calibration,
+        )
+        assert mechanism.sigma == pytest.approx(sigma, rel=1e-12)
+
+
+def test_a_local_message_stands_for_any_other_of_its_client() -> None:
+    assert sensitivity_to_client(3.0, Trust.CENTRAL) == 3.0
+    assert sensitivity_to_client(3.0, Trust.DISTRIBUTED) == 3.0
+    assert sensitivity_to_client(3.0, Trust.LOCAL) == 6.0
+
+
+def test_counts_below_their_own_noise_keep_the_old_head() -> None:
+    sums = torch.zeros((9, 4), dtype=torch.float64)
+    sums[:, 0] = torch.tensor([30.0, 31, 0, 0, 0, 0, 0, 0, 0])
+    # sum 61; the noise of the sum is std * sqrt(9).
+    assert count_is_usable(Statistics(sums), std=61 / 6)
+    assert not count_is_usable(Statistics(sums), std=61 / 6 + 0.01)
+    assert not count_is_usable(Statistics(-sums), std=0.1)
+    _, present = Statistics(sums).means(count_for_mean(10.0))
+    assert present.tolist() == [False, True] + [False] * 7
+
+
+def test_impossible_mechanisms_are_refused() -> None:
+    with pytest.raises(InputError):
+        Mechanism(Unit.RECORD, Trust.CENTRAL, 0.0, 1.0)
+    with pytest.raises(InputError):
+        Mechanism(Unit.RECORD, Trust.LOCAL, 1.0, 1.0, honest_survivors=3)
+    with pytest.raises(InputError):
+        record_statistics(torch.zeros((1, 2)), torch.tensor([0]), 2, Clamp(1.0), grid=2.0)
