@@ -67,7 +67,7 @@ class Averaging:
             return Message(Kind.SEED, (server["seed"],))
         return Message(Kind.PARAMETERS, (*(server[name] for name in self.shared), torch.zeros(1, dtype=torch.int64)))
 
-    def hear(self, message: Message) -> Params:
+    def hear(self, message: Message, known: Params) -> Params:
         """The averaged parameters by name."""
         if message.kind is Kind.SEED:
             return {}

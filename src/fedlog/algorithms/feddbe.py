@@ -84,7 +84,7 @@ class FedDBE:
         model = tuple(server[name] for name in self.shared if name in server)
         return Message(Kind.PARAMETERS, (*model, server["mean"], torch.zeros(1, dtype=torch.int64)))
 
-    def hear(self, message: Message) -> Params:
+    def hear(self, message: Message, known: Params) -> Params:
         """The global mean (0 before the opening), and the averaged model once there is one."""
         if message.kind is Kind.SEED:
             return {"mean": torch.zeros(self.plan.width)}

@@ -93,7 +93,7 @@ class FedLog:
         """The head, or at first the seed."""
         return Message(Kind.HEAD, (server[HEAD],)) if HEAD in server else Message(Kind.SEED, (server["seed"],))
 
-    def hear(self, message: Message) -> Params:
+    def hear(self, message: Message, known: Params) -> Params:
         """The head."""
         if message.kind is Kind.SEED:
             seed = int(message.arrays[0])
@@ -179,11 +179,12 @@ class FedLogC(FedLog):
             return Message(Kind.STATISTICS, (server["statistics"],))
         return super().broadcast(server)
 
-    def hear(self, message: Message) -> Params:
+    def hear(self, message: Message, known: Params) -> Params:
         """The head, solved here as the server solves it, and the class means; no means before the first statistics."""
         if message.kind is Kind.SEED:
             means = torch.zeros(self.plan.n_class, self.plan.width)
-            return super().hear(message) | {"means": means, "present": torch.zeros(self.plan.n_class, dtype=torch.bool)}
+            nothing = torch.zeros(self.plan.n_class, dtype=torch.bool)
+            return super().hear(message, known) | {"means": means, "present": nothing}
         statistics = Statistics(message.arrays[0].to(torch.float64))
         means, present = statistics.means()
         head = solve_head(Prior(nu=self.nu).posterior(statistics)).weights

@@ -89,7 +89,7 @@ class FedProto:
             return Message(Kind.SEED, (server["seed"],))
         return Message(Kind.MEANS, (server["means"], server["present"]))
 
-    def hear(self, message: Message) -> Params:
+    def hear(self, message: Message, known: Params) -> Params:
         """The prototypes, none of them before the first round's."""
         if message.kind is Kind.SEED:
             nothing = self.begin(Key(0))

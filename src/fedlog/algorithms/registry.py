@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any, cast, get_type_hints
 
 from fedlog.algorithms import averaging
+from fedlog.algorithms.csfl import CSFL
 from fedlog.algorithms.feddbe import FedDBE
 from fedlog.algorithms.fedlog import FedLog, FedLogC
 from fedlog.algorithms.fedproto import FedProto
@@ -28,6 +29,7 @@ METHODS: dict[str, Factory] = {
     "lg-fedavg-2": averaging.lg_fedavg_2,
     "fedper": averaging.fedper,
     "fedrep": averaging.fedrep,
+    "cs-fl": cast(Factory, CSFL),
     "fedbabu": averaging.fedbabu,
     "fedproto": cast(Factory, FedProto),
     "feddbe": cast(Factory, FedDBE),

@@ -46,6 +46,7 @@ class ModelPlan:
     n_class: int
     width: int
     layers: tuple[tuple[str, ...], ...]
+    entries: int  # of all parameters of the common model together, the head's included
 
     def top(self, count: int) -> tuple[str, ...]:
         """The names of the parameters of the `count` topmost layers, the head's among them."""
@@ -122,6 +123,13 @@ class Exchange:
     summary: Summary = Summary.NOTHING
 
 
+class Audience(Enum):
+    """Who has to hear a broadcast: whoever takes part next, or, where each adds to those before, everyone."""
+
+    NEXT = "whoever takes part next"
+    EVERYONE = "everyone"
+
+
 @dataclass(frozen=True)
 class Schedule:
     """An optional opening exchange, the exchanges of each round, and an optional closing phase before deployment."""
@@ -129,11 +137,12 @@ class Schedule:
     round: tuple[Exchange, ...]
     opening: Exchange | None = None
     closing: tuple[Phase, ...] = ()
+    audience: Audience = Audience.NEXT
 
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What a client trains from: a whole model, what its loss refers to, and the loss's first carry."""
+    """What a client trains from: a whole model, what its loss and `close` refer to, and the loss's first carry."""
 
     params: Params
     constants: Params = field(default_factory=dict)
@@ -177,8 +186,8 @@ class Algorithm(Protocol):
     def broadcast(self, server: Params) -> Message:
         """What the server sends to every client."""
 
-    def hear(self, message: Message) -> Params:
-        """What a broadcast means to a client, the same for all of them."""
+    def hear(self, message: Message, known: Params) -> Params:
+        """What a client knows after a broadcast, given what it knew before: the same for all of them."""
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
         """What the client trains from in this exchange."""

@@ -41,7 +41,8 @@ def model_plan(federation: Federation, bodies: Sequence[Body]) -> ModelPlan:
                 f"and client {federation.shards[0].name}'s body {first.name} has {first.width}",
                 hint="only the feature width is shared: give every body the same",
             )
-    return ModelPlan(federation.n_class, first.width, (*first.layers, (HEAD,)))
+    entries = first.entries + federation.n_class * (1 + first.width)
+    return ModelPlan(federation.n_class, first.width, (*first.layers, (HEAD,)), entries)
 
 
 def clients_of(federation: Federation, bodies: Sequence[Body], algorithm: Algorithm) -> tuple[Client, ...]:

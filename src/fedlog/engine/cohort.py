@@ -27,6 +27,8 @@ from fedlog.errors import RunError
 from fedlog.models.body import HEAD, Params, initial_head, logits
 from fedlog.wire.codec import Codec
 
+HEARD = "heard"  # in a saved file: what belongs to no single client
+
 
 class Judge(Enum):
     """Which held-out records a client is judged on."""
@@ -87,7 +89,7 @@ class Cohort:
 
     def hear(self, blob: bytes) -> None:
         """Take in a broadcast."""
-        self._heard = self._algorithm.hear(self._codec.decode(blob))
+        self._heard = self._algorithm.hear(self._codec.decode(blob), self._heard)
 
     def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> list[tuple[int, bytes | None]]:
         """The uploads of these clients after their local work, by client."""
@@ -128,22 +130,26 @@ class Cohort:
                 )
 
     def save(self, path: Path) -> None:
-        """Write what the clients keep at home."""
+        """Write what the clients keep at home, and what they have heard."""
         tensors = {
             f"{index}/{name}": value.contiguous() for index, home in self._homes.items() for name, value in home.items()
         }
+        tensors |= {f"{HEARD}/{name}": value.contiguous() for name, value in self._heard.items()}
         save_file(_unshared(tensors), path)
 
     def load(self, paths: Sequence[Path]) -> None:
-        """Take back the homes of this cohort's clients from files that may hold others' too."""
+        """Take back the homes of this cohort's clients from files that may hold others' too, and what was heard."""
         homes: dict[int, Params] = {index: {} for index in self._clients}
+        heard: Params = {}
         for path in paths:
             with safe_open(path, framework="pt") as file:
                 for entry in file.keys():  # noqa: SIM118 (not a mapping)
-                    index, _, name = entry.partition("/")
-                    if int(index) in homes:
-                        homes[int(index)][name] = file.get_tensor(entry)
-        self._homes = homes
+                    owner, _, name = entry.partition("/")
+                    if owner == HEARD:
+                        heard[name] = file.get_tensor(entry)
+                    elif int(owner) in homes:
+                        homes[int(owner)][name] = file.get_tensor(entry)
+        self._homes, self._heard = homes, heard
 
     def _groups(self, indices: Sequence[int]) -> Iterator[tuple[Backend, list[Client]]]:
         """These clients by architecture, larger ones first, as many at a time as the backend wants."""

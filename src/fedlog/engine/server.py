@@ -89,7 +89,7 @@ class Server:
 
 def upload_pattern(algorithm: Algorithm, exchange: Exchange, initial: Params, plan: ModelPlan) -> Message | None:
     """What an upload of this exchange looks like: a client's own functions, run on the untrained model."""
-    heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(0))))
+    heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(0))), {})
     home = algorithm.join(initial)
     work = algorithm.open(exchange.name, home, heard)
     nothing = Statistics.zeros(plan.n_class, 1 + plan.width)
@@ -111,5 +111,5 @@ def _check(message: Message, pattern: Message | None) -> None:
             entry = [int(at) for at in (~torch.isfinite(array)).nonzero()[0]]
             raise InputError(f"entry {entry} of array {number} ({kind}) is not finite")
     counts = message.arrays[0][:, 0] if message.kind is Kind.STATISTICS else message.arrays[-1]
-    if message.kind in (Kind.STATISTICS, Kind.MEANS, Kind.PARAMETERS) and bool((counts < 0).any()):
+    if bool((counts < 0).any()):
         raise InputError(f"a negative count: {float(counts.min())} ({kind})")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedlog.algorithms.shape import Algorithm, Exchange, ModelPlan
+from fedlog.algorithms.shape import Algorithm, Audience, Exchange, ModelPlan
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.engine import checkpoint
@@ -166,10 +166,10 @@ class Simulation:
         """The first broadcast, and the opening exchange of methods that have one; booked as round 0."""
         opening = self.algorithm.schedule.opening
         reached = self._everyone if opening else self.participants(1)
-        blob = self.server.broadcast(0, len(reached))
+        blob = self.server.broadcast(0, self._copies(reached))
         self._crew.hear(blob)
         if opening is not None:
-            self._exchange(0, opening, self._everyone, copies=len(self.participants(1)))
+            self._exchange(0, opening, self._everyone, copies=self._copies(self.participants(1)))
 
     def _round(self, number: int) -> RoundRecord:
         start = time.perf_counter()
@@ -178,7 +178,7 @@ class Simulation:
         for at, exchange in enumerate(exchanges):
             last = at == len(exchanges) - 1
             next_to_hear = self._hearers_after(number) if last else participants
-            self._exchange(number, exchange, participants, copies=len(next_to_hear))
+            self._exchange(number, exchange, participants, copies=self._copies(next_to_hear))
         scores = _flat(self._crew.evaluate(self._everyone, self.course.judge))
         judged = [score for score in scores if score.records]
         if not judged:
@@ -200,6 +200,10 @@ class Simulation:
 
     def _hearers_after(self, number: int) -> list[int]:
         return self.participants(number + 1) if number < self.course.rounds else self._everyone
+
+    def _copies(self, next_to_hear: Sequence[int]) -> int:
+        everyone = self.algorithm.schedule.audience is Audience.EVERYONE
+        return len(self._everyone) if everyone else len(next_to_hear)
 
     def _exchange(self, number: int, exchange: Exchange, participants: list[int], copies: int) -> None:
         uploads = self._crew.exchange(number, exchange, participants)

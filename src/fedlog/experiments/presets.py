@@ -51,7 +51,10 @@ PRESETS: dict[str, Preset] = {
         epochs=5,
         learning_rate=0.001,
         body="cnn",
-        methods={"fedrep": {"head_epochs": 10, "head_learning_rate": 0.005}},
+        methods={
+            "fedrep": {"head_epochs": 10, "head_learning_rate": 0.005},
+            "cs-fl": {"threshold": 0.005, "reduction": 0.1, "phase_1_rate": 0.001, "phase_2_rate": 0.001},
+        },
     ),
     "cifar10": Preset(
         rounds=100,
@@ -63,7 +66,9 @@ PRESETS: dict[str, Preset] = {
             "fedrep": {"head_epochs": 10, "head_learning_rate": 0.0025},
             "fedbabu": {"fine_tune_learning_rate": 0.0005},
             "fedproto": {"regularisation": 0.1},  # the method's own value for this data set
+            "cs-fl": {"threshold": 0.0005, "reduction": 0.2, "phase_1_rate": 0.001, "phase_2_rate": 0.01},
         },
+        batch_sizes={"cs-fl": 10},
     ),
     "cifar100": Preset(
         rounds=150,
@@ -74,7 +79,15 @@ PRESETS: dict[str, Preset] = {
         methods={
             "fedrep": {"head_epochs": 3, "head_learning_rate": 0.0025},
             "fedbabu": {"fine_tune_learning_rate": 0.0005},
+            "cs-fl": {
+                "epochs": 1,
+                "threshold": 0.0005,
+                "reduction": 0.1,
+                "phase_1_rate": 0.001,
+                "phase_2_rate": 0.01,
+            },
         },
+        batch_sizes={"cs-fl": 10},
     ),
     "har": Preset(rounds=30, batch_size=50, epochs=1, learning_rate=0.001, body="signal-cnn"),
     "leaf": Preset(rounds=10, batch_size=10, epochs=20, learning_rate=0.0005, body="mobilenet-v2"),

@@ -70,6 +70,12 @@ class Body:
     training: nn.Module
     evaluating: nn.Module
 
+    @property
+    def entries(self) -> int:
+        """The number of entries of all parameters and running statistics together."""
+        values = _named_values(self.evaluating)
+        return sum(values[name].numel() for layer in self.layers for name in layer)
+
     def initial(self, key: Key) -> Params:
         """Freshly initialised parameters and running statistics, the same for the same key."""
         with torch.random.fork_rng(devices=[]):

@@ -24,8 +24,10 @@ class Kind(IntEnum):
     STATISTICS = 3  # (n_class, m): sums of features, column 0 the counts
     PARAMETERS = 4  # any arrays, then (1,) int64 records behind them (0 in a broadcast)
     MEANS = 5  # (n_class, m - 1) class means; (n_class,) int64 counts, or in a broadcast bool: which classes have one
-    MEASUREMENTS = 6  # (rows,) compressed difference; (1,) int64 size of its support
-    SIGNS = 7  # bool arrays: True where the entry is positive or zero
+    MEASUREMENTS = 6  # (rows,) of a compressed difference; (2,) int64 size of its support and records (its number)
+    SIGNS = (
+        7  # (entries,) bool: True where the entry is positive or zero; (1,) int64 records (in a broadcast its number)
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,15 +74,22 @@ def _as_they_are(message: Message) -> tuple[Tensor, ...]:
     return tuple(array.to(torch.float64) for array in message.arrays)
 
 
+def _weighted_measurements(message: Message) -> tuple[Tensor, ...]:
+    measurements, (support, records) = (array.to(torch.float64) for array in message.arrays)
+    return measurements * records, torch.stack([support * records, records])
+
+
 def _signs_to_votes(message: Message) -> tuple[Tensor, ...]:
-    return tuple(array.to(torch.float64) * 2 - 1 for array in message.arrays)
+    signs, records = (array.to(torch.float64) for array in message.arrays)
+    has_vote = (records > 0).to(torch.float64)  # whoever trained on nothing has no opinion
+    return (signs * 2 - 1) * has_vote, has_vote
 
 
 _LIFTS: dict[Kind, Callable[[Message], tuple[Tensor, ...]]] = {
     Kind.STATISTICS: _as_they_are,
     Kind.PARAMETERS: _weighted,
     Kind.MEANS: _means_to_sums,
-    Kind.MEASUREMENTS: _as_they_are,
+    Kind.MEASUREMENTS: _weighted_measurements,
     Kind.SIGNS: _signs_to_votes,
 }
 

@@ -1,0 +1,170 @@
+"""CS-FL (Li, Li and Varshney 2021): compressed differences in both directions, by compressed sensing and by signs.
+
+A round has two exchanges. In the first, clients send a few random measurements of the large entries of what training
+changed; their average goes down, and everyone recovers the same sparse update from it. In the second, they train again
+and vote on the sign of each entry, what was too small for the first exchange included. No parameter ever crosses:
+everyone starts from the same model and adds the same updates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedlog.algorithms.losses import cross_entropy
+from fedlog.algorithms.shape import (
+    EVERYTHING,
+    Audience,
+    Bodies,
+    Exchange,
+    ModelPlan,
+    Phase,
+    Schedule,
+    Trained,
+    Training,
+    Work,
+)
+from fedlog.core.keys import Key
+from fedlog.core.sensing import Sensing, recover
+from fedlog.errors import InputError, RunError
+from fedlog.models.body import Params
+from fedlog.wire.message import Contribution, Kind, Message
+
+MEASURE, VOTE = "measure", "vote"
+ERROR = "error"  # what a client's measurements left out, kept for its vote in the same round
+
+
+@dataclass(frozen=True)
+class CSFL:
+    """`threshold` decides what is a large entry, `reduction` how many measurements are taken of it."""
+
+    plan: ModelPlan
+    epochs: int = 5
+    learning_rate: float = 0.001
+    threshold: float = 0.005
+    reduction: float = 0.1
+    phase_1_rate: float = 0.001
+    phase_2_rate: float = 0.001
+    iterations: int = 50
+
+    name = "cs-fl"
+    bodies = Bodies.SAME
+    training = Training.OWN
+
+    def __post_init__(self) -> None:
+        if self.threshold < 0 or not 0 < self.reduction <= 1 or self.iterations < 1:
+            raise InputError(
+                f"cs-fl needs threshold >= 0, a reduction above 0 and at most 1, iterations >= 1: "
+                f"threshold {self.threshold}, reduction {self.reduction}, iterations {self.iterations}"
+            )
+
+    @property
+    def schedule(self) -> Schedule:
+        """Train and measure, then train again and vote. Updates add up, so everyone hears every broadcast."""
+        train = Phase(EVERYTHING, self.epochs, cross_entropy, self.learning_rate)
+        return Schedule(round=(Exchange(MEASURE, (train,)), Exchange(VOTE, (train,))), audience=Audience.EVERYONE)
+
+    def begin(self, key: Key) -> Params:
+        """A seed, from which everyone makes the initial model and the measurement matrix; no update yet."""
+        return {
+            "seed": torch.tensor([key.integer()]),
+            "updates": torch.zeros(1, dtype=torch.int64),
+            "moved": torch.zeros(self.plan.entries, dtype=torch.float64),
+        }
+
+    def join(self, initial: Params) -> Params:
+        """The initial model, which never changes at home: updates are heard."""
+        return {**initial, ERROR: torch.zeros(self.plan.entries)}
+
+    def broadcast(self, server: Params) -> Message:
+        """The newest update as it was voted or measured, with its number; at first the seed."""
+        if "signs" in server:
+            return Message(Kind.SIGNS, (server["signs"], server["updates"]))
+        if "measurements" in server:
+            numbers = torch.cat([server["support"], server["updates"]])
+            return Message(Kind.MEASUREMENTS, (server["measurements"], numbers))
+        return Message(Kind.SEED, (server["seed"],))
+
+    def hear(self, message: Message, known: Params) -> Params:
+        """How far the model has moved from the initial one, this update included if it is new."""
+        if message.kind is Kind.SEED:
+            return self.begin(Key(0)) | {"seed": message.arrays[0]}
+        update, numbers = message.arrays
+        behind = int(numbers[-1]) - int(known["updates"])
+        if behind == 0:
+            return known  # heard again, after a resume
+        if behind != 1:
+            raise RunError(
+                f"cs-fl: update {int(numbers[-1])} came after update {int(known['updates'])}",
+                hint="its updates add up, so every client has to hear every broadcast: use full participation",
+            )
+        if message.kind is Kind.SIGNS:
+            move = self.phase_2_rate * (update.to(torch.float64) * 2 - 1)
+        else:
+            sparse = recover(self._sensing(known["seed"]), update, int(numbers[0]), self.iterations)
+            move = self.phase_1_rate * sparse
+        return {"seed": known["seed"], "updates": numbers[-1:], "moved": known["moved"] + move}
+
+    def open(self, exchange: str, home: Params, heard: Params) -> Work:
+        """The common model, and the seed of the matrix."""
+        return Work(self.deploy(home, heard), {"seed": heard["seed"]})
+
+    def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
+        """First the measurements of the large changes go and the small ones stay; then the signs of both go."""
+        change = self._flat(trained.params) - self._flat(work.params)
+        if exchange == VOTE:
+            signs = Message(Kind.SIGNS, (change + home[ERROR] >= 0, torch.tensor([trained.records])))
+            return {**home, ERROR: torch.zeros_like(home[ERROR])}, signs
+        large = torch.where(change.abs() > self.threshold, change, torch.zeros_like(change))
+        measurements = self._sensing(work.constants["seed"]).measure(large).to(torch.float32)
+        numbers = torch.tensor([int(large.count_nonzero()), trained.records])
+        return {**home, ERROR: change - large}, Message(Kind.MEASUREMENTS, (measurements, numbers))
+
+    def step(self, exchange: str, server: Params, total: Contribution) -> Params:
+        """The mean measurements and support, weighted by records, or each entry's majority; a tie counts as +1."""
+        news = {"updates": server["updates"] + 1}
+        if exchange == VOTE:
+            votes, voters = total.arrays
+            if voters.item() == 0:
+                return server
+            news |= {"signs": votes >= 0, **({"support": server["support"]} if "support" in server else {})}
+        else:
+            measurements, (support, records) = total.arrays
+            if records.item() == 0:
+                return server
+            mean_support = (support / records).round().to(torch.int64)[None]
+            news |= {"measurements": (measurements / records).to(torch.float32), "support": mean_support}
+        # The server moves its own copy of the model as every client does: by hearing what it says.
+        return {**self.hear(self.broadcast(news), server), **news}
+
+    def deploy(self, home: Params, heard: Params) -> Params:
+        """The common model: the initial one and all updates since."""
+        names = self.plan.top(len(self.plan.layers))
+        parts = torch.split(heard["moved"], [home[name].numel() for name in names])
+        return {
+            name: (home[name] + part.reshape(home[name].shape)).to(home[name].dtype)
+            for name, part in zip(names, parts, strict=True)
+        }
+
+    def observe(self, server: Params) -> dict[str, float]:
+        """How far the model has moved, and how dense the changes were: above about 0.2 they cannot be recovered."""
+        moved = {"moved_norm": float(server["moved"].norm())}
+        if "support" not in server:
+            return moved
+        return {**moved, "support_per_measurement": float(server["support"]) / self._rows}
+
+    def advice(self, rounds: int) -> tuple[str, ...]:
+        """Nothing to warn of."""
+        return ()
+
+    @property
+    def _rows(self) -> int:
+        return max(1, round(self.reduction * self.plan.entries))
+
+    def _sensing(self, seed: Tensor) -> Sensing:
+        return Sensing.from_seed(int(seed), self.plan.entries, self._rows)
+
+    def _flat(self, params: Params) -> Tensor:
+        return torch.cat([params[name].flatten() for name in self.plan.top(len(self.plan.layers))])
