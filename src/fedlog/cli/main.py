@@ -12,7 +12,7 @@ from typing import NoReturn
 import fedlog
 from fedlog.errors import FedlogError
 
-COMMANDS = ("run", "report", "data")
+COMMANDS = ("run", "report", "data", "privacy")
 INTERRUPTED = 130
 
 
