@@ -140,28 +140,34 @@ def checked(schema: Schema, where: str) -> Schema:
 def dump_schema(schema: Schema, comments: tuple[str, ...] = ()) -> str:
     """The TOML text of a schema, with comment lines at its top; `parse_schema` gives the same schema back."""
     lines = [f"# {comment}".rstrip() for comment in comments]
-    lines += [f"version = {VERSION}", "", "[label]", f"column = {_quoted(schema.label_column)}"]
+    lines += [f"version = {VERSION}", "", "[label]", f"column = {toml_quoted(schema.label_column)}"]
     lines.append(f"values = {_quoted_list(schema.label_values)}")
     if schema.group_column or schema.time_column:
         lines += ["", "[split]"]
-        lines += [f"group = {_quoted(schema.group_column)}"] if schema.group_column else []
-        lines += [f"time = {_quoted(schema.time_column)}"] if schema.time_column else []
+        lines += [f"group = {toml_quoted(schema.group_column)}"] if schema.group_column else []
+        lines += [f"time = {toml_quoted(schema.time_column)}"] if schema.time_column else []
     if schema.input_shape:
         lines += ["", "[input]", f"shape = {list(schema.input_shape)}"]
     for feature in schema.features:
-        lines += ["", "[[feature]]", f"column = {_quoted(feature.column)}", f"kind = {_quoted(feature.kind.value)}"]
+        lines += [
+            "",
+            "[[feature]]",
+            f"column = {toml_quoted(feature.column)}",
+            f"kind = {toml_quoted(feature.kind.value)}",
+        ]
         if feature.kind is Kind.CATEGORICAL:
             lines.append(f"categories = {_quoted_list(feature.categories)}")
     return "\n".join(lines) + "\n"
 
 
-def _quoted(text: str) -> str:
+def toml_quoted(text: str) -> str:
+    """The text as a TOML basic string."""
     # A JSON string is a TOML basic string, but for DEL, which JSON leaves bare and TOML does not allow.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _quoted_list(texts: tuple[str, ...]) -> str:
-    return "[" + ", ".join(_quoted(text) for text in texts) + "]"
+    return "[" + ", ".join(toml_quoted(text) for text in texts) + "]"
 
 
 def _feature(entry: object, where: str) -> Feature:

@@ -1,0 +1,227 @@
+"""`fedlog federate ...`: a real federation over Flower, from a schema to a running server and its sites."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+# Nothing of Flower, polars or cryptography is imported here: without the extra, `fedlog --help` must work.
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add `federate` and its commands; each sets `handler`, which returns the exit code."""
+    federate = subparsers.add_parser("federate", help="run a real federation of sites, with Flower underneath")
+    commands = federate.add_subparsers(dest="federate_command", required=True, metavar="COMMAND")
+    _add_schema(commands)
+    _add_init(commands)
+    _add_renew(commands)
+    _add_server(commands)
+    _add_register(commands)
+    _add_unregister(commands)
+    _add_status(commands)
+    _add_join(commands)
+    _add_site(commands)
+
+
+def _command(
+    commands: Subparsers, name: str, summary: str, handler: Callable[[argparse.Namespace], int]
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=summary, description=summary)
+    parser.set_defaults(handler=handler)
+    return parser
+
+
+def _add_schema(commands: Subparsers) -> None:
+    parser = _command(commands, "schema", "draft a schema from one site's data, for people to review", _schema)
+    parser.add_argument("data", type=Path, help="a .csv, .tsv, .parquet or .npz file, or a folder of images by class")
+    parser.add_argument("--label", help="the column to predict (default: guessed from its name)")
+    split = parser.add_mutually_exclusive_group()
+    split.add_argument("--group", help="a column whose groups (people, devices) stay whole when rows are held out")
+    split.add_argument("--time", help="a column by which the latest rows are held out")
+
+
+def _schema(args: argparse.Namespace) -> int:
+    from fedlog.data.draft import DraftOptions, draft_schema
+
+    sys.stdout.write(draft_schema(args.data, DraftOptions(args.label, args.group, args.time)))
+    _say("review the draft before it goes to the other sites; the comments at its top say what to look for")
+    return 0
+
+
+def _add_init(commands: Subparsers) -> None:
+    parser = _command(commands, "init", "make the server's folder: certificates, configuration, app", _init)
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("--schema", type=Path, required=True, help="the reviewed schema file")
+    parser.add_argument(
+        "--host", action="append", required=True, help="a name or address the sites reach the server by; repeatable"
+    )
+    parser.add_argument("--port", type=int, default=8443, help="the one port to open in the firewall (default: 8443)")
+    parser.add_argument("--listen", help="the address to listen on (default: all, or the loopback for a local host)")
+
+
+def _init(args: argparse.Namespace) -> int:
+    from fedlog.flower.folders import ServerConfig, ServerFolder
+    from fedlog.flower.server_side import create_server, default_listen
+
+    hosts = tuple(args.host)
+    folder = ServerFolder(args.folder)
+    config = ServerConfig(hosts, args.listen or default_listen(hosts), args.port)
+    create_server(folder, config, args.schema, dt.datetime.now(dt.UTC))
+    _say(f"made {folder.path}; keep certificates/*.key secret, and back the folder up")
+    _say("give every site these two public files:")
+    print(folder.certificates.authority)
+    print(folder.schema_file)
+    _say(f"next: fedlog federate server {folder.path}")
+    return 0
+
+
+def _add_renew(commands: Subparsers) -> None:
+    parser = _command(commands, "renew", "make a new server certificate under the same authority", _renew)
+    parser.add_argument("folder", type=Path, metavar="DIR")
+
+
+def _renew(args: argparse.Namespace) -> int:
+    from fedlog.flower.certificates import days_left, renew_server_certificate
+    from fedlog.flower.folders import ServerFolder
+
+    folder, now = ServerFolder(args.folder), dt.datetime.now(dt.UTC)
+    renew_server_certificate(folder.certificates, folder.read_config().hosts, now)
+    _say(f"valid for {days_left(folder.certificates, now):.0f} days; restart the server; the sites change nothing")
+    return 0
+
+
+def _add_server(commands: Subparsers) -> None:
+    parser = _command(commands, "server", "run the server (SuperLink and gate) until Ctrl-C", _server)
+    parser.add_argument("folder", type=Path, metavar="DIR")
+
+
+def _server(args: argparse.Namespace) -> int:
+    from fedlog.flower.folders import ServerFolder
+    from fedlog.flower.processes import StopRequestedError, stopping_on_sigterm
+    from fedlog.flower.server_side import serve
+
+    try:
+        with stopping_on_sigterm():
+            serve(ServerFolder(args.folder), _say)
+    except StopRequestedError:
+        _say("stopped")
+    return 0
+
+
+def _add_register(commands: Subparsers) -> None:
+    parser = _command(commands, "register", "let a site in: register its public key with the running server", _register)
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("key", type=Path, help="the site's site.pub; `-` reads the line from standard input")
+    parser.add_argument("--name", required=True, help="the site's name, as it stands in reports")
+
+
+def _register(args: argparse.Namespace) -> int:
+    from fedlog.errors import InputError
+    from fedlog.flower.folders import ServerFolder
+    from fedlog.flower.server_side import register
+
+    if str(args.key) != "-" and not args.key.is_file():
+        raise InputError(f"expected a public key file, found none: {args.key}")
+    text = sys.stdin.read() if str(args.key) == "-" else args.key.read_text()
+    node = register(ServerFolder(args.folder), args.name, text, _say)
+    _say(f"registered {args.name} (Flower node {node})")
+    return 0
+
+
+def _add_unregister(commands: Subparsers) -> None:
+    parser = _command(
+        commands, "unregister", "lock a site out: take its key off the running server's list", _unregister
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("name", help="the site's name")
+
+
+def _unregister(args: argparse.Namespace) -> int:
+    from fedlog.flower.folders import ServerFolder
+    from fedlog.flower.server_side import unregister
+
+    unregister(ServerFolder(args.folder), args.name, _say)
+    _say(f"{args.name} is refused from now on; what it has sent stays in the head until `leave`")
+    return 0
+
+
+def _add_status(commands: Subparsers) -> None:
+    parser = _command(commands, "status", "show which sites are connected", _status)
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+
+
+def _status(args: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from fedlog.flower.folders import ServerFolder
+    from fedlog.flower.server_side import site_statuses
+
+    statuses = site_statuses(ServerFolder(args.folder))
+    if args.json:
+        print(json.dumps({"sites": [asdict(status) for status in statuses]}))
+        return 0
+    for status in statuses:
+        print(f"{status.name:<32} {status.state:<12} {status.since}")
+    if not statuses:
+        _say("no site is registered yet")
+    return 0
+
+
+def _add_join(commands: Subparsers) -> None:
+    parser = _command(commands, "join", "at a site: make its key and folder, print the public key", _join)
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("--server", required=True, metavar="HOST[:PORT]")
+    parser.add_argument("--name", help="the site's name (default: the folder's)")
+    parser.add_argument("--ca", type=Path, help="the authority's certificate from the operator (default: DIR/ca.crt)")
+    parser.add_argument("--schema", type=Path, help="the agreed schema file (default: DIR/schema.toml)")
+
+
+def _join(args: argparse.Namespace) -> int:
+    from fedlog.flower.folders import SiteConfig, SiteFolder, server_address
+    from fedlog.flower.keys import fingerprint
+    from fedlog.flower.site_side import create_site
+
+    folder = SiteFolder(args.folder)
+    config = SiteConfig(args.name or args.folder.resolve().name, server_address(args.server))
+    line = create_site(folder, config, args.ca or folder.authority, args.schema or folder.schema_file)
+    print(line)
+    _say(f"fingerprint {fingerprint(line)}: read it to the operator when you send the line above ({folder.public_key})")
+    _say(f"the private key stays in {folder.private_key}; nobody else ever needs it")
+    return 0
+
+
+def _add_site(commands: Subparsers) -> None:
+    parser = _command(commands, "site", "at a site: take part with this site's data until Ctrl-C", _site)
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("--data", help="a table, a folder of images, an .npz file, or package.module:function")
+    parser.add_argument("--body", help="this site's own body, e.g. mlp:64,64 (default: mlp:64,64, or the one before)")
+
+
+def _site(args: argparse.Namespace) -> int:
+    from fedlog.flower.folders import SiteFolder
+    from fedlog.flower.processes import StopRequestedError, stopping_on_sigterm
+    from fedlog.flower.site_data import check_site
+    from fedlog.flower.site_side import attend
+
+    folder = SiteFolder(args.folder)
+    config = folder.choose(args.data, args.body)
+    _say(check_site(folder, config))
+    try:
+        with stopping_on_sigterm():
+            attend(folder, _say)
+    except StopRequestedError:
+        _say("stopped")
+    return 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,26 @@
+"""A log of what happened, one JSON object a line: for people who follow a run and for programs that read it later."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+
+Value = str | int | float | None | list[str]
+
+
+def note(path: Path, event: str, **fields: Value) -> None:
+    """Append one line of names, counts, times and sizes; never a record, a feature, a label or a parameter."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    line = {"time": dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"), "event": event, **fields}
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def read_events(path: Path) -> list[dict[str, Value]]:
+    """The lines so far; a last line that is still being written is left for later."""
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1]
+    return [json.loads(line) for line in whole.splitlines()]

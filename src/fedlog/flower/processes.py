@@ -1,0 +1,230 @@
+"""Flower's programs as commands that are printed, started, watched and stopped without leaving anything behind."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from fedlog.errors import InputError, RunError
+
+# Flower asks for new work once a second by default; a round here is a few messages, each of which waits for it.
+TASK_POLL_SECONDS = "0.2"
+STOP_SECONDS = 8.0
+
+
+@dataclass(frozen=True)
+class Command:
+    """One program with its arguments, and what it sees of the environment besides ours."""
+
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """The line an operator could type: the variables that matter, then the command."""
+        shown = {name: value for name, value in self.environment.items() if name in SHOWN}
+        return " ".join(
+            [*(f"{name}={shlex.quote(value)}" for name, value in shown.items()), shlex.join(self.arguments)]
+        )
+
+
+SHOWN = ("FLWR_HOME", "FEDLOG_FEDERATION")
+
+
+def flower_environment(
+    home: Path, extra: Mapping[str, str] | None = None, first_on_path: Path | None = None
+) -> dict[str, str]:
+    """The variables every Flower program gets: its own home, no telemetry, no update check, no proxy to the loopback.
+
+    Flower starts its helpers by bare name, so the folder of our interpreter must be on the PATH even where the virtual
+    environment was never activated.
+    """
+    folders = [*([str(first_on_path)] if first_on_path else []), str(Path(sys.executable).parent)]
+    path = os.pathsep.join([*folders, os.environ.get("PATH", os.defpath)])
+    direct = ",".join(filter(None, [os.environ.get("NO_PROXY", ""), "127.0.0.1", "localhost"]))
+    return {
+        "PATH": path,
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": TASK_POLL_SECONDS,
+        "NO_PROXY": direct,
+        "no_proxy": direct,
+        "PYTHONUNBUFFERED": "1",
+        **(extra or {}),
+    }
+
+
+def program(name: str) -> str:
+    """The path of a program installed beside our interpreter; an InputError with the remedy when it is not there."""
+    path = Path(sys.executable).parent / name
+    if not path.exists():
+        raise InputError(
+            f"expected Flower's program beside the interpreter, found none: {path}",
+            hint='pip install "fedlog[federate]"',
+        )
+    return str(path)
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(frozen=True, eq=False)
+class Running:
+    """A started command; its output goes to the log file."""
+
+    command: Command
+    process: subprocess.Popen[bytes]
+    log: Path
+    log_start: int  # bytes that earlier processes had written
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs. Asking also reaps it: Flower's helpers take a parent that is not reaped for alive."""
+        return self.process.poll()
+
+    def log_tail(self, lines: int = 12) -> str:
+        """The last lines of its own part of the log."""
+        written = self.log.read_bytes()[self.log_start :]
+        return "\n".join(written.decode(errors="replace").splitlines()[-lines:])
+
+    def stop(self) -> None:
+        """End it and everything it started: first by asking, then, after a while, by force."""
+        below = _descendants(self.process.pid)
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        # Flower's helpers notice within 0.2 s that their parent is gone and then finish by themselves.
+        deadline = time.monotonic() + STOP_SECONDS
+        while _alive(below) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        for pid, _ in _alive(below):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def start(command: Command, log: Path) -> Running:
+    """The command, running in a session of its own so that a Ctrl-C in our terminal reaches us first and us alone."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        log_start = output.tell()
+        try:
+            process = subprocess.Popen(
+                command.arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **command.environment},
+                start_new_session=True,
+            )
+        except FileNotFoundError:
+            raise RunError(f"expected a program that can be started, found none: {command.arguments[0]}") from None
+    return Running(command, process, log, log_start)
+
+
+def call(command: Command, timeout_seconds: float = 60.0) -> str:
+    """What a short command printed; a RunError with its last lines when it failed or took too long."""
+    try:
+        done = subprocess.run(
+            command.arguments,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env={**os.environ, **command.environment},
+            timeout=timeout_seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise RunError(f"expected an answer within {timeout_seconds:.0f} s, found none: {command}") from None
+    if done.returncode != 0:
+        last = " ".join((done.stderr or done.stdout).split())[-400:]
+        raise RunError(
+            f"expected success from `{shlex.join(command.arguments)}`, found exit code {done.returncode}: {last}"
+        )
+    return done.stdout
+
+
+def wait_for_port(running: Running, port: int, host: str = "127.0.0.1", timeout_seconds: float = 60.0) -> None:
+    """Return when something accepts connections there; a RunError when the program ended instead."""
+    deadline = time.monotonic() + timeout_seconds
+    while time.monotonic() < deadline:
+        if running.exit_code is not None:
+            break
+        try:
+            with socket.create_connection((host, port), timeout=1):
+                return
+        except OSError:
+            time.sleep(0.1)
+    found = "nothing" if running.exit_code is None else f"exit code {running.exit_code}"
+    name = Path(running.command.arguments[0]).name
+    raise RunError(f"expected {name} to listen on port {port}, found {found}; its log ends:\n{running.log_tail()}")
+
+
+class StopRequestedError(Exception):
+    """A polite signal to stop, as a service manager sends it."""
+
+
+@contextmanager
+def stopping_on_sigterm() -> Iterator[None]:
+    """Turn SIGTERM into StopRequestedError inside the block, so that its `finally` parts run."""
+
+    def raise_stop(number: int, frame: FrameType | None) -> None:
+        raise StopRequestedError
+
+    before = signal.signal(signal.SIGTERM, raise_stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _processes() -> dict[int, tuple[int, str, str]]:
+    """pid -> (parent, state, start time) of everything on this machine; empty where there is no `ps`."""
+    try:
+        listing = subprocess.run(
+            ["ps", "-axo", "pid=,ppid=,stat=,lstart="], capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        return {}
+    rows = (line.split(maxsplit=3) for line in listing.stdout.splitlines())
+    return {int(row[0]): (int(row[1]), row[2], row[3]) for row in rows if len(row) == 4}
+
+
+def _descendants(pid: int) -> tuple[tuple[int, str], ...]:
+    """(pid, start time) of all below; the start time tells a process from a later one with the same number."""
+    processes = _processes()
+    found: list[int] = []
+    layer = [pid]
+    while layer:
+        layer = [child for child, (parent, _, _) in processes.items() if parent in layer]
+        found += layer
+    return tuple((child, processes[child][2]) for child in found)
+
+
+def _alive(wanted: tuple[tuple[int, str], ...]) -> tuple[tuple[int, str], ...]:
+    if not wanted:
+        return ()
+    processes = _processes()
+    # A zombie has ended; whoever inherited it reaps it.
+    return tuple(
+        (pid, since)
+        for pid, since in wanted
+        if pid in processes and processes[pid][2] == since and not processes[pid][1].startswith("Z")
+    )

@@ -1,0 +1,43 @@
+"""A site's data and body as its folder names them: the same in the check at the start and in every round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedlog.core.keys import Key
+from fedlog.data.schema import load_schema
+from fedlog.data.site import Site, load_site
+from fedlog.errors import InputError
+from fedlog.flower.folders import SiteConfig, SiteFolder
+from fedlog.models.body import Body
+from fedlog.models.catalog import body as body_named
+
+DEFAULT_BODY = "mlp:64,64"
+# The split is the site's own and has nothing to do with a run's seed: the same rows stay held out in every run.
+SPLIT_SEED = 0
+
+
+def load_data(folder: SiteFolder, config: SiteConfig) -> Site:
+    """The site's data, split and scaled."""
+    if config.data is None:
+        raise InputError(f"expected data for site {config.name}, found none in {folder.config_file}")
+    schema = load_schema(folder.schema_file)
+    return load_site(config.data, schema, config.name, Key(SPLIT_SEED).child("site", config.name))
+
+
+def load_body(config: SiteConfig, input_shape: tuple[int, ...]) -> Body:
+    """The site's body for inputs of this shape."""
+    return body_named(config.body or DEFAULT_BODY, input_shape)
+
+
+def check_site(folder: SiteFolder, config: SiteConfig) -> str:
+    """One line on what the site brings; an InputError before anything is started when its data or body do not fit."""
+    site = load_data(folder, config)
+    body = load_body(config, site.federation.input_shape)
+    shard = site.shard
+    present = len(set(site.federation.train.labels.tolist()))
+    return (
+        f"site {config.name}: {len(shard.train)} training, {len(shard.validation)} validation and {len(shard.test)} "
+        f"test records from {Path(config.data or '').name}; {present} of {site.federation.n_class} classes; "
+        f"body {body.name} with {body.width} features"
+    )

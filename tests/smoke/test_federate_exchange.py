@@ -1,0 +1,252 @@
+"""Frames and the exchange with sites that are late, wrong, hostile or absent; no process is started."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedlog.data.schema import Feature, Kind, Schema, dump_schema
+from fedlog.errors import RunError
+from fedlog.flower.client_app import answer
+from fedlog.flower.events import note, read_events
+from fedlog.flower.exchange import Clock, ask, connected_sites
+from fedlog.flower.folders import SiteFolder
+from fedlog.flower.frame import Frame, FrameError, FrameKind, decode_frame, from_content, run_tag, to_content
+from fedlog.flower.handshake import Identity, check_identity, identity, read_identity
+from fedlog.flower.server_app import greet
+
+FRAMES = st.builds(
+    Frame,
+    st.sampled_from(FrameKind),
+    st.binary(min_size=8, max_size=8),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 255),
+    st.binary(max_size=50),
+)
+HELLO = Frame(FrameKind.HELLO, run_tag("r"), 0, 0, b"")
+
+
+@pytest.fixture(autouse=True)
+def _inside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message takes its run and its sender from the process it is made in; here that is no Flower process."""
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
+@given(FRAMES)
+def test_a_frame_survives_its_bytes(frame: Frame) -> None:
+    assert decode_frame(frame.encode()) == frame
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@given(FRAMES, st.data())
+def test_a_damaged_frame_is_refused_or_still_whole(frame: Frame, data: st.DataObject) -> None:
+    raw = frame.encode()
+    for cut in (raw[: data.draw(st.integers(0, len(raw) - 1))], raw + data.draw(st.binary(min_size=1, max_size=9))):
+        with pytest.raises(FrameError):
+            decode_frame(cut)
+    at = data.draw(st.integers(0, len(raw) - 1))
+    flipped = bytearray(raw)
+    flipped[at] ^= data.draw(st.integers(1, 255))
+    with suppress(FrameError):
+        assert decode_frame(bytes(flipped)) != frame
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@given(st.binary(max_size=200))
+def test_noise_is_never_more_than_refused(noise: bytes) -> None:
+    for read in (decode_frame, read_identity):
+        with pytest.raises(FrameError):
+            read(noise)
+
+
+def test_an_oversized_frame_is_refused() -> None:
+    with pytest.raises(FrameError, match="at most 10 bytes"):
+        decode_frame(HELLO.encode(), limit_bytes=10)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "says"),
+    [
+        (Identity("9.1.0", 1, "s"), "expected fedlog"),
+        (Identity("0.1.7", 2, "s"), "frame version"),
+        (Identity("0.1.7", 1, "t"), "expected schema"),
+    ],
+)
+def test_other_versions_and_schemas_are_refused(theirs: Identity, says: str) -> None:
+    ours = Identity("0.1.0", 1, "s")
+    check_identity(ours, Identity("0.1.7", 1, "s"), "north")  # a patch release may differ
+    with pytest.raises(FrameError, match=says):
+        check_identity(ours, read_identity(theirs.to_payload()), "north")
+
+
+@dataclass(frozen=True)
+class FakeNode:
+    node_id: int
+    name: str
+    last_activated_at: str = "2030"
+
+
+@dataclass
+class FakePost:
+    """Sites that answer as told: a frame, an error, another node's answer, or silence."""
+
+    nodes: list[FakeNode]
+    behaviour: dict[int, object]
+    waiting: dict[str, Message] = field(default_factory=dict)
+
+    def get_nodes(self) -> Iterable[FakeNode]:
+        return self.nodes
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        sent = []
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = f"m{len(self.waiting)}"
+            message.metadata.__dict__["_src_node_id"] = 1
+            self.waiting[message.metadata.message_id] = message
+            sent.append(message.metadata.message_id)
+        return sent
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        replies = []
+        for message_id in message_ids:
+            question = self.waiting[message_id]
+            told = self.behaviour[question.metadata.dst_node_id]
+            if told is None:
+                continue
+            content = told(from_content(question)) if callable(told) else told
+            reply = Message(content, reply_to=question)
+            if content is IMPOSTOR:
+                reply.metadata.__dict__["_src_node_id"] = 99
+            replies.append(reply)
+        return replies
+
+
+IMPOSTOR = to_content(HELLO.answer(FrameKind.WELCOME, b""))
+
+
+class FakeClock:
+    """Time that passes only when someone sleeps."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def clock(self) -> Clock:
+        return Clock(lambda: self.time, self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
+
+def welcome(question: Frame) -> RecordDict:
+    return to_content(question.answer(FrameKind.WELCOME, b"hi"))
+
+
+def test_every_site_is_answered_refused_or_silent() -> None:
+    behaviour: dict[str, object] = {
+        "good": welcome,
+        "silent": None,
+        "failed": Error(2, "<class 'ValueError'>:<'patient 42'>"),
+        "gone": Error(5, "Node Unavailable"),
+        "other-run": lambda q: to_content(Frame(FrameKind.WELCOME, run_tag("x"), 0, 0, b"")),
+        "other-round": lambda q: to_content(Frame(FrameKind.WELCOME, q.run, 7, 0, b"")),
+        "other-kind": lambda q: to_content(q.answer(FrameKind.UPLOAD, b"")),
+        "refuses": lambda q: to_content(q.answer(FrameKind.REFUSAL, b"no")),
+        "noise": RecordDict({"fedlog": ConfigRecord({"frame": b"noise"})}),
+        "many": RecordDict({"fedlog": ConfigRecord({"frame": b"", "more": b""})}),
+        "text": RecordDict({"fedlog": ConfigRecord({"frame": "text"})}),
+        "empty": RecordDict(),
+        "impostor": IMPOSTOR,
+    }
+    nodes = {name: number for number, name in enumerate(behaviour, start=10)}
+    post = FakePost([], {nodes[name]: told for name, told in behaviour.items()})
+    clock = FakeClock()
+    outcome = ask(post, nodes, dict.fromkeys(nodes, HELLO), FrameKind.WELCOME, 5.0, clock.clock())
+    assert {site: frame.payload for site, frame in outcome.answers.items()} == {"good": b"hi"}
+    assert outcome.silent == ("silent",)
+    assert set(outcome.refused) == set(behaviour) - {"good", "silent"}
+    assert "another node" in outcome.refused["impostor"]
+    assert "patient" not in json.dumps(outcome.refused)
+    assert 5.0 <= clock.time < 5.5
+
+
+def test_messages_that_flower_does_not_take_are_refused() -> None:
+    post = FakePost([], {})
+    post.push_messages = lambda messages: []  # type: ignore[method-assign] # what Flower returns for too large a push
+    outcome = ask(post, {"a": 1}, {"a": HELLO}, FrameKind.WELCOME, 5.0, FakeClock().clock())
+    assert outcome.refused == {"a": "Flower did not take the message"}
+
+
+def test_a_site_listed_twice_counts_once() -> None:
+    post = FakePost([FakeNode(9, "a", "2031"), FakeNode(12, "a", "2030"), FakeNode(3, "b"), FakeNode(4, "")], {})
+    assert connected_sites(post) == {"a": 9, "b": 3}
+
+
+def test_too_few_sites_stop_the_run(tmp_path: Path) -> None:
+    ours = identity("s")
+    same = lambda q: to_content(q.answer(FrameKind.WELCOME, ours.to_payload()))  # noqa: E731
+    post = FakePost([FakeNode(10, "a"), FakeNode(11, "b")], {10: same, 11: None})
+    log = tmp_path / "events.jsonl"
+    arguments = {"deadline_seconds": 3.0, "clock": FakeClock().clock()}
+    assert greet(post, ours, run_tag("r"), log, minimum=1, **arguments) == {"a": 10}
+    with pytest.raises(RunError, match="at least 2 sites, found 1: a"):
+        greet(post, ours, run_tag("r"), log, minimum=2, **arguments)
+    with pytest.raises(RunError, match="at least 3 connected sites, found 2: a, b"):
+        greet(post, ours, run_tag("r"), log, minimum=3, **arguments)
+    assert [event["event"] for event in read_events(log)] == ["left out", "greeted", "left out"]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> SiteFolder:
+    folder = SiteFolder(tmp_path)
+    folder.schema_file.write_text(dump_schema(Schema("y", ("a", "b"), (Feature("x", Kind.NUMERIC),))))
+    return folder
+
+
+def question(content: RecordDict) -> Message:
+    message = Message(content, 5, MessageType.TRAIN)
+    message.metadata.__dict__["_message_id"] = "m"
+    return message
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        RecordDict(),
+        RecordDict({"fedlog": ConfigRecord({"frame": b"noise"})}),
+        to_content(HELLO),
+        to_content(HELLO.answer(FrameKind.REPORT, b"")),
+        to_content(HELLO.answer(FrameKind.HELLO, Identity("7.0", 1, "x").to_payload())),
+    ],
+)
+def test_a_site_refuses_what_it_cannot_use_and_says_why(site: SiteFolder, content: RecordDict) -> None:
+    assert answer(question(content), site).kind is FrameKind.REFUSAL
+    assert read_events(site.logs / "events.jsonl")[-1]["event"] == "refused"
+
+
+def test_an_error_at_a_site_tells_nothing_of_its_data(site: SiteFolder) -> None:
+    site.schema_file.write_text('version = 1\n[label]\ncolumn = "secret-disease"\nvalues = ["a"]\n')
+    frame = answer(question(to_content(HELLO.answer(FrameKind.HELLO, identity("s").to_payload()))), site)
+    assert frame.kind is FrameKind.REFUSAL
+    assert frame.payload == b"InputError; see the log at the site"
+    logged = (site.logs / "events.jsonl").read_text()
+    assert "secret" not in logged
+    assert "schema.py" in logged
+
+
+def test_a_line_that_is_still_written_is_left_for_later(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    note(path, "one", round=1)
+    with path.open("a") as file:
+        file.write('{"event": "tw')
+    assert [event["event"] for event in read_events(path)] == ["one"]

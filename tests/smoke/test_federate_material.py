@@ -1,0 +1,238 @@
+"""Certificates, keys, folders and the gate, without any Flower process."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import ssl
+import stat
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fedlog.errors import InputError, RunError
+from fedlog.flower.certificates import (
+    CertificateFiles,
+    create_certificates,
+    days_left,
+    renew_server_certificate,
+    server_certificate_hosts,
+)
+from fedlog.flower.folders import ServerConfig, ServerFolder, SiteConfig, SiteFolder, server_address, site_name
+from fedlog.flower.gate import Gate
+from fedlog.flower.guard import GUARDED, REFUSED, write_guard
+from fedlog.flower.keys import create_site_key, fingerprint, read_public_key
+from fedlog.flower.processes import Command, call, free_port, start, wait_for_port
+from fedlog.flower.secrets import check_secret, write_secret
+
+NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> CertificateFiles:
+    files = CertificateFiles.under(tmp_path / "certificates")
+    create_certificates(files, ("localhost", "10.1.2.3"), dt.datetime.now(dt.UTC))
+    return files
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_secrets_are_for_their_owner_alone(files: CertificateFiles, tmp_path: Path) -> None:
+    create_site_key(tmp_path / "site.key", tmp_path / "site.pub", "a")
+    for secret in (files.authority_key, files.server_key, tmp_path / "site.key"):
+        assert mode(secret) == 0o600
+        check_secret(secret)
+    files.server_key.chmod(0o644)
+    with pytest.raises(InputError, match="mode 0644"):
+        check_secret(files.server_key)
+    with pytest.raises(InputError, match="already there"):
+        write_secret(tmp_path / "site.key", b"")
+
+
+def handshake(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> None:
+    """A TLS handshake in memory; raises as a socket would."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = client.wrap_bio(incoming, outgoing, server_hostname=host)
+    theirs = server.wrap_bio(outgoing, incoming, server_side=True)
+    for _ in range(4):
+        for side in (ours, theirs):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+
+
+def contexts(files: CertificateFiles) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(files.server, files.server_key)
+    client = ssl.create_default_context(cafile=str(files.authority))
+    client.verify_flags |= ssl.VERIFY_X509_STRICT
+    return server, client
+
+
+def test_the_certificate_holds_for_its_hosts_and_no_other(files: CertificateFiles) -> None:
+    assert server_certificate_hosts(files) == ("localhost", "10.1.2.3", "127.0.0.1")
+    for host in ("localhost", "10.1.2.3", "127.0.0.1"):
+        handshake(*contexts(files), host)
+    with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
+        handshake(*contexts(files), "elsewhere.example")
+
+
+def test_a_renewed_certificate_holds_under_the_same_authority(files: CertificateFiles) -> None:
+    authority, server = files.authority.read_bytes(), files.server.read_bytes()
+    renew_server_certificate(files, ("new.example",), dt.datetime.now(dt.UTC))
+    assert files.authority.read_bytes() == authority
+    assert files.server.read_bytes() != server
+    assert 396 < days_left(files, dt.datetime.now(dt.UTC)) < 398
+    handshake(*contexts(files), "new.example")
+
+
+def test_another_authority_is_refused(files: CertificateFiles, tmp_path: Path) -> None:
+    other = CertificateFiles.under(tmp_path / "other")
+    create_certificates(other, ("localhost",), dt.datetime.now(dt.UTC))
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(contexts(files)[0], contexts(other)[1], "localhost")
+
+
+@pytest.mark.parametrize("host", ["https://a.example", "a.example:8443", "", "a b", "-a.example", "a" * 64])
+def test_a_bad_host_name_leaves_nothing_behind(tmp_path: Path, host: str) -> None:
+    files = CertificateFiles.under(tmp_path / "c")
+    with pytest.raises(InputError, match="host name"):
+        create_certificates(files, (host,), NOW)
+    assert not files.authority_key.exists()
+
+
+def test_public_keys(tmp_path: Path) -> None:
+    line = create_site_key(tmp_path / "k", tmp_path / "k.pub", "north")
+    assert (tmp_path / "k.pub").read_text() == line + "\n"
+    assert fingerprint(line) == fingerprint(line.rsplit(" ", 1)[0] + " another comment")
+    assert read_public_key(line).curve.name == "secp384r1"
+    assert "PRIVATE" not in line
+    with pytest.raises(InputError, match="expected"):
+        read_public_key("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ7vZ0t5nJkq1kq0cJ8n6Yw1uJ8Q1m0H0w9f4c0nJ0aa x")
+    with pytest.raises(InputError, match="expected"):
+        read_public_key("nonsense")
+
+
+def test_folders_remember(tmp_path: Path) -> None:
+    server = ServerFolder(tmp_path / "s")
+    config = ServerConfig(('odd"name', "b"), "127.0.0.1", 9)
+    server.write_config(config)
+    assert server.read_config() == config
+    server.remember_site("north", "17", "key")
+    assert server.known_sites() == {"north": "17"}
+    server.forget_site("north")
+    assert server.known_sites() == {}
+    site = SiteFolder(tmp_path / "c")
+    site.write_config(SiteConfig("north", "h:1"))
+    with pytest.raises(InputError, match="expected data"):
+        site.choose(None, None)
+    assert site.choose("m:f", "mlp:8") == site.read_config() == SiteConfig("north", "h:1", "m:f", "mlp:8")
+    assert site.choose(None, "mlp:9").data == "m:f"
+    with pytest.raises(InputError, match=r"federation\.toml"):
+        ServerFolder(tmp_path / "none").read_config()
+
+
+def test_names_and_addresses() -> None:
+    assert server_address("a.example") == "a.example:8443"
+    assert server_address("a.example:1") == "a.example:1"
+    for bad in ("", ":1", "a:0", "a:b", "https://a:1", "a:70000"):
+        with pytest.raises(InputError, match="HOST"):
+            server_address(bad)
+    assert site_name("north-1") == "north-1"
+    for bad in ("", "North", "a/b", "..", "a" * 33, "a b"):
+        with pytest.raises(InputError, match="expected a name"):
+            site_name(bad)
+
+
+class Upstream:
+    """A SuperLink that notes what reaches it."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, bytes, str | None]] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.seen.append((request.url.path, request.content, request.headers.get("flwr-signature")))
+        return httpx.Response(418, content=b"reply", headers={"x-flwr": "1", "connection": "close"})
+
+
+def through_gate(method: str, path: str, body: bytes) -> tuple[httpx.Response, Upstream]:
+    upstream = Upstream()
+
+    async def talk() -> httpx.Response:
+        gate: Any = Gate("https://127.0.0.1:1", httpx.AsyncClient(transport=httpx.MockTransport(upstream)), 1000)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="https://gate") as client:
+            return await client.request(method, path, content=body, headers={"flwr-signature": "s"})
+
+    return asyncio.run(talk()), upstream
+
+
+def test_the_gate_forwards_a_signed_fleet_call_unchanged() -> None:
+    answer, upstream = through_gate("POST", "/v1/fleet/pull-messages", b"abc")
+    assert upstream.seen == [("/v1/fleet/pull-messages", b"abc", "s")]
+    assert (answer.status_code, answer.content, answer.headers["x-flwr"]) == (418, b"reply", "1")
+    assert "connection" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/v1/control/start-run", 404),
+        ("POST", "/v1/runtime/acquire-task", 404),
+        ("POST", "/v1/fleet/register-node", 404),
+        ("POST", "/v1/fleet/../control/start-run", 404),
+        ("POST", "/v1/fleet/%2e%2e/control/start-run", 404),
+        ("POST", "//v1/fleet/x", 404),
+        ("GET", "/v1/fleet/pull-messages", 404),
+        ("GET", "/health", 200),
+    ],
+)
+def test_the_gate_keeps_everything_else_out(method: str, path: str, status: int) -> None:
+    answer, upstream = through_gate(method, path, b"")
+    assert answer.status_code == status
+    assert upstream.seen == []
+
+
+def test_the_gate_refuses_a_body_over_its_limit() -> None:
+    answer, upstream = through_gate("POST", "/v1/fleet/push-object", b"x" * 1001)
+    assert answer.status_code == 413
+    assert upstream.seen == []
+
+
+def test_the_guard_shadows_every_task_program(tmp_path: Path) -> None:
+    folder = write_guard(tmp_path / "programs")
+    assert "-m fedlog.flower.guard" in (folder / GUARDED).read_text()
+    for name in REFUSED:
+        done = subprocess.run([folder / name, "--token", "x"], capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert "refused" in done.stderr
+    from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
+
+    assert {GUARDED, *REFUSED} == set(TASK_TYPE_TO_COMMAND.values())
+
+
+def test_a_command_is_stopped_with_all_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedlog.flower.processes.STOP_SECONDS", 0.5)
+    # The child ignores the polite signal and the parent's end, as a stuck helper would.
+    script = 'trap "" TERM; (trap "" TERM; sleep 61.5) & echo started; wait'
+    running = start(Command(("sh", "-c", script)), tmp_path / "log")
+    while "started" not in running.log_tail():
+        threading.Event().wait(0.05)
+    running.stop()
+    listing = subprocess.run(["ps", "-axo", "stat=,args="], capture_output=True, text=True, check=True).stdout
+    assert not [line for line in listing.splitlines() if "sleep 61.5" in line and not line.startswith("Z")]
+
+
+def test_failures_of_commands_are_told(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="exit code 3: oh"):
+        call(Command(("sh", "-c", "echo oh >&2; exit 3")))
+    running = start(Command(("sh", "-c", "echo broken; exit 4")), tmp_path / "log")
+    with pytest.raises(RunError, match="exit code 4") as error:
+        wait_for_port(running, free_port())
+    assert "broken" in str(error.value)
