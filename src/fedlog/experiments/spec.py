@@ -62,9 +62,14 @@ class RunSpec:
 
     @property
     def digest(self) -> str:
-        """The same for two specifications exactly when they are the same experiment."""
+        """The same for two specifications exactly when they are the same experiment.
+
+        What is None is left out, so that a setting added later does not change the digests of older records.
+        """
         values = {name: value for name, value in as_plain(self).items() if name not in _NOT_IN_DIGEST}
-        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+        values["options"] = {name: value for name, value in values["options"].items() if value is not None}
+        said = {name: value for name, value in values.items() if value is not None}
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def data_spec(self) -> DataSpec:

@@ -1,0 +1,9 @@
+"""`make bench`: every benchmark, one after another. About twenty minutes on two cores."""
+
+from __future__ import annotations
+
+from benchmarks import head, scale, simulator
+
+head.main(head.RECORDS)
+simulator.main()
+scale.main()

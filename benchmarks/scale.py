@@ -1,0 +1,96 @@
+"""Cost and memory against the number of clients, 10 to 10,000, with the MNIST CNN; shards repeat the pool's images.
+
+    python -m benchmarks.scale [--most 10000]
+
+Each size runs in a process of its own, one round after one that warms up, 60 training and 40 test images a client.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from fedlog.experiments.run import made_with
+
+RECORDS = Path(__file__).parent / "records"
+SIZES = (10, 30, 100, 300, 1000, 3000, 10000)
+
+
+def measure(clients: int) -> dict[str, float]:
+    """Seconds of one round and the peak memory of all its processes, in this process and its workers."""
+    # Imported here: the parent only starts processes and draws, and its memory should not be counted twice.
+    import torch
+
+    from benchmarks.simulator import Ours
+    from benchmarks.workloads import repeated, workload
+    from fedlog.engine.backends import Choice
+
+    torch.set_num_threads(1)
+    work = repeated(workload("mnist"), clients, train=60, test=40)
+    ours = Ours(work, "fedlog", Choice.BLOCK, os.cpu_count() or 1)
+    ours.round()
+    seconds, _ = ours.round()
+    peak = sum(_peak_bytes(pid) for pid in (os.getpid(), *_children()))
+    ours.stop()
+    return {"clients": clients, "seconds": seconds, "peak_bytes": peak}
+
+
+def _children() -> list[int]:
+    task = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+    return [int(pid) for pid in task.read_text().split()]
+
+
+def _peak_bytes(pid: int) -> int:
+    """The largest resident size so far; pages shared between processes are counted in each: an upper bound."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return 1024 * int(found.group(1)) if found else 0
+
+
+def main(out: Path = RECORDS, most: int = SIZES[-1]) -> None:
+    """Measure every size, print, write `scale.json` and draw `scale.svg`."""
+    rows = []
+    for clients in (size for size in SIZES if size <= most):
+        command = [sys.executable, "-m", "benchmarks.scale", "--only", str(clients)]
+        rows.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+        row = rows[-1]
+        per_client = 1000 * row["seconds"] / clients
+        print(f"{clients:6d} clients  {row['seconds']:8.2f} s a round  {per_client:6.1f} ms a client  "
+              f"{row['peak_bytes'] / 2**30:.2f} GiB")  # fmt: skip
+    found = {"rows": rows, "made_with": made_with(), "command": f"python -m benchmarks.scale --most {most}"}
+    out.mkdir(exist_ok=True)
+    (out / "scale.json").write_text(json.dumps(found, indent=1) + "\n")
+    _draw(rows, out / "scale.svg")
+
+
+def _draw(rows: list[dict[str, float]], path: Path) -> None:
+    figure = Figure(figsize=(9, 3.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    time, memory = figure.subplots(1, 2)
+    clients = [row["clients"] for row in rows]
+    time.loglog(clients, [row["seconds"] for row in rows], marker="o")
+    time.set(xlabel="clients", ylabel="seconds a round")
+    memory.semilogx(clients, [row["peak_bytes"] / 2**30 for row in rows], marker="o")
+    memory.axhline(4, linestyle="--", color="grey")
+    memory.set(xlabel="clients", ylabel="peak memory, GiB", ylim=(0, 4.5))
+    for axes in (time, memory):
+        axes.grid(alpha=0.3)
+    figure.savefig(path, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--most", type=int, default=SIZES[-1])
+    parser.add_argument("--only", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.only:
+        print(json.dumps(measure(args.only)))
+    else:
+        main(most=args.most)
