@@ -25,9 +25,7 @@ class Kind(IntEnum):
     PARAMETERS = 4  # any arrays, then (1,) int64 records behind them (0 in a broadcast)
     MEANS = 5  # (n_class, m - 1) class means; (n_class,) int64 counts, or in a broadcast bool: which classes have one
     MEASUREMENTS = 6  # (rows,) of a compressed difference; (2,) int64 size of its support and records (its number)
-    SIGNS = (
-        7  # (entries,) bool: True where the entry is positive or zero; (1,) int64 records (in a broadcast its number)
-    )
+    SIGNS = 7  # (entries,) bool: positive or zero; (1,) int64 records (in a broadcast its number)
 
 
 @dataclass(frozen=True, eq=False)
