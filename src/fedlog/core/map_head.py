@@ -87,9 +87,9 @@ def solve_head(posterior: Posterior) -> MapHead:
     if not certificate.holds:
         raise RunError(
             f"the head could not be certified: relative gradient {certificate.relative_gradient:.3g}, "
-            f"scalar residual {certificate.scalar_residual:.3g}, "
-            f"expected at most {min(certificate.tolerance, _MAX_TOLERANCE):.3g}; largest |chi_y| / nu: "
-            f"1e{float(log_s.max()) / math.log(10):.1f}",
+            f"scalar residual {certificate.scalar_residual:.3g}, expected both within the tolerance "
+            f"{certificate.tolerance:.3g} and that at most {_MAX_TOLERANCE:g}; "
+            f"sum of |chi_y| / nu: 1e{float(np.logaddexp.reduce(log_s)) / math.log(10):.1f}",
             hint="features of this size leave the range of float64: clip or normalise them",
         )
     return MapHead(weights, certificate)
