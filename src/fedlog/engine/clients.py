@@ -56,7 +56,8 @@ def clients_of(federation: Federation, bodies: Sequence[Body], algorithm: Algori
     if not any(len(shard.train) for shard in federation.shards):
         raise InputError(f"data set {federation.name}: no client has a training record")
     if algorithm.training is Training.POOLED:
-        everyone = torch.cat([shard.train for shard in federation.shards])
+        # Sorted, so that the order of the clients decides nothing.
+        everyone = torch.cat([shard.train for shard in federation.shards]).sort().values
         tests = tuple(shard.test for shard in federation.shards)
         validations = tuple(shard.validation for shard in federation.shards)
         return (Client(0, "pooled", bodies[0], everyone, tests, validations),)
