@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import signal
 import ssl
 import stat
 import subprocess
@@ -227,6 +228,25 @@ def test_a_command_is_stopped_with_all_it_started(tmp_path: Path, monkeypatch: p
     running.stop()
     listing = subprocess.run(["ps", "-axo", "stat=,args="], capture_output=True, text=True, check=True).stdout
     assert not [line for line in listing.splitlines() if "sleep 61.5" in line and not line.startswith("Z")]
+
+
+def test_what_a_killed_starter_left_behind_is_ended_by_the_next_start(tmp_path: Path) -> None:
+    left = start(Command(("sh", "-c", "sleep 61.25 & wait")), tmp_path / "log")
+    unrelated = start(Command(("sh", "-c", "sleep 61.75")), tmp_path / "other")
+    again = start(Command(("true",)), tmp_path / "log")
+    assert left.process.wait(5) == -signal.SIGKILL
+    assert unrelated.exit_code is None
+    for running in (again, unrelated):
+        running.stop()
+    assert not list(tmp_path.glob("*.pid"))
+
+
+def test_a_process_number_that_was_given_out_again_is_left_alone(tmp_path: Path) -> None:
+    bystander = start(Command(("sleep", "61.9")), tmp_path / "other")
+    (tmp_path / "log.pid").write_text(f"{bystander.process.pid} Thu Jan  1 00:00:00 1970\n")
+    start(Command(("true",)), tmp_path / "log").stop()
+    assert bystander.exit_code is None
+    bystander.stop()
 
 
 def test_failures_of_commands_are_told(tmp_path: Path) -> None:

@@ -115,14 +115,18 @@ class Running:
         deadline = time.monotonic() + STOP_SECONDS
         while _alive(below) and time.monotonic() < deadline:
             time.sleep(0.1)
-        for pid, _ in _alive(below):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        _kill(below)
+        _pid_file(self.log).unlink(missing_ok=True)
 
 
 def start(command: Command, log: Path) -> Running:
-    """The command, running in a session of its own so that a Ctrl-C in our terminal reaches us first and us alone."""
+    """The command, running in a session of its own so that a Ctrl-C in our terminal reaches us first and us alone.
+
+    One command a log file: what an earlier start left behind, because we were killed, is ended first. It would hold
+    the port, or the site's place at the server.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
+    _end_earlier(log)
     with log.open("ab") as output:
         log_start = output.tell()
         try:
@@ -136,6 +140,8 @@ def start(command: Command, log: Path) -> Running:
             )
         except FileNotFoundError:
             raise RunError(f"expected a program that can be started, found none: {command.arguments[0]}") from None
+    since = _processes().get(process.pid, (0, "", ""))[2]
+    _pid_file(log).write_text(f"{process.pid} {since}\n")
     return Running(command, process, log, log_start)
 
 
@@ -193,6 +199,27 @@ def stopping_on_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _pid_file(log: Path) -> Path:
+    return log.with_suffix(".pid")
+
+
+def _end_earlier(log: Path) -> None:
+    """End the process that the file beside the log names, and all below it, if it is still the same process."""
+    path = _pid_file(log)
+    if not path.exists():
+        return
+    number, _, since = path.read_text().strip().partition(" ")
+    if number.isdigit() and since and (earlier := _alive(((int(number), since),))):
+        _kill(earlier + _descendants(int(number)))
+    path.unlink()
+
+
+def _kill(wanted: tuple[tuple[int, str], ...]) -> None:
+    for pid, _ in _alive(wanted):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _processes() -> dict[int, tuple[int, str, str]]:
