@@ -194,6 +194,10 @@ def _check_type(where: str, name: str, value: Any, hint: Any) -> None:
         for each in value:
             _check_type(where, "each body", each, str)
         return
+    if name == "options":
+        if not isinstance(value, Mapping):
+            raise InputError(f"{where}: options must be a table of names and values: {value!r}")
+        return
     wanted = getattr(hint, "__args__", (hint,))
     if value is None and type(None) in wanted:
         return
