@@ -150,6 +150,12 @@ def test_another_version_kind_codec_or_type_is_named(at: int, value: int, said: 
         CODEC.decode(_sealed(bytes(body)))
 
 
+def test_bytes_behind_the_last_array_are_refused_even_under_a_right_checksum() -> None:
+    body = CODEC.encode(Message(Kind.HEAD, (torch.ones(2, 3),)))[:-4]
+    with pytest.raises(WireError, match="3 bytes too many"):
+        CODEC.decode(_sealed(body + b"abc"))
+
+
 def test_what_a_frame_cannot_tell_is_refused_when_encoding() -> None:
     with pytest.raises(WireError, match="too many arrays"):
         CODEC.encode(Message(Kind.SIGNS, (torch.ones(1, dtype=torch.bool),) * (MAX_ARRAYS + 1)))
