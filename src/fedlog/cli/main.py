@@ -12,7 +12,7 @@ from typing import NoReturn
 import fedlog
 from fedlog.errors import FedlogError
 
-COMMANDS = ("run", "report", "data", "privacy")
+COMMANDS = ("run", "reproduce", "report", "data", "privacy", "federate")
 INTERRUPTED = 130
 
 

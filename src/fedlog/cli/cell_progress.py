@@ -1,0 +1,110 @@
+"""One bar for all cells and a line for each that runs; plain lines now and then where there is no terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from fedlog.experiments.cell_process import Outcome
+from fedlog.experiments.cells import Cell
+from fedlog.experiments.runner import Standing
+
+SECONDS_BETWEEN_LINES = 30.0
+
+
+class CellProgress:
+    """Tells on standard error how the cells go."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar: Progress | None = None
+        self._lines: dict[str, TaskID] = {}
+        self._whole: TaskID | None = None
+        self._told_at = time.monotonic()
+        self._cells = 0
+        self._ended: set[str] = set()
+        self._first_rounds: int | None = None
+        self._started = time.monotonic()
+
+    def __enter__(self) -> CellProgress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def begun(self, to_do: Sequence[Cell], skipped: Sequence[Cell]) -> None:
+        """Say what is to do; show the bar."""
+        self._cells = len(to_do)
+        done_before = f", {len(skipped)} done before" if skipped else ""
+        self._console.print(f"{len(to_do)} cells to run{done_before}")
+        if self._console.is_terminal and not self._console.quiet and to_do:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.fields[said]}"),
+                TimeElapsedColumn(),
+                console=self._console,
+                transient=True,
+            )
+            self._whole = self._bar.add_task("all cells", total=sum(cell.steps for cell in to_do), said="")
+            self._bar.start()
+
+    def looked(self, standings: Sequence[Standing]) -> None:
+        """Move the bars, or print lines now and then."""
+        running = [s for s in standings if s.done and s.cell.name not in self._ended]
+        done, steps = sum(s.done for s in standings), sum(s.steps for s in standings)
+        if self._first_rounds is None:
+            self._first_rounds, self._started = done, time.monotonic()
+        said = f"{len(self._ended)}/{self._cells} cells, {done}/{steps} rounds{self._left(done, steps)}"
+        if self._bar is not None and self._whole is not None:
+            self._bar.update(self._whole, completed=done, said=said)
+            for standing in running:
+                self._show(standing)
+        elif time.monotonic() - self._told_at >= SECONDS_BETWEEN_LINES:
+            self._told_at = time.monotonic()
+            self._console.print(said)
+            for standing in running:
+                at = f"round {standing.done}/{standing.steps}"
+                self._console.print(f"  {standing.cell.name}: {at}{_described(standing)}")
+
+    def ended(self, outcome: Outcome) -> None:
+        """Say how the cell ended, and take its line away."""
+        self._ended.add(outcome.cell)
+        if self._bar is not None and outcome.cell in self._lines:
+            self._bar.remove_task(self._lines.pop(outcome.cell))
+        accuracy = "" if outcome.accuracy is None else f", accuracy {100 * outcome.accuracy:.2f} %"
+        how = f"done{accuracy}" if outcome.error is None else f"failed: {outcome.error}"
+        self._console.print(f"{outcome.cell}: {how}")
+
+    def _show(self, standing: Standing) -> None:
+        assert self._bar is not None
+        name = standing.cell.name
+        if name not in self._lines:
+            self._lines[name] = self._bar.add_task(f"  {name}", total=standing.steps, said="")
+        self._bar.update(self._lines[name], completed=standing.done, said=_described(standing).lstrip(", "))
+
+    def _left(self, done: int, steps: int) -> str:
+        """The time left for all, from what this call has done so far: cells differ, so it is rough at first."""
+        fresh = done - (self._first_rounds or 0)
+        if fresh <= 0:
+            return ""
+        return f", about {_time((steps - done) * (time.monotonic() - self._started) / fresh)} left"
+
+
+def _described(standing: Standing) -> str:
+    accuracy = "" if standing.accuracy is None else f", {100 * standing.accuracy:.2f} %"
+    left = "" if standing.seconds_left is None else f", about {_time(standing.seconds_left)} left"
+    return accuracy + left
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

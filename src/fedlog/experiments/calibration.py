@@ -1,0 +1,119 @@
+"""How long a cell takes on this machine: from records of its row, else from a round of a few clients on random data."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import torch
+
+from fedlog.algorithms.registry import build
+from fedlog.algorithms.shape import Algorithm
+from fedlog.core.keys import Key
+from fedlog.data.federation import Federation, Records, Shard
+from fedlog.data.transforms import IDENTITY, Transform
+from fedlog.engine.backends import Engine
+from fedlog.engine.clients import model_plan
+from fedlog.engine.local_sgd import Settings
+from fedlog.engine.simulator import Course, Simulation
+from fedlog.experiments.cells import Cell, CellState, Shape
+from fedlog.experiments.run import SUMMARY
+from fedlog.experiments.spec import method_of
+from fedlog.models.catalog import body
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of a data set's federation, as far as it decides the time of a round."""
+
+    input_shape: tuple[int, ...]
+    n_class: int
+    clients: int
+    train: int  # records of a client
+    test: int
+    sample: int = 4  # clients in the measurement
+    transform: Transform = IDENTITY
+
+
+SIZES = {
+    "digits": Size((1, 8, 8), 10, 10, 135, 45),
+    "circle": Size((2,), 2, 2, 40, 500),
+    "mnist": Size((1, 28, 28), 10, 50, 60, 200, sample=5),
+    "cifar10": Size((3, 32, 32), 10, 100, 500, 100, sample=1, transform=Transform(crop_padding=4, flip=True)),
+    "cifar100": Size((3, 32, 32), 100, 100, 500, 100, sample=1, transform=Transform(crop_padding=4, flip=True)),
+    "har": Size((9, 128), 6, 6, 1370, 345, sample=1),
+    "leaf": Size((3, 84, 84), 2, 2360, 24, 6, sample=1),
+}
+SYNTHETIC_SECONDS = 5.0
+
+
+def seconds_of(cell: Cell, siblings: Sequence[Cell]) -> float:
+    """What the cell will take: as its siblings of other seeds took, or as the calibration of its data set says."""
+    if cell.experiment.shape is Shape.SYNTHETIC:
+        return SYNTHETIC_SECONDS
+    measured = [_measured(other) for other in siblings if other.row == cell.row and other.state() is CellState.DONE]
+    if measured:
+        return sum(measured) / len(measured)
+    return cell.steps * _seconds_a_round(replace(cell, seed=0))
+
+
+def _measured(cell: Cell) -> float:
+    return float(json.loads((cell.folder / SUMMARY).read_text())["seconds"])
+
+
+def _seconds_a_round(cell: Cell) -> float:
+    """A round of all clients, from the reference method's time and the number of epochs the method trains for."""
+    spec = cell.spec
+    size = SIZES[spec.data]
+    method = method_of(spec, model_plan(_random(size), [body(spec.body[0], size.input_shape)] * size.sample))
+    per_epoch = _seconds_an_epoch(spec.data, spec.body[0], spec.batch_size or 1)
+    return per_epoch * _epochs(method)
+
+
+@lru_cache
+def _seconds_an_epoch(data: str, body_name: str, batch_size: int) -> float:
+    """One epoch of every client with one evaluation, measured on a few clients and scaled up."""
+    size = SIZES[data]
+    federation = _random(size)
+    bodies = [body(body_name, size.input_shape)] * size.sample
+    plan = model_plan(federation, bodies)
+    method = build("local", plan, {"epochs": 1})
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        simulation = Simulation(method, federation, bodies, plan, Engine(Settings(batch_size)), Course(rounds=2))
+        rounds = simulation.rounds()
+        next(rounds)
+        start = time.perf_counter()
+        next(rounds)
+        return (time.perf_counter() - start) * size.clients / size.sample
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _epochs(method: Algorithm) -> int:
+    return max(1, sum(phase.epochs for exchange in method.schedule.round for phase in exchange.phases))
+
+
+def _random(size: Size) -> Federation:
+    generator = Key(0).child("calibration").torch()
+
+    def pool(records: int) -> Records:
+        inputs = torch.randint(0, 256, (records, *size.input_shape), generator=generator, dtype=torch.uint8)
+        return Records(inputs, torch.randint(0, size.n_class, (records,), generator=generator))
+
+    shards = tuple(
+        Shard(
+            f"client-{at}",
+            torch.arange(at * size.train, (at + 1) * size.train),
+            torch.arange(at * size.test, (at + 1) * size.test),
+            torch.empty(0, dtype=torch.int64),
+        )
+        for at in range(size.sample)
+    )
+    names = tuple(str(label) for label in range(size.n_class))
+    train, test = pool(size.sample * size.train), pool(size.sample * size.test)
+    return Federation("random", size.n_class, size.input_shape, train, test, shards, size.transform, names)

@@ -1,0 +1,70 @@
+"""What there is to reproduce: the data each experiment needs, what has been run, and the hours that are left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedlog.data.sources import SOURCES, data_folder
+from fedlog.experiments.calibration import seconds_of
+from fedlog.experiments.cells import Cell, CellState, Experiment, cells
+from fedlog.experiments.paper import EXPERIMENTS
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One experiment, its needs and its standing."""
+
+    experiment: Experiment
+    missing: str | None  # what is not on this machine
+    cells: int
+    done: int
+    other: int  # made with other settings
+    hours_left: float | None  # None where the data are missing
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        experiment = self.experiment
+        return {
+            "name": experiment.name,
+            "title": experiment.title,
+            "data": list(experiment.data),
+            "rows": [row.name for row in experiment.rows],
+            "seeds": list(experiment.seeds),
+            "cells": self.cells,
+            "done": self.done,
+            "made_with_other_settings": self.other,
+            "missing": self.missing,
+            "hours_left": self.hours_left,
+        }
+
+
+def inventory(out: Path, data_dir: Path | None, jobs: int) -> list[Entry]:
+    """Every experiment with its standing in the results folder."""
+    return [_entry(experiment, out, data_dir, jobs) for experiment in EXPERIMENTS.values()]
+
+
+def _entry(experiment: Experiment, out: Path, data_dir: Path | None, jobs: int) -> Entry:
+    found = cells(experiment, out)
+    states = [cell.state() for cell in found]
+    missing = _missing(experiment.data, data_folder(data_dir))
+    to_do = [cell for cell, state in zip(found, states, strict=True) if state is not CellState.DONE]
+    hours = None if missing else _hours(to_do, found, jobs)
+    return Entry(experiment, missing, len(found), states.count(CellState.DONE), states.count(CellState.OTHER), hours)
+
+
+def _missing(names: Sequence[str], folder: Path) -> str | None:
+    for name in names:
+        if name == "leaf" and not (folder / "data").exists() and not (folder / "train").exists():
+            return f"no LEAF folder at {folder}; its users fetch it from leaf.cmu.edu and name it with --data-dir"
+        source = SOURCES.get(name)
+        if source is not None and not all((folder / file.path).is_file() for file in source.files):
+            return f"{source.title} is not in {folder}; run `fedlog data fetch {name}`"
+    return None
+
+
+def _hours(to_do: Sequence[Cell], everything: Sequence[Cell], jobs: int) -> float:
+    seconds = sum(seconds_of(cell, everything) for cell in to_do)
+    return seconds / 3600 / jobs
