@@ -9,6 +9,7 @@ from torch import nn
 
 from fedlog.engine.block.geometry import ConvGeometry
 from fedlog.engine.block.network import BlockNetwork, ConvStage, FlattenStage, LinearStage, Stage
+from fedlog.engine.block.workspace import Shelf
 from fedlog.models.body import MaskedDropout
 
 Named = tuple[str, nn.Module]
@@ -59,8 +60,9 @@ class _Compiler:
         first = stages[0]
         if not isinstance(first, ConvStage):
             return BlockNetwork(input_shape, 0, tuple(stage for stage in stages if not isinstance(stage, FlattenStage)))
-        phases = first.geometry.phases_wanted
-        stages[0] = replace(first, geometry=replace(first.geometry, column_phases=phases))
+        geometry = first.shelf.geometry
+        phases = geometry.phases_wanted
+        stages[0] = replace(first, shelf=Shelf(replace(geometry, column_phases=phases)))
         return BlockNetwork(input_shape, phases, tuple(stages))
 
     def _convolution(self, name: str, layer: nn.Conv2d, followers: list[Named]) -> ConvStage:
@@ -87,7 +89,7 @@ class _Compiler:
         if not all(follower.per_channel for _, follower in followers if isinstance(follower, MaskedDropout)):
             raise _NoBlockError
         self.shape = (layer.out_channels, geometry.rows_out, geometry.columns_out)
-        return ConvStage(name, geometry, layer.bias is not None, _rectifies(followers), _dropout(followers))
+        return ConvStage(name, Shelf(geometry), layer.bias is not None, _rectifies(followers), _dropout(followers))
 
     def _linear(self, name: str, layer: nn.Linear, followers: list[Named]) -> LinearStage:
         if self.shape != (layer.in_features,) or any(isinstance(follower, nn.MaxPool2d) for _, follower in followers):

@@ -1,23 +1,35 @@
 """Where the numbers of a convolution with pooling lie in memory, for a stack of clients.
 
-A map is a tensor (clients, channels, rows, 1, columns, batch) with the batch innermost, so that every copy below moves
-long contiguous runs. The map that enters the first layer may hold its columns by phase instead, (clients, channels,
-rows, phases, columns / phases, batch): all columns 0 modulo the number of phases, then all columns 1, and so on.
+A map is a tensor (clients, rows, channels, 1, columns, batch), the batch innermost so that every copy moves long
+contiguous runs. The map that enters the first layer may hold its columns by phase instead, (clients, rows, channels,
+phases, columns / phases, batch): all columns 0 modulo the number of phases, then all columns 1, and so on.
 
-A *tile* is what one column of a product computes: `tile_rows` x `tile_columns` neighbouring outputs of every channel,
-from the window of inputs they see. The outputs of one tile are competitors of one pooling window, so merging them
-turns pooling into maxima of whole contiguous blocks. It costs some multiplications by zero (a window of 6 x 5 for
-2 x 1 outputs: a factor 1.2) and pays for them: fewer copies, and a product with more rows runs faster.
+The inputs are unrolled along the columns only, into *strips*: one matrix (channels * window columns, tiles across *
+batch) per input row. A window over several rows is then a run of consecutive strips, which is, as it lies in memory,
+the matrix that a product needs: nothing is copied once per kernel row, and the strips stay in the cache.
+
+A *tile* is what one column of a product computes: `rows` x `columns` neighbouring outputs of every channel, from the
+window they see together. Merging the outputs of a pooling window into a tile costs multiplications by zero (a window of
+6 x 6 for 2 x 2 outputs of a 5 x 5 kernel: a factor 1.44) and pays where the product would have few rows otherwise.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
-from torch import Tensor
+# With fewer rows than this, products ran at half the machine's speed; with more, at 80-90 % of it.
+ROWS_OF_AN_EFFICIENT_PRODUCT = 16
 
-# Matrix products with fewer rows than this ran at 45-60 % of the machine's speed, those with more at 80-90 %.
-ROWS_OF_AN_EFFICIENT_PRODUCT = 32
+
+@dataclass(frozen=True)
+class Tile:
+    """So many neighbouring outputs are computed together, from a window of this size."""
+
+    rows: int
+    columns: int
+    window_rows: int
+    window_columns: int
 
 
 @dataclass(frozen=True)
@@ -34,108 +46,42 @@ class ConvGeometry:
     pool_columns: int
     column_phases: int = 1
 
-    @property
+    @cached_property
     def rows_out(self) -> int:
         """Rows after pooling; a last incomplete pooling window is dropped, as in PyTorch."""
         return (self.rows_in - self.kernel_rows + 1) // self.pool_rows
 
-    @property
+    @cached_property
     def columns_out(self) -> int:
         """Columns after pooling."""
         return (self.columns_in - self.kernel_columns + 1) // self.pool_columns
 
-    @property
-    def tile_rows(self) -> int:
-        """How many output rows one product computes together."""
-        return self.pool_rows
+    @cached_property
+    def strips(self) -> int:
+        """Input rows that reach an output."""
+        return self.rows_out * self.pool_rows + self.kernel_rows - 1
 
-    @property
-    def tile_columns(self) -> int:
-        """How many output columns one product computes together: more only where the product would have few rows."""
-        return self.pool_columns if self.channels_out * self.tile_rows < ROWS_OF_AN_EFFICIENT_PRODUCT else 1
+    @cached_property
+    def tile(self) -> Tile:
+        """The tile of the forward product and of the kernels' gradient."""
+        merge = self.channels_out < ROWS_OF_AN_EFFICIENT_PRODUCT
+        return self._tile(self.pool_rows if merge else 1, self.pool_columns if merge else 1)
 
-    @property
-    def window_rows(self) -> int:
-        """Input rows that one tile sees."""
-        return self.kernel_rows + self.tile_rows - 1
+    @cached_property
+    def gradient_tile(self) -> Tile:
+        """The tile of the inputs' gradient: merging rows there means fewer overlapping windows to add up."""
+        return self._tile(self.pool_rows, self.tile.columns)
 
-    @property
-    def window_columns(self) -> int:
-        """Input columns that one tile sees."""
-        return self.kernel_columns + self.tile_columns - 1
+    def _tile(self, rows: int, columns: int) -> Tile:
+        return Tile(rows, columns, self.kernel_rows + rows - 1, self.kernel_columns + columns - 1)
 
-    @property
-    def window_size(self) -> int:
-        """Inputs that one tile sees, in all channels: the inner dimension of the product."""
-        return self.channels_in * self.window_rows * self.window_columns
-
-    @property
+    @cached_property
     def tiles_across(self) -> int:
         """Tiles next to each other in one row."""
-        return self.columns_out * self.pool_columns // self.tile_columns
+        return self.columns_out * self.pool_columns // self.tile.columns
 
-    @property
+    @cached_property
     def phases_wanted(self) -> int:
         """How the first layer's input should hold its columns: by phase where tiles step over columns evenly."""
-        step = self.tile_columns
-        return step if self.columns_in % step == 0 and self.window_columns % step == 0 else 1
-
-
-def tiles_of(geometry: ConvGeometry, inputs: Tensor) -> Tensor:
-    """A view (clients, channels, window rows, .., .., tiles down, tiles across, batch) of a map, uncopied."""
-    clients, batch = inputs.shape[0], inputs.shape[-1]
-    client, channel, row, phase, column, _ = inputs.stride()
-    phases, step = geometry.column_phases, geometry.tile_columns
-    sizes = (
-        *(clients, geometry.channels_in, geometry.window_rows, geometry.window_columns // phases, phases),
-        *(geometry.rows_out, geometry.tiles_across, batch),
-    )
-    strides = (client, channel, row, column, phase, geometry.tile_rows * row, step // phases * column, 1)
-    return inputs.as_strided(sizes, strides)
-
-
-def gather_tiles(geometry: ConvGeometry, inputs: Tensor) -> Tensor:
-    """(clients, window size, tiles * batch): every window as a column of the matrix that the kernels multiply."""
-    return tiles_of(geometry, inputs).reshape(inputs.shape[0], geometry.window_size, -1)
-
-
-def fold_tiles(geometry: ConvGeometry, gradient: Tensor, batch: int) -> Tensor:
-    """The gradient of a map from that of its windows (clients, window size, tiles * batch): a pixel sums its uses."""
-    clients, g = gradient.shape[0], geometry
-    folded = gradient.new_zeros(clients, g.channels_in, g.rows_in, 1, g.columns_in, batch)
-    windows = gradient.view(
-        *(clients, g.channels_in, g.window_rows, g.window_columns, g.rows_out, g.tiles_across, batch),
-    )
-    for row in range(g.window_rows):
-        for column in range(g.window_columns):
-            rows = slice(row, row + g.tile_rows * g.rows_out, g.tile_rows)
-            columns = slice(column, column + g.tile_columns * g.tiles_across, g.tile_columns)
-            folded[:, :, rows, 0, columns] += windows[:, :, row, column]
-    return folded
-
-
-def spread_kernels(geometry: ConvGeometry, weight: Tensor) -> Tensor:
-    """(clients, tile outputs * channels out, window size): each kernel once per output of a tile, zeros around."""
-    g = geometry
-    spread = weight.new_zeros(
-        *(weight.shape[0], g.tile_rows, g.tile_columns, g.channels_out, g.channels_in, g.window_rows, g.window_columns)
-    )
-    for row in range(g.tile_rows):
-        for column in range(g.tile_columns):
-            spread[:, row, column, :, :, row : row + g.kernel_rows, column : column + g.kernel_columns] = weight
-    return spread.view(weight.shape[0], -1, g.window_size)
-
-
-def fold_kernels(geometry: ConvGeometry, gradient: Tensor) -> Tensor:
-    """The gradient of the kernels (clients, out, in, rows, columns) from that of the spread ones."""
-    g = geometry
-    spread = gradient.view(
-        *(gradient.shape[0], g.tile_rows, g.tile_columns, g.channels_out, g.channels_in),
-        *(g.window_rows, g.window_columns),
-    )
-    folded = spread[:, 0, 0, :, :, : g.kernel_rows, : g.kernel_columns].clone()
-    for row in range(g.tile_rows):
-        for column in range(g.tile_columns):
-            if row or column:
-                folded += spread[:, row, column, :, :, row : row + g.kernel_rows, column : column + g.kernel_columns]
-    return folded
+        step = self.tile.columns
+        return step if self.columns_in % step == 0 and self.tile.window_columns % step == 0 else 1

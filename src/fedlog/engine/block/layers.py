@@ -13,35 +13,41 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from fedlog.engine.block.geometry import ConvGeometry, fold_kernels, fold_tiles, gather_tiles, spread_kernels
-from fedlog.engine.block.pooling import maxima, route_to_first_maximum
+from fedlog.engine.block.pooling import maxima_into, route_to_first_maximum
+from fedlog.engine.block.workspace import ConvWork, Shelf
 from fedlog.errors import RunError
 
 
-class ConvPool(Function):
-    """Convolution, maximum pooling, bias, then ReLU where `rectify`, for stacked clients.
+def conv_pool(work: ConvWork, inputs: Tensor, weight: Tensor, bias: Tensor | None, *, rectify: bool) -> Tensor:
+    """The pooled map (clients, rows, channels out, 1, columns, batch) of a convolution; fills the work arrays.
 
     ReLU, the bias and a multiplier per channel all commute with the maximum, so they act on the pooled map, which is
     smaller; a layer list with ReLU before the pooling has the same values and the same gradients.
     """
+    work.strips.copy_(inputs.as_strided(work.strip_sizes, work.strip_strides))
+    for place in work.kernels.places:
+        place.copy_(weight)
+    for kernels, windows, outputs in work.products:
+        torch.bmm(kernels, windows, out=outputs)
+    maxima_into(work.best_of_columns, work.column_competitors)
+    best = torch.empty_like(work.pooled_gradient)
+    maxima_into(best, work.row_competitors)
+    if bias is not None:
+        best.add_(bias[:, None, :, None, None])
+    if rectify:
+        best.clamp_min_(0)
+    return best.unsqueeze(3)
+
+
+class ConvPool(Function):
+    """`conv_pool` as a differentiable function of the inputs, the weight and the bias."""
 
     @staticmethod
-    def forward(
-        ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry, rectify: bool
-    ) -> Tensor:
-        """(clients, channels in, rows, phases, columns, batch) -> (clients, channels out, rows, 1, columns, batch)."""
-        g = geometry
-        tiles = gather_tiles(g, inputs)
-        kernels = spread_kernels(g, weight)
-        outputs = torch.bmm(kernels, tiles)
-        best_of_columns = maxima(_column_competitors(g, outputs, inputs.shape[-1]))
-        best = maxima(best_of_columns.unbind(1)).unsqueeze(3)
-        if bias is not None:
-            best.add_(bias[:, :, None, None, None, None])
-        if rectify:
-            best.clamp_min_(0)
-        ctx.geometry, ctx.rectify = geometry, rectify
-        ctx.work = (tiles if ctx.needs_input_grad[1] else None, kernels, outputs, best_of_columns)
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, shelf: Shelf, rectify: bool) -> Tensor:
+        """See `conv_pool`; the work arrays stay with this pass until its backward pass is done."""
+        work = shelf.take(inputs.shape[0], inputs.shape[-1], inputs.dtype)
+        best = conv_pool(work, inputs, weight, bias, rectify=rectify)
+        ctx.work, ctx.shelf, ctx.rectify = work, shelf, rectify
         ctx.save_for_backward(best)
         return best
 
@@ -51,40 +57,60 @@ class ConvPool(Function):
         """Gradients of the inputs, the weight and the bias, each only where it is asked for."""
         if ctx.work is None:
             raise RunError("a block's backward pass ran twice on one forward pass: its work arrays are used up")
-        g: ConvGeometry = ctx.geometry
-        (best,) = ctx.saved_tensors
-        tiles, kernels, outputs, best_of_columns = ctx.work
+        work: ConvWork = ctx.work
+        shelf: Shelf = ctx.shelf
         ctx.work = None
-        if ctx.rectify:
-            gradient = torch.ops.aten.threshold_backward(gradient, best, 0)
-        gradient = gradient.contiguous()
-        of_bias = gradient.sum((2, 3, 4, 5)) if ctx.needs_input_grad[2] else None
-        if not any(ctx.needs_input_grad[:2]):
-            return None, None, of_bias, None, None
-        if g.pool_rows > 1:
-            route_to_first_maximum(best_of_columns.unbind(1), gradient.squeeze(3))
-        else:
-            best_of_columns = gradient.view(best_of_columns.shape)
-        if g.pool_columns > 1:
-            route_to_first_maximum(_column_competitors(g, outputs, gradient.shape[-1]), best_of_columns)
-        else:
-            outputs = best_of_columns.view(outputs.shape)
-        of_weight = of_inputs = None
-        if tiles is not None:
-            of_weight = fold_kernels(g, torch.bmm(outputs, tiles.mT))
+        of_inputs, of_weight, of_bias = None, None, None
+        _unpool(work, gradient, ctx.saved_tensors[0] if ctx.rectify else None)
+        if ctx.needs_input_grad[2]:
+            of_bias = work.pooled_gradient.sum((1, 3, 4))
+        if ctx.needs_input_grad[1]:
+            of_weight = _weight_gradient(work)
         if ctx.needs_input_grad[0]:
-            of_inputs = fold_tiles(g, torch.bmm(kernels.mT, outputs), gradient.shape[-1])
+            of_inputs = _input_gradient(work)
+        shelf.put_back(work)
         return of_inputs, of_weight, of_bias, None, None
 
 
-def _column_competitors(geometry: ConvGeometry, outputs: Tensor, batch: int) -> tuple[Tensor, ...]:
-    """`pool_columns` views (clients, tile rows, channels out, rows out, columns out, batch) of the outputs."""
-    g, clients = geometry, outputs.shape[0]
-    if g.tile_columns > 1:
-        merged = outputs.view(clients, g.tile_rows, g.tile_columns, g.channels_out, g.rows_out, g.columns_out, batch)
-        return merged.unbind(2)
-    apart = outputs.view(clients, g.tile_rows, g.channels_out, g.rows_out, g.columns_out, g.pool_columns, batch)
-    return apart.unbind(5)
+def _unpool(work: ConvWork, gradient: Tensor, rectified: Tensor | None) -> None:
+    """Replace the product's outputs by their gradients, given that of the pooled map."""
+    pooled, gradient = work.pooled_gradient, gradient.squeeze(3)
+    if rectified is None:
+        pooled.copy_(gradient)
+    else:
+        torch.ops.aten.threshold_backward.grad_input(gradient, rectified.squeeze(3), 0, grad_input=pooled)
+    route_to_first_maximum(work.row_competitors, pooled)
+    route_to_first_maximum(work.column_competitors, work.best_of_columns)
+
+
+def _weight_gradient(work: ConvWork) -> Tensor:
+    """(clients, channels out, channels in, kernel rows, kernel columns), summed over the places of each kernel."""
+    more = work.weight_gradient
+    for outputs, windows, summands in more.products:
+        torch.bmm(outputs, windows, out=summands)
+    torch.sum(more.summands, 1, out=more.total.matrices)
+    first, *others = more.total.places
+    total = first.contiguous() if not others else torch.add(first, others[0])
+    for place in others[1:]:
+        total.add_(place)
+    return total
+
+
+def _input_gradient(work: ConvWork) -> Tensor:
+    """The gradient of the map that came in: each pixel sums over the windows that see it."""
+    more = work.input_gradient
+    if work.geometry.tile.rows == 1:
+        kernels = work.kernels.row_places[0]
+        for place in more.kernels.row_places:
+            place.copy_(kernels)
+    else:
+        more.kernels.values.copy_(work.kernels.values)
+    for spread, outputs, windows in more.products:
+        torch.bmm(spread, outputs, out=windows)
+    folded = torch.zeros(more.map_sizes, dtype=work.dtype)
+    for part, start in more.parts:
+        folded.as_strided(more.part_sizes, more.part_strides, start).add_(part)
+    return folded
 
 
 class Linear(Function):
@@ -93,9 +119,7 @@ class Linear(Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, rectify: bool) -> Tensor:
         """(clients, batch, units in) -> (clients, batch, units out), oriented as narrow batches run best."""
-        outputs = torch.bmm(inputs, weight.mT)
-        if bias is not None:
-            outputs.add_(bias[:, None])
+        outputs = torch.bmm(inputs, weight.mT) if bias is None else torch.baddbmm(bias[:, None], inputs, weight.mT)
         if rectify:
             outputs.clamp_min_(0)
         ctx.rectify = rectify
@@ -113,3 +137,35 @@ class Linear(Function):
         of_weight = torch.bmm(gradient.mT, inputs) if ctx.needs_input_grad[1] else None
         of_bias = gradient.sum(1) if ctx.needs_input_grad[2] else None
         return of_inputs, of_weight, of_bias, None
+
+
+class Flatten(Function):
+    """From maps to units, in PyTorch's order: channels, rows, columns."""
+
+    @staticmethod
+    def forward(ctx: Any, maps: Tensor) -> Tensor:
+        """(clients, rows, channels, 1, columns, batch) -> (clients, batch, units), the batch still innermost."""
+        clients, rows, channels, _, columns, batch = maps.shape
+        ctx.sizes = (clients, channels, rows, 1, columns, batch)
+        return maps.transpose(1, 2).reshape(clients, channels * rows * columns, batch).mT
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """The gradient of the maps, a view with the batch innermost again."""
+        return batch_innermost(gradient).view(ctx.sizes).transpose(1, 2)
+
+
+BATCH_OF_A_BLOCKED_TRANSPOSE = 24
+
+
+def batch_innermost(records: Tensor) -> Tensor:
+    """(clients, batch, units) -> contiguous (clients, units, batch)."""
+    clients, batch, units = records.shape
+    if batch < BATCH_OF_A_BLOCKED_TRANSPOSE:
+        return records.mT.contiguous()
+    # PyTorch transposes block by block only in two dimensions: four times faster for wide batches.
+    turned = records.new_empty(clients, units, batch)
+    for client in range(clients):
+        turned[client].copy_(records[client].t())
+    return turned

@@ -12,8 +12,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedlog.engine.block.geometry import ConvGeometry
-from fedlog.engine.block.layers import ConvPool, Linear
+from fedlog.engine.block.layers import ConvPool, Flatten, Linear, batch_innermost, conv_pool
+from fedlog.engine.block.workspace import Shelf
 
 Masks = Mapping[str, Tensor]
 
@@ -31,17 +31,23 @@ class ConvStage:
     """Convolution, pooling, bias, ReLU and a multiplier per channel, in the order that is cheapest."""
 
     name: str
-    geometry: ConvGeometry
+    shelf: Shelf
     has_bias: bool
     rectify: bool
     dropout: tuple[str, ...]
 
     def __call__(self, params: Mapping[str, Tensor], values: Tensor, masks: Masks | None) -> Tensor:
-        """(clients, channels in, rows, phases, columns, batch) -> (clients, channels out, rows, 1, columns, batch)."""
+        """(clients, rows, channels in, phases, columns, batch) -> (clients, rows, channels out, 1, columns, batch)."""
         weight, bias = _parameters(self.name, self.has_bias, params, values.shape[0])
-        maps: Tensor = ConvPool.apply(values, weight, bias, self.geometry, self.rectify)  # type: ignore[no-untyped-call]
+        maps: Tensor
+        if torch.is_grad_enabled():
+            maps = ConvPool.apply(values, weight, bias, self.shelf, self.rectify)  # type: ignore[no-untyped-call]
+        else:
+            work = self.shelf.take(values.shape[0], values.shape[-1], values.dtype)
+            maps = conv_pool(work, values, weight, bias, rectify=self.rectify)
+            self.shelf.put_back(work)
         for mask in _chosen(masks, self.dropout):
-            maps = maps * mask.mT.contiguous()[:, :, None, None, None]
+            maps = maps * mask.mT.contiguous()[:, None, :, None, None]
         return maps
 
 
@@ -68,8 +74,9 @@ class FlattenStage:
     """From maps to units, in PyTorch's order: channels, rows, columns."""
 
     def __call__(self, params: Mapping[str, Tensor], values: Tensor, masks: Masks | None) -> Tensor:
-        """(clients, channels, rows, 1, columns, batch) -> a view (clients, batch, units)."""
-        return values.flatten(1, 4).mT
+        """(clients, rows, channels, 1, columns, batch) -> (clients, batch, units)."""
+        units: Tensor = Flatten.apply(values)  # type: ignore[no-untyped-call]
+        return units
 
 
 @dataclass(frozen=True)
@@ -83,10 +90,10 @@ class BlockNetwork:
     def arrange(self, images: Tensor) -> Tensor:
         """(n, *input_shape) -> (n, pixels), in the order of pixels that the first layer reads."""
         n = images.shape[0]
-        if self.column_phases > 1:
+        if self.column_phases:
             channels, rows, columns = self.input_shape
             phases = self.column_phases
-            images = images.reshape(n, channels, rows, columns // phases, phases).transpose(3, 4)
+            images = images.reshape(n, channels, rows, columns // phases, phases).permute(0, 2, 1, 4, 3)
         return images.reshape(n, -1).contiguous()
 
     def gather(self, arranged: Tensor, positions: Tensor) -> Tensor:
@@ -97,7 +104,7 @@ class BlockNetwork:
             return records
         channels, rows, columns = self.input_shape
         phases = self.column_phases
-        return records.mT.contiguous().view(clients, channels, rows, phases, columns // phases, batch)
+        return batch_innermost(records).view(clients, rows, channels, phases, columns // phases, batch)
 
     def features(self, params: Mapping[str, Tensor], batch: Tensor, masks: Masks | None) -> Tensor:
         """(clients, batch, width); differentiable in `params`, each (clients, *shape) or (1, *shape) if shared.
@@ -127,4 +134,8 @@ def _parameters(name: str, has_bias: bool, params: Mapping[str, Tensor], clients
     prefix = f"{name}." if name else ""
     weight = params[f"{prefix}weight"]
     bias = params[f"{prefix}bias"] if has_bias else None
-    return weight.expand(clients, *weight.shape[1:]), None if bias is None else bias.expand(clients, *bias.shape[1:])
+    if weight.shape[0] != clients:
+        weight = weight.expand(clients, *weight.shape[1:])
+    if bias is not None and bias.shape[0] != clients:
+        bias = bias.expand(clients, *bias.shape[1:])
+    return weight, bias

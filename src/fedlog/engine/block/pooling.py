@@ -12,22 +12,34 @@ import torch
 from torch import Tensor
 
 
-def maxima(competitors: Sequence[Tensor]) -> Tensor:
-    """The elementwise maximum; a single competitor is returned as it is."""
-    best = competitors[0]
-    for at, other in enumerate(competitors[1:]):
-        best = torch.maximum(best, other) if at == 0 else torch.maximum(best, other, out=best)
-    return best
+def maxima_into(best: Tensor, competitors: Sequence[Tensor]) -> None:
+    """Fill `best` with the elementwise maximum; it may be a single competitor itself."""
+    first, *others = competitors
+    if not others:
+        if best is not first:
+            best.copy_(first)
+        return
+    torch.maximum(first, others[0], out=best)
+    for other in others[1:]:
+        torch.maximum(best, other, out=best)
 
 
 def route_to_first_maximum(competitors: Sequence[Tensor], gradient: Tensor) -> None:
-    """Overwrite the competitors' values with their gradients: that of the maximum for the first to reach it, else 0."""
+    """Overwrite the competitors' values with their gradients: that of the maximum for the first to reach it, else 0.
+
+    A single competitor may be the gradient itself, which then stays.
+    """
+    if len(competitors) == 1:
+        if competitors[0] is not gradient:
+            competitors[0].copy_(gradient)
+        return
     if len(competitors) == 2:
         first, second = competitors
         first.ge_(second).mul_(gradient)
         torch.sub(gradient, first, out=second)
         return
-    best, left = maxima(competitors), gradient
+    best, left = torch.empty_like(gradient), gradient
+    maxima_into(best, competitors)
     for competitor in competitors[:-1]:
         competitor.eq_(best).mul_(left)
         left = left - competitor
