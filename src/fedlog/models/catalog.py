@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from difflib import get_close_matches
 from functools import partial
 from math import prod
 
@@ -15,7 +16,9 @@ from fedlog.models.cnn import cifar_cnn, cifar_cnn_small, mnist_cnn, signal_cnn,
 from fedlog.models.mlp import mlp, mlp_signed
 from fedlog.models.mobilenet import mobilenet_v2
 
-NAMES = ("cnn", "cnn-small", "signal-cnn", "mobilenet-v2", "mlp:64,64", "mlp-signed:64,2", "package.module:name")
+_FIXED = ("cnn", "cnn-small", "signal-cnn", "mobilenet-v2")
+_WITH_WIDTHS = ("mlp", "mlp-signed")
+NAMES = (*_FIXED, "mlp:64,64", "mlp-signed:64,2", "package.module:name")
 
 
 def body(name: str, input_shape: tuple[int, ...]) -> Body:
@@ -25,10 +28,12 @@ def body(name: str, input_shape: tuple[int, ...]) -> Body:
 
 def _factory(name: str, input_shape: tuple[int, ...]) -> Callable[[], nn.Module]:
     family, _, rest = name.partition(":")
-    if family in ("mlp", "mlp-signed"):
+    if family in _WITH_WIDTHS:
         return partial(mlp if family == "mlp" else mlp_signed, prod(input_shape), _widths(name, rest))
-    if rest:
+    if rest and family not in _FIXED:
         return _imported(name, family, rest)
+    if rest:
+        raise InputError(f"body {family} takes no widths: {rest} given", hint=f"write just {family}")
     if family == "cnn" and input_shape in _CNNS:
         return _CNNS[input_shape]
     if family == "cnn-small" and input_shape == (3, 32, 32):
@@ -39,9 +44,11 @@ def _factory(name: str, input_shape: tuple[int, ...]) -> Callable[[], nn.Module]
         return partial(signal_cnn, *input_shape)
     if family == "mobilenet-v2" and len(input_shape) == 3:
         return partial(mobilenet_v2, input_shape[0])
-    if family in ("cnn", "cnn-small", "signal-cnn", "mobilenet-v2"):
+    if family in _FIXED:
         raise InputError(f"body {name} is not made for records of shape {input_shape}", hint="try --body mlp:64,64")
-    raise InputError(f"unknown body: {name}", hint=f"one of {', '.join(NAMES)}")
+    close = get_close_matches(family, (*_FIXED, *_WITH_WIDTHS), n=1)
+    meant = f"did you mean {close[0]}?" if close else f"one of {', '.join(NAMES)}"
+    raise InputError(f"unknown body: {name}", hint=meant)
 
 
 _CNNS: dict[tuple[int, ...], Callable[[], nn.Module]] = {(1, 28, 28): mnist_cnn, (3, 32, 32): cifar_cnn}
@@ -60,8 +67,10 @@ def _widths(name: str, text: str) -> tuple[int, ...]:
 def _imported(name: str, module: str, attribute: str) -> Callable[[], nn.Module]:
     try:
         made = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"body {name} cannot be imported: {error}", hint="is its folder on PYTHONPATH?") from error
+    except Exception as error:  # a user's own module: whatever it raises, it cannot be imported
+        close = get_close_matches(module, _WITH_WIDTHS, n=1)
+        hint = f"did you mean {close[0]}:{attribute}?" if close else "is its folder on PYTHONPATH?"
+        raise InputError(f"body {name} cannot be imported: {error}", hint=hint) from error
     if not callable(made):
         raise InputError(f"body {name} must be callable and return an nn.Module: {type(made).__name__} found")
     return made  # type: ignore[no-any-return]

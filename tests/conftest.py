@@ -1,0 +1,63 @@
+"""What many tests need: one thread per process, and small federations made from keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+
+from fedlog.core.keys import Key
+from fedlog.data.federation import Federation, Records, Shard
+from fedlog.data.transforms import Transform
+
+MakeFederation = Callable[..., Federation]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Small kernels gain nothing from threads, and the test processes share the cores."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def make_federation() -> MakeFederation:
+    """Clusters of points around their class's centre, `sizes[i]` training and `tests[i]` test records for client i."""
+
+    def make(
+        sizes: Sequence[int],
+        tests: Sequence[int] | None = None,
+        n_class: int = 3,
+        input_shape: tuple[int, ...] = (4,),
+        seed: int = 0,
+        transform: Transform = Transform(),  # noqa: B008 (frozen)
+        name: str = "made up",
+    ) -> Federation:
+        tests = [4] * len(sizes) if tests is None else tests
+        pools = {part: _records(sum(counts), n_class, input_shape, Key(seed).child(part), Key(seed).child("centres"))
+                 for part, counts in (("train", sizes), ("test", tests))}  # fmt: skip
+        starts = {"train": _starts(sizes), "test": _starts(tests)}
+        shards = tuple(
+            Shard(
+                f"client-{at}",
+                torch.arange(starts["train"][at], starts["train"][at + 1]),
+                torch.arange(starts["test"][at], starts["test"][at + 1]),
+                torch.empty(0, dtype=torch.int64),
+            )
+            for at in range(len(sizes))
+        )
+        names = tuple(str(label) for label in range(n_class))
+        return Federation(name, n_class, input_shape, pools["train"], pools["test"], shards, transform, names)
+
+    return make
+
+
+def _records(count: int, n_class: int, shape: tuple[int, ...], key: Key, centres_key: Key) -> Records:
+    centres = torch.randn(n_class, *shape, generator=centres_key.torch())
+    labels = torch.randint(0, n_class, (count,), generator=key.child("labels").torch())
+    noise = torch.randn(count, *shape, generator=key.child("noise").torch())
+    return Records(centres[labels] + 0.3 * noise, labels)
+
+
+def _starts(counts: Sequence[int]) -> list[int]:
+    return [sum(counts[:at]) for at in range(len(counts) + 1)]
