@@ -61,8 +61,8 @@ class ModelPlan:
 class Batch:
     """What a loss sees. The leading axes `...` are the clients of a block; in the loop there are none."""
 
-    features: Tensor  # (..., B, width), after dropout, before any shift
-    logits: Tensor  # (..., B, n_class)
+    features: Tensor  # (..., B, width), before the dropout on them and before any shift
+    logits: Tensor  # (..., B, n_class), after both
     labels: Tensor  # (..., B)
     weights: Tensor  # (..., B): 1 / (records in the batch), 0 on padding, so that a weighted sum is the batch mean
 

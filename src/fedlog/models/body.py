@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ Params = dict[str, Tensor]
 HEAD = "head"
 SHIFT = "shift"  # an optional personal vector added to the features before the head
 RESERVED = (HEAD, SHIFT)
+FEATURES = "features"  # the dropout site of a body whose last layer is dropout: applied between features and head
 
 
 class MaskedDropout(nn.Module):
@@ -84,17 +85,29 @@ class Body:
         return {name: value.detach().clone() for name, value in _named_values(module).items()}
 
     def features(self, params: Mapping[str, Tensor], inputs: Tensor, masks: Mapping[str, Tensor] | None) -> Tensor:
-        """(n, *input_shape) -> (n, width). With masks: as in training; without: as in evaluation."""
+        """(n, *input_shape) -> (n, width). With masks: as in training; without: as in evaluation.
+
+        A last dropout layer is not part of this: see `dropped`.
+        """
         values = {name: params[name] for layer in self.layers for name in layer}
         if masks is None:
             return _call(self.evaluating, values, inputs)
-        values |= {f"{site}.multiplier": mask for site, mask in masks.items()}
+        values |= {f"{site}.multiplier": mask for site, mask in masks.items() if site != FEATURES}
         return _call(self.training, values, inputs)
 
 
 def _call(module: nn.Module, values: dict[str, Tensor], inputs: Tensor) -> Tensor:
     output: Tensor = torch.func.functional_call(module, values, (inputs,))
     return output
+
+
+def dropped(features: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
+    """The features after the body's last dropout, as the head sees them in training.
+
+    Whatever compares features with class means (which are taken in evaluation mode) uses them before it: the variance
+    that dropout adds to a squared distance would be minimised by shrinking the features to nothing.
+    """
+    return features * masks[FEATURES] if FEATURES in masks else features
 
 
 def logits(features: Tensor, params: Mapping[str, Tensor]) -> Tensor:
@@ -113,69 +126,135 @@ def initial_head(width: int, n_class: int, key: Key) -> Tensor:
 
 
 def adopt(name: str, make: Callable[[], nn.Module], input_shape: tuple[int, ...]) -> Body:
-    """The body that `make` builds, tried once on two records of zeros so that its width and dropout sites are known."""
+    """The body that `make` builds, tried once on two records of zeros so that its width and dropout sites are known.
+
+    Refused by name: what is not a module from (n, ...) to (n, width), draws random numbers of its own, uses one dropout
+    layer twice, or has a parameter with a reserved name.
+    """
     with torch.random.fork_rng(devices=[]):
-        module = _replace_dropout(make())
-    sites: dict[str, tuple[int, ...]] = {}
-    for site, layer in module.named_modules():
-        if isinstance(layer, MaskedDropout):
-            layer.register_forward_pre_hook(_noting_shape(sites, site))
-    module.eval()
-    with torch.no_grad():
-        try:
-            output = module(torch.zeros(2, *input_shape))
-        except (RuntimeError, TypeError, ValueError) as error:
-            raise InputError(
-                f"body {name} cannot take records of shape {input_shape}: {str(error).splitlines()[0]}",
-                hint="choose a body made for this data set, e.g. --body mlp:64,64",
-            ) from error
-    if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[0] != 2:
-        found = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise InputError(f"body {name} must map (n, ...) to (n, width), and gave for n = 2: {found}")
-    for layer in module.modules():
-        layer._forward_pre_hooks.clear()
+        module = _built(name, make)
+        width, sites = _tried(name, module, input_shape)
+        if isinstance(module, nn.Sequential) and isinstance(module[-1], MaskedDropout):
+            module[-1] = nn.Identity()
+            sites = (*sites[:-1], replace(sites[-1], name=FEATURES))
+        training = copy.deepcopy(module).train()
+        _refuse_own_randomness(name, copy.deepcopy(training), input_shape)
     _refuse_reserved_names(name, module)
     return Body(
         name=name,
         input_shape=tuple(input_shape),
-        width=output.shape[1],
+        width=width,
         layers=_layers(module),
         buffers=frozenset(buffer for buffer in _named_values(module) if buffer in dict(module.named_buffers())),
-        dropout=tuple(_site(module.get_submodule(site), site, shape) for site, shape in sites.items()),
+        dropout=sites,
         make=make,
-        training=copy.deepcopy(module).train().requires_grad_(False),
+        training=training.requires_grad_(False),
         evaluating=module.requires_grad_(False),
     )
 
 
-def _noting_shape(sites: dict[str, tuple[int, ...]], site: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-    def note(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        sites[site] = tuple(inputs[0].shape[1:])
+def _built(name: str, make: Callable[[], nn.Module]) -> nn.Module:
+    try:
+        module: object = make()
+    except Exception as error:  # a user's own code: whatever it raises, it is the body that cannot be made
+        raise InputError(
+            f"body {name} cannot be made: {type(error).__name__}: {_first_line(error)}",
+            hint="a body is a class or function that is called without arguments",
+        ) from error
+    if not isinstance(module, nn.Module):
+        raise InputError(f"body {name} must be an nn.Module: {type(module).__name__} found")
+    if any(isinstance(value, nn.parameter.UninitializedParameter) for value in module.parameters()):
+        raise InputError(f"body {name} has a lazy layer, whose size is not known", hint="give every layer its sizes")
+    for site, layer in module.named_modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.momentum is None:
+            raise InputError(f"body {name}: layer {site} needs a momentum: cumulative averages cannot be shared")
+        if isinstance(layer, _DROPOUTS) and layer.p == 1:
+            raise InputError(f"body {name}: layer {site} drops everything: the rate must be below 1")
+    return _replace_dropout(module)
+
+
+def _tried(name: str, module: nn.Module, input_shape: tuple[int, ...]) -> tuple[int, tuple[DropoutSite, ...]]:
+    """The width of the features, and the dropout sites in the order in which they are passed."""
+    sites: list[DropoutSite] = []
+    hooks = [
+        layer.register_forward_pre_hook(_noting(sites, site))
+        for site, layer in module.named_modules()
+        if isinstance(layer, MaskedDropout)
+    ]
+    output = _trial(name, module.eval(), input_shape)
+    for hook in hooks:
+        hook.remove()
+    if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[0] != 2 or not output.is_floating_point():
+        found = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise InputError(f"body {name} must map (n, ...) to (n, width) numbers, and gave for n = 2: {found}")
+    names = [site.name for site in sites]
+    repeated = sorted({site for site in names if names.count(site) > 1})
+    if repeated:
+        raise InputError(
+            f"body {name} passes a dropout layer more than once: {', '.join(repeated)}",
+            hint="give each place a layer of its own",
+        )
+    return output.shape[1], tuple(sites)
+
+
+def _trial(name: str, module: nn.Module, input_shape: tuple[int, ...]) -> object:
+    try:
+        with torch.no_grad():
+            return module(torch.zeros(2, *input_shape))
+    except Exception as error:  # shapes that do not fit surface as many kinds of error
+        raise InputError(
+            f"body {name} cannot take records of shape {input_shape}: {_first_line(error)}",
+            hint="choose a body made for this data set, e.g. --body mlp:64,64",
+        ) from error
+
+
+def _refuse_own_randomness(name: str, training: nn.Module, input_shape: tuple[int, ...]) -> None:
+    # A draw inside the forward pass would follow no key: no run with it could be repeated or resumed.
+    before = torch.random.get_rng_state()
+    _trial(name, training, input_shape)
+    if not torch.equal(before, torch.random.get_rng_state()):
+        raise InputError(
+            f"body {name} draws random numbers in its forward pass",
+            hint="use layers nn.Dropout, nn.Dropout1d, nn.Dropout2d or nn.Dropout3d: their draws come from keys",
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _noting(sites: list[DropoutSite], name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+    def note(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        assert isinstance(layer, MaskedDropout)
+        shape = tuple(inputs[0].shape[1:])
+        sites.append(DropoutSite(name, layer.p, shape[:1] if layer.per_channel else shape))
 
     return note
 
 
-def _site(layer: nn.Module, name: str, shape: tuple[int, ...]) -> DropoutSite:
-    assert isinstance(layer, MaskedDropout)
-    return DropoutSite(name, layer.p, shape[:1] if layer.per_channel else shape)
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
 def _replace_dropout(module: nn.Module) -> nn.Module:
     """The module with every dropout layer made a masked one, and counters that no one reads taken out."""
-    if isinstance(module, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
+    if isinstance(module, _DROPOUTS):
         return MaskedDropout(module.p, per_channel=not isinstance(module, nn.Dropout))
-    for name, child in module.named_children():
-        setattr(module, name, _replace_dropout(child))
+    # Not `named_children`: it skips the second name of a layer that has two, and that one would stay a random layer.
+    for name, child in list(module._modules.items()):
+        if child is not None:
+            setattr(module, name, _replace_dropout(child))
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         module.num_batches_tracked = None  # with a fixed momentum PyTorch only counts it, and it cannot be averaged
     return module
 
 
 def _named_values(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters and running statistics by name; dropout multipliers and whole-number buffers are neither."""
+    drawn = {id(layer.multiplier) for layer in module.modules() if isinstance(layer, MaskedDropout)}
     buffers = {
         name: value
         for name, value in module.named_buffers()
-        if value is not None and not name.endswith("multiplier") and value.is_floating_point()
+        if value is not None and id(value) not in drawn and value.is_floating_point()
     }
     return dict(module.named_parameters()) | buffers
 

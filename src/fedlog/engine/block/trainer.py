@@ -18,7 +18,7 @@ from fedlog.engine.block.adam import FlatAdam
 from fedlog.engine.block.feed import Feed, Stacked
 from fedlog.engine.clients import Client
 from fedlog.engine.local_sgd import EpochDraws, Look, Pool, Settings, Task, draw_epoch
-from fedlog.models.body import Body, Params, logits
+from fedlog.models.body import Body, Params, dropped, logits
 
 EVALUATION_RECORDS = 50  # a slice of this many records per client stays in the cache
 
@@ -130,7 +130,8 @@ class BlockBackend:
             crops = None if drawn.crops is None else drawn.crops[:, at[0], at[1]]
             inputs = self._feeds[Pool.TRAIN].training(drawn.positions[at], crops)
             features = self._network.features(params, inputs, masks)
-            batch = Batch(features, logits(features, params), drawn.labels[at], drawn.weights[at])
+            seen = logits(dropped(features, masks), params)
+            batch = Batch(features, seen, drawn.labels[at], drawn.weights[at])
             losses, after = phase.loss(batch, _first(constants, active), _first(carry, active))
             gradients = torch.autograd.grad(losses.sum(), list(moving.values()), allow_unused=True)
             adam.step(active, gradients)
