@@ -82,7 +82,15 @@ class Mechanism:
         """The grid on which every party of this mechanism works."""
         return grid_for(max(self.client_std, self.server_std))
 
-    def release(self, *, round: int, exchange: str, coordinates: int, sampler: Sampler) -> Release:  # noqa: A002
+    def release(
+        self,
+        *,
+        round: int,  # noqa: A002
+        exchange: str,
+        coordinates: int,
+        sampler: Sampler,
+        wrap_probability: float = 0.0,
+    ) -> Release:
         """The event to record before this round's noisy object leaves."""
         return Release(
             round=round,
@@ -96,6 +104,7 @@ class Mechanism:
             coordinates=coordinates,
             grid=sampler.grid,
             shares=self.honest_survivors,
+            wrap_probability=wrap_probability,
         )
 
 
@@ -161,10 +170,13 @@ def sensitivity_to_client(norm: float, trust: Trust) -> float:
     return 2 * norm if trust is Trust.LOCAL else norm
 
 
-def planned_closeness(releases: int, coordinates: int, honest_survivors: int = 1) -> float:
-    """The distance that the grid of the discrete sampler will cost a plan; see `accounting.closeness`."""
+def planned_closeness(
+    releases: int, coordinates: int, honest_survivors: int = 1, wrap_probability: float = 0.0
+) -> float:
+    """The distance that grid and modulus will cost a plan at most; see `accounting.closeness`."""
+    wraps = releases * wrap_probability
     shares = releases * coordinates * math.expm1(share_divergence(float(STEPS_PER_STD), honest_survivors))
-    return shares + math.sqrt(releases * coordinates * rounding_divergence(STEPS_PER_STD) / 2)
+    return wraps + shares + math.sqrt(releases * coordinates * rounding_divergence(STEPS_PER_STD) / 2)
 
 
 def plan(
@@ -177,6 +189,7 @@ def plan(
     trust: Trust,
     calibration: Calibration = Calibration.EXACT,
     honest_survivors: int = 1,
+    wrap_probability: float = 0.0,
 ) -> Mechanism:
     """The mechanism with the least noise that keeps `releases` releases within the budget.
 
@@ -186,7 +199,8 @@ def plan(
     if unit is Unit.PAPER or calibration is Calibration.PAPER:
         sigma = paper_sigma(budget, releases, sensitivity)
     else:
-        sigma = sigma_of(budget, releases, sensitivity, planned_closeness(releases, coordinates, honest_survivors))
+        closeness = planned_closeness(releases, coordinates, honest_survivors, wrap_probability)
+        sigma = sigma_of(budget, releases, sensitivity, closeness)
     return Mechanism(unit, trust, sigma, sensitivity, honest_survivors)
 
 

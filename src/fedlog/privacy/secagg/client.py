@@ -1,0 +1,205 @@
+"""The client's side: five functions from a state and a message to the next state and a reply.
+
+A state holds what the client must remember until the next message and nothing else; `encoding.encode` writes it for
+a client whose process ends between two messages. Every check comes before the claim, and the claim before the reply.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedlog.privacy.discrete import Source
+from fedlog.privacy.secagg import crypto
+from fedlog.privacy.secagg.crypto import Identity
+from fedlog.privacy.secagg.encoding import decode, encode
+from fedlog.privacy.secagg.fixed_point import Words, pack
+from fedlog.privacy.secagg.messages import (
+    Agreements,
+    Delivery,
+    KeyList,
+    MaskedVector,
+    PublicKeys,
+    SealedShares,
+    Survivors,
+    UnmaskingShares,
+    check_keys,
+    enclose,
+    view_of_keys,
+    view_of_peers,
+    view_of_survivors,
+)
+from fedlog.privacy.secagg.refusal import RefusalError
+from fedlog.privacy.secagg.shamir import SHARE_BYTES, split
+from fedlog.privacy.secagg.terms import Step, Terms
+from fedlog.privacy.secagg.used_steps import UsedSteps
+
+
+@dataclass(frozen=True)
+class Advertised:
+    """After step keys: this round's secrets."""
+
+    cipher_secret: bytes
+    mask_secret: bytes
+    seed: bytes
+
+
+@dataclass(frozen=True)
+class Shared:
+    """After step shares: how to mask, how to open what the others send, and what was kept for oneself."""
+
+    mask_secret: bytes
+    seed: bytes
+    key_view: bytes
+    mask_keys: dict[int, bytes]
+    """Each peer's public key for masks."""
+    opening_keys: dict[int, bytes]
+    """The key that opens what each peer sends."""
+    own_shares: bytes
+
+
+@dataclass(frozen=True)
+class Masked:
+    """After step masked: the secrets are gone; the others' shares remain."""
+
+    peer_view: bytes
+    shares: dict[int, bytes]
+    """For each client that shared its secrets: a share of its mask key, then one of its seed."""
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """After step agree: the one list of survivors that was signed."""
+
+    survivors: tuple[int, ...]
+    survivor_view: bytes
+    shares: dict[int, bytes]
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client of one round."""
+
+    terms: Terms
+    identity: Identity
+    used: UsedSteps
+    entropy: Source
+
+    def advertise(self) -> tuple[Advertised, bytes]:
+        """Fresh secrets, and the signed public keys to send."""
+        self._claim(Step.KEYS)
+        state = Advertised(self.entropy(32), self.entropy(32), self.entropy(32))
+        keys = PublicKeys(
+            crypto.public_of(state.cipher_secret),
+            crypto.public_of(state.mask_secret),
+            crypto.commitment(self.terms, self.identity.number, state.seed),
+        )
+        return state, enclose(self.terms, self.identity, Step.KEYS, encode(keys))
+
+    def share(self, state: Advertised, blob: bytes) -> tuple[Shared, bytes]:
+        """The secrets cut into shares, one sealed for each client whose keys are in the list."""
+        key_list = decode(KeyList, blob)
+        keys = self._checked_keys(key_list, state)
+        me = self.identity.number
+        points = [number + 1 for number in keys]
+        mask_shares = split(state.mask_secret, self.terms.threshold, points, self.entropy)
+        seed_shares = split(state.seed, self.terms.threshold, points, self.entropy)
+        cipher = crypto.Agreement(state.cipher_secret)
+        sealed: dict[int, bytes] = {}
+        opening: dict[int, bytes] = {}
+        for number, public in keys.items():
+            if number == me:
+                continue
+            outgoing, opening[number] = cipher.keys(
+                public.cipher, crypto.seal_purpose(self.terms, me, number), crypto.seal_purpose(self.terms, number, me)
+            )
+            sealed[number] = crypto.seal(outgoing, mask_shares[number + 1] + seed_shares[number + 1])
+        view = view_of_keys(key_list)
+        following = Shared(
+            mask_secret=state.mask_secret,
+            seed=state.seed,
+            key_view=view,
+            mask_keys={number: public.mask for number, public in keys.items() if number != me},
+            opening_keys=opening,
+            own_shares=mask_shares[me + 1] + seed_shares[me + 1],
+        )
+        self._claim(Step.SHARES)
+        return following, enclose(self.terms, self.identity, Step.SHARES, encode(SealedShares(view, sealed)))
+
+    def mask(self, state: Shared, blob: bytes, vector: Words) -> tuple[Masked, bytes]:
+        """The vector under one mask for each peer and one of its own: the only vector these masks will ever hide."""
+        if vector.shape != (self.terms.coordinates,):
+            raise RefusalError(f"a vector of {self.terms.coordinates} words was agreed on, found shape: {vector.shape}")
+        delivery = decode(Delivery, blob)
+        me = self.identity.number
+        shares = {me: state.own_shares}
+        for number, sealed in delivery.sealed.items():
+            if number not in state.opening_keys:
+                raise RefusalError(f"client {number} shared secrets but advertised no keys")
+            shares[number] = crypto.unseal(state.opening_keys[number], sealed, number)
+            if len(shares[number]) != 2 * SHARE_BYTES:
+                raise RefusalError(f"client {number} sent {len(shares[number])} bytes instead of two shares")
+        if len(shares) < self.terms.minimum:
+            raise RefusalError(f"{len(shares)} clients shared their secrets, {self.terms.minimum} are needed")
+        masked = vector + crypto.mask(self.terms, state.seed)
+        agreement = crypto.Agreement(state.mask_secret)
+        for number in delivery.sealed:
+            (key,) = agreement.keys(state.mask_keys[number], crypto.mask_purpose(self.terms, me, number))
+            pairwise = crypto.mask(self.terms, key)
+            masked = masked + pairwise if number > me else masked - pairwise
+        view = view_of_peers(state.key_view, shares)
+        body = encode(MaskedVector(view, pack(masked, self.terms.value_bytes)))
+        # From here on, a restart of this client must not lead to a second vector under the same masks.
+        self._claim(Step.MASKED)
+        return Masked(view, shares), enclose(self.terms, self.identity, Step.MASKED, body)
+
+    def agree(self, state: Masked, blob: bytes) -> tuple[Agreed, bytes]:
+        """A signature under the list of survivors, if there are enough of them."""
+        survivors = decode(Survivors, blob)
+        self._check_survivors(survivors.members, state)
+        view = view_of_survivors(state.peer_view, survivors)
+        self._claim(Step.AGREE)
+        following = Agreed(survivors.members, view, state.shares)
+        return following, enclose(self.terms, self.identity, Step.AGREE, view)
+
+    def unmask(self, state: Agreed, blob: bytes) -> bytes:
+        """The shares that unmask the sum, once enough survivors have signed the same list."""
+        agreements = decode(Agreements, blob)
+        for number, signature in agreements.signatures.items():
+            if number not in state.survivors:
+                raise RefusalError(f"client {number} signed the list of survivors without being one")
+            crypto.check_signature(self.terms, Step.AGREE, number, state.survivor_view, signature)
+        if len(agreements.signatures) < self.terms.threshold:
+            found = len(agreements.signatures)
+            raise RefusalError(f"{found} survivors signed the list of survivors, {self.terms.threshold} are needed")
+        survived = set(state.survivors)
+        body = UnmaskingShares(
+            mask_keys={n: share[:SHARE_BYTES] for n, share in state.shares.items() if n not in survived},
+            seeds={n: share[SHARE_BYTES:] for n, share in state.shares.items() if n in survived},
+        )
+        self._claim(Step.UNMASK)
+        return enclose(self.terms, self.identity, Step.UNMASK, encode(body))
+
+    def _claim(self, step: Step) -> None:
+        self.used.claim(self.terms.name, step.name.lower())
+
+    def _checked_keys(self, key_list: KeyList, state: Advertised) -> dict[int, PublicKeys]:
+        if len(key_list.keys) < self.terms.minimum:
+            raise RefusalError(f"{len(key_list.keys)} clients sent keys, {self.terms.minimum} are needed")
+        keys = {}
+        for number, signed in key_list.keys.items():
+            body, signature = signed[:-64], signed[-64:]
+            crypto.check_signature(self.terms, Step.KEYS, number, body, signature)
+            keys[number] = check_keys(body)
+        own = keys.get(self.identity.number)
+        if own is None or own.mask != crypto.public_of(state.mask_secret):
+            raise RefusalError("the list of keys does not hold the ones this client sent")
+        return keys
+
+    def _check_survivors(self, members: tuple[int, ...], state: Masked) -> None:
+        if self.identity.number not in members:
+            raise RefusalError("the list of survivors leaves out this client")
+        strangers = set(members) - state.shares.keys()
+        if strangers:
+            raise RefusalError(f"the list of survivors names clients that shared no secrets: {sorted(strangers)}")
+        if len(members) < self.terms.minimum:
+            raise RefusalError(f"{len(members)} clients survived, {self.terms.minimum} are needed")

@@ -1,0 +1,130 @@
+"""The cryptographic steps of the protocol, each bound to one round: thin layers over the `cryptography` package."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from fedlog.privacy.discrete import Source
+from fedlog.privacy.secagg.fixed_point import Words, unpack
+from fedlog.privacy.secagg.refusal import RefusalError
+from fedlog.privacy.secagg.terms import Step, Terms
+
+TAG_BYTES = 16
+# Each key below is used for one message or one stream only, so the nonce need not vary.
+_NONCE = bytes(12)
+_STREAM_NONCE = bytes(16)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A client's number and long-term signing key; its public half is on the roster."""
+
+    number: int
+    secret: bytes
+
+    @staticmethod
+    def new(number: int, entropy: Source) -> Identity:
+        """A fresh identity."""
+        return Identity(number, entropy(32))
+
+    @cached_property
+    def _key(self) -> Ed25519PrivateKey:
+        return Ed25519PrivateKey.from_private_bytes(self.secret)
+
+    @property
+    def public(self) -> bytes:
+        """The 32 bytes for the roster."""
+        return self._key.public_key().public_bytes_raw()
+
+    def sign(self, terms: Terms, step: Step, body: bytes) -> bytes:
+        """64 bytes that nobody else could have made, for this step of this round only."""
+        return self._key.sign(_signed(terms, step, self.number, body))
+
+    def __repr__(self) -> str:
+        return f"Identity({self.number})"
+
+
+def check_signature(terms: Terms, step: Step, sender: int, body: bytes, signature: bytes) -> None:
+    """Nothing; `RefusalError` unless the sender on the roster signed that body for this step of this round."""
+    if sender not in terms.roster:
+        raise RefusalError(f"client {sender} is not on the roster")
+    try:
+        Ed25519PublicKey.from_public_bytes(terms.roster[sender]).verify(signature, _signed(terms, step, sender, body))
+    except (InvalidSignature, ValueError):
+        raise RefusalError(f"the signature of client {sender} does not fit its {step.name.lower()} message") from None
+
+
+def _signed(terms: Terms, step: Step, sender: int, body: bytes) -> bytes:
+    return b"".join([terms.digest, bytes([step]), sender.to_bytes(4, "little"), body])
+
+
+def public_of(secret: bytes) -> bytes:
+    """The X25519 public key of a 32-byte secret."""
+    return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """One side of key agreements with many others, its secret loaded once."""
+
+    secret: bytes
+
+    @cached_property
+    def _key(self) -> X25519PrivateKey:
+        return X25519PrivateKey.from_private_bytes(self.secret)
+
+    def keys(self, public: bytes, *purposes: bytes) -> list[bytes]:
+        """For each purpose 32 bytes that the holders of both secrets, and nobody else, can derive."""
+        try:
+            shared = self._key.exchange(X25519PublicKey.from_public_bytes(public))
+        except ValueError:
+            raise RefusalError("a public key is not usable for key agreement") from None
+        return [HKDF(algorithm=SHA256(), length=32, salt=None, info=purpose).derive(shared) for purpose in purposes]
+
+    def __repr__(self) -> str:
+        return "Agreement(...)"
+
+
+def mask_purpose(terms: Terms, one: int, other: int) -> bytes:
+    """The purpose of the mask between two clients, the same from both sides."""
+    low, high = sorted((one, other))
+    return b"mask" + terms.digest + low.to_bytes(4, "little") + high.to_bytes(4, "little")
+
+
+def seal_purpose(terms: Terms, sender: int, receiver: int) -> bytes:
+    """The purpose of the one sealed message from one client to another."""
+    return b"seal" + terms.digest + sender.to_bytes(4, "little") + receiver.to_bytes(4, "little")
+
+
+def seal(key: bytes, text: bytes) -> bytes:
+    """The text, unreadable and unchangeable without the key."""
+    return ChaCha20Poly1305(key).encrypt(_NONCE, text, None)
+
+
+def unseal(key: bytes, sealed: bytes, sender: int) -> bytes:
+    """The text again; `RefusalError` if one bit differs."""
+    try:
+        return ChaCha20Poly1305(key).decrypt(_NONCE, sealed, None)
+    except InvalidTag:
+        raise RefusalError(f"the sealed shares of client {sender} were changed") from None
+
+
+def commitment(terms: Terms, number: int, seed: bytes) -> bytes:
+    """32 bytes that bind a client to its seed and do not reveal it."""
+    return hashlib.sha256(b"seed" + terms.digest + number.to_bytes(4, "little") + seed).digest()
+
+
+def mask(terms: Terms, key: bytes) -> Words:
+    """The mask that a key expands to: one word a coordinate, from the ChaCha20 key stream."""
+    stream = Cipher(algorithms.ChaCha20(key, _STREAM_NONCE), mode=None).encryptor()
+    return unpack(stream.update(bytes(terms.coordinates * terms.value_bytes)), terms.value_bytes)

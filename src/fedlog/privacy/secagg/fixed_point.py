@@ -1,0 +1,96 @@
+"""Real vectors as whole numbers modulo a power of two, and a modulus large enough for their noisy sum."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlog.errors import InputError
+
+Words = NDArray[np.uint64]
+"""Whole numbers modulo 2^64; only their lowest `value_bytes` bytes count."""
+
+_MAX_BYTES = 7
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """Values are multiples of `grid`, taken modulo 256^value_bytes; sums that leave the range wrap."""
+
+    grid: float
+    value_bytes: int
+    wrap_probability: float = 0.0
+    """A bound on the chance that a sum with its noise wraps; it is added to delta."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.grid) and self.grid > 0 and 1 <= self.value_bytes <= _MAX_BYTES):
+            raise InputError(f"fixed point needs a grid above 0 and 1 to {_MAX_BYTES} bytes a value: {self}")
+
+    @property
+    def half_range(self) -> int:
+        """The number of grid steps that fit on either side of zero."""
+        return 1 << (8 * self.value_bytes - 1)
+
+    def to_words(self, values: NDArray[np.float64]) -> Words:
+        """The values rounded towards zero to the grid, modulo the modulus.
+
+        Nothing is raised for a value out of range, or one that is not finite (it counts as 0): in a private mode an
+        error that depends on the data would be a leak.
+        """
+        steps = np.trunc(np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0) / self.grid)
+        # fmod keeps the conversion defined; 2^62 is a multiple of every modulus here.
+        return np.fmod(steps, 2.0**62).astype(np.int64).astype(np.uint64)
+
+    def to_words_checked(self, values: NDArray[np.float64], parties: int) -> Words:
+        """The same where nothing is private: InputError for values whose sum over that many parties could wrap."""
+        bound = self.half_range // parties * self.grid
+        if not np.all(np.abs(values) < bound):
+            worst = float(np.max(np.abs(values)))
+            raise InputError(
+                f"values must stay below {bound:g} for a secure sum of {parties}, found: {worst:g}",
+                hint="use a coarser grid or more bytes a value",
+            )
+        return self.to_words(values)
+
+    def from_words(self, words: Words) -> NDArray[np.float64]:
+        """The values nearest to zero that the words stand for."""
+        shift = np.uint64(64 - 8 * self.value_bytes)
+        signed = (words << shift).view(np.int64) >> np.int64(64 - 8 * self.value_bytes)
+        return signed.astype(np.float64) * self.grid
+
+
+def fixed_point_for(
+    grid: float, sum_bound: float, std_of_sum: float, coordinates: int, wrap_probability: float = 2.0**-80
+) -> FixedPoint:
+    """The fewest bytes a value that hold the clipped sum plus its noise, except with the stated probability.
+
+    `sum_bound` is the largest absolute value of a coordinate of the sum without noise: records times clamp, or clients
+    times the message norm. Sums of discrete Gaussians have sub-Gaussian tails, so one coordinate strays beyond
+    z * std with probability at most 2 exp(-z^2 / 2), and some coordinate with `coordinates` times that.
+    """
+    if not (sum_bound >= 0 and std_of_sum >= 0 and 0 < wrap_probability < 1 and coordinates >= 1):
+        raise InputError(f"no modulus for bound {sum_bound!r}, std {std_of_sum!r}, probability {wrap_probability!r}")
+    reach = sum_bound + std_of_sum * math.sqrt(2 * math.log(2 * coordinates / wrap_probability))
+    for value_bytes in range(1, _MAX_BYTES + 1):
+        candidate = FixedPoint(grid, value_bytes, wrap_probability if std_of_sum > 0 else 0.0)
+        if reach / grid + 1 < candidate.half_range:
+            return candidate
+    raise InputError(
+        f"a sum up to {reach:g} on a grid of {grid:g} needs more than {_MAX_BYTES} bytes a value",
+        hint="bound the number of records, or use a coarser grid",
+    )
+
+
+def pack(words: Words, value_bytes: int) -> bytes:
+    """The lowest bytes of each word, little-endian."""
+    return words.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :value_bytes].tobytes()
+
+
+def unpack(blob: bytes, value_bytes: int) -> Words:
+    """The words that `pack` wrote, or that a key stream of whole words stands for."""
+    padded = np.zeros((len(blob) // value_bytes, 8), dtype=np.uint8)
+    padded[:, :value_bytes] = np.frombuffer(blob, dtype=np.uint8).reshape(-1, value_bytes)
+    return padded.view("<u8").reshape(-1).astype(np.uint64)

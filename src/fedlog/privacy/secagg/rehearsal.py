@@ -1,0 +1,84 @@
+"""A whole round in one process, every message as bytes: for the simulator, the tests and the benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from fedlog.privacy.secagg.client import Advertised, Agreed, Client, Masked, Shared
+from fedlog.privacy.secagg.fixed_point import Words
+from fedlog.privacy.secagg.refusal import RefusalError
+from fedlog.privacy.secagg.server import SecureSum, ServerRound, close, receive, secure_sum
+from fedlog.privacy.secagg.terms import Step, Terms
+
+Mail = list[tuple[int, bytes]]
+"""Messages in the order of arrival, each with the client it is from or for."""
+
+Courier = Callable[[Step, str, Mail], Iterable[tuple[int, bytes]]]
+"""What arrives of what was sent; the text is `up` or `down`."""
+
+
+def everything_arrives(step: Step, direction: str, mail: Mail) -> Iterable[tuple[int, bytes]]:
+    """The mail as it was sent."""
+    return mail
+
+
+@dataclass
+class Traffic:
+    """Bytes of one round, and what was refused."""
+
+    up: dict[int, int] = field(default_factory=dict)
+    down: dict[int, int] = field(default_factory=dict)
+    refused: list[str] = field(default_factory=list)
+
+
+def run_round(
+    terms: Terms,
+    clients: Mapping[int, Client],
+    vectors: Mapping[int, Words],
+    courier: Courier = everything_arrives,
+    traffic: Traffic | None = None,
+) -> SecureSum:
+    """The sum of the vectors of the clients that survived; `RoundFailedError` if they are too few."""
+    traffic = Traffic() if traffic is None else traffic
+    server = ServerRound(terms)
+    states: dict[int, object] = {}
+    inbox: Mail = [(number, b"") for number in clients]
+    for step in Step:
+        outbox: Mail = []
+        for number, blob in inbox:
+            try:
+                states[number], reply = answer(clients[number], step, states.get(number), blob, vectors[number])
+            except RefusalError as refusal:
+                traffic.refused.append(f"client {number}: {refusal.message}")
+                continue
+            traffic.up[number] = traffic.up.get(number, 0) + len(reply)
+            outbox.append((number, reply))
+        for _, blob in courier(step, "up", outbox):
+            try:
+                server = receive(server, blob)
+            except RefusalError as refusal:
+                traffic.refused.append(f"server: {refusal.message}")
+        if step is Step.UNMASK:
+            break
+        server, outgoing = close(server)
+        for number, blob in outgoing.items():
+            traffic.down[number] = traffic.down.get(number, 0) + len(blob)
+        inbox = list(courier(Step(step + 1), "down", list(outgoing.items())))
+    return secure_sum(server)
+
+
+def answer(client: Client, step: Step, state: object, blob: bytes, vector: Words) -> tuple[object, bytes]:
+    """The client's next state and its reply to the message of that step; `RefusalError` if they do not fit."""
+    match step, state:
+        case Step.KEYS, None:
+            return client.advertise()
+        case Step.SHARES, Advertised():
+            return client.share(state, blob)
+        case Step.MASKED, Shared():
+            return client.mask(state, blob, vector)
+        case Step.AGREE, Masked():
+            return client.agree(state, blob)
+        case Step.UNMASK, Agreed():
+            return None, client.unmask(state, blob)
+    raise RefusalError(f"a message of step {step.name.lower()} does not fit what this client has done so far")

@@ -1,0 +1,199 @@
+"""The server's side: messages are received one by one, a step is closed, and what follows is sent; or the round fails.
+
+States are values. `receive` returns the state with one more message or raises `RefusalError` and leaves the state as it
+was; `close` returns the next state and what to send to whom, or raises `RoundFailedError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import numpy as np
+
+from fedlog.privacy.secagg import crypto
+from fedlog.privacy.secagg.encoding import decode, encode
+from fedlog.privacy.secagg.fixed_point import Words, unpack
+from fedlog.privacy.secagg.messages import (
+    SEALED_BYTES,
+    Agreements,
+    Delivery,
+    Envelope,
+    KeyList,
+    MaskedVector,
+    PublicKeys,
+    SealedShares,
+    Survivors,
+    UnmaskingShares,
+    check_keys,
+    open_envelope,
+    view_of_keys,
+    view_of_peers,
+    view_of_survivors,
+)
+from fedlog.privacy.secagg.refusal import RefusalError, RoundFailedError
+from fedlog.privacy.secagg.shamir import SHARE_BYTES, combine, weights_at_zero
+from fedlog.privacy.secagg.terms import Step, Terms
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SecureSum:
+    """What a round is for: the sum over the survivors, and who they are."""
+
+    total: Words
+    survivors: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ServerRound:
+    """Everything the server holds in one round."""
+
+    terms: Terms
+    step: Step = Step.KEYS
+    keys: Mapping[int, bytes] = field(default_factory=dict)
+    """Encoded public keys, then the signature under them."""
+    sealed: Mapping[int, Mapping[int, bytes]] = field(default_factory=dict)
+    masked: Mapping[int, bytes] = field(default_factory=dict)
+    agreed: Mapping[int, bytes] = field(default_factory=dict)
+    unmasking: Mapping[int, UnmaskingShares] = field(default_factory=dict)
+    view: bytes = b""
+    """The digest of what the last closed step settled: all messages of the current step must be based on it."""
+
+    @property
+    def survivors(self) -> Survivors:
+        """Whose masked vectors arrived in time."""
+        return Survivors(tuple(sorted(self.masked)))
+
+
+def receive(state: ServerRound, blob: bytes) -> ServerRound:
+    """The state with one more client's message of the current step."""
+    envelope = open_envelope(state.terms, state.step, blob)
+    match state.step:
+        case Step.KEYS:
+            check_keys(envelope.body)
+            return replace(state, keys=_added(state.keys, envelope.sender, envelope.body + envelope.signature))
+        case Step.SHARES:
+            return replace(state, sealed=_added(state.sealed, envelope.sender, _sealed(state, envelope)))
+        case Step.MASKED:
+            return replace(state, masked=_added(state.masked, envelope.sender, _vector(state, envelope)))
+        case Step.AGREE:
+            if envelope.sender not in state.masked or envelope.body != state.view:
+                raise RefusalError(f"client {envelope.sender} signed another list of survivors")
+            return replace(state, agreed=_added(state.agreed, envelope.sender, envelope.signature))
+        case Step.UNMASK:
+            return replace(state, unmasking=_added(state.unmasking, envelope.sender, _unmasking(state, envelope)))
+
+
+def close(state: ServerRound) -> tuple[ServerRound, dict[int, bytes]]:
+    """The state of the next step, and what to send to whom; `RoundFailedError` if too few clients are left."""
+    match state.step:
+        case Step.KEYS:
+            _require(len(state.keys), state.terms.minimum, "sent keys")
+            key_list = KeyList(dict(state.keys))
+            following = replace(state, step=Step.SHARES, view=view_of_keys(key_list))
+            return following, dict.fromkeys(state.keys, encode(key_list))
+        case Step.SHARES:
+            _require(len(state.sealed), state.terms.minimum, "shared their secrets")
+            following = replace(state, step=Step.MASKED, view=view_of_peers(state.view, state.sealed))
+            return following, {receiver: _delivery(state, receiver) for receiver in state.sealed}
+        case Step.MASKED:
+            _require(len(state.masked), state.terms.minimum, "sent a masked vector")
+            following = replace(state, step=Step.AGREE, view=view_of_survivors(state.view, state.survivors))
+            return following, dict.fromkeys(state.masked, encode(state.survivors))
+        case Step.AGREE:
+            _require(len(state.agreed), state.terms.threshold, "signed the list of survivors")
+            # All sign, but the threshold is what a client asks for: shorter lists are cheaper to check.
+            chosen = {number: state.agreed[number] for number in sorted(state.agreed)[: state.terms.threshold]}
+            return replace(state, step=Step.UNMASK), dict.fromkeys(state.agreed, encode(Agreements(chosen)))
+        case Step.UNMASK:
+            raise RoundFailedError("the last step is closed by secure_sum")
+
+
+def secure_sum(state: ServerRound) -> SecureSum:
+    """The sum over the survivors, unmasked with the shares of the last step."""
+    terms = state.terms
+    if state.step is not Step.UNMASK:
+        raise RoundFailedError(f"the round is still at step {state.step.name.lower()}")
+    _require(len(state.unmasking), terms.threshold, "helped to unmask")
+    helpers = sorted(state.unmasking)[: terms.threshold]
+    weights = weights_at_zero([number + 1 for number in helpers])
+    total = np.zeros(terms.coordinates, dtype=np.uint64)
+    for number, vector in state.masked.items():
+        seed = combine({helper + 1: state.unmasking[helper].seeds[number] for helper in helpers}, weights)
+        if seed is None or crypto.commitment(terms, number, seed) != _keys(state, number).commitment:
+            raise RoundFailedError(f"the shares of client {number}'s seed do not fit together")
+        total += unpack(vector, terms.value_bytes) - crypto.mask(terms, seed)
+    for number in sorted(state.sealed.keys() - state.masked.keys()):
+        secret = combine({helper + 1: state.unmasking[helper].mask_keys[number] for helper in helpers}, weights)
+        if secret is None or crypto.public_of(secret) != _keys(state, number).mask:
+            raise RoundFailedError(f"the shares of client {number}'s mask key do not fit together")
+        total -= _masks_of_dropped(state, number, secret)
+    return SecureSum(total & np.uint64((1 << 8 * terms.value_bytes) - 1), state.survivors.members)
+
+
+def _masks_of_dropped(state: ServerRound, dropped: int, secret: bytes) -> Words:
+    """What the survivors added against a client whose own vector never came."""
+    terms = state.terms
+    agreement = crypto.Agreement(secret)
+    total = np.zeros(terms.coordinates, dtype=np.uint64)
+    for number in state.masked:
+        (key,) = agreement.keys(_keys(state, number).mask, crypto.mask_purpose(terms, number, dropped))
+        pairwise = crypto.mask(terms, key)
+        total = total + pairwise if dropped > number else total - pairwise
+    return total
+
+
+def _keys(state: ServerRound, number: int) -> PublicKeys:
+    return check_keys(state.keys[number][:-64])
+
+
+def _sealed(state: ServerRound, envelope: Envelope) -> dict[int, bytes]:
+    body = decode(SealedShares, envelope.body)
+    if envelope.sender not in state.keys or body.view != state.view:
+        raise RefusalError(f"client {envelope.sender} shared its secrets under another list of keys")
+    if body.sealed.keys() != state.keys.keys() - {envelope.sender}:
+        raise RefusalError(f"client {envelope.sender} did not share its secrets with everyone")
+    if any(len(sealed) != SEALED_BYTES for sealed in body.sealed.values()):
+        raise RefusalError(f"client {envelope.sender} sent sealed shares of the wrong length")
+    return body.sealed
+
+
+def _vector(state: ServerRound, envelope: Envelope) -> bytes:
+    body = decode(MaskedVector, envelope.body)
+    # A client that masked against other peers would leave masks in the sum: it counts as dropped.
+    if envelope.sender not in state.sealed or body.view != state.view:
+        raise RefusalError(f"client {envelope.sender} masked its vector against other peers")
+    if len(body.vector) != state.terms.coordinates * state.terms.value_bytes:
+        raise RefusalError(f"client {envelope.sender} sent a vector of {len(body.vector)} bytes")
+    return body.vector
+
+
+def _unmasking(state: ServerRound, envelope: Envelope) -> UnmaskingShares:
+    body = decode(UnmaskingShares, envelope.body)
+    if envelope.sender not in state.agreed:
+        raise RefusalError(f"client {envelope.sender} helps to unmask without having agreed to")
+    if body.seeds.keys() != state.masked.keys() or body.mask_keys.keys() != state.sealed.keys() - state.masked.keys():
+        raise RefusalError(f"client {envelope.sender} sent shares for other survivors")
+    if any(len(share) != SHARE_BYTES for share in (*body.seeds.values(), *body.mask_keys.values())):
+        raise RefusalError(f"client {envelope.sender} sent shares of the wrong length")
+    return body
+
+
+def _delivery(state: ServerRound, receiver: int) -> bytes:
+    return encode(Delivery({sender: sealed[receiver] for sender, sealed in state.sealed.items() if sender != receiver}))
+
+
+def _added(held: Mapping[int, T], sender: int, item: T) -> dict[int, T]:
+    if sender in held:
+        raise RefusalError(f"client {sender} has sent its message of this step before")
+    return {**held, sender: item}
+
+
+def _require(found: int, needed: int, what: str) -> None:
+    if found < needed:
+        raise RoundFailedError(
+            f"too few clients {what}: {found}, needed: {needed}", hint="nothing was unmasked; try the round again"
+        )

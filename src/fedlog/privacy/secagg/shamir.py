@@ -1,0 +1,55 @@
+"""Shamir's secret sharing over a prime field: any `threshold` shares give the secret, fewer say nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from fedlog.errors import InputError
+from fedlog.privacy.discrete import Source
+
+PRIME: Final = 2**256 + 297
+"""The smallest prime that every 32-byte secret is below."""
+
+SHARE_BYTES: Final = 33
+
+
+def split(secret: bytes, threshold: int, points: Sequence[int], entropy: Source) -> dict[int, bytes]:
+    """One share for each point, a value at that point of a random polynomial with the secret at 0."""
+    if len(secret) != 32:
+        raise InputError(f"a secret to share must have 32 bytes: {len(secret)}")
+    if not 1 <= threshold <= len(points) or len(set(points)) != len(points) or min(points) < 1:
+        raise InputError(f"cannot share among {len(points)} distinct points above 0 with threshold {threshold}")
+    # 48 bytes reduced modulo the prime are uniform to within 2^-127.
+    raw = entropy(48 * (threshold - 1))
+    drawn = [int.from_bytes(raw[48 * i : 48 * i + 48], "big") % PRIME for i in range(threshold - 1)]
+    coefficients = [int.from_bytes(secret, "big"), *drawn]
+    shares = {}
+    for point in points:
+        value = 0
+        for coefficient in reversed(coefficients):
+            value = (value * point + coefficient) % PRIME
+        shares[point] = value.to_bytes(SHARE_BYTES, "big")
+    return shares
+
+
+def weights_at_zero(points: Sequence[int]) -> dict[int, int]:
+    """The Lagrange weight of each point for the value at 0; the same for all secrets shared at these points."""
+    weights = {}
+    for point in points:
+        above, below = 1, 1
+        for other in points:
+            if other != point:
+                above = above * other % PRIME
+                below = below * (other - point) % PRIME
+        weights[point] = above * pow(below, -1, PRIME) % PRIME
+    return weights
+
+
+def combine(shares: Mapping[int, bytes], weights: Mapping[int, int]) -> bytes | None:
+    """The secret behind the shares at the weights' points; None if they are not shares of a 32-byte secret."""
+    total = 0
+    for point, weight in weights.items():
+        total += int.from_bytes(shares[point], "big") * weight
+    secret = total % PRIME
+    return secret.to_bytes(32, "big") if secret < 2**256 else None

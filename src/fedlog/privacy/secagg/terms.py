@@ -1,0 +1,118 @@
+"""What all parties of one round have agreed on before it starts, and the numbers that make it safe."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from functools import cached_property
+
+from fedlog.errors import InputError
+from fedlog.privacy.secagg.encoding import encode
+
+
+class Step(IntEnum):
+    """The five exchanges of a round, in order."""
+
+    KEYS = 0
+    SHARES = 1
+    MASKED = 2
+    AGREE = 3
+    UNMASK = 4
+
+
+TURNS_OF_FIRST_ROUND = len(Step)
+TURNS_OF_LATER_ROUNDS = len(Step) - 1
+"""The keys of a later round come with the last reply of the round before."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """One round's terms; every message is bound to them, so none fits any other round."""
+
+    session: bytes
+    """16 random bytes for the whole run."""
+    round: int
+    roster: Mapping[int, bytes]
+    """Each client's number and its long-term Ed25519 public key, from a source other than the server."""
+    threshold: int
+    """How many clients it takes to unmask."""
+    honest: int
+    """H: the smallest number of honest survivors; below it the round fails before anything is unmasked."""
+    corrupted: int
+    """How many clients, at most, share what they see with the server."""
+    coordinates: int
+    value_bytes: int
+
+    def __post_init__(self) -> None:
+        n = len(self.roster)
+        if len(self.session) != 16 or self.round < 0 or self.coordinates < 1 or not 1 <= self.value_bytes <= 7:
+            raise InputError(f"a secure sum needs a 16-byte session, a round, coordinates and 1 to 7 bytes: {self}")
+        if any(not 0 <= member < 2**32 - 1 or len(key) != 32 for member, key in self.roster.items()):
+            raise InputError("the roster must map numbers from 0 to 2^32 - 2 to 32-byte Ed25519 keys")
+        if self.honest < 3:
+            raise InputError(
+                f"a secure sum needs at least 3 honest survivors: {self.honest}",
+                hint="the sum of two is known to each of the two",
+            )
+        if self.corrupted < 0 or 2 * self.threshold <= n + self.corrupted or self.threshold > n:
+            raise InputError(
+                f"the threshold must lie above ({n} clients + {self.corrupted} corrupted) / 2 and not above {n}: "
+                f"{self.threshold}",
+                hint="otherwise a server could have two different groups of survivors unmasked",
+            )
+        if self.minimum > n:
+            raise InputError(
+                f"{self.honest} honest survivors and {self.corrupted} corrupted ones do not fit {n} clients"
+            )
+
+    @property
+    def minimum(self) -> int:
+        """The smallest number of survivors: enough to unmask, and H of them honest whoever is corrupted."""
+        return max(self.threshold, self.honest + self.corrupted)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """32 bytes that no other round shares."""
+        return hashlib.sha256(b"fedlog secagg 1\0" + encode(_Canonical.of(self))).digest()
+
+    @property
+    def name(self) -> str:
+        """The round's name in the store of used steps."""
+        return f"{self.session.hex()}-{self.round}"
+
+    def next(self) -> Terms:
+        """The terms of the round after this one, so that its keys can be sent ahead."""
+        return replace(self, round=self.round + 1)
+
+
+@dataclass(frozen=True)
+class _Canonical:
+    session: bytes
+    round: int
+    roster: dict[int, bytes]
+    threshold: int
+    honest: int
+    corrupted: int
+    coordinates: int
+    value_bytes: int
+
+    @staticmethod
+    def of(terms: Terms) -> _Canonical:
+        return _Canonical(
+            terms.session,
+            terms.round,
+            dict(terms.roster),
+            terms.threshold,
+            terms.honest,
+            terms.corrupted,
+            terms.coordinates,
+            terms.value_bytes,
+        )
+
+
+def usual_threshold(clients: int, corrupted: int) -> int:
+    """The smallest threshold that is safe for that many clients: the most dropouts a round survives."""
+    return math.floor((clients + corrupted) / 2) + 1

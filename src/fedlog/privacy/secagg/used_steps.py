@@ -1,0 +1,55 @@
+"""Which steps of which rounds a client has answered: one answer each, also after a restart."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from fedlog.privacy.secagg.refusal import RefusalError
+
+
+class UsedSteps(Protocol):
+    """A memory that outlives the client."""
+
+    def claim(self, round_name: str, step: str) -> None:
+        """Nothing, once; `RefusalError` ever after for the same round and step."""
+
+
+@dataclass
+class UsedStepsInMemory:
+    """For simulation: a simulated client does not restart."""
+
+    claimed: set[tuple[str, str]] = field(default_factory=set)
+
+    def claim(self, round_name: str, step: str) -> None:
+        """Nothing, once; `RefusalError` ever after for the same round and step."""
+        if (round_name, step) in self.claimed:
+            raise RefusalError(f"step {step} of round {round_name} was answered before")
+        self.claimed.add((round_name, step))
+
+
+@dataclass(frozen=True)
+class UsedStepsOnDisk:
+    """One empty file for each step, forced to disk before `claim` returns."""
+
+    folder: Path
+
+    def claim(self, round_name: str, step: str) -> None:
+        """Nothing, once; `RefusalError` ever after for the same round and step, whichever process asks."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{round_name}-{step}"
+        try:
+            # O_EXCL: of two processes that ask at the same time, one is refused.
+            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        except FileExistsError:
+            raise RefusalError(
+                f"step {step} of round {round_name} was answered before: {path}",
+                hint="this client sits out the rest of the round; its masks serve one vector only",
+            ) from None
+        os.fsync(descriptor)
+        os.close(descriptor)
+        folder = os.open(self.folder, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)

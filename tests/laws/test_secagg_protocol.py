@@ -1,0 +1,405 @@
+"""The secure sum under a hostile courier: the sum over the survivors, or no sum; nothing in between."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedlog.core.clip import Clamp
+from fedlog.core.keys import Key
+from fedlog.privacy.guarantee import Trust, Unit
+from fedlog.privacy.mechanisms import DiscreteSampler, Mechanism, record_statistics, with_noise
+from fedlog.privacy.secagg.client import Client, Masked, Shared
+from fedlog.privacy.secagg.crypto import Identity
+from fedlog.privacy.secagg.encoding import decode, encode
+from fedlog.privacy.secagg.fixed_point import Words, fixed_point_for, unpack
+from fedlog.privacy.secagg.messages import (
+    Agreements,
+    Delivery,
+    Envelope,
+    KeyList,
+    MaskedVector,
+    Survivors,
+    UnmaskingShares,
+    enclose,
+    view_of_survivors,
+)
+from fedlog.privacy.secagg.refusal import RefusalError, RoundFailedError
+from fedlog.privacy.secagg.rehearsal import Mail, Traffic, answer, run_round
+from fedlog.privacy.secagg.server import SecureSum, ServerRound, close, receive, secure_sum
+from fedlog.privacy.secagg.terms import Step, Terms, usual_threshold
+from fedlog.privacy.secagg.used_steps import UsedStepsInMemory, UsedStepsOnDisk
+
+COORDINATES = 6
+VALUE_BYTES = 3
+MODULUS = 256**VALUE_BYTES
+
+
+@cache
+def identity(number: int) -> Identity:
+    return Identity.new(number, os.urandom)
+
+
+def make_terms(clients: int, *, corrupted: int = 0, honest: int = 3, round: int = 0) -> Terms:  # noqa: A002
+    # Numbers with gaps: nothing may depend on their being 0, 1, 2, ...
+    members = [3 * number + 1 for number in range(clients)]
+    roster = {number: identity(number).public for number in members}
+    threshold = usual_threshold(clients, corrupted)
+    return Terms(bytes(16), round, roster, threshold, honest, corrupted, COORDINATES, VALUE_BYTES)
+
+
+def make_clients(terms: Terms) -> dict[int, Client]:
+    return {n: Client(terms, identity(n), UsedStepsInMemory(), os.urandom) for n in terms.roster}
+
+
+def make_vectors(terms: Terms, seed: int = 0) -> dict[int, Words]:
+    generator = np.random.default_rng(seed)
+    return {n: generator.integers(0, 2**64, COORDINATES, dtype=np.uint64) for n in terms.roster}
+
+
+def plain_sum(vectors: dict[int, Words], members: Iterable[int]) -> list[int]:
+    return [sum(int(vectors[n][i]) for n in members) % MODULUS for i in range(COORDINATES)]
+
+
+@dataclass
+class HostileCourier:
+    """Drops, doubles, corrupts, shuffles, misdelivers and replays; remembers all mail it ever saw."""
+
+    random: Random
+    harm: float
+    kinds: tuple[str, ...]
+    seen: list[bytes] = field(default_factory=list)
+    sent: dict[Step, list[Envelope]] = field(default_factory=dict)
+
+    def __call__(self, step: Step, direction: str, mail: Mail) -> Mail:
+        if direction == "up":
+            self.sent[step] = [decode(Envelope, blob) for _, blob in mail]
+        arriving: Mail = []
+        for number, blob in mail:
+            kind = self.random.choice(self.kinds) if self.random.random() < self.harm else "pass"
+            if kind == "double":
+                arriving.append((number, blob))
+            elif kind == "replay" and self.seen:
+                arriving.append((number, self.random.choice(self.seen)))
+            elif kind == "misdeliver":
+                number = self.random.choice([other for other, _ in mail])
+            elif kind == "corrupt":
+                place = self.random.randrange(len(blob))
+                changed = blob[place] ^ (1 << self.random.randrange(8))
+                blob = blob[:place] + bytes([changed]) + blob[place + 1 :]
+            elif kind == "cut":
+                blob = blob[: self.random.randrange(len(blob))]
+            if kind != "drop":
+                arriving.append((number, blob))
+        self.seen += [blob for _, blob in mail]
+        if "shuffle" in self.kinds:
+            self.random.shuffle(arriving)
+        return arriving
+
+
+def check_that_no_secret_was_given_away(courier: HostileCourier) -> None:
+    """For each client, the server saw shares of its mask key or of its seed, never of both."""
+    mask_keys: set[int] = set()
+    seeds: set[int] = set()
+    for envelope in courier.sent.get(Step.UNMASK, []):
+        body = decode(UnmaskingShares, envelope.body)
+        mask_keys |= body.mask_keys.keys()
+        seeds |= body.seeds.keys()
+    assert not mask_keys & seeds
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 2**32), st.integers(4, 7), st.integers(0, 1), st.sampled_from([0.02, 0.08, 0.25]))
+def test_the_sum_over_the_survivors_or_no_sum(seed: int, clients: int, corrupted: int, harm: float) -> None:
+    terms = make_terms(clients, corrupted=corrupted)
+    vectors = make_vectors(terms, seed)
+    kinds = ("drop", "double", "replay", "misdeliver", "corrupt", "cut", "shuffle")
+    courier = HostileCourier(Random(seed), harm, kinds)
+    courier.seen = [enclose(terms.next(), identity(1), Step.KEYS, b"another round")]
+    try:
+        found = run_round(terms, make_clients(terms), vectors, courier)
+    except RoundFailedError:
+        found = None
+    check_that_no_secret_was_given_away(courier)
+    if found is not None:
+        assert len(found.survivors) >= terms.minimum
+        assert found.total.tolist() == plain_sum(vectors, found.survivors)
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 2**32), st.sampled_from(list(Step)), st.sampled_from(["up", "down"]), st.integers(0, 6))
+def test_dropouts_at_every_step(seed: int, step: Step, direction: str, dropped: int) -> None:
+    terms = make_terms(6)
+    vectors = make_vectors(terms, seed)
+    gone = set(Random(seed).sample(sorted(terms.roster), dropped))
+
+    def courier(at: Step, way: str, mail: Mail) -> Mail:
+        return [(n, blob) for n, blob in mail if not ((at, way) == (step, direction) and n in gone)]
+
+    if step is Step.KEYS and direction == "down":
+        gone = set()
+    stays = len(terms.roster) - len(gone)
+    traffic = Traffic()
+    if stays < terms.minimum:
+        with pytest.raises(RoundFailedError, match="too few"):
+            run_round(terms, make_clients(terms), vectors, courier, traffic)
+        return
+    found = run_round(terms, make_clients(terms), vectors, courier, traffic)
+    # Who drops out after its masked vector has arrived is still in the sum.
+    counted = set(terms.roster) - (gone if step <= Step.MASKED else set())
+    assert set(found.survivors) == counted
+    assert found.total.tolist() == plain_sum(vectors, counted)
+    assert traffic.refused == []
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.sampled_from(list(Step)), st.sampled_from(["up", "down"]), st.floats(0, 1, exclude_max=True), st.integers(0, 7)
+)
+def test_one_changed_bit_costs_its_client_the_round_and_nobody_else(
+    step: Step, direction: str, place: float, bit: int
+) -> None:
+    terms = make_terms(5)
+    vectors = make_vectors(terms)
+    victim = sorted(terms.roster)[2]
+
+    def courier(at: Step, way: str, mail: Mail) -> Mail:
+        if (at, way) != (step, direction):
+            return mail
+        return [(number, flipped(blob, place, bit) if number == victim else blob) for number, blob in mail]
+
+    traffic = Traffic()
+    found = run_round(terms, make_clients(terms), vectors, courier, traffic)
+    left_out = {victim} if step <= Step.MASKED and (step, direction) != (Step.KEYS, "down") else set()
+    assert set(found.survivors) == set(terms.roster) - left_out
+    assert found.total.tolist() == plain_sum(vectors, found.survivors)
+    assert len(traffic.refused) == (0 if (step, direction) == (Step.KEYS, "down") else 1)
+
+
+def flipped(blob: bytes, place: float, bit: int) -> bytes:
+    index = int(place * len(blob))
+    return blob[:index] + bytes([blob[index] ^ (1 << bit)]) + blob[index + 1 :]
+
+
+@pytest.mark.parametrize("step", [Step.SHARES, Step.MASKED])
+def test_a_client_that_was_shown_fewer_peers_is_left_out(step: Step) -> None:
+    # Well-formed and validly signed, but one entry short: its masks would not cancel against the missing peer's.
+    terms = make_terms(6)
+    vectors = make_vectors(terms)
+    victim, missing = sorted(terms.roster)[2:4]
+
+    def courier(at: Step, way: str, mail: Mail) -> Mail:
+        if (at, way) != (step, "down"):
+            return mail
+        kind = KeyList if step is Step.SHARES else Delivery
+        shown = []
+        for number, blob in mail:
+            table = next(iter(vars(decode(kind, blob)).values()))
+            table = {n: item for n, item in table.items() if number != victim or n != missing}
+            shown.append((number, encode(kind(table))))
+        return shown
+
+    found = run_round(terms, make_clients(terms), vectors, courier)
+    assert set(found.survivors) == set(terms.roster) - {victim}
+    assert found.total.tolist() == plain_sum(vectors, found.survivors)
+
+
+def test_nobody_speaks_for_another_client() -> None:
+    terms = make_terms(4)
+    one, other, *_ = sorted(terms.roster)
+    _, blob = make_clients(terms)[one].advertise()
+    envelope = decode(Envelope, blob)
+    with pytest.raises(RefusalError, match="signature"):
+        receive(ServerRound(terms), encode(Envelope(other, envelope.step, envelope.body, envelope.signature)))
+    with pytest.raises(RefusalError, match="roster"):
+        receive(ServerRound(terms), encode(Envelope(999, envelope.step, envelope.body, envelope.signature)))
+    with pytest.raises(RefusalError, match="signature"):
+        receive(ServerRound(terms.next()), blob)
+
+
+def test_below_the_honest_minimum_nothing_is_unmasked() -> None:
+    terms = make_terms(6, honest=6)
+    assert terms.threshold == 4
+    courier = HostileCourier(Random(0), 0.0, ("drop",))
+    gone = min(terms.roster)
+
+    def one_is_lost(step: Step, direction: str, mail: Mail) -> Mail:
+        mail = courier(step, direction, mail)
+        return [(n, blob) for n, blob in mail if not (step is Step.MASKED and direction == "up" and n == gone)]
+
+    with pytest.raises(RoundFailedError, match="sent a masked vector: 5, needed: 6"):
+        run_round(terms, make_clients(terms), make_vectors(terms), one_is_lost)
+    assert Step.AGREE not in courier.sent
+    assert Step.UNMASK not in courier.sent
+
+
+def walk(terms: Terms, upto: Step) -> tuple[ServerRound, dict[int, Client], dict[int, object], dict[int, bytes]]:
+    """A faultless round just before the clients answer in step `upto`: server, clients, their states, their mail."""
+    clients, vectors = make_clients(terms), make_vectors(terms)
+    server, mail = ServerRound(terms), dict.fromkeys(terms.roster, b"")
+    states: dict[int, object] = dict.fromkeys(terms.roster)
+    for step in Step:
+        if step is upto:
+            return server, clients, states, mail
+        for number in terms.roster:
+            states[number], reply = answer(clients[number], step, states[number], mail[number], vectors[number])
+            server = receive(server, reply)
+        server, mail = close(server)
+    raise AssertionError
+
+
+def test_a_server_that_tells_two_stories_gets_no_shares() -> None:
+    # Two groups are told different survivors, which would reveal both secrets of the client in dispute.
+    terms = make_terms(7, corrupted=1)
+    _, clients, states, _ = walk(terms, Step.AGREE)
+    members = sorted(terms.roster)
+    story_a, story_b = Survivors(tuple(members)), Survivors(tuple(members[:-1]))
+    signed: dict[str, dict[int, bytes]] = {"a": {}, "b": {}}
+    agreed: dict[int, object] = {}
+    for place, number in enumerate(members):
+        # The corrupted client (the first) signs whatever it is asked to.
+        stories = ("a", "b") if place == 0 else ("a",) if place % 2 else ("b",)
+        for name in stories:
+            story = story_a if name == "a" else story_b
+            if number not in story.members:
+                continue
+            state = states[number]
+            assert isinstance(state, Masked)
+            if place == 0:
+                view = view_of_survivors(state.peer_view, story)
+                envelope = decode(Envelope, enclose(terms, identity(number), Step.AGREE, view))
+            else:
+                agreed[number], reply = clients[number].agree(state, encode(story))
+                envelope = decode(Envelope, reply)
+            signed[name][number] = envelope.signature
+    released = 0
+    for number, state in agreed.items():
+        for name in ("a", "b"):
+            try:
+                answer(clients[number], Step.UNMASK, state, encode(Agreements(signed[name])), np.zeros(0, np.uint64))
+                released += 1
+            except RefusalError:
+                pass
+    assert released == 0
+
+
+def test_a_client_unmasks_once_and_signs_one_list() -> None:
+    terms = make_terms(5)
+    _, clients, states, mail = walk(terms, Step.AGREE)
+    number = min(terms.roster)
+    state = states[number]
+    assert isinstance(state, Masked)
+    smaller = encode(Survivors(tuple(sorted(terms.roster))[:-1]))
+    clients[number].agree(state, mail[number])
+    with pytest.raises(RefusalError, match="answered before"):
+        clients[number].agree(state, smaller)
+
+
+def test_a_restarted_client_sends_no_second_vector_under_the_same_masks(tmp_path: Path) -> None:
+    terms = make_terms(5)
+    _, _, states, mail = walk(terms, Step.MASKED)
+    number = min(terms.roster)
+    saved = encode(states[number])  # type: ignore[arg-type]
+    first = Client(terms, identity(number), UsedStepsOnDisk(tmp_path), os.urandom)
+    first.mask(decode(Shared, saved), mail[number], np.zeros(COORDINATES, np.uint64))
+    again = Client(terms, identity(number), UsedStepsOnDisk(tmp_path), os.urandom)
+    with pytest.raises(RefusalError, match="answered before"):
+        again.mask(decode(Shared, saved), mail[number], np.ones(COORDINATES, np.uint64))
+
+
+def test_a_refused_message_leaves_the_client_able_to_answer_the_right_one() -> None:
+    terms = make_terms(5)
+    _, clients, states, mail = walk(terms, Step.MASKED)
+    number = min(terms.roster)
+    state = states[number]
+    assert isinstance(state, Shared)
+    with pytest.raises(RefusalError):
+        clients[number].mask(state, mail[number][:-1] + b"x", np.zeros(COORDINATES, np.uint64))
+    clients[number].mask(state, mail[number], np.zeros(COORDINATES, np.uint64))
+
+
+def test_states_survive_being_written_down() -> None:
+    terms = make_terms(5)
+    vectors = make_vectors(terms)
+    clients = make_clients(terms)
+    server, mail = ServerRound(terms), dict.fromkeys(terms.roster, b"")
+    states: dict[int, object] = dict.fromkeys(terms.roster)
+    for step in Step:
+        for number in terms.roster:
+            state = states[number]
+            restored = None if state is None else decode(type(state), encode(state))  # type: ignore[arg-type,type-var]
+            states[number], reply = answer(clients[number], step, restored, mail[number], vectors[number])
+            server = receive(server, reply)
+        if step is not Step.UNMASK:
+            server, mail = close(server)
+    found = secure_sum(server)
+    assert found.total.tolist() == plain_sum(vectors, terms.roster)
+
+
+def test_wrong_shares_from_a_client_end_the_round() -> None:
+    terms = make_terms(5)
+    server, clients, states, mail = walk(terms, Step.UNMASK)
+    liar = min(terms.roster)
+    for number in terms.roster:
+        _, reply = answer(clients[number], Step.UNMASK, states[number], mail[number], np.zeros(0, np.uint64))
+        if number == liar:
+            body = decode(UnmaskingShares, decode(Envelope, reply).body)
+            wrong = {member: bytes(len(share)) for member, share in body.seeds.items()}
+            reply = enclose(terms, identity(liar), Step.UNMASK, encode(UnmaskingShares(body.mask_keys, wrong)))
+        server = receive(server, reply)
+    with pytest.raises(RoundFailedError, match="do not fit together"):
+        secure_sum(server)
+
+
+def test_a_masked_vector_shows_nothing_of_its_input() -> None:
+    # Not a proof: 40 rounds of the same constant vector, and no byte value stands out.
+    terms = make_terms(4)
+    bytes_seen: list[int] = []
+    for _ in range(40):
+        sent: dict[Step, list[Envelope]] = {}
+
+        def courier(step: Step, way: str, mail: Mail, sent: dict[Step, list[Envelope]] = sent) -> Mail:
+            if way == "up":
+                sent[step] = [decode(Envelope, blob) for _, blob in mail]
+            return mail
+
+        run_round(terms, make_clients(terms), {n: np.zeros(COORDINATES, np.uint64) for n in terms.roster}, courier)
+        for envelope in sent[Step.MASKED]:
+            bytes_seen += decode(MaskedVector, envelope.body).vector
+    counts = np.bincount(bytes_seen, minlength=256)
+    expected = len(bytes_seen) / 256
+    # Chi-square with 255 degrees of freedom exceeds 400 with probability 1e-8.
+    assert ((counts - expected) ** 2 / expected).sum() < 400
+    assert unpack(bytes(VALUE_BYTES), VALUE_BYTES).tolist() == [0]
+
+
+def test_distributed_noise_arrives_exactly_once_per_survivor() -> None:
+    mechanism = Mechanism(Unit.RECORD, Trust.DISTRIBUTED, 5.0, Clamp(2.0).sensitivity(7), honest_survivors=4)
+    fixed = fixed_point_for(mechanism.grid, 6 * 10 * 2.0, mechanism.std_of_sum(6), 21)
+    members = [3 * number + 1 for number in range(6)]
+    roster = {number: identity(number).public for number in members}
+    terms = Terms(bytes(16), 0, roster, usual_threshold(6, 0), mechanism.honest_survivors, 0, 21, fixed.value_bytes)
+    messages = {}
+    for number in members:
+        features = 3 * torch.randn((10, 6), generator=Key(number).torch())
+        labels = torch.randint(0, 3, (10,), generator=Key(number, ("labels",)).torch())
+        exact = record_statistics(features, labels, 3, Clamp(2.0), mechanism.grid).sums
+        messages[number] = with_noise(exact, mechanism.client_std, DiscreteSampler(mechanism.grid)).reshape(-1).numpy()
+    words = {number: fixed.to_words(message) for number, message in messages.items()}
+    found = run_round(
+        terms, make_clients(terms), words, lambda step, way, mail: mail[1:] if step is Step.MASKED else mail
+    )
+    assert isinstance(found, SecureSum)
+    assert 4 <= len(found.survivors) < 6
+    expected = np.sum([messages[number] for number in found.survivors], axis=0)
+    assert fixed.from_words(found.total).tolist() == expected.tolist()
