@@ -14,7 +14,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from fedlog.engine.block.pooling import maxima_into, route_to_first_maximum
-from fedlog.engine.block.workspace import ConvWork, Shelf
+from fedlog.engine.block.workspace import ConvWork, Shelf, strips_of
 from fedlog.errors import RunError
 
 
@@ -24,7 +24,7 @@ def conv_pool(work: ConvWork, inputs: Tensor, weight: Tensor, bias: Tensor | Non
     ReLU, the bias and a multiplier per channel all commute with the maximum, so they act on the pooled map, which is
     smaller; a layer list with ReLU before the pooling has the same values and the same gradients.
     """
-    work.strips.copy_(inputs.as_strided(work.strip_sizes, work.strip_strides))
+    work.strips.copy_(strips_of(work.geometry, work.strips.shape, inputs))
     for place in work.kernels.places:
         place.copy_(weight)
     for kernels, windows, outputs in work.products:

@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedlog.engine.block.crops import CropPool, crop_pool
 from fedlog.engine.block.layers import ConvPool, Flatten, Linear, batch_innermost, conv_pool
 from fedlog.engine.block.workspace import Shelf
 
@@ -105,6 +106,10 @@ class BlockNetwork:
         channels, rows, columns = self.input_shape
         phases = self.column_phases
         return batch_innermost(records).view(clients, rows, channels, phases, columns // phases, batch)
+
+    def crop_pool(self, images: Tensor, black: Tensor, padding: int) -> CropPool | None:
+        """A pool from which crops of images are gathered as `gather` does whole ones; None where units come in."""
+        return crop_pool(images, black, padding, self.column_phases) if self.column_phases else None
 
     def features(self, params: Mapping[str, Tensor], batch: Tensor, masks: Masks | None) -> Tensor:
         """(clients, batch, width); differentiable in `params`, each (clients, *shape) or (1, *shape) if shared.

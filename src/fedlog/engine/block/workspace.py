@@ -51,8 +51,11 @@ class ConvWork:
         g, tile = geometry, geometry.tile
         across, steps = g.tiles_across * batch, g.rows_out * g.pool_rows // tile.rows
         self.geometry, self.clients, self.batch, self.dtype = geometry, clients, batch, dtype
-        self.strip_sizes, self.strip_strides = _strips_in_map(g, clients, batch)
-        self.strips = torch.empty(self.strip_sizes, dtype=dtype)
+        self.strips = torch.empty(
+            *(clients, g.strips, g.channels_in, tile.window_columns // g.column_phases, g.column_phases),
+            *(g.tiles_across, batch),
+            dtype=dtype,
+        )
         self.windows = [_windows_over(strips, tile, steps, across) for strips in self.strips]
         self.kernels = SpreadKernels(g, tile, clients, dtype)
         # What the products give; after pooling's backward pass, the gradient of it.
@@ -127,15 +130,11 @@ class InputGradientWork:
         ]
 
 
-def _strips_in_map(geometry: ConvGeometry, clients: int, batch: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Sizes and strides in a map of (clients, strips, channels, window columns (two), tiles across, batch)."""
-    g, tile, phases = geometry, geometry.tile, geometry.column_phases
-    column = batch
-    phase = g.columns_in // phases * column
-    channel = phases * phase
-    row = g.channels_in * channel
-    sizes = (clients, g.strips, g.channels_in, tile.window_columns // phases, phases, g.tiles_across, batch)
-    return sizes, (g.rows_in * row, row, channel, column, phase, tile.columns // phases * column, 1)
+def strips_of(geometry: ConvGeometry, sizes: torch.Size, inputs: Tensor) -> Tensor:
+    """The strips as a view of a map, uncopied; any map whose batch is innermost will do."""
+    client, row, channel, phase, column, _ = inputs.stride()
+    step = geometry.tile.columns // geometry.column_phases * column
+    return inputs.as_strided(sizes, (client, row, channel, column, phase, step, 1))
 
 
 def _windows_over(strips: Tensor, tile: Tile, steps: int, across: int) -> Tensor:
