@@ -92,9 +92,27 @@ class Simulation:
         wire = codec(self.course.codec)
         self._key = key
         self._clients = clients_of(self.federation, self.bodies, self.algorithm)
+        self._check_start()
         initial = {HEAD: initial_head(self.plan.width, self.plan.n_class, key), **self.bodies[0].initial(key)}
         self.server = Server.beginning(self.algorithm, wire, self.plan, initial, key.child("server"))
         self._crew = self._make_crew(wire)
+
+    def _check_start(self) -> None:
+        """Refuse now what would come to light only in or after the first round."""
+        judge = self.course.judge
+        held_out = [c.tests if judge is Judge.TEST else c.validations for c in self._clients]
+        if not any(len(part) for parts in held_out for part in parts):
+            raise InputError(
+                f"no client has a {judge.value} record to be judged on",
+                hint="--validation-fraction 0.2 holds some training records out" if judge is Judge.VALIDATION else None,
+            )
+        differ = len({body.name for body in self.bodies}) > 1
+        if self.algorithm.schedule.opening and (differ or self.course.initialisation is Initialisation.SEPARATE):
+            raise InputError(
+                f"method {self.algorithm.name} opens with the features of untrained bodies, "
+                "which can be added up only if all bodies start equal",
+                hint="one body for all and a shared initialisation; or, for FedLog, --set first_head=random",
+            )
 
     def _make_crew(self, wire: Codec) -> Crew:
         def make(clients: Sequence[Client]) -> Cohort:
@@ -106,20 +124,21 @@ class Simulation:
             return Alone(make(self._clients), self._clients)
         return Workers(make, self._clients, self.course.jobs, self.course.threads)
 
-    def rounds(self) -> Iterator[RoundRecord]:
-        """The records of the remaining rounds, as they are finished."""
+    def rounds(self, last: RoundRecord | None = None) -> Iterator[RoundRecord]:
+        """The records of the remaining rounds, as they are finished; `last` is the newest record of a resumed run."""
         if self.round_number == 0:
             self._open()
         else:
             # Heard again, not sent again: the bits of this broadcast are in the ledger already.
             self._crew.hear(self.server.codec.encode(self.algorithm.broadcast(self.server.state)))
-        while self.round_number < self.course.rounds:
-            record = self._round(self.round_number + 1)
+        while self.round_number < self.course.rounds and not self._reached_target(last):
+            last = self._round(self.round_number + 1)
             self.round_number += 1
-            yield record
-            stop = self.course.stop_at_accuracy
-            if stop is not None and record.accuracy_mean_over_clients >= stop:
-                return
+            yield last
+
+    def _reached_target(self, last: RoundRecord | None) -> bool:
+        target = self.course.stop_at_accuracy
+        return last is not None and target is not None and last.accuracy_mean_over_clients >= target
 
     def close(self) -> list[float] | None:
         """Each client's accuracy after the method's closing phase; None if it has no such phase."""
@@ -165,6 +184,10 @@ class Simulation:
     def _open(self) -> None:
         """The first broadcast, and the opening exchange of methods that have one; booked as round 0."""
         opening = self.algorithm.schedule.opening
+        if not any(self.server.patterns.values()):
+            # A method without uploads sends nothing down either: its clients need no server.
+            self._crew.hear(self.server.codec.encode(self.algorithm.broadcast(self.server.state)))
+            return
         reached = self._everyone if opening else self.participants(1)
         blob = self.server.broadcast(0, self._copies(reached))
         self._crew.hear(blob)
@@ -181,8 +204,6 @@ class Simulation:
             self._exchange(number, exchange, participants, copies=self._copies(next_to_hear))
         scores = _flat(self._crew.evaluate(self._everyone, self.course.judge))
         judged = [score for score in scores if score.records]
-        if not judged:
-            raise InputError(f"no client has a {self.course.judge.value} record to be judged on")
         ledger = self.server.ledger
         return RoundRecord(
             round=number,
