@@ -66,9 +66,14 @@ def keep_until(path: Path, round_number: int) -> list[RoundRecord]:
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that a kill leaves the old one or the new one."""
-    draft = path.with_name(path.name + ".part")
+    draft = draft_of(path)
     draft.write_text(text)
     draft.replace(path)
+
+
+def draft_of(path: Path) -> Path:
+    """Where a file is written before it takes its name."""
+    return path.with_name(path.name + ".part")
 
 
 def write_json(path: Path, values: Any) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -61,12 +64,17 @@ def execute(spec: RunSpec, folder: Path, listener: Listener | None = None, keep:
     spec = resolve(spec)
     if (folder / SUMMARY).exists() and stored_spec(folder).digest == spec.digest:
         return stored_summary(folder)
-    _claim(folder, spec)
-    simulation = prepare(spec)
+    made = _enter(folder, spec)
     try:
+        simulation = prepare(spec)
+    except BaseException:
+        _take_back(made)
+        raise
+    try:
+        _claim(folder, spec)
         done = _restored(simulation, folder)
         listener.begun(spec, simulation, done)
-        for record in _rounds(simulation, folder):
+        for record in _rounds(simulation, folder, done):
             listener.finished_round(record)
         return _finish(spec, simulation, folder, keep)
     finally:
@@ -92,8 +100,9 @@ def stored_summary(folder: Path) -> Summary:
         raise InputError(f"not a finished run: {folder} ({error})", hint="go on with `fedlog run --resume`") from error
 
 
-def _claim(folder: Path, spec: RunSpec) -> None:
-    """Make the folder this run's; one that holds another run, or that cannot be written, is refused."""
+def _enter(folder: Path, spec: RunSpec) -> list[Path]:
+    """The folders made for this run; one that holds something else, or that cannot be written, is refused."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / CONFIG).exists():
@@ -103,11 +112,25 @@ def _claim(folder: Path, spec: RunSpec) -> None:
                     f"{folder} holds another run: digest {found}, this one has {spec.digest}",
                     hint="choose another --out, or remove the folder",
                 )
-        elif any(folder.iterdir()):
+        elif any(path.name != records.draft_of(folder / CONFIG).name for path in folder.iterdir()):
             raise InputError(f"{folder} is not empty and not a run folder", hint="choose another --out")
-        records.write_json(folder / CONFIG, {"digest": spec.digest, "spec": as_plain(spec), "made_with": made_with()})
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror}", hint="choose another --out") from error
+    return missing
+
+
+def _take_back(made: list[Path]) -> None:
+    """A mistake in the settings leaves no empty folder behind, which would be in the way of the next attempt."""
+    for path in made:
+        with contextlib.suppress(OSError):
+            path.rmdir()
+
+
+def _claim(folder: Path, spec: RunSpec) -> None:
+    """Make the folder this run's."""
+    records.write_json(folder / CONFIG, {"digest": spec.digest, "spec": as_plain(spec), "made_with": made_with()})
 
 
 def _restored(simulation: Simulation, folder: Path) -> list[RoundRecord]:
@@ -119,10 +142,10 @@ def _restored(simulation: Simulation, folder: Path) -> list[RoundRecord]:
     return records.keep_until(folder / RECORDS, simulation.round_number)
 
 
-def _rounds(simulation: Simulation, folder: Path) -> Iterator[RoundRecord]:
+def _rounds(simulation: Simulation, folder: Path, done: list[RoundRecord]) -> Iterator[RoundRecord]:
     """The rounds to come, each recorded and then checkpointed before it is told."""
     saved_at, save_seconds = time.perf_counter(), 0.0
-    for record in simulation.rounds():
+    for record in simulation.rounds(done[-1] if done else None):
         records.append(folder / RECORDS, record)
         # A checkpoint of ten thousand bodies takes seconds: never more than about a tenth of the run's time.
         if time.perf_counter() - saved_at >= 10 * save_seconds:
