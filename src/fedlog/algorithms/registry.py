@@ -57,8 +57,8 @@ def options(method: str) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.name != "plan"}
 
 
-def build(method: str, plan: ModelPlan, told: Mapping[str, Any]) -> Algorithm:
-    """The method for this model, told these options; an unknown one or one of the wrong type is refused by name."""
+def typed(method: str, told: Mapping[str, Any]) -> dict[str, Any]:
+    """The options as their types, from numbers or from text; an unknown or impossible one is refused by name."""
     make = factory(method)
     known = options(method)
     hints = get_type_hints(make.__init__ if inspect.isclass(make) else make)
@@ -69,21 +69,26 @@ def build(method: str, plan: ModelPlan, told: Mapping[str, Any]) -> Algorithm:
             meant = f"did you mean {close[0]}?" if close else f"it knows {', '.join(known)}"
             raise InputError(f"method {method} has no option {name}", hint=meant)
         given[name] = _typed(method, name, value, hints[name])
-    return make(plan, **given)
+    return given
+
+
+def build(method: str, plan: ModelPlan, told: Mapping[str, Any]) -> Algorithm:
+    """The method for this model, told these options."""
+    return factory(method)(plan, **typed(method, told))
 
 
 def _typed(method: str, name: str, value: Any, hint: Any) -> Any:
     """The value as the option's type, from a number or from text."""
-    kinds = [kind for kind in getattr(hint, "__args__", (hint,)) if kind is not type(None)]
-    if value is None or value == "none":
+    accepted = getattr(hint, "__args__", (hint,))
+    if type(None) in accepted and (value is None or value == "none"):
         return None
-    kind = kinds[0]
+    kind = next(kind for kind in accepted if kind is not type(None))
     try:
         if inspect.isclass(kind) and issubclass(kind, Enum):
             return kind(value)
         if kind is int and float(value) != int(float(value)):
             raise ValueError
         return kind(float(value)) if kind is int else kind(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         choices = f"one of {', '.join(k.value for k in kind)}" if issubclass(kind, Enum) else kind.__name__
         raise InputError(f"option {name} of {method} cannot be {value!r}", hint=f"expected {choices}") from None

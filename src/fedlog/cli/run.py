@@ -95,12 +95,19 @@ def _what_and_where(args: argparse.Namespace) -> tuple[RunSpec, Path]:
                 hint=f"fedlog run --resume {args.resume}",
             )
         return replace(stored_spec(args.resume), **given), args.resume
-    spec = from_toml(args.config) if args.config else RunSpec(jobs=os.cpu_count() or 1)
+    on_cpu = given.get("device", "cpu") == "cpu"
+    start = RunSpec(jobs=_cores() if on_cpu else 1)
+    spec = from_toml(args.config, start) if args.config else start
     spec = replace(spec, **{**given, "options": {**spec.options, **given.get("options", {})}})
     when = time.strftime("%Y%m%d-%H%M%S")
     method = spec.method.replace(":", "-")
     data = spec.data.replace(":", "-")
     return spec, args.out or Path("runs") / f"{when}-{data}-{method}"
+
+
+def _cores() -> int:
+    # Those this process may use: a container or a batch system often grants fewer than the machine has.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _given(args: argparse.Namespace) -> dict[str, Any]:

@@ -6,8 +6,9 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
+from math import inf
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -93,7 +94,9 @@ def resolve(spec: RunSpec) -> RunSpec:
     registry.factory(spec.method)
     data = resolved(spec.data_spec)
     told = {**_known(spec.method, defaults.options(spec.method)), **spec.options}
-    options = {name: _plain(value) for name, value in {**registry.options(spec.method), **told}.items()}
+    # As their types, so that `--set alpha=1` and `alpha = 1.0` in a file are one experiment.
+    told = registry.typed(spec.method, {**registry.options(spec.method), **told})
+    options = {name: _plain(value) for name, value in told.items()}
     return replace(
         spec,
         clients=data.clients,
@@ -103,7 +106,7 @@ def resolve(spec: RunSpec) -> RunSpec:
         train_records=data.train_records,
         body=spec.body or (defaults.body,),
         rounds=defaults.rounds if spec.rounds is None else spec.rounds,
-        batch_size=spec.batch_size or defaults.batch_size_of(spec.method),
+        batch_size=defaults.batch_size_of(spec.method) if spec.batch_size is None else spec.batch_size,
         options=options,
     )
 
@@ -118,7 +121,7 @@ def prepare(spec: RunSpec) -> Simulation:
     """The simulation that a resolved specification describes, its data loaded and its workers started."""
     assert spec.rounds is not None
     assert spec.batch_size is not None
-    _check_device(spec.device)
+    _check_device(spec.device, spec.jobs)
     torch.set_num_threads(spec.threads)
     if spec.batch_size < 1:
         raise InputError(f"a batch needs at least one record: {spec.batch_size}")
@@ -141,8 +144,15 @@ def prepare(spec: RunSpec) -> Simulation:
 
 
 def method_of(spec: RunSpec, plan: ModelPlan) -> Algorithm:
-    """The method, told its options."""
-    return registry.build(spec.method, plan, spec.options)
+    """The method, told its options; one that would train backwards or not at all is refused."""
+    algorithm = registry.build(spec.method, plan, spec.options)
+    schedule = algorithm.schedule
+    for phase in (*(phase for exchange in schedule.round for phase in exchange.phases), *schedule.closing):
+        if phase.epochs < 1:
+            raise InputError(f"method {spec.method}: a phase needs at least one epoch: {phase.epochs}")
+        if not 0 < phase.learning_rate < inf:
+            raise InputError(f"method {spec.method}: the learning rate must be positive: {phase.learning_rate}")
+    return algorithm
 
 
 def bodies_of(spec: RunSpec, federation: Federation) -> list[Body]:
@@ -161,49 +171,49 @@ def as_plain(spec: RunSpec) -> dict[str, Any]:
     return values
 
 
-def from_plain(values: Mapping[str, Any], where: str) -> RunSpec:
-    """The specification in these values; an unknown name or a wrong type is refused, saying where."""
-    known = {f.name for f in fields(RunSpec)}
+def from_plain(values: Mapping[str, Any], where: str, start: RunSpec | None = None) -> RunSpec:
+    """The specification in these values on top of `start`; an unknown name or a wrong type is refused, saying where."""
+    known = get_type_hints(RunSpec)
     for name in values:
         if name not in known:
             close = get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"it can hold {', '.join(sorted(known))}"
             raise InputError(f"{where}: unknown setting: {name}", hint=hint)
-    given = dict(values)
-    if "body" in given:
-        given["body"] = (given["body"],) if isinstance(given["body"], str) else tuple(given["body"])
-    hints = get_type_hints(RunSpec)
-    for name, value in given.items():
-        _check_type(where, name, value, hints[name])
-    return RunSpec(**given)
+    given = {name: _checked(where, name, value, known[name]) for name, value in values.items()}
+    return replace(start or RunSpec(), **given)
 
 
-def from_toml(path: Path) -> RunSpec:
-    """The specification in a TOML file."""
+def from_toml(path: Path, start: RunSpec | None = None) -> RunSpec:
+    """The specification in a TOML file, on top of `start`."""
     try:
         values = tomllib.loads(path.read_text())
     except OSError as error:
-        raise InputError(f"cannot read the configuration: {error}", hint="is the path right?") from error
-    except tomllib.TOMLDecodeError as error:
+        raise InputError(
+            f"cannot read the configuration {path}: {error.strerror}", hint="is the path right?"
+        ) from error
+    except ValueError as error:  # not TOML, or not text at all
         raise InputError(f"{path}: not valid TOML: {error}") from error
-    return from_plain(values, str(path))
+    return from_plain(values, str(path), start)
 
 
-def _check_type(where: str, name: str, value: Any, hint: Any) -> None:
+def _checked(where: str, name: str, value: Any, hint: Any) -> Any:
+    """The value, if it is of the setting's type; one body stands for a list of one."""
     if name == "body":
-        for each in value:
-            _check_type(where, "each body", each, str)
-        return
+        listed = (value,) if isinstance(value, str) else value
+        if not isinstance(listed, list | tuple) or not all(isinstance(each, str) for each in listed):
+            raise InputError(f"{where}: body must be a name or a list of names: {value!r}")
+        return tuple(listed)
     if name == "options":
         if not isinstance(value, Mapping):
             raise InputError(f"{where}: options must be a table of names and values: {value!r}")
-        return
+        return value
     wanted = getattr(hint, "__args__", (hint,))
     if value is None and type(None) in wanted:
-        return
+        return None
     for kind in (int, float, str):
         if kind in wanted and (isinstance(value, bool) or not isinstance(value, _accepted(kind))):
             raise InputError(f"{where}: {name} must be of type {kind.__name__}: {value!r}")
+    return value
 
 
 def _accepted(kind: type) -> tuple[type, ...]:
@@ -221,8 +231,11 @@ def _chosen(kind: Any, name: str, value: str) -> Any:
         raise InputError(f"unknown {name}: {value}", hint=f"one of {', '.join(k.value for k in kind)}") from None
 
 
-def _check_device(device: str) -> None:
+def _check_device(device: str, jobs: int) -> None:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device {device} cannot be used: {str(error).splitlines()[0]}", hint="use cpu") from error
+    if device != "cpu" and jobs > 1:
+        # An accelerator's context does not survive the fork that makes a worker.
+        raise InputError(f"worker processes are for the CPU: {jobs} jobs on {device} asked for", hint="use --jobs 1")
