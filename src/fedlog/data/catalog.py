@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -215,9 +216,9 @@ def _own_function(name: str) -> Callable[[DataSpec], object]:
         return loaded
     module_name, colon, function_name = name.partition(":")
     if not colon:
-        raise InputError(
-            f"no data set by the name: {name}", hint=f"one of: {', '.join(DEFAULTS)}, or package.module:function"
-        )
+        close = get_close_matches(name, DEFAULTS, n=1)
+        meant = f"did you mean {close[0]}?" if close else f"one of: {', '.join(DEFAULTS)}, or package.module:function"
+        raise InputError(f"no data set by the name: {name}", hint=meant)
     try:
         function: object = getattr(importlib.import_module(module_name), function_name)
     except (ImportError, AttributeError) as error:
