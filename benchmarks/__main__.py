@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks import head, scale, simulator
+from benchmarks import head, scale, secagg, simulator
 
 head.main(head.RECORDS)
 simulator.main()
 scale.main()
+secagg.main()
