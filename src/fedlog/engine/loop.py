@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
 from fedlog.algorithms.shape import Batch, Carry, Phase
 from fedlog.data.federation import Federation
@@ -15,6 +16,37 @@ from fedlog.errors import RunError
 from fedlog.models.body import Body, Params, dropped, logits
 
 EVALUATION_BATCH = 500
+
+
+class _Adam:
+    """PyTorch's Adam through its functional form: making a `torch.optim.Adam` imports the whole compiler (seconds)."""
+
+    def __init__(self, params: list[Tensor], learning_rate: float) -> None:
+        self.params = params
+        self._learning_rate = learning_rate
+        self._first = [torch.zeros_like(value) for value in params]
+        self._second = [torch.zeros_like(value) for value in params]
+        self._steps = [torch.zeros(()) for _ in params]
+
+    @torch.no_grad()
+    def step(self, gradients: Sequence[Tensor | None]) -> None:
+        """Move the parameters that have a gradient."""
+        used = [at for at, gradient in enumerate(gradients) if gradient is not None]
+        adam(
+            [self.params[at] for at in used],
+            [gradient for gradient in gradients if gradient is not None],
+            [self._first[at] for at in used],
+            [self._second[at] for at in used],
+            [],
+            [self._steps[at] for at in used],
+            lr=self._learning_rate,
+            beta1=0.9,
+            beta2=0.999,
+            eps=1e-8,
+            weight_decay=0.0,
+            amsgrad=False,
+            maximize=False,
+        )
 
 
 class LoopBackend:
@@ -54,7 +86,7 @@ class LoopBackend:
         for value in moving.values():
             value.requires_grad_(True)
         # Made anew for each epoch, as the authors do: no moment survives into the next one.
-        optimiser = torch.optim.Adam(moving.values(), lr=phase.learning_rate) if moving else None
+        optimiser = _Adam(list(moving.values()), phase.learning_rate)
         for start in range(0, records, self._settings.batch_size):
             batch, masks = self._batch(task, draws, slice(start, start + self._settings.batch_size))
             inputs, labels = batch
@@ -63,10 +95,8 @@ class LoopBackend:
             seen = Batch(features, logits(dropped(features, masks), params), labels, weights)
             loss, carry = phase.loss(seen, constants, carry)
             carry = {name: value.detach() for name, value in carry.items()}
-            if optimiser is not None:
-                optimiser.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimiser.step()
+            if moving:
+                optimiser.step(torch.autograd.grad(loss, optimiser.params, allow_unused=True))
         for value in moving.values():
             value.requires_grad_(False)
         return carry
