@@ -61,6 +61,9 @@ DEFAULTS = {
     "digits": DataSpec("digits", clients=10, classes_per_client=2, partition="shards"),
     "circle": DataSpec("circle", clients=2, partition="ordered"),
     "mnist": DataSpec("mnist", clients=50, classes_per_client=2, partition="shards", train_records=3000),
+    "mnist-selection": DataSpec(
+        "mnist-selection", clients=50, classes_per_client=2, partition="shards", train_records=3000
+    ),
     "cifar10": DataSpec("cifar10", clients=100, classes_per_client=2, partition="shards"),
     "cifar100": DataSpec("cifar100", clients=100, classes_per_client=10, partition="shards"),
     "har": DataSpec("har", clients=6, partition="user"),
@@ -156,6 +159,7 @@ def _read_pools(spec: DataSpec, folder: Path, key: Key) -> Pools:
         return pools.circle(spec.train_records, key)
     readers: dict[str, Callable[[Path], Pools]] = {
         "mnist": pools.mnist,
+        "mnist-selection": pools.mnist_selection,
         "cifar10": pools.cifar10,
         "cifar100": pools.cifar100,
         "har": pools.har,

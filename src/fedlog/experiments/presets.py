@@ -94,6 +94,9 @@ PRESETS: dict[str, Preset] = {
 }
 
 
+PRESETS["mnist-selection"] = PRESETS["mnist"]
+
+
 def preset(data: str) -> Preset:
     """The preset of a data set; a user's own gets modest ones."""
     return PRESETS.get(data, _OWN)
