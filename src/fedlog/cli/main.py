@@ -4,55 +4,102 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import fedlog
 from fedlog.errors import FedlogError
 
-COMMANDS = ("run", "reproduce", "report", "data", "privacy", "federate")
+# The module of a command is imported when it is asked for: PyTorch alone takes a second.
+COMMANDS = {
+    "run": "train one method on one data set",
+    "reproduce": "run the tables and figures of the paper",
+    "report": "write the page of a run folder",
+    "data": "list, fetch and check data sets",
+    "privacy": "noise for a promise, and what a run has spent",
+    "federate": "run a real federation of sites, with Flower underneath",
+}
 INTERRUPTED = 130
 
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors look like all our errors."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # Abbreviations would change their meaning with every new option.
+        super().__init__(*args, **{**kwargs, "allow_abbrev": False})
+
     def error(self, message: str) -> NoReturn:
         """Print the message and a hint, and exit with 2."""
         hint = f"{self.prog} --help"
         if "invalid choice" in message:
             wrong = message.split("'")[1]
-            close = get_close_matches(wrong, [part.strip(" ')") for part in message.split("from")[-1].split(",")], n=1)
-            hint = f"did you mean {close[0]}?" if close else hint
-        print(f"error: {message}\nhint: {hint}", file=sys.stderr)
-        raise SystemExit(2)
+            hint = _meant(wrong, [part.strip(" ')") for part in message.split("from")[-1].split(",")]) or hint
+        _refuse(message, hint)
+
+    def options(self) -> Iterator[str]:
+        """Every option of this parser and of the commands below it."""
+        for action in self._actions:
+            yield from (option for option in action.option_strings if option.startswith("--"))
+            if isinstance(action, argparse._SubParsersAction):
+                for below in action.choices.values():
+                    yield from below.options()
 
 
-def parser() -> Parser:
-    """The whole command line."""
+def _refuse(message: str, hint: str) -> NoReturn:
+    print(f"error: {message}\nhint: {hint}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def _meant(wrong: str, known: Sequence[str]) -> str | None:
+    close = get_close_matches(wrong, known, n=1)
+    return f"did you mean {close[0]}?" if close else None
+
+
+def parser(arguments: Sequence[str]) -> Parser:
+    """The command line, complete for the command that these arguments name."""
     top = Parser(prog="fedlog", description="Personalised federated classification by sufficient statistics.")
     top.add_argument("--version", action="version", version=f"fedlog {fedlog.__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name in COMMANDS:
-        importlib.import_module(f"fedlog.cli.{name}").add_parser(commands)
+    named = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for name, summary in COMMANDS.items():
+        if name == named:
+            importlib.import_module(f"fedlog.cli.{name}").add_parser(commands)
+        else:
+            commands.add_parser(name, help=summary)
     return top
+
+
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    """The arguments by name; an unknown one is refused with the option it may have meant."""
+    top = parser(arguments)
+    args, unknown = top.parse_known_args(arguments)
+    if unknown:
+        wrong = unknown[0].partition("=")[0]
+        what = "option" if wrong.startswith("-") else "argument"
+        _refuse(f"unknown {what}: {wrong}", _meant(wrong, list(top.options())) or f"fedlog {args.command} --help")
+    return args
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 done, 1 the run failed, 2 bad input, 130 interrupted."""
-    args = parser().parse_args(arguments)
-    handler: Callable[[argparse.Namespace], int] = args.handler
     try:
-        return handler(args)
+        args = parsed(sys.argv[1:] if arguments is None else arguments)
+        code: int = args.handler(args)
+        sys.stdout.flush()
+        return code
     except FedlogError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print("\n".join(["interrupted", *(f"hint: {said}" for said in error.args)]), file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
+        # Whoever read our output is gone; without this the interpreter would complain when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 

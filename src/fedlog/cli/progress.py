@@ -11,6 +11,7 @@ from rich.progress import Progress as Bar
 
 from fedlog.engine.simulator import RoundRecord, Simulation
 from fedlog.experiments.spec import RunSpec
+from fedlog.wire.ledger import Direction, Ledger
 
 SECONDS_BETWEEN_LINES = 5.0
 
@@ -22,7 +23,7 @@ class Progress:
         self._console = console
         self._bar: Bar | None = None
         self._rounds = 0
-        self._bits = 0
+        self._ledger = Ledger()
         self._seconds: list[float] = []
         self._told_at = 0.0
 
@@ -44,15 +45,15 @@ class Progress:
         """Say what runs and how; show the bar."""
         assert spec.rounds is not None
         self._rounds = spec.rounds
-        self._bits = sum(record.bits_up + record.bits_down for record in done)
+        self._ledger = simulation.server.ledger
         shards = len(simulation.federation.shards)
-        self._console.print(f"{spec.method} on {spec.data}: {shards} clients, {spec.rounds} rounds, seed {spec.seed}")
+        self._say(f"{spec.method} on {spec.data}: {shards} clients, {spec.rounds} rounds, seed {spec.seed}")
         for body in {body.name: body for body in simulation.bodies}.values():
-            self._console.print(f"  {simulation.engine.explain(body)}")
+            self._say(f"  {simulation.engine.explain(body)}")
         for line in simulation.algorithm.advice(spec.rounds):
-            self._console.print(f"  {line}")
+            self._say(f"  {line}")
         if done:
-            self._console.print(f"  going on after round {done[-1].round}")
+            self._say(f"  going on after round {done[-1].round}")
         if self._console.is_terminal and not self._console.quiet:
             self._bar = Bar(
                 TextColumn("round"),
@@ -68,9 +69,9 @@ class Progress:
 
     def finished_round(self, record: RoundRecord) -> None:
         """Move the bar, or print a line now and then."""
-        self._bits += record.bits_up + record.bits_down
+        bits = self._ledger.bits(Direction.UP) + self._ledger.bits(Direction.DOWN)
         self._seconds.append(record.seconds)
-        said = f"accuracy {100 * record.accuracy_mean_over_clients:.2f} %  {self._bits / 1e6:.2f} Mb"
+        said = f"accuracy {100 * record.accuracy_mean_over_clients:.2f} %  {bits / 1e6:.2f} Mb"
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=record.round, said=said)
             return
@@ -78,4 +79,8 @@ class Progress:
             self._told_at = time.monotonic()
             recent = self._seconds[-10:]
             left = (self._rounds - record.round) * sum(recent) / len(recent)
-            self._console.print(f"round {record.round}/{self._rounds}  {said}  about {left:.0f} s left")
+            self._say(f"round {record.round}/{self._rounds}  {said}  about {left:.0f} s left")
+
+    def _say(self, line: str) -> None:
+        # As it is: names may hold brackets, and a line broken at 80 columns cannot be searched.
+        self._console.print(line, soft_wrap=True, markup=False)

@@ -6,8 +6,6 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedlog.report.page import write_run_page
-
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -21,5 +19,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def report_command(args: argparse.Namespace) -> int:
     """Exit code 0, after the page has been written and named."""
+    from fedlog.report.page import write_run_page  # PyTorch and matplotlib: not for `--help`
+
     print(f"report: {write_run_page(args.folder)}")
     return 0

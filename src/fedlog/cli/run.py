@@ -1,25 +1,10 @@
-"""`fedlog run`: train one method on one data set, with a live line, a summary and a report."""
+"""`fedlog run`: its options. What it does is in `running`, imported when it is really done."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import time
-from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from rich.console import Console
-from rich.table import Table
-
-from fedlog.cli.progress import Progress
-from fedlog.errors import InputError
-from fedlog.experiments.dry_run import forecast
-from fedlog.experiments.records import Summary
-from fedlog.experiments.run import execute, stored_spec
-from fedlog.experiments.spec import RunSpec, from_toml, resolve
-from fedlog.report.page import write_run_page
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -66,86 +51,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run_command(args: argparse.Namespace) -> int:
     """Exit code 0 after a finished run."""
-    spec, folder = _what_and_where(args)
-    console = Console(stderr=True, highlight=False, quiet=args.quiet)
-    if args.dry_run:
-        return _dry_run(args, spec)
-    with Progress(console) as progress:
-        try:
-            summary = execute(spec, folder, progress)
-        except KeyboardInterrupt:
-            progress.close()
-            console.print(f"interrupted; go on with: fedlog run --resume {folder}")
-            raise
-    report = write_run_page(folder)
-    if args.json:
-        print(json.dumps({**asdict(summary), "report": str(report)}))
-    else:
-        _show(console, summary, report)
-    return 0
+    from fedlog.cli.running import run  # PyTorch takes a second: not for `--help` or a mistyped option
 
-
-def _what_and_where(args: argparse.Namespace) -> tuple[RunSpec, Path]:
-    given = _given(args)
-    if args.resume is not None:
-        started_with = {name for name in given if name not in ("jobs", "threads", "data_dir", "device", "backend")}
-        if started_with or args.config or args.out:
-            raise InputError(
-                f"--resume takes the settings from the folder: {', '.join(sorted(started_with)) or 'more'} given",
-                hint=f"fedlog run --resume {args.resume}",
-            )
-        return replace(stored_spec(args.resume), **given), args.resume
-    on_cpu = given.get("device", "cpu") == "cpu"
-    start = RunSpec(jobs=_cores() if on_cpu else 1)
-    spec = from_toml(args.config, start) if args.config else start
-    spec = replace(spec, **{**given, "options": {**spec.options, **given.get("options", {})}})
-    when = time.strftime("%Y%m%d-%H%M%S")
-    method = spec.method.replace(":", "-")
-    data = spec.data.replace(":", "-")
-    return spec, args.out or Path("runs") / f"{when}-{data}-{method}"
-
-
-def _cores() -> int:
-    # Those this process may use: a container or a batch system often grants fewer than the machine has.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _given(args: argparse.Namespace) -> dict[str, Any]:
-    """The settings that were named on the command line."""
-    known = {f.name for f in fields(RunSpec)}
-    given = {name: value for name, value in vars(args).items() if name in known and value is not None}
-    if "body" in given:
-        given["body"] = tuple(given["body"])
-    options = {}
-    for pair in args.set:
-        name, separator, value = pair.partition("=")
-        if not separator:
-            raise InputError(f"an option is NAME=VALUE: {pair}", hint="for example --set alpha=0.01")
-        options[name.replace("-", "_")] = value
-    return {**given, "options": options} if options else given
-
-
-def _dry_run(args: argparse.Namespace, spec: RunSpec) -> int:
-    found = forecast(resolve(spec))
-    if args.json:
-        print(json.dumps(asdict(found)))
-        return 0
-    for line in found.lines():
-        print(line)
-    return 0
-
-
-def _show(console: Console, summary: Summary, report: Path) -> None:
-    table = Table(title=f"{summary.method} on {summary.data}, {summary.rounds} rounds, seed {summary.seed}")
-    table.add_column("figure")
-    table.add_column("value", justify="right")
-    table.add_row("accuracy, mean over clients (final round)", f"{100 * summary.accuracy_mean_over_clients:.2f} %")
-    if summary.accuracy_after_closing is not None:
-        table.add_row("the same after the closing local phase", f"{100 * summary.accuracy_after_closing:.2f} %")
-    table.add_row("lowest client", f"{100 * min(summary.accuracy_per_client):.2f} %")
-    table.add_row("bits up, all clients", f"{summary.bits_up / 1e6:.3f} Mb")
-    table.add_row("bits down, all clients", f"{summary.bits_down / 1e6:.3f} Mb")
-    table.add_row("seconds in rounds", f"{summary.seconds:.1f}")
-    console.print(table)
-    console.print(f"run folder: {summary.run_dir}")
-    print(f"report: {report}")
+    return run(args)
