@@ -28,7 +28,7 @@ def test_crops_are_those_of_the_plain_transform_bit_by_bit(
 ) -> None:
     torch.manual_seed(seed)
     raw = torch.randint(0, 256, (6, channels, height, width), dtype=torch.uint8)
-    transform = Transform((0.3,) * channels, (0.7,) * channels, crop_padding=padding, flip=True)
+    transform = Transform((0.3, 0.4, 0.5)[:channels], (0.7,) * channels, crop_padding=padding, flip=True)
     positions = torch.randint(0, 6, (clients, batch))
     rows, columns = torch.randint(0, 2 * padding + 1, (2, clients, batch))
     flips = torch.randint(0, 2, (clients, batch))
@@ -37,9 +37,9 @@ def test_crops_are_those_of_the_plain_transform_bit_by_bit(
     assert network is not None
 
     black = transform.prepare(torch.zeros(1, channels, 1, 1, dtype=torch.uint8)).flatten().to(dtype)
-    pool = network.crop_pool(transform.prepare(raw).to(dtype), black, padding)
-    assert pool is not None
-    found = pool.gather(positions, rows, columns, flips)
+    crops = network.crops(black, padding)
+    assert crops is not None
+    found = crops.gather(network.arrange(transform.prepare(raw).to(dtype)), positions, rows, columns, flips)
 
     draws = Augmentation(rows.flatten(), columns.flatten(), flips.flatten().bool())
     plain = transform.augment(raw[positions.flatten()], draws).to(dtype)
@@ -59,9 +59,10 @@ def test_a_network_gives_the_same_features_for_gathered_crops_as_for_cropped_ima
     positions, flips = torch.randint(0, 5, (2, 3)), torch.randint(0, 2, (2, 3))
     rows, columns = torch.randint(0, 9, (2, 2, 3))
     black = transform.prepare(torch.zeros(1, 3, 1, 1, dtype=torch.uint8)).flatten()
-    pool = network.crop_pool(transform.prepare(raw), black, 4)
-    assert pool is not None
-    found = network.features(params, pool.gather(positions, rows, columns, flips), None)
+    crops = network.crops(black, 4)
+    assert crops is not None
+    batch = crops.gather(network.arrange(transform.prepare(raw)), positions, rows, columns, flips)
+    found = network.features(params, batch, None)
     for client in range(2):
         draws = Augmentation(rows[client], columns[client], flips[client].bool())
         with torch.no_grad():

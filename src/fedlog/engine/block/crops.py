@@ -1,7 +1,7 @@
-"""Random crops and flips as one gather: pixels by index, straight into the layout that the first layer reads.
+"""Random crops and flips as one gather by index, straight into the layout that the first layer reads.
 
-The pool holds normalised pixels, so a crop is exact whatever the normalisation; the black frame around an image exists
-only as an index to one black pixel.
+The images of a batch are copied together first, because single pixels of images scattered over a large pool would each
+miss the cache. They are normalised already, so a crop is exact; the black frame around them exists only as an index.
 """
 
 from __future__ import annotations
@@ -13,47 +13,46 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class CropPool:
-    """Images (n, channels, rows, columns) from which crops of the same size are taken, out of a black frame."""
+class Crops:
+    """How crops of images of one size, in the first layer's order of pixels, are read out of a black frame."""
 
-    pixels: Tensor  # (channels, 1 + n * rows * columns): a black pixel, then image after image
-    row_starts: Tensor  # (rows, 2 * padding + 1): where a crop's row begins in its image; far below 0 in the frame
-    columns_read: Tensor  # (columns, 2 * (2 * padding + 1)): the columns it reads, unflipped then flipped; likewise
-    image_size: int
-    batch_view: tuple[int, ...]  # channels, rows, phases, columns / phases
+    black: Tensor  # (channels,): what a black pixel becomes by normalisation
+    row_starts: Tensor  # (rows, offsets) int32: where a crop's row begins in its image; huge in the frame
+    column_reads: Tensor  # (columns, 2 * offsets) int32: the columns it reads, unflipped then flipped; likewise
+    phases: int
 
-    def gather(self, positions: Tensor, rows: Tensor, columns: Tensor, flips: Tensor) -> Tensor:
+    def gather(self, arranged: Tensor, positions: Tensor, rows: Tensor, columns: Tensor, flips: Tensor) -> Tensor:
         """The stacked batch of the images at `positions`, each cropped at its row and column and flipped or not.
 
-        All arguments are (clients, batch) int64: a place in the pool, two offsets in 0..2 * padding, and 0 or 1.
+        All arguments but the pool are (clients, batch) int64: a place in the pool, two offsets, and 0 or 1.
         """
         clients, batch = positions.shape
-        offsets = self.row_starts.shape[1]
-        starts = self.row_starts.index_select(1, rows.reshape(-1)).add_(positions.reshape(-1) * self.image_size + 1)
-        reads = self.columns_read.index_select(1, (columns + flips * offsets).reshape(-1))
-        gathered = self.pixels.new_empty(clients, self.pixels.shape[0], len(starts) * len(reads) * batch)
+        size, height, width, channels = arranged.shape[1], len(self.row_starts), len(self.column_reads), len(self.black)
+        pixels = arranged.new_empty(batch + 1, size)
+        pixels[batch, : channels * width] = self.black.repeat_interleave(width)
+        flat, end = pixels.view(-1), batch * size
+        images = torch.arange(0, end, size, dtype=torch.int32)
+        gathered = arranged.new_empty(clients, channels, height * width * batch)
         for client in range(clients):
-            own = slice(client * batch, (client + 1) * batch)
-            index = (starts[:, None, own] + reads[None, :, own]).clamp_min_(0).view(-1)
-            torch.index_select(self.pixels, 1, index, out=gathered[client])
-        return gathered.view(clients, *self.batch_view, batch).transpose(1, 2)
+            torch.index_select(arranged, 0, positions[client], out=pixels[:batch])
+            starts = self.row_starts.index_select(1, rows[client]).add_(images)
+            reads = self.column_reads.index_select(1, columns[client] + flips[client] * self.row_starts.shape[1])
+            # Whatever lies in the frame is read from the black row behind the last image.
+            index = (starts[:, None] + reads[None]).clamp_max_(end).view(-1)
+            for channel, plane in enumerate(gathered[client]):
+                torch.index_select(flat[channel * width :], 0, index, out=plane)
+        return gathered.view(clients, channels, height, self.phases, width // self.phases, batch).transpose(1, 2)
 
 
-def crop_pool(images: Tensor, black: Tensor, padding: int, phases: int) -> CropPool:
-    """The pool of these normalised images; `black` (channels,) is what a black pixel becomes by normalisation."""
-    n, channels, height, width = images.shape
-    pixels = torch.empty(channels, 1 + n * height * width, dtype=images.dtype)
-    pixels[:, 0] = black
-    pixels[:, 1:] = images.transpose(0, 1).reshape(channels, -1)
-    outside = -2 * (pixels.shape[1] + height * width)  # stays negative whatever is added to it
+def crops_of(input_shape: tuple[int, ...], phases: int, black: Tensor, padding: int) -> Crops:
+    """The tables for images (channels, rows, columns) laid out as rows, channels, phases, columns / phases."""
+    channels, height, width = input_shape
+    outside = 2**29  # beyond any batch of images, and two of them still fit 32 bits
     offsets = torch.arange(-padding, padding + 1)
-    across = torch.arange(width).view(width // phases, phases).t().reshape(-1, 1)  # the order of the first layer
-    down = torch.arange(height).view(-1, 1) + offsets
-    along = torch.cat([across + offsets, width - 1 - across + offsets], dim=1)
-    return CropPool(
-        pixels,
-        torch.where((down >= 0) & (down < height), down * width, outside),
-        torch.where((along >= 0) & (along < width), along, outside),
-        height * width,
-        (channels, height, phases, width // phases),
-    )
+    order = torch.arange(width).view(width // phases, phases).t().reshape(-1)  # place -> column
+    place = torch.empty_like(order).scatter_(0, order, torch.arange(width))  # column -> place
+    down = torch.arange(height)[:, None] + offsets
+    along = torch.cat([order[:, None] + offsets, width - 1 - order[:, None] + offsets], dim=1)
+    rows = torch.where((down >= 0) & (down < height), down * channels * width, outside)
+    columns = torch.where((along >= 0) & (along < width), place[along.clamp(0, width - 1)], outside)
+    return Crops(black, rows.to(torch.int32), columns.to(torch.int32), phases)

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from fedlog.data.federation import Records
 from fedlog.data.transforms import Augmentation, Transform
+from fedlog.engine.block.crops import Crops
+from fedlog.engine.block.network import BlockNetwork
 
 
 class Stacked(Protocol):
@@ -40,6 +42,7 @@ class Feed:
         self._row[own] = torch.arange(len(own))
         self._raw = records.inputs[own]
         self._arranged = network.arrange(transform.prepare(self._raw).to(dtype))
+        self._crops = self._crops_by_index()
 
     def plain(self, positions: Tensor) -> Tensor:
         """The batch at these positions (clients, batch), as in evaluation."""
@@ -49,9 +52,18 @@ class Feed:
         """The batch as in training; `crops` (3, clients, batch) holds each record's row, column and flip."""
         if crops is None:
             return self.plain(positions)
+        if self._crops is not None:
+            return self._crops.gather(self._arranged, self._row[positions], *crops)
         clients, batch = positions.shape
         rows, columns, flips = crops.flatten(1)
         raw = self._raw[self._row[positions].flatten()]
         inputs = self._transform.augment(raw, Augmentation(rows, columns, flips.bool())).to(self._dtype)
         arranged = self._network.arrange(inputs)
         return self._network.gather(arranged, torch.arange(clients * batch).view(clients, batch))
+
+    def _crops_by_index(self) -> Crops | None:
+        """The fast way to crop, where the network is made of blocks and takes images."""
+        if not (self._transform.augments and isinstance(self._network, BlockNetwork)):
+            return None
+        black = self._transform.prepare(torch.zeros(1, self._raw.shape[1], 1, 1, dtype=self._raw.dtype))
+        return self._network.crops(black.flatten().to(self._dtype), self._transform.crop_padding)

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedlog.engine.block.crops import CropPool, crop_pool
+from fedlog.engine.block.crops import Crops, crops_of
 from fedlog.engine.block.layers import ConvPool, Flatten, Linear, batch_innermost, conv_pool
 from fedlog.engine.block.workspace import Shelf
 
@@ -107,9 +107,9 @@ class BlockNetwork:
         phases = self.column_phases
         return batch_innermost(records).view(clients, rows, channels, phases, columns // phases, batch)
 
-    def crop_pool(self, images: Tensor, black: Tensor, padding: int) -> CropPool | None:
-        """A pool from which crops of images are gathered as `gather` does whole ones; None where units come in."""
-        return crop_pool(images, black, padding, self.column_phases) if self.column_phases else None
+    def crops(self, black: Tensor, padding: int) -> Crops | None:
+        """How crops are gathered from an arranged pool of images; None where units come in, which have no columns."""
+        return crops_of(self.input_shape, self.column_phases, black, padding) if self.column_phases else None
 
     def features(self, params: Mapping[str, Tensor], batch: Tensor, masks: Masks | None) -> Tensor:
         """(clients, batch, width); differentiable in `params`, each (clients, *shape) or (1, *shape) if shared.
