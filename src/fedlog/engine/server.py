@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from fedlog.algorithms.shape import Algorithm, Exchange, ModelPlan, Trained
 from fedlog.core.keys import Key
@@ -59,28 +60,32 @@ class Server:
         """
         summed: Contribution | None = None
         refused: list[Refusal] = []
-        seen = 0
+        seen: list[str] = []
         for client, blob in uploads:
-            seen += 1
-            taken = self._intake(round_number, exchange, client, blob)
+            taken = self._intake(round_number, exchange, client, blob, seen)
+            seen.append(client)
             if isinstance(taken, Refusal):
                 refused.append(taken)
             else:
                 summed = taken if summed is None else summed + taken
         self.refusals += [(round_number, refusal) for refusal in refused]
-        if len(refused) > self.refused_share_allowed * seen:
+        if len(refused) > self.refused_share_allowed * len(seen):
             raise RunError(
-                f"round {round_number}: {len(refused)} of {seen} uploads cannot be used; "
+                f"round {round_number}: {len(refused)} of {len(seen)} uploads cannot be used; "
                 f"{refused[0].client}: {refused[0].reason}",
                 hint="the run folder is kept; see what that client sends",
             )
         if summed is not None:
             self.state = self.algorithm.step(exchange.name, self.state, summed)
 
-    def _intake(self, round_number: int, exchange: Exchange, client: str, blob: bytes) -> Contribution | Refusal:
+    def _intake(
+        self, round_number: int, exchange: Exchange, client: str, blob: bytes, seen: list[str]
+    ) -> Contribution | Refusal:
         try:
             message = self.codec.decode(blob)
             self.ledger.book(round_number, Direction.UP, message.kind, blob)
+            if client in seen:
+                raise InputError("a second upload in the same exchange")
             _check(message, self.patterns[exchange.name])
             return lift(message)
         except InputError as error:
@@ -106,10 +111,18 @@ def _check(message: Message, pattern: Message | None) -> None:
     found, expected = ([tuple(array.shape) for array in m.arrays] for m in (message, pattern))
     if found != expected:
         raise InputError(f"an upload of another shape: {found} ({expected} expected)")
-    for number, array in enumerate(message.arrays):
+    for number, (array, like) in enumerate(zip(message.arrays, pattern.arrays, strict=True)):
+        if _sort(array) != _sort(like):
+            raise InputError(f"array {number} ({kind}) holds {_sort(array)} ({_sort(like)} expected)")
         if array.is_floating_point() and not bool(torch.isfinite(array).all()):
             entry = [int(at) for at in (~torch.isfinite(array)).nonzero()[0]]
             raise InputError(f"entry {entry} of array {number} ({kind}) is not finite")
     counts = message.arrays[0][:, 0] if message.kind is Kind.STATISTICS else message.arrays[-1]
     if bool((counts < 0).any()):
         raise InputError(f"a negative count: {float(counts.min())} ({kind})")
+
+
+def _sort(array: Tensor) -> str:
+    if array.dtype == torch.bool:
+        return "truth values"
+    return "numbers" if array.is_floating_point() else "whole numbers"
