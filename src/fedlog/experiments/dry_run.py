@@ -1,10 +1,12 @@
-"""What a run would cost, before it is started: bits from real messages, time from a few clients' real work."""
+"""What a run would cost, before it is started: bits from real messages, time from its real first round."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
 
+from fedlog.algorithms.shape import Training
+from fedlog.engine.simulator import Simulation
 from fedlog.experiments.spec import RunSpec, prepare
 
 
@@ -20,32 +22,33 @@ class Forecast:
     bits_up_per_round: int
     bits_down_per_round: int
     bits_opening: int
+    bits_total: int
     memory_bytes: int
     seconds: float
 
     def lines(self) -> list[str]:
         """The forecast in words."""
-        total = self.rounds * (self.bits_up_per_round + self.bits_down_per_round) + self.bits_opening
         return [
             f"{self.method} on {self.data}: {self.clients} clients, {self.rounds} rounds",
             f"parameters per client: {self.parameters_per_client:,}",
             f"up: {self.bits_up_per_round / 1e6:.3f} Mb a round, all clients",
             f"down: {self.bits_down_per_round / 1e6:.3f} Mb a round, all clients",
             f"opening: {self.bits_opening / 1e6:.3f} Mb",
-            f"in all: {total / 1e6:.3f} Mb",
+            f"in all: {self.bits_total / 1e6:.3f} Mb",
             f"memory: about {self.memory_bytes / 2**20:.0f} MiB",
             f"time: about {self.seconds:.0f} s with the jobs asked for",
         ]
 
 
 def forecast(spec: RunSpec) -> Forecast:
-    """The cost of a resolved specification, measured on one round of a few clients."""
+    """The cost of a resolved specification, measured on its first round."""
     assert spec.rounds is not None
     simulation = prepare(replace(spec, jobs=1))
     start = time.perf_counter()
     record = next(iter(simulation.rounds()))
     seconds = time.perf_counter() - start
     opening = sum(simulation.server.ledger.by_kind(0).values())
+    last = _extra_bits_of_last_broadcast(simulation) if record.bits_down else 0
     simulation.stop()
     federation = simulation.federation
     parameters = sum(v.numel() for v in simulation.bodies[0].training.parameters())
@@ -60,9 +63,20 @@ def forecast(spec: RunSpec) -> Forecast:
         bits_up_per_round=record.bits_up,
         bits_down_per_round=record.bits_down,
         bits_opening=opening,
+        bits_total=spec.rounds * (record.bits_up + record.bits_down) + opening + last,
         memory_bytes=_base_memory() + 5 * pools + 8 * parameters * len(federation.shards),
         seconds=spec.rounds * seconds / spec.jobs,
     )
+
+
+def _extra_bits_of_last_broadcast(simulation: Simulation) -> int:
+    """The last broadcast goes to everyone, the others to the next round's participants only."""
+    if simulation.course.rounds == 1:
+        return 0  # the first round is the last, and has been counted as such
+    server = simulation.server
+    blob = server.codec.encode(simulation.algorithm.broadcast(server.state))
+    everyone = 1 if simulation.algorithm.training is Training.POOLED else len(simulation.federation.shards)
+    return 8 * len(blob) * (everyone - len(simulation.participants(2)))
 
 
 def _base_memory() -> int:

@@ -31,6 +31,8 @@ class Summary:
     seconds: float
     run_dir: str
     made_with: dict[str, str] = field(default_factory=dict)
+    # Part of `bits_up` and `bits_down` and of no round's record: a seed, or the exchange behind a first head.
+    bits_opening: dict[str, int] = field(default_factory=dict)
 
 
 def append(path: Path, record: RoundRecord) -> None:

@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 import fedlog
 from fedlog.engine import checkpoint
 from fedlog.engine.simulator import RoundRecord, Simulation
-from fedlog.errors import InputError
+from fedlog.errors import InputError, RunError
 from fedlog.experiments import records
 from fedlog.experiments.records import Summary
 from fedlog.experiments.spec import RunSpec, as_plain, from_plain, prepare, resolve
@@ -77,6 +77,10 @@ def execute(spec: RunSpec, folder: Path, listener: Listener | None = None, keep:
         for record in _rounds(simulation, folder, done):
             listener.finished_round(record)
         return _finish(spec, simulation, folder, keep)
+    except OSError as error:
+        raise RunError(
+            f"cannot write to {folder}: {error.strerror or error}", hint="make room; the run can then be resumed"
+        ) from error
     finally:
         simulation.stop()
 
@@ -187,6 +191,7 @@ def _finish(spec: RunSpec, simulation: Simulation, folder: Path, keep: Keep) -> 
         seconds=sum(record.seconds for record in lines),
         run_dir=str(folder),
         made_with=made_with(),
+        bits_opening=ledger.by_kind(0),
     )
     # The path is put in when the summary is read: a folder may be moved, or committed from someone's machine.
     records.write_json(folder / SUMMARY, {**asdict(summary), "run_dir": "."})

@@ -8,12 +8,10 @@ import io
 import json
 from pathlib import Path
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
 from fedlog.engine.simulator import RoundRecord
 from fedlog.experiments import records
-from fedlog.experiments.run import CONFIG, RECORDS, stored_summary
+from fedlog.experiments.run import RECORDS, stored_spec, stored_summary
+from fedlog.experiments.spec import as_plain
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -26,7 +24,7 @@ PAGE = """<!doctype html>
 </style></head><body>
 <h1>{title}</h1>
 <table>{rows}</table>
-<p><img alt="accuracy and bits by round" src="data:image/svg+xml;base64,{plot}"></p>
+<p><img alt="accuracy by round, and by bits" src="data:image/svg+xml;base64,{plot}"></p>
 <h2>Settings</h2><pre>{settings}</pre>
 </body></html>
 """
@@ -36,41 +34,50 @@ def write_run_page(folder: Path) -> Path:
     """The path of the page, written from the folder's records."""
     summary = stored_summary(folder)
     lines = records.read(folder / RECORDS)
+    opening = sum(summary.bits_opening.values())
     best = f"{100 * summary.best_accuracy:.2f} % (round {summary.best_round})"
     figures = {
         "Accuracy, mean over clients, final round": f"{100 * summary.accuracy_mean_over_clients:.2f} %",
         "Best round (not a headline: chosen on these records)": best,
         "Bits up, all clients": f"{summary.bits_up:,}",
         "Bits down, all clients": f"{summary.bits_down:,}",
+        "of which before round 1": f"{opening:,}",
         "Seconds in rounds": f"{summary.seconds:.1f}",
     }
     if summary.accuracy_after_closing is not None:
         figures["Accuracy after the closing local phase"] = f"{100 * summary.accuracy_after_closing:.2f} %"
     rows = "".join(f"<tr><td>{html.escape(k)}</td><td>{html.escape(v)}</td></tr>" for k, v in figures.items())
-    settings = json.dumps(json.loads((folder / CONFIG).read_text())["spec"], indent=1)
+    settings = json.dumps(as_plain(stored_spec(folder)), indent=1)
     title = html.escape(f"{summary.method} on {summary.data}, seed {summary.seed}")
-    page = PAGE.format(title=title, rows=rows, plot=_curves(lines), settings=html.escape(settings))
+    page = PAGE.format(title=title, rows=rows, plot=_curves(lines, opening), settings=html.escape(settings))
     path = folder / "report.html"
     records.write_whole(path, page)
     return path
 
 
-def _curves(lines: list[RoundRecord]) -> str:
-    """Accuracy by round and by bits, as base64 of an SVG."""
+def _curves(lines: list[RoundRecord], opening: int) -> str:
+    """Accuracy by round and by bits, those before round 1 included, as base64 of an SVG."""
+    # Imported here: it takes a second, and only whoever draws needs it.
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(10, 4), layout="constrained")
     FigureCanvasAgg(figure)
     by_round, by_bits = figure.subplots(1, 2, sharey=True)
     accuracy = [100 * line.accuracy_mean_over_clients for line in lines]
-    spent, bits = 0, []
+    spent, bits = opening, []
     for line in lines:
         spent += line.bits_up + line.bits_down
         bits.append(spent / 1e6)
     by_round.plot([line.round for line in lines], accuracy, marker=".")
     by_round.set(xlabel="round", ylabel="accuracy, mean over clients (%)")
     by_bits.plot(bits, accuracy, marker=".")
-    by_bits.set(xlabel="Mb up and down, all clients, opening apart")
+    by_bits.set(xlabel="Mb up and down, all clients")
     for axes in (by_round, by_bits):
         axes.grid(alpha=0.3)
     written = io.BytesIO()
-    figure.savefig(written, format="svg")
+    # No date and no random names: the same records give the same page.
+    with rc_context({"svg.hashsalt": "fedlog"}):
+        figure.savefig(written, format="svg", metadata={"Date": None})
     return base64.b64encode(written.getvalue()).decode()
