@@ -8,6 +8,7 @@ was trained, and that is not decided here.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -61,6 +62,18 @@ class L2Clip:
     def sensitivity(self, width: int) -> float:
         """sqrt(1 + radius^2), whatever the width."""
         return math.sqrt(1 + self.radius**2)
+
+
+def clip_named(text: str) -> Clip:
+    """The clip that `clamp:B` or `l2:R` names; InputError for anything else."""
+    kind, _, number = text.partition(":")
+    kinds: dict[str, Callable[[float], Clip]] = {"clamp": Clamp, "l2": L2Clip}
+    try:
+        return kinds[kind](float(number))
+    except (KeyError, ValueError):
+        raise InputError(
+            f"a clip must be clamp:B (each feature) or l2:R (each record): {text}", hint="for example clamp:2"
+        ) from None
 
 
 def clip_message(sums: Tensor, norm: float) -> Tensor:

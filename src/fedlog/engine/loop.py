@@ -13,7 +13,7 @@ from fedlog.data.federation import Federation
 from fedlog.data.transforms import Augmentation
 from fedlog.engine.local_sgd import EpochDraws, Look, Settings, Task, draw_epoch
 from fedlog.errors import RunError
-from fedlog.models.body import Body, Params, dropped, logits
+from fedlog.models.body import Body, Params, logits
 
 EVALUATION_BATCH = 500
 
@@ -92,7 +92,7 @@ class LoopBackend:
             inputs, labels = batch
             features = self._features(task, params, inputs, masks)
             weights = features.new_full((len(labels),), 1 / len(labels))
-            seen = Batch(features, logits(dropped(features, masks), params), labels, weights)
+            seen = Batch(features, logits(self._body.dropped(features, masks), params), labels, weights)
             loss, carry = phase.loss(seen, constants, carry)
             carry = {name: value.detach() for name, value in carry.items()}
             if moving:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from fedlog.core.clip import Clip
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 
@@ -70,6 +71,8 @@ class Body:
     make: Callable[[], nn.Module]
     training: nn.Module
     evaluating: nn.Module
+    clip: Clip | None = None
+    """A bound on the features: the same function in training, in the statistics and in evaluation."""
 
     @property
     def entries(self) -> int:
@@ -85,15 +88,23 @@ class Body:
         return {name: value.detach().clone() for name, value in _named_values(module).items()}
 
     def features(self, params: Mapping[str, Tensor], inputs: Tensor, masks: Mapping[str, Tensor] | None) -> Tensor:
-        """(n, *input_shape) -> (n, width). With masks: as in training; without: as in evaluation.
+        """(n, *input_shape) -> (n, width), clipped. With masks: as in training; without: as in evaluation.
 
         A last dropout layer is not part of this: see `dropped`.
         """
         values = {name: params[name] for layer in self.layers for name in layer}
         if masks is None:
-            return _call(self.evaluating, values, inputs)
+            return self.bounded(_call(self.evaluating, values, inputs))
         values |= {f"{site}.multiplier": mask for site, mask in masks.items() if site != FEATURES}
-        return _call(self.training, values, inputs)
+        return self.bounded(_call(self.training, values, inputs))
+
+    def bounded(self, features: Tensor) -> Tensor:
+        """The features (..., n, width) behind the body's clip; a second time changes nothing."""
+        return features if self.clip is None else self.clip(features)
+
+    def dropped(self, features: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
+        """The features as the head sees them in training: the last dropout, and then the clip once more."""
+        return self.bounded(dropped(features, masks))
 
 
 def _call(module: nn.Module, values: dict[str, Tensor], inputs: Tensor) -> Tensor:
@@ -125,8 +136,10 @@ def initial_head(width: int, n_class: int, key: Key) -> Tensor:
     return uniform * bound
 
 
-def adopt(name: str, make: Callable[[], nn.Module], input_shape: tuple[int, ...]) -> Body:
+def adopt(name: str, make: Callable[[], nn.Module], input_shape: tuple[int, ...], clip: Clip | None = None) -> Body:
     """The body that `make` builds, tried once on two records of zeros so that its width and dropout sites are known.
+
+    With a clip, a ReLU on the features goes: it would leave half of the range that the noise is paid for unused.
 
     Refused by name: what is not a module from (n, ...) to (n, width), draws random numbers of its own, uses one dropout
     layer twice, or has a parameter with a reserved name.
@@ -137,6 +150,8 @@ def adopt(name: str, make: Callable[[], nn.Module], input_shape: tuple[int, ...]
         if isinstance(module, nn.Sequential) and isinstance(module[-1], MaskedDropout):
             module[-1] = nn.Identity()
             sites = (*sites[:-1], replace(sites[-1], name=FEATURES))
+        if clip is not None and isinstance(module, nn.Sequential):
+            _take_out_last_relu(module)
         training = copy.deepcopy(module).train()
         _refuse_own_randomness(name, copy.deepcopy(training), input_shape)
     _refuse_reserved_names(name, module)
@@ -150,7 +165,16 @@ def adopt(name: str, make: Callable[[], nn.Module], input_shape: tuple[int, ...]
         make=make,
         training=training.requires_grad_(False),
         evaluating=module.requires_grad_(False),
+        clip=clip,
     )
+
+
+def _take_out_last_relu(module: nn.Sequential) -> None:
+    for at in reversed(range(len(module))):
+        if isinstance(module[at], nn.ReLU):
+            module[at] = nn.Identity()
+        if not isinstance(module[at], nn.Identity):
+            return
 
 
 def _built(name: str, make: Callable[[], nn.Module]) -> nn.Module:

@@ -10,6 +10,7 @@ from math import prod
 
 from torch import nn
 
+from fedlog.core.clip import clip_named
 from fedlog.errors import InputError
 from fedlog.models.body import Body, adopt
 from fedlog.models.cnn import cifar_cnn, cifar_cnn_small, mnist_cnn, signal_cnn, small_cnn
@@ -18,12 +19,16 @@ from fedlog.models.mobilenet import mobilenet_v2
 
 _FIXED = ("cnn", "cnn-small", "signal-cnn", "mobilenet-v2")
 _WITH_WIDTHS = ("mlp", "mlp-signed")
-NAMES = (*_FIXED, "mlp:64,64", "mlp-signed:64,2", "package.module:name")
+NAMES = (*_FIXED, "mlp:64,64", "mlp-signed:64,2", "package.module:name", "cnn@clamp:2", "cnn@l2:3")
 
 
 def body(name: str, input_shape: tuple[int, ...]) -> Body:
-    """The body of that name for records of that shape: one of `NAMES`."""
-    return adopt(name, _factory(name, input_shape), input_shape)
+    """The body of that name for records of that shape: one of `NAMES`, and behind an `@` the clip on its features.
+
+    The clip is part of the name, so that whoever saves or sends the name cannot lose it.
+    """
+    plain, _, clip = name.partition("@")
+    return adopt(name, _factory(plain, input_shape), input_shape, clip_named(clip) if clip else None)
 
 
 def _factory(name: str, input_shape: tuple[int, ...]) -> Callable[[], nn.Module]:

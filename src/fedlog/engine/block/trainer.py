@@ -18,7 +18,7 @@ from fedlog.engine.block.adam import FlatAdam
 from fedlog.engine.block.feed import Feed, Stacked
 from fedlog.engine.clients import Client
 from fedlog.engine.local_sgd import EpochDraws, Look, Pool, Settings, Task, draw_epoch
-from fedlog.models.body import Body, Params, dropped, logits
+from fedlog.models.body import Body, Params, logits
 
 EVALUATION_RECORDS = 50  # a slice of this many records per client stays in the cache
 
@@ -81,13 +81,14 @@ class BlockBackend:
         for start in range(0, max(sizes), EVALUATION_RECORDS):
             active = sum(size > start for size in sizes)
             batch = feed.plain(positions[:active, start : start + EVALUATION_RECORDS])
-            parts.append(self._network.features({n: v[:active] for n, v in params.items()}, batch, None))
-        found = [torch.zeros(0)] * len(looks)
+            found = self._network.features({n: v[:active] for n, v in params.items()}, batch, None)
+            parts.append(self._body.bounded(found))
+        each = [torch.zeros(0)] * len(looks)
         for row, at in enumerate(order):
             rows = [part[row] for part in parts if row < len(part)]
             empty = torch.zeros(0, self._body.width, dtype=self._settings.dtype)
-            found[at] = torch.cat(rows)[: sizes[row]] if rows else empty
-        return found
+            each[at] = torch.cat(rows)[: sizes[row]] if rows else empty
+        return each
 
     def _train_chunk(self, tasks: list[Task]) -> Params:
         """The trained parameters of a chunk sorted by size, stacked."""
@@ -129,8 +130,8 @@ class BlockBackend:
             masks = {site: mask[at] for site, mask in drawn.masks.items()}
             crops = None if drawn.crops is None else drawn.crops[:, at[0], at[1]]
             inputs = self._feeds[Pool.TRAIN].training(drawn.positions[at], crops)
-            features = self._network.features(params, inputs, masks)
-            seen = logits(dropped(features, masks), params)
+            features = self._body.bounded(self._network.features(params, inputs, masks))
+            seen = logits(self._body.dropped(features, masks), params)
             batch = Batch(features, seen, drawn.labels[at], drawn.weights[at])
             losses, after = phase.loss(batch, _first(constants, active), _first(carry, active))
             gradients = torch.autograd.grad(losses.sum(), list(moving.values()), allow_unused=True)
