@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from by_hand import (
     CLOSE,
     EVERYTHING,
@@ -24,6 +25,9 @@ from by_hand import (
     train,
     weighted,
 )
+
+from fedlog.algorithms.losses import NearGlobalMean
+from fedlog.algorithms.shape import Batch
 
 KAPPA = 4.0
 
@@ -70,3 +74,16 @@ def test_two_clients_two_rounds(momentum: float, tmp_path: Path) -> None:
     assert gap(found, by_hand(0.0, momentum, ("shift",))) > 100 * CLOSE  # without the mean term
     assert gap(found, by_hand(KAPPA, momentum, ())) > 100 * CLOSE  # without the personal bias
     assert np.abs(found[0]["shift"] - found[1]["shift"]).max() > 100 * CLOSE  # it is never averaged
+
+
+def test_in_a_stack_a_batch_of_padding_leaves_a_clients_running_mean() -> None:
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(2, 5, WIDTH, generator=generator, dtype=torch.float64)
+    logits = torch.randn(2, 5, 3, generator=generator, dtype=torch.float64)
+    weights = torch.stack([torch.full((5,), 0.2, dtype=torch.float64), torch.zeros(5, dtype=torch.float64)])
+    batch = Batch(features, logits, torch.zeros(2, 5, dtype=torch.int64), weights)
+    before = torch.ones(2, WIDTH, dtype=torch.float64)
+    loss = NearGlobalMean(KAPPA, 0.3)
+    _, carry = loss(batch, {"mean": torch.zeros(WIDTH, dtype=torch.float64)}, {"running": before})
+    assert torch.equal(carry["running"][1], before[1])
+    assert torch.allclose(carry["running"][0], 0.7 * before[0] + 0.3 * features[0].mean(0))
