@@ -17,7 +17,8 @@ from fedlog.errors import FedlogError
 COMMANDS = {
     "run": "train one method on one data set",
     "reproduce": "run the tables and figures of the paper",
-    "report": "write the page of a run folder",
+    "report": "write the page of a run folder, or of all results",
+    "docs": "write the generated pages of docs/ from the records",
     "data": "list, fetch and check data sets",
     "privacy": "noise for a promise, and what a run has spent",
     "federate": "run a real federation of sites, with Flower underneath",

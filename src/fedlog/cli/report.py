@@ -12,14 +12,19 @@ if TYPE_CHECKING:
 
 def add_parser(subparsers: Subparsers) -> None:
     """Nothing; `report` is then among the commands."""
-    report = subparsers.add_parser("report", help="write the page of a run folder")
+    report = subparsers.add_parser("report", help="write the page of a run folder, or of all results")
     report.set_defaults(handler=report_command)
-    report.add_argument("folder", type=Path, metavar="DIR", help="a folder that `fedlog run` wrote")
+    report.add_argument("folder", type=Path, metavar="DIR", help="a folder of `fedlog run` or `fedlog reproduce`")
 
 
 def report_command(args: argparse.Namespace) -> int:
     """Exit code 0, after the page has been written and named."""
-    from fedlog.report.page import write_run_page  # PyTorch and matplotlib: not for `--help`
+    # PyTorch and matplotlib: not for `--help`.
+    from fedlog.experiments.paper import EXPERIMENTS
+    from fedlog.report.page import write_run_page
+    from fedlog.report.reproduction import write_results_page
 
-    print(f"report: {write_run_page(args.folder)}")
+    holds_experiments = any((args.folder / name).is_dir() for name in EXPERIMENTS)
+    page = write_results_page(args.folder) if holds_experiments else write_run_page(args.folder)
+    print(f"report: {page}")
     return 0

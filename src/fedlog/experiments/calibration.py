@@ -42,6 +42,7 @@ SIZES = {
     "digits": Size((1, 8, 8), 10, 10, 135, 45),
     "circle": Size((2,), 2, 2, 40, 500),
     "mnist": Size((1, 28, 28), 10, 50, 60, 200, sample=5),
+    "mnist-selection": Size((1, 28, 28), 10, 50, 60, 200, sample=5),
     "cifar10": Size((3, 32, 32), 10, 100, 500, 100, sample=1, transform=Transform(crop_padding=4, flip=True)),
     "cifar100": Size((3, 32, 32), 100, 100, 500, 100, sample=1, transform=Transform(crop_padding=4, flip=True)),
     "har": Size((9, 128), 6, 6, 1370, 345, sample=1),

@@ -59,9 +59,9 @@ def _missing(names: Sequence[str], folder: Path) -> str | None:
     for name in names:
         if name == "leaf" and not (folder / "data").exists() and not (folder / "train").exists():
             return f"no LEAF folder at {folder}; its users fetch it from leaf.cmu.edu and name it with --data-dir"
-        source = SOURCES.get(name)
+        source = SOURCES.get(name.removesuffix("-selection"))
         if source is not None and not all((folder / file.path).is_file() for file in source.files):
-            return f"{source.title} is not in {folder}; run `fedlog data fetch {name}`"
+            return f"{source.title} is not in {folder}; run `fedlog data fetch {source.name}`"
     return None
 
 

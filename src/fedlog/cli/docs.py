@@ -1,0 +1,32 @@
+"""`fedlog docs`: the generated pages of the documentation, from the committed records."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedlog.errors import InputError
+from fedlog.report.reproduction import write_markdown
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Nothing; `docs` is then among the commands."""
+    docs = subparsers.add_parser("docs", help="write docs/reproduction.md from the records")
+    docs.set_defaults(handler=docs_command)
+    docs.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="default: results")
+    docs.add_argument("--out", type=Path, default=Path("docs"), metavar="DIR", help="default: docs")
+
+
+def docs_command(args: argparse.Namespace) -> int:
+    """Exit code 0, after the pages have been written and named."""
+    if not args.results.is_dir():
+        raise InputError(
+            f"no results folder: {args.results}", hint="run this in the project's folder, or give --results"
+        )
+    for path in write_markdown(args.results, args.out):
+        print(f"wrote: {path}")
+    return 0

@@ -1,0 +1,127 @@
+"""The figures: accuracy over rounds and bits, and the six panels of the synthetic experiment, as SVG text."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+from fedlog.experiments.collected import Collected, RunResult
+from fedlog.experiments.synthetic import DRAWN_SEED, REPRESENTATIONS, IterationRecord
+
+# Dark for client 0, light for client 1; blue and green as in the paper's figure.
+COLOURS = {(0, 0): "#0b3d91", (1, 0): "#8ab6f9", (0, 1): "#0f6b2f", (1, 1): "#97d8a6"}
+
+
+def curves(found: Collected) -> str:
+    """Accuracy of every row over the rounds and over the bits: the mean over seeds, one standard deviation shaded."""
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    by_round, by_bits = figure.subplots(1, 2, sharey=True)
+    for row in found.experiment.rows:
+        runs = found.runs[row.name]
+        if not runs:
+            continue
+        accuracy, megabits = _over_rounds(runs)
+        mean, spread = accuracy.mean(0), accuracy.std(0)
+        rounds = np.arange(1, len(mean) + 1)
+        (line,) = by_round.plot(rounds, mean, label=f"{row.label} ({len(runs)})", linewidth=1.2)
+        by_round.fill_between(rounds, mean - spread, mean + spread, alpha=0.2, color=line.get_color(), linewidth=0)
+        if megabits[-1] > 0:
+            by_bits.plot(megabits, mean, color=line.get_color(), linewidth=1.2)
+    by_round.set(xlabel="round", ylabel=f"{found.experiment.judged_on} accuracy, mean over clients (%)")
+    by_bits.set(xlabel="Mb, both directions, all clients", xscale="log")
+    for axes in (by_round, by_bits):
+        axes.grid(alpha=0.3)
+    by_round.legend(fontsize="small", title="method (seeds)", title_fontsize="small")
+    return _svg(figure)
+
+
+def _over_rounds(runs: Sequence[RunResult]) -> tuple[np.ndarray, np.ndarray]:
+    """(seeds, rounds) accuracy in per cent, and (rounds,) Mb spent by then on the first seed, opening included."""
+    length = min(len(run.rounds) for run in runs)
+    accuracy = np.array([[100 * r.accuracy_mean_over_clients for r in run.rounds[:length]] for run in runs])
+    first = runs[0]
+    each = np.array([record.bits_up + record.bits_down for record in first.rounds])
+    opening = first.summary.bits_up + first.summary.bits_down - each.sum()
+    return accuracy, (opening + np.cumsum(each))[:length] / 1e6
+
+
+def synthetic(found: Collected) -> str:
+    """The paper's six panels, for the drawn seed and the mean over all seeds."""
+    ours, averaged = (row.name for row in found.experiment.rows)
+    figure = Figure(figsize=(12, 7), layout="constrained")
+    panels = figure.subplots(2, 3)
+    drawn = {name: _drawn(found.folder / name) for name in (ours, averaged)}
+    _scatter(panels[0, 0], drawn[ours], "points")
+    panels[0, 0].legend(fontsize="x-small")
+    panels[0, 0].set_title("raw data", fontsize="medium")
+    _scatter(panels[0, 1], drawn[ours], "features_before")
+    _separators(panels[0, 1], [drawn[ours][0]["head_before"]], "black")
+    panels[0, 1].set_title("initial representations, FedLog's first head", fontsize="medium")
+    _accuracies(panels[0, 2], found, "train_accuracy", "training accuracy (%)")
+    _scatter(panels[1, 0], drawn[averaged], "features_after")
+    _separators(panels[1, 0], [client["head_local"] for client in drawn[averaged]], "black")
+    _separators(panels[1, 0], [drawn[averaged][0]["head_after"]], "red")
+    panels[1, 0].set_title("LG-FedAvg: local (black), averaged (red)", fontsize="medium")
+    _scatter(panels[1, 1], drawn[ours], "features_after")
+    _separators(panels[1, 1], [drawn[ours][0]["head_after"]], "red")
+    panels[1, 1].set_title("FedLog: the server's separator (red)", fontsize="medium")
+    _accuracies(panels[1, 2], found, "test_accuracy", "test accuracy (%)")
+    return _svg(figure)
+
+
+def _drawn(folder: Path) -> list[dict[str, Any]]:
+    clients: list[dict[str, Any]] = json.loads((folder / f"seed-{DRAWN_SEED}" / REPRESENTATIONS).read_text())
+    return clients
+
+
+def _scatter(axes: Axes, clients: Sequence[dict[str, Any]], what: str) -> None:
+    for number, client in enumerate(clients):
+        points, labels = np.array(client[what]), np.array(client["labels"])
+        for label in (0, 1):
+            own = points[labels == label]
+            axes.scatter(
+                own[:, 0], own[:, 1], s=14, color=COLOURS[number, label], label=f"client {number} class {label}"
+            )
+
+
+def _separators(axes: Axes, heads: Sequence[list[list[float]]], colour: str) -> None:
+    """The lines on which both classes are equally likely, within the axes as they are."""
+    x_range, y_range = axes.get_xlim(), axes.get_ylim()
+    for head in heads:
+        bias, first, second = (b - a for a, b in zip(*head, strict=True))
+        # The point of the line nearest to the origin, and the line's direction.
+        scale = first**2 + second**2
+        along = np.linspace(-1e3, 1e3, 2)
+        length = scale**0.5
+        x = -bias * first / scale - second / length * along
+        y = -bias * second / scale + first / length * along
+        axes.plot(x, y, "--", color=colour, linewidth=1.2)
+    axes.set(xlim=x_range, ylim=y_range)
+
+
+def _accuracies(axes: Axes, found: Collected, part: str, name: str) -> None:
+    for row in found.experiment.rows:
+        sweeps: Sequence[Sequence[IterationRecord]] = list(found.sweeps[row.name].values())
+        values = np.array([[100 * getattr(line, part) for line in sweep] for sweep in sweeps])
+        axes.plot(np.arange(1, values.shape[1] + 1), values.mean(0), label=row.label)
+    axes.set(xlabel="local iterations", ylabel=name)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+
+
+def _svg(figure: Figure) -> str:
+    written = io.StringIO()
+    # Names and no date, so that the same records give the same file.
+    with mpl.rc_context({"svg.hashsalt": "fedlog", "svg.fonttype": "none"}):
+        FigureCanvasSVG(figure)
+        figure.savefig(written, format="svg", metadata={"Date": None})
+    return "\n".join(line.rstrip() for line in written.getvalue().splitlines()) + "\n"

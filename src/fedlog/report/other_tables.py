@@ -1,0 +1,72 @@
+"""The grids behind chosen settings, and the synthetic experiment, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fedlog.experiments.collected import Collected
+from fedlog.experiments.significance import Mean
+from fedlog.experiments.synthetic import IterationRecord
+from fedlog.report.tables import NOT_RUN, Table, with_error
+
+SHOWN_ITERATIONS = (1, 2, 5, 10, 15, 20, 25, 30)
+
+
+def grid_table(found: Collected) -> Table:
+    """Each setting's validation accuracy after the final round, the highest marked."""
+    finals = {row.name: found.final(row.name) for row in found.experiment.rows}
+    means = {name: Mean.of(list(by_seed.values())) for name, by_seed in finals.items() if by_seed}
+    highest = max((mean.value for mean in means.values()), default=None)
+    rows = []
+    for row in found.experiment.rows:
+        options = ", ".join(f"{name} {value:g}" for name, value in row.spec.options.items())
+        mean = means.get(row.name)
+        told = NOT_RUN if mean is None else with_error(mean)
+        rows.append((row.label, options, told, "highest" if mean is not None and mean.value == highest else ""))
+    columns = ("setting", "options", "validation accuracy, final round, %", "")
+    return Table(columns, tuple(rows), "Validation accuracy, mean over clients", found.experiment.remarks)
+
+
+def synthetic_table(found: Collected) -> Table:
+    """Training and test accuracy of the rows by the number of local iterations, and the paired difference."""
+    first, second = (row.name for row in found.experiment.rows)
+    labels = [row.label for row in found.experiment.rows]
+    columns = (
+        "local iterations",
+        *(f"{label}, {part}, %" for part in ("training", "test") for label in labels),
+        "difference, training, points",
+        "difference, test, points",
+    )
+    sweeps = found.sweeps
+    if not sweeps[first] or not sweeps[second]:
+        return Table(columns, ((NOT_RUN, *[""] * (len(columns) - 1)),))
+    rows = tuple(_iteration_row(at, sweeps[first], sweeps[second]) for at in SHOWN_ITERATIONS)
+    seeds = len(sweeps[first].keys() & sweeps[second].keys())
+    return Table(columns, rows, f"Accuracy, mean over clients and {seeds} seeds", found.experiment.remarks)
+
+
+Sweeps = Mapping[int, Sequence[IterationRecord]]
+
+
+def _iteration_row(iterations: int, first: Sweeps, second: Sweeps) -> tuple[str, ...]:
+    def of(sweeps: Sweeps, part: str) -> dict[int, float]:
+        return {seed: 100 * float(getattr(sweep[iterations - 1], part)) for seed, sweep in sweeps.items()}
+
+    cells, differences = [], []
+    for part in ("train_accuracy", "test_accuracy"):
+        one, other = of(first, part), of(second, part)
+        cells += [with_error(Mean.of(list(values.values())), 1) for values in (one, other)]
+        paired = Mean.of([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
+        differences.append(("+" if paired.value >= 0 else "") + with_error(paired, 1))
+    return (str(iterations), *cells, *differences)
+
+
+def synthetic_selection_table(found: Collected) -> Table:
+    """Each setting's training accuracy with the most local iterations."""
+    rows = []
+    for row in found.experiment.rows:
+        sweeps = found.sweeps[row.name].values()
+        told = with_error(Mean.of([100 * sweep[-1].train_accuracy for sweep in sweeps])) if sweeps else NOT_RUN
+        rows.append((row.label, str(len(sweeps)), told))
+    columns = ("setting", "seeds", "training accuracy, %")
+    return Table(columns, tuple(rows), "", found.experiment.remarks)

@@ -1,0 +1,67 @@
+"""A table as text, and how it is written in Markdown and HTML."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass, field
+
+from fedlog.experiments.significance import Mean
+
+NOT_RUN = "not run"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns and rows of text, the first column a name; notes stand below."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    title: str = ""
+    notes: tuple[str, ...] = field(default=())
+
+    def markdown(self) -> str:
+        """The table in Markdown."""
+        lines = [f"**{self.title}**", ""] if self.title else []
+        lines += [_markdown_row(self.columns), "|".join(["", "---", *["---:"] * (len(self.columns) - 1), ""])]
+        lines += [_markdown_row(row) for row in self.rows]
+        lines += [f"\n{note}" for note in self.notes]
+        return "\n".join(lines) + "\n"
+
+    def html(self) -> str:
+        """The table in HTML."""
+        head = "".join(f"<th>{html.escape(column)}</th>" for column in self.columns)
+        body = "".join("<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in row) + "</tr>" for row in self.rows)
+        title = f"<h3>{html.escape(self.title)}</h3>" if self.title else ""
+        notes = "".join(f"<p class='note'>{html.escape(note)}</p>" for note in self.notes)
+        return f"{title}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{notes}"
+
+
+def _markdown_row(cells: tuple[str, ...]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def with_error(mean: Mean, digits: int = 2) -> str:
+    """`98.41 ± 0.07`, or the mean alone where one seed gives no error."""
+    error = "" if mean.error is None else f" ± {mean.error:.{digits}f}"
+    return f"{mean.value:.{digits}f}{error}"
+
+
+def bits(value: float) -> str:
+    """A number of bits in the paper's units, three significant digits."""
+    for factor, unit in ((1e9, "Gb"), (1e6, "Mb"), (1e3, "kb")):
+        if value >= factor:
+            return f"{value / factor:#.3g}".rstrip(".") + f" {unit}"
+    return f"{value:.0f} b"
+
+
+def bits_with_error(mean: Mean) -> str:
+    """Bits with their standard error, both in one unit."""
+    if mean.error is None:
+        return bits(mean.value)
+    factor, unit = next(((f, u) for f, u in ((1e9, "Gb"), (1e6, "Mb"), (1e3, "kb")) if mean.value >= f), (1.0, "b"))
+    return f"{mean.value / factor:.3g} ± {mean.error / factor:.2g} {unit}"
+
+
+def p_value(p: float) -> str:
+    """A p value with as many digits as it deserves."""
+    return f"{p:.4f}" if p >= 0.0001 else f"{p:.1e}"
