@@ -6,7 +6,7 @@ reads the class means that its loss pulls to and pushes from.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 
 import torch
@@ -32,7 +32,10 @@ from fedlog.core.posterior import Prior
 from fedlog.core.stats import Statistics, spread_of_means
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Params
+from fedlog.privacy.mechanisms import count_for_mean, count_is_usable
 from fedlog.wire.message import Contribution, Kind, Message
+
+NOISE = "noise"  # in the server's state, under privacy: the std of the noise in every entry of the statistics
 
 
 class FirstHead(StrEnum):
@@ -110,14 +113,22 @@ class FedLog:
         return self.join(trained.params), Message(Kind.STATISTICS, (trained.statistics.sums,))
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
-        """The exact MAP head of everyone's statistics (eq. 11)."""
+        """The exact MAP head of everyone's statistics (eq. 11).
+
+        With privacy noise, n is the sum of the noisy counts; where it drowns in its own noise the old head stays.
+        """
         (sums,) = total.arrays
-        solved = solve_head(Prior(nu=self.nu).posterior(Statistics(sums)))
+        statistics = Statistics(sums)
+        if total.noise_std and not count_is_usable(statistics, total.noise_std):
+            return server
+        solved = solve_head(Prior(nu=self.nu).posterior(statistics))
+        noise = {NOISE: torch.tensor([total.noise_std], dtype=torch.float64)} if total.noise_std else {}
         return {
             "seed": server["seed"],
             "statistics": sums,
             HEAD: solved.weights,
             "relative_gradient": torch.tensor(solved.certificate.relative_gradient, dtype=torch.float64),
+            **noise,
         }
 
     def deploy(self, home: Params, heard: Params) -> Params:
@@ -128,11 +139,13 @@ class FedLog:
         """How far apart the class means are, how long the head's rows, how exact the solution."""
         if HEAD not in server:
             return {}
-        return {
-            "spread_of_means": spread_of_means(Statistics(server["statistics"])),
+        statistics, noise_std = Statistics(server["statistics"]), float(server.get(NOISE, torch.zeros(1)))
+        observed = {
+            "spread_of_means": spread_of_means(statistics, count_for_mean(noise_std)),
             "head_row_norm_max": float(server[HEAD].norm(dim=1).max()),
             "relative_gradient": float(server["relative_gradient"]),
         }
+        return {**observed, "noise_std_of_sum": noise_std, "noisy_count": statistics.total} if noise_std else observed
 
     def advice(self, rounds: int) -> tuple[str, ...]:
         """Nothing to warn of."""
@@ -176,7 +189,8 @@ class FedLogC(FedLog):
     def broadcast(self, server: Params) -> Message:
         """The summed statistics, counts in column 0, or at first the seed."""
         if HEAD in server:
-            return Message(Kind.STATISTICS, (server["statistics"],))
+            noise = (server[NOISE],) if NOISE in server else ()
+            return Message(Kind.STATISTICS, (server["statistics"], *noise))
         return super().broadcast(server)
 
     def hear(self, message: Message, known: Params) -> Params:
@@ -186,7 +200,8 @@ class FedLogC(FedLog):
             nothing = torch.zeros(self.plan.n_class, dtype=torch.bool)
             return super().hear(message, known) | {"means": means, "present": nothing}
         statistics = Statistics(message.arrays[0].to(torch.float64))
-        means, present = statistics.means()
+        noise_std = float(message.arrays[1]) if len(message.arrays) > 1 else 0.0
+        means, present = statistics.means(count_for_mean(noise_std))
         head = solve_head(Prior(nu=self.nu).posterior(statistics)).weights
         return {HEAD: head.to(torch.float32), "means": means[:, 1:].to(torch.float32), "present": present}
 
@@ -204,3 +219,27 @@ class FedLogC(FedLog):
         if grown <= 100:
             return (said,)
         return (said, "warning: above 100 the class means can run away; lower beta, or give the push a margin")
+
+
+def frozen(algorithm: FedLog) -> FedLog:
+    """The same method on bodies that are never trained: random ones, or such as were made without the private data."""
+    kind = _FrozenFedLogC if isinstance(algorithm, FedLogC) else _FrozenFedLog
+    return kind(**{option.name: getattr(algorithm, option.name) for option in fields(algorithm)})
+
+
+def _without_training(schedule: Schedule) -> Schedule:
+    return replace(schedule, round=tuple(replace(exchange, phases=()) for exchange in schedule.round))
+
+
+class _FrozenFedLog(FedLog):
+    @property
+    def schedule(self) -> Schedule:
+        """FedLog's, with nothing trained."""
+        return _without_training(super().schedule)
+
+
+class _FrozenFedLogC(FedLogC):
+    @property
+    def schedule(self) -> Schedule:
+        """FedLog-C's, with nothing trained."""
+        return _without_training(super().schedule)

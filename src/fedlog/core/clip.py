@@ -27,6 +27,9 @@ class Clip(Protocol):
     def sensitivity(self, width: int) -> float:
         """The largest L2 norm of one record's statistic, the constant included; `width` is m."""
 
+    def records_behind(self, sums: Tensor) -> Tensor:
+        """The smallest number of clipped records, (...,), whose features can add up to these sums (..., m - 1)."""
+
 
 @dataclass(frozen=True)
 class Clamp:
@@ -45,6 +48,10 @@ class Clamp:
         """sqrt(1 + (m - 1) * bound^2) for `width` = m."""
         return math.sqrt(1 + (width - 1) * self.bound**2)
 
+    def records_behind(self, sums: Tensor) -> Tensor:
+        """The largest |sum| over the bound."""
+        return sums.abs().amax(-1) / self.bound
+
 
 @dataclass(frozen=True)
 class L2Clip:
@@ -62,6 +69,10 @@ class L2Clip:
     def sensitivity(self, width: int) -> float:
         """sqrt(1 + radius^2), whatever the width."""
         return math.sqrt(1 + self.radius**2)
+
+    def records_behind(self, sums: Tensor) -> Tensor:
+        """The length of the sums over the radius."""
+        return torch.linalg.vector_norm(sums, dim=-1) / self.radius
 
 
 def clip_named(text: str) -> Clip:

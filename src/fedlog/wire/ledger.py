@@ -26,9 +26,10 @@ class Ledger:
 
     entries: Counter[tuple[int, Direction, str]] = field(default_factory=Counter)
 
-    def book(self, round_number: int, direction: Direction, kind: Kind, blob: bytes, copies: int = 1) -> None:
-        """Count one encoded message, once for each copy that crossed."""
-        self.entries[round_number, direction, kind.name.lower()] += 8 * len(blob) * copies
+    def book(self, round_number: int, direction: Direction, kind: Kind | str, blob: bytes, copies: int = 1) -> None:
+        """Count one encoded message, once for each copy that crossed; steps of a secure sum have names of their own."""
+        name = kind if isinstance(kind, str) else kind.name.lower()
+        self.entries[round_number, direction, name] += 8 * len(blob) * copies
 
     def bits(self, direction: Direction, *, round_number: int | None = None) -> int:
         """All bits in one direction, of one round or of all."""

@@ -6,6 +6,7 @@ client's upload into a contribution that can be added to the others': that sum i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -21,7 +22,7 @@ class Kind(IntEnum):
 
     SEED = 1  # (1,) int64: everyone derives the same start from it
     HEAD = 2  # (n_class, m): the global head, column 0 its bias
-    STATISTICS = 3  # (n_class, m): sums of features, column 0 the counts
+    STATISTICS = 3  # (n_class, m): sums of features, column 0 the counts; in a noisy broadcast (1,): std of the noise
     PARAMETERS = 4  # any arrays, then (1,) int64 records behind them (0 in a broadcast)
     MEANS = 5  # (n_class, m - 1) class means; (n_class,) int64 counts, or in a broadcast bool: which classes have one
     MEASUREMENTS = 6  # (rows,) of a compressed difference; (2,) int64 size of its support and records (its number)
@@ -47,6 +48,7 @@ class Contribution:
 
     arrays: tuple[Tensor, ...]
     clients: int = 1
+    noise_std: float = 0.0  # of the privacy noise in every entry: public, and what a server step must allow for
 
     def __add__(self, other: Contribution) -> Contribution:
         if [a.shape for a in self.arrays] != [b.shape for b in other.arrays]:
@@ -55,7 +57,7 @@ class Contribution:
                 f"and {[tuple(b.shape) for b in other.arrays]}"
             )
         summed = tuple(a + b for a, b in zip(self.arrays, other.arrays, strict=True))
-        return Contribution(summed, self.clients + other.clients)
+        return Contribution(summed, self.clients + other.clients, math.hypot(self.noise_std, other.noise_std))
 
 
 def _weighted(message: Message) -> tuple[Tensor, ...]:

@@ -1,0 +1,53 @@
+"""What a client's statistics can be at most: a server that sees more knows that the client did not clip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedlog.core.clip import Clip
+from fedlog.errors import InputError
+
+# Noise this many standard deviations out does not happen in the lifetime of a federation.
+NOISE_REACH = 10.0
+_ROUNDING = 1e-5  # messages without noise may have been rounded to float32
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The clip on each record or on the whole message, and the std of the noise that was added afterwards."""
+
+    clip: Clip | None = None
+    message_norm: float | None = None
+    noise_std: float = 0.0
+
+    def check(self, sums: Tensor) -> None:
+        """Nothing; InputError for statistics (n_class, m) beyond the clip, or negative counts without noise."""
+        sums = sums.to(torch.float64)
+        stray = NOISE_REACH * self.noise_std
+        counts = sums[:, 0]
+        if not self.noise_std and bool((counts < 0).any()):
+            raise InputError(f"a negative count where no noise was added: {float(counts.min()):g}")
+        if self.message_norm is not None:
+            self._check_norm(sums)
+        if self.clip is not None:
+            # With k records of a class, their summed features reach as far as k records can, and no farther.
+            allowed = counts.clamp_min(0) * (1 + _ROUNDING) + _ROUNDING
+            allowed = allowed + stray + self.clip.records_behind(sums.new_full((1, sums.shape[1] - 1), stray))
+            needed = self.clip.records_behind(sums[:, 1:])
+            if bool((needed > allowed).any()):
+                at = int((needed - allowed).argmax())
+                raise InputError(
+                    f"statistics beyond the clip: the features of class {at} would take {float(needed[at]):g} records, "
+                    f"the count says {float(counts[at]):g}"
+                )
+
+    def _check_norm(self, sums: Tensor) -> None:
+        assert self.message_norm is not None
+        # The norm of d noise entries is within a few std of sqrt(d) * std.
+        noise = self.noise_std * (sums.numel() ** 0.5 + NOISE_REACH)
+        found = float(sums.norm())
+        if found > self.message_norm * (1 + _ROUNDING) + noise:
+            raise InputError(f"a message beyond its norm: {found:g} (at most {self.message_norm:g} before noise)")

@@ -1,0 +1,192 @@
+"""How a run is protected: what a client does to its statistics before they leave, and the server to their sum.
+
+The order is always the same. A client clips (each record, or its whole message), rounds towards zero to the grid, adds
+its noise if the mechanism asks for any, and sends a dense message and nothing beside it: no count, no set of classes.
+Messages that carry exact values (central noise, a secure sum) travel as whole grid steps, because rounding a sum to
+float32 would move it by more than one record may; noisy ones travel as ordinary floats, which is post-processing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from fedlog.core.clip import Clip
+from fedlog.core.keys import Key
+from fedlog.core.stats import Statistics
+from fedlog.errors import InputError
+from fedlog.privacy.accounting import Release
+from fedlog.privacy.guarantee import Budget, Trust, Unit
+from fedlog.privacy.limits import Limits
+from fedlog.privacy.mechanisms import (
+    Calibration,
+    DiscreteSampler,
+    FloatSampler,
+    Mechanism,
+    Sampler,
+    client_message,
+    plan,
+    record_statistics,
+    sensitivity_to_client,
+    sensitivity_to_record,
+    with_noise,
+)
+from fedlog.privacy.secagg.fixed_point import FixedPoint, fixed_point_for
+from fedlog.wire.message import Contribution, Kind, Message
+
+WRAP_PROBABILITY = 2.0**-80
+# For the modulus of a secure sum only. A client with more records of one class can make the sum wrap, which is wrong
+# but not less private: wrapping is post-processing of the noisy sum.
+RECORDS_OF_A_CLIENT = 2**16
+
+
+class NoiseSource(StrEnum):
+    """How noise is drawn."""
+
+    FLOAT = "float"
+    """From the run's seed, in floating point: for simulation only."""
+    DISCRETE = "discrete"
+    """Exactly, on a grid, from the system's cryptographic source: what a deployment does."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What one protected unit can add at most: records behind a clip, or whole messages behind a norm."""
+
+    clip: Clip | None = None
+    message_norm: float | None = None
+
+
+@dataclass(frozen=True)
+class Protection:
+    """A mechanism at work: everything both sides of a private run need to know."""
+
+    budget: Budget
+    mechanism: Mechanism
+    bound: Bound
+    releases: int
+    """As planned, the opening exchange included."""
+    coordinates: int
+    sampler: Callable[[Key], Sampler]
+    fixed_point: FixedPoint | None = None
+    """How values enter the secure sum; distributed noise only."""
+
+    @property
+    def limits(self) -> Limits:
+        """What the server can hold a client's message against, as far as noise lets it."""
+        return Limits(self.bound.clip, self.bound.message_norm, self.mechanism.client_std)
+
+    def statistics(self, features: Tensor, labels: Tensor, n_class: int) -> Statistics:
+        """A client's statistics (n_class, m), no record of them beyond the clip; exact so far."""
+        if self.bound.clip is None:
+            return Statistics.of(features, labels, n_class)
+        return record_statistics(features, labels, n_class, self.bound.clip, self.mechanism.grid)
+
+    def outgoing(self, message: Message, key: Key) -> Message:
+        """The message as it leaves the client: clipped, on the grid, with the client's noise.
+
+        Refused: anything but statistics, and anything beside them. An exact count would be a leak of its own.
+        """
+        if message.kind is not Kind.STATISTICS or len(message.arrays) != 1:
+            shapes = [tuple(array.shape) for array in message.arrays]
+            raise InputError(f"a private run sends statistics and nothing else: {message.kind.name.lower()} {shapes}")
+        grid, norm = self.mechanism.grid, self.bound.message_norm
+        (sums,) = message.arrays
+        sums = sums.to(torch.float64) if norm is None else client_message(sums, norm, grid)
+        if self.mechanism.client_std:
+            sums = with_noise(sums, self.mechanism.client_std, self.sampler(key))
+        if self.mechanism.trust is Trust.LOCAL:
+            return Message(message.kind, (sums,))
+        # Exact values are whole numbers of steps already; floating-point noise in a simulation is not.
+        return Message(message.kind, (torch.trunc(sums / grid).to(torch.int64),))
+
+    def lifted(self, upload: Contribution) -> Contribution:
+        """An upload in units of the features, with the noise that its client added."""
+        if self.mechanism.trust is not Trust.LOCAL:
+            upload = replace(upload, arrays=tuple(steps * self.mechanism.grid for steps in upload.arrays))
+        return replace(upload, noise_std=self.mechanism.client_std)
+
+    def finished(self, total: Contribution, key: Key) -> Contribution:
+        """The sum with the server's noise, if the mechanism is central: only this goes any further."""
+        if not self.mechanism.server_std:
+            return total
+        (sums,) = total.arrays
+        noisy = with_noise(sums, self.mechanism.server_std, self.sampler(key))
+        return replace(total, arrays=(noisy,), noise_std=math.hypot(total.noise_std, self.mechanism.server_std))
+
+    def release(self, round_number: int, exchange: str) -> Release:
+        """The event to record before the noisy objects of this exchange leave."""
+        return self.mechanism.release(
+            round=round_number,
+            exchange=exchange,
+            coordinates=self.coordinates,
+            sampler=self.sampler(Key(0)),
+            wrap_probability=0.0 if self.fixed_point is None else self.fixed_point.wrap_probability,
+        )
+
+
+def protection(
+    budget: Budget,
+    *,
+    unit: Unit,
+    trust: Trust,
+    calibration: Calibration,
+    bound: Bound,
+    releases: int,
+    shape: tuple[int, int],
+    clients: int,
+    honest_survivors: int = 1,
+    noise: NoiseSource = NoiseSource.FLOAT,
+) -> Protection:
+    """The protection of a run with that many releases of (n_class, m) statistics, within the budget."""
+    sensitivity = _sensitivity(unit, trust, bound, shape[1])
+    mechanism = plan(
+        budget,
+        releases=releases,
+        sensitivity=sensitivity,
+        coordinates=shape[0] * shape[1],
+        unit=unit,
+        trust=trust,
+        calibration=calibration,
+        honest_survivors=honest_survivors,
+        wrap_probability=WRAP_PROBABILITY if trust is Trust.DISTRIBUTED else 0.0,
+    )
+    found = Protection(budget, mechanism, bound, releases, shape[0] * shape[1], _samplers(noise, mechanism))
+    return found if trust is not Trust.DISTRIBUTED else replace(found, fixed_point=_fixed_point(found, shape, clients))
+
+
+def _sensitivity(unit: Unit, trust: Trust, bound: Bound, width: int) -> float:
+    if unit is Unit.CLIENT:
+        if bound.message_norm is None:
+            raise InputError("--privacy client needs a bound on each client's message", hint="--message-norm 20")
+        return sensitivity_to_client(bound.message_norm, trust)
+    if bound.clip is None:
+        raise InputError(f"--privacy {unit} needs a bound on each record's features", hint="--clip clamp:2 or l2:3")
+    if bound.message_norm is not None:
+        raise InputError(
+            f"--message-norm bounds clients, but --privacy {unit} protects records: {bound.message_norm:g}",
+            hint="leave it out, or use --privacy client",
+        )
+    return sensitivity_to_record(bound.clip, width)
+
+
+def _samplers(noise: NoiseSource, mechanism: Mechanism) -> Callable[[Key], Sampler]:
+    if noise is NoiseSource.FLOAT:
+        return FloatSampler
+    sampler = DiscreteSampler(mechanism.grid)
+    return lambda key: sampler
+
+
+def _fixed_point(found: Protection, shape: tuple[int, int], clients: int) -> FixedPoint:
+    mechanism, bound = found.mechanism, found.bound
+    largest = bound.message_norm
+    if largest is None:
+        assert bound.clip is not None
+        largest = RECORDS_OF_A_CLIENT * bound.clip.sensitivity(shape[1])
+    std = mechanism.std_of_sum(clients)
+    return fixed_point_for(mechanism.grid, clients * largest, std, found.coordinates, WRAP_PROBABILITY)
