@@ -48,6 +48,10 @@ class Course:
             raise InputError(f"participation must be above 0 and at most 1: {self.participation}")
         if self.jobs < 1 or self.threads < 1:
             raise InputError(f"processes and threads must be at least 1: {self.jobs} and {self.threads}")
+        if self.stop_at_accuracy is not None and not 0 <= self.stop_at_accuracy <= 1:
+            raise InputError(
+                f"the accuracy to stop at is a share between 0 and 1: {self.stop_at_accuracy}", hint="0.97 for 97 %"
+            )
 
 
 @dataclass(frozen=True)
@@ -200,8 +204,8 @@ class Simulation:
         exchanges = self.algorithm.schedule.round
         for at, exchange in enumerate(exchanges):
             last = at == len(exchanges) - 1
-            next_to_hear = self._hearers_after(number) if last else participants
-            self._exchange(number, exchange, participants, copies=self._copies(next_to_hear))
+            copies = self.copies_after(number) if last else self._copies(participants)
+            self._exchange(number, exchange, participants, copies)
         scores = _flat(self._crew.evaluate(self._everyone, self.course.judge))
         judged = [score for score in scores if score.records]
         ledger = self.server.ledger
@@ -219,8 +223,9 @@ class Simulation:
             seconds=time.perf_counter() - start,
         )
 
-    def _hearers_after(self, number: int) -> list[int]:
-        return self.participants(number + 1) if number < self.course.rounds else self._everyone
+    def copies_after(self, number: int) -> int:
+        """To how many clients that round's last broadcast goes: the next round's, or after the last round everyone."""
+        return self._copies(self.participants(number + 1) if number < self.course.rounds else self._everyone)
 
     def _copies(self, next_to_hear: Sequence[int]) -> int:
         everyone = self.algorithm.schedule.audience is Audience.EVERYONE

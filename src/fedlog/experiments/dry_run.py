@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-from fedlog.algorithms.shape import Training
 from fedlog.engine.simulator import Simulation
 from fedlog.experiments.spec import RunSpec, prepare
 
@@ -71,12 +70,9 @@ def forecast(spec: RunSpec) -> Forecast:
 
 def _extra_bits_of_last_broadcast(simulation: Simulation) -> int:
     """The last broadcast goes to everyone, the others to the next round's participants only."""
-    if simulation.course.rounds == 1:
-        return 0  # the first round is the last, and has been counted as such
     server = simulation.server
     blob = server.codec.encode(simulation.algorithm.broadcast(server.state))
-    everyone = 1 if simulation.algorithm.training is Training.POOLED else len(simulation.federation.shards)
-    return 8 * len(blob) * (everyone - len(simulation.participants(2)))
+    return 8 * len(blob) * (simulation.copies_after(simulation.course.rounds) - simulation.copies_after(1))
 
 
 def _base_memory() -> int:

@@ -1,0 +1,115 @@
+"""The stacked backends against the loop on the paper's own networks: dropout, crops, padding, whole runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from fedlog.algorithms.registry import build
+from fedlog.core.keys import Key
+from fedlog.data.federation import Federation
+from fedlog.data.transforms import Transform
+from fedlog.engine.backends import Choice, Engine
+from fedlog.engine.clients import clients_of, model_plan
+from fedlog.engine.local_sgd import Backend, Look, Pool, Settings, Task
+from fedlog.engine.simulator import Course, Simulation
+from fedlog.errors import InputError
+from fedlog.models.body import HEAD, Body, initial_head
+from fedlog.models.catalog import body
+
+MakeFederation = Callable[..., Federation]
+
+CASES = {
+    "mnist": ("cnn", (1, 28, 28), Transform((0.1,), (0.5,))),
+    "cifar, cropped and flipped": ("cnn", (3, 32, 32), Transform((0.5,) * 3, (0.25,) * 3, crop_padding=4, flip=True)),
+    "cifar, flexible": ("cnn-small", (3, 32, 32), Transform()),
+    "signals": ("signal-cnn", (3, 40), Transform()),
+    "table": ("mlp:6,5", (4,), Transform()),
+}
+
+
+def _tasks(algorithm: Any, federation: Federation, found: Body) -> list[Task]:
+    start = {HEAD: initial_head(found.width, federation.n_class, Key(1)), **found.initial(Key(1))}
+    home = algorithm.join({name: value.double() for name, value in start.items()})
+    heard = {
+        name: value.double() for name, value in algorithm.hear(algorithm.broadcast(algorithm.begin(Key(1))), {}).items()
+    }
+    work = algorithm.open("statistics", home, heard)
+    clients = clients_of(federation, [found] * len(federation.shards), algorithm)
+    return [Task(c, work, algorithm.schedule.round[0].phases, Key(2).child(c.name)) for c in clients]
+
+
+@pytest.mark.parametrize(
+    ("case", "choice"),
+    # One-dimensional convolutions have no block.
+    [
+        (case, choice)
+        for case in CASES
+        for choice in (Choice.BLOCK, Choice.VMAP)
+        if (case, choice.value) != ("signals", "block")
+    ],
+)
+def test_a_stacked_backend_trains_what_the_loop_trains(
+    case: str, choice: Choice, make_federation: MakeFederation
+) -> None:
+    """Clients of 5, 0, 1 and 8 records in batches of 3, in chunks of 3: short batches, padding, an empty client."""
+    name, shape, transform = CASES[case]
+    found = body(name, shape)
+    federation = make_federation([5, 0, 1, 8], tests=[2, 3, 1, 2], input_shape=shape, transform=transform)
+    algorithm = build("fedlog", model_plan(federation, [found] * 4), {"epochs": 2, "learning_rate": 0.002})
+    tasks = _tasks(algorithm, federation, found)
+    settings = Settings(batch_size=3, dtype=torch.float64)
+    loop, stacked = (_backend(Engine(settings, c, clients_at_once=3), federation, tasks) for c in (Choice.LOOP, choice))
+    expected = loop.train(tasks)
+    trained = [model for start in (0, 3) for model in stacked.train(tasks[start : start + 3])]
+    for task, one, other in zip(tasks, expected, trained, strict=True):
+        moved = any(not torch.equal(one[key], task.work.params[key]) for key in one)
+        assert moved == (task.client.records > 0)
+        for key in one:
+            torch.testing.assert_close(other[key], one[key], rtol=1e-9, atol=1e-11)
+    for pool, positions in ((Pool.TRAIN, "train"), (Pool.TEST, "tests")):
+        looks = [
+            Look(t.client, model, pool, t.client.train if positions == "train" else t.client.tests[0])
+            for t, model in zip(tasks, expected, strict=True)
+        ]
+        seen = [f for start in (0, 3) for f in stacked.features(looks[start : start + 3])]
+        for one, other in zip(loop.features(looks), seen, strict=True):
+            torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-11)
+
+
+def _backend(engine: Engine, federation: Federation, tasks: list[Task]) -> Backend:
+    return engine.backends(federation, [task.client for task in tasks])[tasks[0].client.body.name]
+
+
+@pytest.mark.parametrize("method", ["fedlog", "fedlog-c", "fedavg"])
+def test_whole_runs_agree_whichever_backend_computes_them(method: str, make_federation: MakeFederation) -> None:
+    """Three rounds through messages of float32: the same models up to their rounding."""
+    found = body("mlp:6,5", (4,))
+    federation = make_federation([9, 4, 1, 7, 12])
+    bodies = [found] * 5
+    plan = model_plan(federation, bodies)
+    algorithm = build(method, plan, {"epochs": 2, "learning_rate": 0.01})
+    homes = {}
+    for choice in (Choice.LOOP, Choice.BLOCK, Choice.VMAP):
+        engine = Engine(Settings(batch_size=4, dtype=torch.float64), choice, clients_at_once=2)
+        simulation = Simulation(algorithm, federation, bodies, plan, engine, Course(3))
+        records = list(simulation.rounds())
+        homes[choice] = simulation._crew._cohort._homes, [record.correct_per_client for record in records]
+    for choice in (Choice.BLOCK, Choice.VMAP):
+        assert homes[choice][1] == homes[Choice.LOOP][1]
+        for client, home in homes[Choice.LOOP][0].items():
+            for name, value in home.items():
+                torch.testing.assert_close(homes[choice][0][client][name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_the_choice_is_explained_and_an_impossible_one_refused() -> None:
+    normalised, plain = body("mobilenet-v2", (3, 32, 32)), body("mlp:4", (4,))
+    assert "blocks" in Engine().explain(plain)
+    assert "running statistics" in Engine().explain(normalised)
+    assert "as asked for" in Engine(choice=Choice.LOOP).explain(plain)
+    for choice in (Choice.BLOCK, Choice.VMAP):
+        with pytest.raises(InputError, match="body mobilenet-v2"):
+            Engine(choice=choice).explain(normalised)
