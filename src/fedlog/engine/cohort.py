@@ -25,6 +25,7 @@ from fedlog.engine.clients import Client
 from fedlog.engine.local_sgd import Backend, Look, Pool, Task
 from fedlog.errors import RunError
 from fedlog.models.body import HEAD, Params, initial_head, logits
+from fedlog.privacy.protection import Protection
 from fedlog.wire.codec import Codec
 
 HEARD = "heard"  # in a saved file: what belongs to no single client
@@ -64,8 +65,10 @@ class Cohort:
         codec: Codec,
         key: Key,
         initialisation: Initialisation = Initialisation.SHARED,
+        protection: Protection | None = None,
     ) -> None:
         self._algorithm = algorithm
+        self._protection = protection
         self._federation = federation
         self._clients = {client.index: client for client in clients}
         self._backends = engine.backends(federation, self._clients.values())
@@ -99,6 +102,10 @@ class Cohort:
                 home, message = self._algorithm.close(exchange.name, self._homes[client.index], work, trained)
                 # Clones, so that a home never keeps a whole chunk's storage alive through a view.
                 self._homes[client.index] = {name: value.clone() for name, value in home.items()}
+                if message is not None and self._protection is not None:
+                    message = self._protection.outgoing(
+                        message, self._work_key(client, round_number, exchange, "noise")
+                    )
                 uploads.append((client.index, None if message is None else self._codec.encode(message)))
         return uploads
 
@@ -167,19 +174,26 @@ class Cohort:
         self, backend: Backend, group: list[Client], round_number: int, exchange: Exchange
     ) -> Iterator[tuple[Client, Work, Trained]]:
         works = [self._algorithm.open(exchange.name, self._homes[c.index], self._heard) for c in group]
-        keys = [self._key.child("client", c.name, "round", round_number, exchange.name) for c in group]
+        keys = [self._work_key(c, round_number, exchange) for c in group]
         tasks = [Task(c, w, exchange.phases, k) for c, w, k in zip(group, works, keys, strict=True)]
         trained = backend.train(tasks) if exchange.phases else [work.params for work in works]
+        if self._protection is not None:
+            # An error that depends on the data would be a leak: whoever diverges goes on from what it had.
+            trained = [p if _all_finite(p) else w.params for p, w in zip(trained, works, strict=True)]
+        summarise = Statistics.of if self._protection is None else self._protection.statistics
         statistics: list[Statistics | None] = [None] * len(group)
         if exchange.summary is Summary.STATISTICS:
             looks = [Look(c, p, Pool.TRAIN, c.train) for c, p in zip(group, trained, strict=True)]
             statistics = [
-                Statistics.of(features, self._federation.train.labels[client.train], self._federation.n_class)
+                summarise(features, self._federation.train.labels[client.train], self._federation.n_class)
                 for client, features in zip(group, backend.features(looks), strict=True)
             ]
         for client, work, params, summed in zip(group, works, trained, statistics, strict=True):
             _require_finite(client, params, round_number)
             yield client, work, Trained(params, summed, client.records)
+
+    def _work_key(self, client: Client, round_number: int, exchange: Exchange, *purpose: str) -> Key:
+        return self._key.child("client", client.name, "round", round_number, exchange.name, *purpose)
 
     def _closed(self, backend: Backend, group: list[Client], closing: tuple[Phase, ...]) -> dict[int, Params]:
         models = {c.index: self._algorithm.deploy(self._homes[c.index], self._heard) for c in group}
@@ -206,6 +220,10 @@ class Cohort:
 
 def _like(params: Params, features: Tensor) -> Params:
     return {name: value.to(features.dtype) for name, value in params.items() if name in ("head", "shift")}
+
+
+def _all_finite(params: Params) -> bool:
+    return all(bool(torch.isfinite(value).all()) for value in params.values())
 
 
 def _require_finite(client: Client, params: Params, round_number: int) -> None:

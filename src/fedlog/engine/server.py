@@ -13,6 +13,8 @@ from fedlog.core.keys import Key
 from fedlog.core.stats import Statistics
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import Params
+from fedlog.privacy.limits import Limits
+from fedlog.privacy.protection import Protection
 from fedlog.wire.codec import Codec
 from fedlog.wire.ledger import Direction, Ledger
 from fedlog.wire.message import Contribution, Kind, Message, lift
@@ -37,14 +39,35 @@ class Server:
     ledger: Ledger = field(default_factory=Ledger)
     refusals: list[tuple[int, Refusal]] = field(default_factory=list)
     refused_share_allowed: float = 0.0
+    protection: Protection | None = None
+    limits: Limits | None = None  # what statistics can be at most, where a clip is known
+    noise_key: Key = field(default_factory=lambda: Key(0))
 
     @staticmethod
-    def beginning(algorithm: Algorithm, codec: Codec, plan: ModelPlan, initial: Params, key: Key) -> Server:
+    def beginning(
+        algorithm: Algorithm,
+        codec: Codec,
+        plan: ModelPlan,
+        initial: Params,
+        key: Key,
+        protection: Protection | None = None,
+    ) -> Server:
         """A server before its first broadcast. `initial`: the common untrained model, or its head where bodies vary."""
         schedule = algorithm.schedule
         exchanges = [*schedule.round, *([schedule.opening] if schedule.opening else [])]
         patterns = {exchange.name: upload_pattern(algorithm, exchange, initial, plan) for exchange in exchanges}
-        return Server(algorithm, codec, algorithm.begin(key), patterns)
+        if protection is not None:
+            patterns = {name: p and protection.outgoing(p, key) for name, p in patterns.items()}
+        limits = None if protection is None else protection.limits
+        return Server(
+            algorithm,
+            codec,
+            algorithm.begin(key),
+            patterns,
+            protection=protection,
+            limits=limits,
+            noise_key=key.child("noise"),
+        )
 
     def broadcast(self, round_number: int, copies: int) -> bytes:
         """The encoded broadcast, booked once for each client it goes to."""
@@ -76,7 +99,13 @@ class Server:
                 hint="the run folder is kept; see what that client sends",
             )
         if summed is not None:
-            self.state = self.algorithm.step(exchange.name, self.state, summed)
+            self.take(round_number, exchange, summed)
+
+    def take(self, round_number: int, exchange: Exchange, summed: Contribution) -> None:
+        """Move the state by the sum of a round's contributions, with the server's noise if it is to add any."""
+        if self.protection is not None:
+            summed = self.protection.finished(summed, self.noise_key.child("round", round_number, exchange.name))
+        self.state = self.algorithm.step(exchange.name, self.state, summed)
 
     def _intake(
         self, round_number: int, exchange: Exchange, client: str, blob: bytes, seen: list[str]
@@ -87,9 +116,18 @@ class Server:
             if client in seen:
                 raise InputError("a second upload in the same exchange")
             _check(message, self.patterns[exchange.name])
-            return lift(message)
+            lifted = self.lifted(message)
+            if self.limits is not None and message.kind is Kind.STATISTICS:
+                self.limits.check(lifted.arrays[0])
+            else:
+                _check_counts(message)
+            return lifted
         except InputError as error:
             return Refusal(client, error.message)
+
+    def lifted(self, message: Message) -> Contribution:
+        """The upload as it enters the sum; under a secure sum this happens at the client."""
+        return lift(message) if self.protection is None else self.protection.lifted(lift(message))
 
 
 def upload_pattern(algorithm: Algorithm, exchange: Exchange, initial: Params, plan: ModelPlan) -> Message | None:
@@ -102,7 +140,7 @@ def upload_pattern(algorithm: Algorithm, exchange: Exchange, initial: Params, pl
 
 
 def _check(message: Message, pattern: Message | None) -> None:
-    """Refuse another kind or shape, entries that are not finite, and negative counts, by naming the entry."""
+    """Refuse another kind or shape, and entries that are not finite, by naming the entry."""
     kind = message.kind.name.lower()
     if pattern is None or message.kind is not pattern.kind:
         raise InputError(
@@ -117,9 +155,13 @@ def _check(message: Message, pattern: Message | None) -> None:
         if array.is_floating_point() and not bool(torch.isfinite(array).all()):
             entry = [int(at) for at in (~torch.isfinite(array)).nonzero()[0]]
             raise InputError(f"entry {entry} of array {number} ({kind}) is not finite")
+
+
+def _check_counts(message: Message) -> None:
+    """Refuse negative counts."""
     counts = message.arrays[0][:, 0] if message.kind is Kind.STATISTICS else message.arrays[-1]
     if bool((counts < 0).any()):
-        raise InputError(f"a negative count: {float(counts.min())} ({kind})")
+        raise InputError(f"a negative count: {float(counts.min())} ({message.kind.name.lower()})")
 
 
 def _sort(array: Tensor) -> str:

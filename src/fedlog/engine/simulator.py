@@ -8,9 +8,10 @@ outside the protocol, and costs nothing in the ledger.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedlog.algorithms.shape import Algorithm, Audience, Exchange, ModelPlan
 from fedlog.core.keys import Key
@@ -23,8 +24,14 @@ from fedlog.engine.crew import Alone, Crew, Scores, Workers
 from fedlog.engine.server import Server
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, initial_head
+from fedlog.privacy.accounting import Release, allow
+from fedlog.privacy.limits import Limits
+from fedlog.privacy.protection import Protection
 from fedlog.wire.codec import Codec, codec
 from fedlog.wire.ledger import Direction
+
+if TYPE_CHECKING:
+    from fedlog.engine.secure import SecureSums  # cryptography is loaded by runs that ask for it
 
 
 @dataclass(frozen=True)
@@ -40,12 +47,15 @@ class Course:
     codec: str = "f32"
     jobs: int = 1
     threads: int = 1  # of PyTorch, in each worker process
+    refused_share: float = 0.0  # of a round's uploads that may be unusable before the run stops
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
             raise InputError(f"a run needs at least one round: {self.rounds}")
         if not 0 < self.participation <= 1:
             raise InputError(f"participation must be above 0 and at most 1: {self.participation}")
+        if not 0 <= self.refused_share < 1:
+            raise InputError(f"the share of uploads that may be refused lies in [0, 1): {self.refused_share}")
         if self.jobs < 1 or self.threads < 1:
             raise InputError(f"processes and threads must be at least 1: {self.jobs} and {self.threads}")
         if self.stop_at_accuracy is not None and not 0 <= self.stop_at_accuracy <= 1:
@@ -87,7 +97,12 @@ class Simulation:
     plan: ModelPlan
     engine: Engine
     course: Course
+    protection: Protection | None = None
+    secure: SecureSums | None = None
+    limits: Limits | None = None  # what statistics can be at most, in a run with a clip and without privacy
+    record_release: Callable[[Release], object] | None = None  # None: the budget is watched in memory only
     round_number: int = 0
+    _released: tuple[Release, ...] = ()
     _crew: Crew = field(init=False)
     server: Server = field(init=False)
 
@@ -98,7 +113,10 @@ class Simulation:
         self._clients = clients_of(self.federation, self.bodies, self.algorithm)
         self._check_start()
         initial = {HEAD: initial_head(self.plan.width, self.plan.n_class, key), **self.bodies[0].initial(key)}
-        self.server = Server.beginning(self.algorithm, wire, self.plan, initial, key.child("server"))
+        server_key = key.child("server")
+        self.server = Server.beginning(self.algorithm, wire, self.plan, initial, server_key, self.protection)
+        self.server.refused_share_allowed = self.course.refused_share
+        self.server.limits = self.server.limits or self.limits
         self._crew = self._make_crew(wire)
 
     def _check_start(self) -> None:
@@ -121,7 +139,14 @@ class Simulation:
     def _make_crew(self, wire: Codec) -> Crew:
         def make(clients: Sequence[Client]) -> Cohort:
             return Cohort(
-                self.algorithm, self.federation, clients, self.engine, wire, self._key, self.course.initialisation
+                self.algorithm,
+                self.federation,
+                clients,
+                self.engine,
+                wire,
+                self._key,
+                self.course.initialisation,
+                self.protection,
             )
 
         if self.course.jobs == 1 or len(self._clients) == 1:
@@ -218,10 +243,16 @@ class Simulation:
             bits_up=ledger.bits(Direction.UP, round_number=number),
             bits_down=ledger.bits(Direction.DOWN, round_number=number),
             bits_by_kind=ledger.by_kind(number),
-            observed=self.algorithm.observe(self.server.state),
-            refused={r.client: r.reason for at, r in self.server.refusals if at == number},
+            observed={**self.algorithm.observe(self.server.state), **self._turns()},
+            # The opening exchange has no record of its own.
+            refused={r.client: r.reason for at, r in self.server.refusals if max(at, 1) == number},
             seconds=time.perf_counter() - start,
         )
+
+    def _turns(self) -> dict[str, float]:
+        if self.secure is None:
+            return {}
+        return {"secure_sum_turns": float(self.secure.turns * len(self.algorithm.schedule.round))}
 
     def copies_after(self, number: int) -> int:
         """To how many clients that round's last broadcast goes: the next round's, or after the last round everyone."""
@@ -232,12 +263,28 @@ class Simulation:
         return len(self._everyone) if everyone else len(next_to_hear)
 
     def _exchange(self, number: int, exchange: Exchange, participants: list[int], copies: int) -> None:
+        self._release(number, exchange)
         uploads = self._crew.exchange(number, exchange, participants)
-        sent = [(self._clients[index].name, blob) for index, blob in uploads if blob is not None]
+        sent = [(index, blob) for index, blob in uploads if blob is not None]
         if not sent:
             return  # a local-only method: nothing crosses in either direction
-        self.server.receive(number, exchange, sent)
+        if self.secure is None:
+            self.server.receive(number, exchange, [(self._clients[index].name, blob) for index, blob in sent])
+        else:
+            lifted = [(index, self.server.lifted(self.server.codec.decode(blob))) for index, blob in sent]
+            summed, _ = self.secure.total(number, lifted, self.server.ledger)
+            self.server.take(number, exchange, summed)
         self._crew.hear(self.server.broadcast(number, copies))
+
+    def _release(self, number: int, exchange: Exchange) -> None:
+        """Record what is about to leave; RunError if the budget does not cover it."""
+        if self.protection is None:
+            return
+        upcoming = self.protection.release(number, exchange.name)
+        if self.record_release is None:
+            self._released = allow(self._released, upcoming, self.protection.budget)
+        else:
+            self.record_release(upcoming)
 
 
 def _flat(scores: Scores) -> list[Score]:

@@ -10,8 +10,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedlog.core.clip import Clip
@@ -73,6 +76,8 @@ class Body:
     evaluating: nn.Module
     clip: Clip | None = None
     """A bound on the features: the same function in training, in the statistics and in evaluation."""
+    weights: Params | None = None
+    """What everyone starts from, where it was made elsewhere; None: initialised from a key."""
 
     @property
     def entries(self) -> int:
@@ -81,7 +86,9 @@ class Body:
         return sum(values[name].numel() for layer in self.layers for name in layer)
 
     def initial(self, key: Key) -> Params:
-        """Freshly initialised parameters and running statistics, the same for the same key."""
+        """Freshly initialised parameters and running statistics, the same for the same key; or the given weights."""
+        if self.weights is not None:
+            return {name: value.clone() for name, value in self.weights.items()}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key.integer())
             module = _replace_dropout(self.make())
@@ -167,6 +174,23 @@ def adopt(name: str, make: Callable[[], nn.Module], input_shape: tuple[int, ...]
         evaluating=module.requires_grad_(False),
         clip=clip,
     )
+
+
+def with_weights(body: Body, path: Path) -> Body:
+    """The body with the parameters in a safetensors file, a head in it left aside; names and shapes must fit."""
+    try:
+        found = {name: value for name, value in load_file(path).items() if name not in RESERVED}
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"cannot read the parameters of body {body.name}: {path}: {error}") from error
+    expected = {name: tuple(value.shape) for name, value in _named_values(body.evaluating).items()}
+    for name in sorted(expected.keys() | found.keys()):
+        shape = tuple(found[name].shape) if name in found else None
+        if shape != expected.get(name):
+            raise InputError(
+                f"{path}: parameter {name} of body {body.name} must have shape {expected.get(name)}, found: {shape}",
+                hint="name the body that the file was saved from",
+            )
+    return replace(body, weights=found)
 
 
 def _take_out_last_relu(module: nn.Sequential) -> None:
