@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 
 from fedlog.engine.simulator import RoundRecord, Simulation
+from fedlog.experiments.private import notes
 from fedlog.experiments.spec import RunSpec
 from fedlog.wire.ledger import Direction, Ledger
 
@@ -51,6 +52,8 @@ class Progress:
         for body in {body.name: body for body in simulation.bodies}.values():
             self._say(f"  {simulation.engine.explain(body)}")
         for line in simulation.algorithm.advice(spec.rounds):
+            self._say(f"  {line}")
+        for line in notes(spec, simulation):
             self._say(f"  {line}")
         if done:
             self._say(f"  going on after round {done[-1].round}")

@@ -37,6 +37,7 @@ def add_parser(subparsers: Subparsers) -> None:
     run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an option of the method")
     run.add_argument("--stop-at-accuracy", type=float, metavar="F", help="for cost-to-threshold measurements only")
     run.add_argument("--codec", help="f32")
+    _add_privacy(run)
     run.add_argument("--out", type=Path, metavar="DIR", help="run folder (default: runs/<time>-<data>-<method>)")
     run.add_argument("--resume", type=Path, metavar="DIR", help="go on with an interrupted run")
     run.add_argument("--data-dir", metavar="DIR", help="folder of the data sets (default: $FEDLOG_DATA, or the cache)")
@@ -47,6 +48,28 @@ def add_parser(subparsers: Subparsers) -> None:
     run.add_argument("--dry-run", action="store_true", help="say what would be sent, the memory and the time, and stop")
     run.add_argument("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
     run.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def _add_privacy(run: argparse.ArgumentParser) -> None:
+    """Nothing; the settings of private runs are then among the options."""
+    privacy = run.add_argument_group("privacy", "what is protected, how much, and against whom: see docs/privacy.md")
+    privacy.add_argument("--privacy", choices=["record", "client", "paper"], help="unit; paper is no formal guarantee")
+    privacy.add_argument("--epsilon", type=float, help="of the whole run")
+    privacy.add_argument("--delta", type=float, help="of the whole run; 1e-5 or less for a real promise")
+    privacy.add_argument(
+        "--trust", "--mechanism", choices=["central", "local", "distributed"], help="who adds noise (default: central)"
+    )
+    privacy.add_argument("--calibration", choices=["exact", "paper"], help="how noise follows from the budget")
+    privacy.add_argument("--noise", choices=["float", "discrete"], help="float (default) is for simulation only")
+    privacy.add_argument("--clip", metavar="BOUND", help="of the features: clamp:B (each) or l2:R (each record)")
+    privacy.add_argument("--message-norm", type=float, metavar="S", help="L2 norm of a client's whole message")
+    privacy.add_argument("--body-training", choices=["frozen"], help="frozen: bodies never see the private data")
+    privacy.add_argument("--body-file", metavar="FILE", help="safetensors with the parameters every body starts from")
+    privacy.add_argument("--aggregation", choices=["secure"], help="the server sees the sum of the uploads only")
+    privacy.add_argument("--honest", type=int, metavar="H", help="honest survivors that a secure sum needs")
+    privacy.add_argument(
+        "--refused-share", type=float, metavar="F", help="of a round's uploads that may be unusable (default: 0)"
+    )
 
 
 def run_command(args: argparse.Namespace) -> int:

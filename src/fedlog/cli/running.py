@@ -112,4 +112,8 @@ def _show(console: Console, summary: Summary, report: Path) -> None:
     table.add_row("seconds in rounds", f"{summary.seconds:.1f}")
     console.print(table)
     console.print(f"run folder: {summary.run_dir}", soft_wrap=True, markup=False)
+    if summary.privacy is not None:
+        print(f"privacy: {summary.privacy.get('statement', 'nothing was released')}")
+        for caveat in summary.privacy["caveats"]:
+            console.print(f"warning: {caveat}", soft_wrap=True, markup=False)
     print(f"report: {report}")

@@ -33,6 +33,7 @@ class Summary:
     made_with: dict[str, str] = field(default_factory=dict)
     # Part of `bits_up` and `bits_down` and of no round's record: a seed, or the exchange behind a first head.
     bits_opening: dict[str, int] = field(default_factory=dict)
+    privacy: dict[str, Any] | None = None  # the guarantee in full, for a private run
 
 
 def append(path: Path, record: RoundRecord) -> None:

@@ -23,7 +23,7 @@ import fedlog
 from fedlog.engine import checkpoint
 from fedlog.engine.simulator import RoundRecord, Simulation
 from fedlog.errors import InputError, RunError
-from fedlog.experiments import records
+from fedlog.experiments import private, records
 from fedlog.experiments.records import Summary
 from fedlog.experiments.spec import RunSpec, as_plain, from_plain, prepare, resolve
 from fedlog.wire.ledger import Direction
@@ -73,6 +73,7 @@ def execute(spec: RunSpec, folder: Path, listener: Listener | None = None, keep:
     try:
         _claim(folder, spec)
         done = _restored(simulation, folder)
+        private.watch_budget(simulation, folder)
         listener.begun(spec, simulation, done)
         for record in _rounds(simulation, folder, done):
             listener.finished_round(record)
@@ -152,7 +153,8 @@ def _rounds(simulation: Simulation, folder: Path, done: list[RoundRecord]) -> It
     for record in simulation.rounds(done[-1] if done else None):
         records.append(folder / RECORDS, record)
         # A checkpoint of ten thousand bodies takes seconds: never more than about a tenth of the run's time.
-        if time.perf_counter() - saved_at >= 10 * save_seconds:
+        # In a private run each round done again is a release spent again.
+        if simulation.protection is not None or time.perf_counter() - saved_at >= 10 * save_seconds:
             start = time.perf_counter()
             simulation.save(folder / "checkpoint")
             saved_at = time.perf_counter()
@@ -192,6 +194,7 @@ def _finish(spec: RunSpec, simulation: Simulation, folder: Path, keep: Keep) -> 
         run_dir=str(folder),
         made_with=made_with(),
         bits_opening=ledger.by_kind(0),
+        privacy=private.promise(folder),
     )
     # The path is put in when the summary is read: a folder may be moved, or committed from someone's machine.
     records.write_json(folder / SUMMARY, {**asdict(summary), "run_dir": "."})

@@ -25,12 +25,14 @@ from fedlog.engine.cohort import Initialisation, Judge
 from fedlog.engine.local_sgd import Settings
 from fedlog.engine.simulator import Course, Simulation
 from fedlog.errors import InputError
+from fedlog.experiments import private
 from fedlog.experiments.presets import preset
-from fedlog.models.body import Body
+from fedlog.models.body import Body, with_weights
 from fedlog.models.catalog import body
 
 # How a run is computed, where its data lie: nothing of this changes what is computed beyond the last bits.
-_NOT_IN_DIGEST = ("backend", "jobs", "threads", "device", "data_dir")
+# A file of parameters counts by its content.
+_NOT_IN_DIGEST = ("backend", "jobs", "threads", "device", "data_dir", "body_file")
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,20 @@ class RunSpec:
     threads: int = 1  # of PyTorch, in each process: the kernels are too small to split
     device: str = "cpu"
     data_dir: str | None = None
+    privacy: str | None = None  # record, client or paper
+    epsilon: float | None = None
+    delta: float | None = None
+    trust: str | None = None  # central, local or distributed noise
+    calibration: str | None = None  # exact or paper
+    noise: str | None = None  # float (simulation only) or discrete
+    clip: str | None = None  # clamp:B or l2:R, of the features
+    message_norm: float | None = None  # of a client's whole message
+    body_training: str | None = None  # frozen: bodies stay as they were initialised or loaded
+    body_file: str | None = None  # parameters that every body starts from
+    body_file_sha256: str | None = None
+    aggregation: str | None = None  # secure: the server sees sums only
+    honest: int | None = None  # survivors a secure sum needs
+    refused_share: float | None = None  # of a round's uploads that may be unusable before the run stops
 
     @property
     def digest(self) -> str:
@@ -91,6 +107,7 @@ class RunSpec:
 def resolve(spec: RunSpec) -> RunSpec:
     """The specification with every default of its data set and method written out."""
     defaults = preset(spec.data)
+    spec = private.settled(replace(spec, body=spec.body or (defaults.body,)))
     registry.factory(spec.method)
     data = resolved(spec.data_spec)
     told = {**_known(spec.method, defaults.options(spec.method)), **spec.options}
@@ -104,7 +121,6 @@ def resolve(spec: RunSpec) -> RunSpec:
         partition=data.partition,
         dirichlet_alpha=data.dirichlet_alpha,
         train_records=data.train_records,
-        body=spec.body or (defaults.body,),
         rounds=defaults.rounds if spec.rounds is None else spec.rounds,
         batch_size=defaults.batch_size_of(spec.method) if spec.batch_size is None else spec.batch_size,
         options=options,
@@ -135,12 +151,17 @@ def prepare(spec: RunSpec) -> Simulation:
         codec=spec.codec,
         jobs=spec.jobs,
         threads=spec.threads,
+        refused_share=spec.refused_share or 0.0,
     )
     engine = Engine(Settings(spec.batch_size, spec.device), _chosen(Choice, "backend", spec.backend))
     federation = load_federation(spec.data_spec)
     bodies = bodies_of(spec, federation)
     plan = model_plan(federation, bodies)
-    return Simulation(method_of(spec, plan), federation, bodies, plan, engine, course)
+    algorithm = method_of(spec, plan)
+    guard = private.protection_of(spec, algorithm, plan, len(bodies))
+    secure = private.secure_sums(spec, guard, len(bodies))
+    limits = private.limits_of(spec)
+    return Simulation(algorithm, federation, bodies, plan, engine, course, guard, secure, limits)
 
 
 def method_of(spec: RunSpec, plan: ModelPlan) -> Algorithm:
@@ -152,12 +173,15 @@ def method_of(spec: RunSpec, plan: ModelPlan) -> Algorithm:
             raise InputError(f"method {spec.method}: a phase needs at least one epoch: {phase.epochs}")
         if not 0 < phase.learning_rate < inf:
             raise InputError(f"method {spec.method}: the learning rate must be positive: {phase.learning_rate}")
-    return algorithm
+    return private.with_body_training(algorithm, spec)
 
 
 def bodies_of(spec: RunSpec, federation: Federation) -> list[Body]:
     """Each client's body: the one given, or several dealt out evenly and at random."""
-    made = [body(name, federation.input_shape) for name in spec.body]
+    clip = "" if spec.clip is None else f"@{spec.clip}"
+    made = [body(name + clip, federation.input_shape) for name in spec.body]
+    if spec.body_file is not None:
+        made = [with_weights(each, Path(spec.body_file)) for each in made]
     order = Key(spec.seed).child("bodies").numpy().permutation(len(federation.shards))
     turn = {int(client): at % len(made) for at, client in enumerate(order)}
     return [made[turn[client]] for client in range(len(federation.shards))]
