@@ -6,7 +6,8 @@ reads the class means that its loss pulls to and pushes from.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+import math
+from dataclasses import dataclass
 from enum import StrEnum
 
 import torch
@@ -159,7 +160,7 @@ class FedLogC(FedLog):
     first_head: FirstHead = FirstHead.STATISTICS
     alpha: float = 0.01
     beta: float = 0.0001
-    margin: float | None = None
+    margin: float | None = 5.0  # None: the paper's push, without a bound
 
     name = "fedlog-c"
 
@@ -167,7 +168,7 @@ class FedLogC(FedLog):
         if self.alpha < 0 or self.beta < 0:
             raise InputError(f"alpha and beta must not be negative: alpha {self.alpha}, beta {self.beta}")
         if self.margin is not None and self.margin <= 0:
-            raise InputError(f"the margin must be positive: {self.margin}", hint="leave it out for the paper's loss")
+            raise InputError(f"the margin must be positive: {self.margin}", hint="margin=none is the paper's loss")
         others = self.plan.n_class - 1
         if self.margin is None and self.beta > 0 and self.alpha <= others * self.beta:
             raise InputError(
@@ -179,7 +180,10 @@ class FedLogC(FedLog):
     @property
     def growth(self) -> float:
         """g: what minimising the auxiliary term alone does to differences of class means in one round."""
-        return (self.alpha + self.beta) / (self.alpha - (self.plan.n_class - 1) * self.beta) if self.beta else 1.0
+        held = self.alpha - (self.plan.n_class - 1) * self.beta
+        if not self.beta:
+            return 1.0
+        return (self.alpha + self.beta) / held if held > 0 else math.inf
 
     @property
     def loss(self) -> Loss:
@@ -211,11 +215,13 @@ class FedLogC(FedLog):
         return Work({**home, HEAD: heard[HEAD]}, constants)
 
     def advice(self, rounds: int) -> tuple[str, ...]:
-        """The growth factor, and a warning where it is large enough to matter."""
-        if self.margin is not None or not self.beta:
+        """The growth factor, and a warning where nothing stops it and it is large enough to matter."""
+        if not self.beta:
             return ()
-        grown = self.growth**rounds
+        grown = math.inf if math.isinf(self.growth) else self.growth**rounds
         said = f"fedlog-c: growth factor g = {self.growth:.4g} a round, g^{rounds} = {grown:.3g}"
+        if self.margin is not None:
+            return (f"{said}; the push stops at a distance of {self.margin:g}",)
         if grown <= 100:
             return (said,)
         return (said, "warning: above 100 the class means can run away; lower beta, or give the push a margin")

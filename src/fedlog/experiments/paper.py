@@ -185,6 +185,19 @@ def _fedlog_c_grid(data: str, n_class: int) -> Experiment:
     return _grid(data, "fedlog-c", settings, rounds=30)
 
 
+def _fedlog_c_push(data: str) -> Experiment:
+    pushes: dict[str, dict[str, Any]] = {"unbounded": {"margin": None}, "margin-5": {"margin": 5.0}}
+    found = _grid(data, "fedlog-c", pushes, rounds=100)
+    return replace(
+        found, name=f"select-fedlog-c-push-{data}", title=f"FedLog-C's push on {data}: the paper's, and ours"
+    )
+
+
+def _first_heads(data: str) -> Experiment:
+    heads: dict[str, dict[str, Any]] = {f"random-norm-{norm:g}": {"head_norm": norm} for norm in (2.0, 3.0, 5.0)}
+    return _grid(data, "fedlog", {**heads, "statistics": {"first_head": "statistics"}}, rounds=30)
+
+
 def _fedproto_grid(data: str) -> Experiment:
     return _grid(data, "fedproto", {f"lambda-{v:g}": {"regularisation": v} for v in (0.01, 0.1, 1.0, 10.0)}, rounds=30)
 
@@ -305,6 +318,8 @@ def _experiments() -> tuple[Experiment, ...]:
         _synthetic_selection(),
         _fedlog_c_grid("mnist", 10),
         _fedlog_c_grid("cifar10", 10),
+        _fedlog_c_push("mnist"),
+        _first_heads("mnist"),
         _fedproto_grid("mnist"),
         _fedproto_grid("cifar10"),
         _feddbe_grid("mnist"),
