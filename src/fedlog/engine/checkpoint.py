@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fedlog.errors import InputError
@@ -57,10 +58,10 @@ def read(folder: Path, load_clients: Callable[[Path], None]) -> ServerState:
         part = folder / latest["folder"]
         values = load_file(part / "server.safetensors")
         rows = [tuple(row) for row in json.loads((part / "ledger.json").read_text())]
-    except (OSError, ValueError, KeyError) as error:
+        load_clients(part)
+        return ServerState(latest["round"], values, Ledger.from_rows(rows))
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise InputError(f"no usable checkpoint in {folder}: {error}", hint="start the run anew") from error
-    load_clients(part)
-    return ServerState(latest["round"], values, Ledger.from_rows(rows))
 
 
 def _name_latest(folder: Path, name: str, round_number: int) -> None:

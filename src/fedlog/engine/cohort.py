@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from urllib.parse import quote
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -23,12 +24,13 @@ from fedlog.data.federation import Federation
 from fedlog.engine.backends import Engine
 from fedlog.engine.clients import Client
 from fedlog.engine.local_sgd import Backend, Look, Pool, Task
-from fedlog.errors import RunError
+from fedlog.errors import InputError, RunError
 from fedlog.models.body import HEAD, Params, initial_head, logits
 from fedlog.privacy.protection import Protection
 from fedlog.wire.codec import Codec
 
 HEARD = "heard"  # in a saved file: what belongs to no single client
+CLIENTS = "clients"  # whose homes a file holds: a home may well be empty
 
 
 class Judge(Enum):
@@ -132,7 +134,8 @@ class Cohort:
             for index, params in self._closed(backend, group, closing).items():
                 save_file(
                     {name: value.contiguous().clone() for name, value in params.items()},
-                    folder / f"{self._clients[index].name}.safetensors",
+                    # A name is the user's: a slash in it must not become a folder.
+                    folder / f"{quote(self._clients[index].name, safe=' ')}.safetensors",
                     metadata={"body": self._clients[index].body.name, "method": self._algorithm.name},
                 )
 
@@ -142,20 +145,29 @@ class Cohort:
             f"{index}/{name}": value.contiguous() for index, home in self._homes.items() for name, value in home.items()
         }
         tensors |= {f"{HEARD}/{name}": value.contiguous() for name, value in self._heard.items()}
-        save_file(_unshared(tensors), path)
+        save_file(_unshared(tensors), path, metadata={CLIENTS: " ".join(str(index) for index in self._clients)})
 
     def load(self, paths: Sequence[Path]) -> None:
         """Take back the homes of this cohort's clients from files that may hold others' too, and what was heard."""
         homes: dict[int, Params] = {index: {} for index in self._clients}
         heard: Params = {}
+        found: set[int] = set()
         for path in paths:
-            with safe_open(path, framework="pt") as file:
-                for entry in file.keys():  # noqa: SIM118 (not a mapping)
-                    owner, _, name = entry.partition("/")
-                    if owner == HEARD:
-                        heard[name] = file.get_tensor(entry)
-                    elif int(owner) in homes:
-                        homes[int(owner)][name] = file.get_tensor(entry)
+            try:
+                with safe_open(path, framework="pt") as file:
+                    found |= {int(index) for index in file.metadata()[CLIENTS].split()}
+                    tensors = {entry: file.get_tensor(entry) for entry in file.keys()}  # noqa: SIM118 (not a mapping)
+            except SafetensorError as error:
+                raise InputError(f"a damaged checkpoint: {path}: {error}", hint="start the run anew") from error
+            for entry, value in tensors.items():
+                owner, _, name = entry.partition("/")
+                if owner == HEARD:
+                    heard[name] = value
+                elif int(owner) in homes:
+                    homes[int(owner)][name] = value
+        for index, client in self._clients.items():
+            if index not in found:
+                raise InputError(f"the checkpoint has nothing of client {client.name}", hint="start the run anew")
         self._homes, self._heard = homes, heard
 
     def _groups(self, indices: Sequence[int]) -> Iterator[tuple[Backend, list[Client]]]:

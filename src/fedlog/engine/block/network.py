@@ -95,7 +95,7 @@ class BlockNetwork:
             channels, rows, columns = self.input_shape
             phases = self.column_phases
             images = images.reshape(n, channels, rows, columns // phases, phases).permute(0, 2, 1, 4, 3)
-        return images.reshape(n, -1).contiguous()
+        return images.flatten(1).contiguous()  # not reshape(n, -1): a worker's clients may have no record
 
     def gather(self, arranged: Tensor, positions: Tensor) -> Tensor:
         """The stacked batch of the records at `positions` (clients, batch)."""

@@ -1,0 +1,231 @@
+"""Whole runs: the number of workers decides nothing, they stop where they should, and a kill costs no record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fedlog.algorithms.registry import build
+from fedlog.data.federation import Federation
+from fedlog.engine import checkpoint
+from fedlog.engine.backends import Choice, Engine
+from fedlog.engine.clients import model_plan
+from fedlog.engine.cohort import Initialisation, Judge
+from fedlog.engine.local_sgd import Settings
+from fedlog.engine.simulator import Course, RoundRecord, Simulation
+from fedlog.errors import InputError, RunError
+from fedlog.models.catalog import body
+
+# From Python 3.12 on, forking a process that has threads is worth a warning; our workers use none of them.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+MakeFederation = Callable[..., Federation]
+Simulate = Callable[..., Simulation]
+
+
+@pytest.fixture
+def simulate(make_federation: MakeFederation) -> Simulate:
+    """A simulation of six unequal clients with two bodies where the method allows, one of them without records."""
+
+    def made(
+        method: str = "fedlog", choice: Choice = Choice.AUTO, told: dict[str, Any] | None = None, **course: Any
+    ) -> Simulation:
+        federation = make_federation([9, 4, 0, 7, 12, 1], tests=[3, 2, 4, 0, 5, 3])
+        names = ["mlp:6,5", "mlp:5"] if method == "fedlog" else ["mlp:6,5"]
+        bodies = [body(names[at % len(names)], (4,)) for at in range(6)]
+        plan = model_plan(federation, bodies)
+        algorithm = build(method, plan, {"epochs": 2, "learning_rate": 0.01, **(told or {})})
+        return Simulation(
+            algorithm,
+            federation,
+            bodies,
+            plan,
+            Engine(Settings(batch_size=4), choice),
+            Course(**{"rounds": 3, **course}),
+        )
+
+    return made
+
+
+def _plain(records: list[RoundRecord]) -> list[dict[str, Any]]:
+    """The records without the clock."""
+    return [{name: value for name, value in asdict(record).items() if name != "seconds"} for record in records]
+
+
+def _outcome(simulation: Simulation, folder: Path) -> tuple[Any, ...]:
+    """Everything a run leaves behind: records, accuracy after closing, every client's model to the bit."""
+    try:
+        records = _plain(list(simulation.rounds()))
+        closed = simulation.close()
+        folder.mkdir(parents=True)
+        simulation.save_models(folder)
+    finally:
+        simulation.stop()
+    models = {path.name: {n: v.tolist() for n, v in load_file(path).items()} for path in sorted(folder.iterdir())}
+    assert len(models) == 6
+    return records, closed, models
+
+
+@pytest.mark.parametrize(("method", "jobs"), [("fedlog", 9), ("fedlog-c", 2), ("fedrep", 2)])
+def test_the_number_of_workers_decides_nothing(method: str, jobs: int, simulate: Simulate, tmp_path: Path) -> None:
+    told = {"head_epochs": 1} if method == "fedrep" else {}
+    alone, together = (
+        _outcome(simulate(method, told=told, rounds=2, jobs=number, participation=0.7), tmp_path / str(number))
+        for number in (1, jobs)
+    )
+    assert alone == together
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (3, 1)])
+def test_a_resumed_run_repeats_the_other_to_the_bit_however_many_workers(
+    before: int, after: int, simulate: Simulate, tmp_path: Path
+) -> None:
+    whole = _outcome(simulate(rounds=3, participation=0.7), tmp_path / "whole")
+    first = simulate(rounds=3, participation=0.7, jobs=before)
+    rounds = first.rounds()
+    done = [next(rounds)]
+    first.save(tmp_path / "checkpoint")
+    first.stop()
+    second = simulate(rounds=3, participation=0.7, jobs=after)
+    second.resume(tmp_path / "checkpoint")
+    records, closed, models = _outcome(second, tmp_path / "resumed")
+    assert (_plain(done) + records, closed, models) == whole
+    assert second.server.ledger.entries == _ledger_of(simulate(rounds=3, participation=0.7))
+
+
+def _ledger_of(simulation: Simulation) -> object:
+    list(simulation.rounds())
+    return simulation.server.ledger.entries
+
+
+def test_a_checkpoint_cut_short_leaves_the_one_before(simulate: Simulate, tmp_path: Path) -> None:
+    """A kill in the middle of writing the clients: the older checkpoint is still the newest whole one."""
+    simulation = simulate()
+    rounds = simulation.rounds()
+    next(rounds)
+    simulation.save(tmp_path)
+    next(rounds)
+
+    def killed(folder: Path) -> None:
+        (folder / "clients-0.safetensors").write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    state = checkpoint.ServerState(2, simulation.server.state, simulation.server.ledger)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.write(tmp_path, state, killed)
+    resumed = simulate()
+    resumed.resume(tmp_path)
+    assert resumed.round_number == 1
+    assert [record.round for record in resumed.rounds()] == [2, 3]
+    resumed.save(tmp_path)
+    assert [path.name for path in sorted(tmp_path.glob("round-*"))] == ["round-000003"]
+
+
+@pytest.mark.parametrize("damage", ["server.safetensors", "ledger.json", "clients-0.safetensors", "latest.json"])
+def test_a_damaged_checkpoint_is_said_to_be_one(damage: str, simulate: Simulate, tmp_path: Path) -> None:
+    simulation = simulate()
+    next(simulation.rounds())
+    simulation.save(tmp_path)
+    (path,) = tmp_path.rglob(damage)
+    path.write_bytes(path.read_bytes()[:5])
+    with pytest.raises(InputError, match="checkpoint"):
+        simulate().resume(tmp_path)
+
+
+def test_a_checkpoint_of_other_clients_is_refused(
+    simulate: Simulate, make_federation: MakeFederation, tmp_path: Path
+) -> None:
+    simulation = simulate()
+    next(simulation.rounds())
+    simulation.save(tmp_path)
+    (path,) = tmp_path.rglob("clients-0.safetensors")
+    save_file(load_file(path), path, metadata={"clients": "0 1 2 3 5"})
+    with pytest.raises(InputError, match="client-4"):
+        simulate().resume(tmp_path)
+
+
+def test_a_target_accuracy_ends_the_run_and_a_resumed_one_too(simulate: Simulate) -> None:
+    free = list(simulate(rounds=6).rounds())
+    target = max(record.accuracy_mean_over_clients for record in free[:3])
+    reached = next(record.round for record in free if record.accuracy_mean_over_clients >= target)
+    stopped = list(simulate(rounds=6, stop_at_accuracy=target).rounds())
+    assert [record.round for record in stopped] == list(range(1, reached + 1))
+    assert [r.correct_per_client for r in stopped] == [r.correct_per_client for r in free[:reached]]
+    again = simulate(rounds=6, stop_at_accuracy=target)
+    assert list(again.rounds(last=stopped[-1])) == []
+
+
+def test_accuracy_is_the_plain_mean_over_clients_that_have_test_records(simulate: Simulate) -> None:
+    record = next(simulate().rounds())
+    assert record.records_per_client == [3, 2, 4, 0, 5, 3]
+    shares = [c / n for c, n in zip(record.correct_per_client, record.records_per_client, strict=True) if n]
+    assert record.accuracy_per_client == shares
+    assert record.accuracy_mean_over_clients == pytest.approx(sum(shares) / 5)
+
+
+@pytest.mark.parametrize("choice", [Choice.LOOP, Choice.BLOCK, Choice.VMAP])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_training_that_diverges_stops_and_names_the_client(choice: Choice, jobs: int, simulate: Simulate) -> None:
+    simulation = simulate(choice=choice, told={"learning_rate": 1e36}, jobs=jobs)
+    try:
+        with pytest.raises(RunError, match=r"client client-\d, round 1, parameter \S+ is not finite") as caught:
+            list(simulation.rounds())
+    finally:
+        simulation.stop()
+    assert "learning rate" in str(caught.value.hint)
+
+
+def test_separate_initialisation_differs_by_client_and_is_the_same_in_any_order(
+    make_federation: MakeFederation,
+) -> None:
+    federation = make_federation([3, 3, 3])
+    found = body("mlp:5", (4,))
+    plan = model_plan(federation, [found] * 3)
+    algorithm = build("fedlog", plan, {})
+
+    def homes(kind: Initialisation) -> list[list[float]]:
+        simulation = Simulation(algorithm, federation, [found] * 3, plan, Engine(), Course(1, initialisation=kind))
+        return [home["1.weight"].flatten().tolist() for home in simulation._crew._cohort._homes.values()]
+
+    shared, separate = homes(Initialisation.SHARED), homes(Initialisation.SEPARATE)
+    assert shared[0] == shared[1] == shared[2]
+    assert len({tuple(weights) for weights in separate}) == 3
+
+
+@pytest.mark.parametrize(
+    ("course", "said"),
+    [
+        ({"rounds": 0}, "at least one round: 0"),
+        ({"participation": 0.0}, "participation must be above 0 and at most 1: 0.0"),
+        ({"participation": 1.1}, "participation must be above 0 and at most 1: 1.1"),
+        ({"participation": float("nan")}, "participation"),
+        ({"jobs": 0}, "at least 1: 0"),
+        ({"stop_at_accuracy": 97.0}, "share between 0 and 1: 97.0"),
+        ({"judge": Judge.VALIDATION}, "no client has a validation record"),
+        ({"codec": "f31"}, "unknown codec: f31"),
+    ],
+)
+def test_an_impossible_course_is_refused_before_it_starts(
+    course: dict[str, Any], said: str, simulate: Simulate
+) -> None:
+    with pytest.raises(InputError, match=said):
+        simulate(**course)
+
+
+def test_statistics_of_untrained_bodies_need_bodies_that_start_equal(simulate: Simulate) -> None:
+    with pytest.raises(InputError, match="only if all bodies start equal"):
+        simulate("fedlog", told={"first_head": "statistics"})
+    with pytest.raises(InputError, match="only if all bodies start equal"):
+        simulate("fedlog-c", initialisation=Initialisation.SEPARATE)
+
+
+def test_nothing_draws_from_global_randomness(simulate: Simulate) -> None:
+    before = torch.random.get_rng_state()
+    list(simulate().rounds())
+    assert torch.equal(before, torch.random.get_rng_state())
