@@ -1,0 +1,65 @@
+"""Cells on a real Dask cluster of two worker processes, one of which is killed in mid-run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from fedlog.errors import InputError
+from fedlog.experiments import records
+from fedlog.experiments.cell_process import Outcome
+from fedlog.experiments.cells import CellState, cells
+from fedlog.experiments.executors import DaskCluster, executor
+from fedlog.experiments.runner import run_cells
+
+sys.path.insert(0, str(Path(__file__).parent))
+from test_reproduce import Quiet, digits
+
+distributed = pytest.importorskip("distributed")
+
+# What distributed itself warns of while workers come and go is not ours to answer for.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+
+def _wait(condition: object, seconds: float = 240.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)
+
+
+def test_a_killed_worker_loses_its_cell_to_another_which_goes_on(tmp_path: Path) -> None:
+    wanted = cells(digits("fedlog", "fedlog-c", "fedavg", rounds=20, epochs=3), tmp_path)
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        address = cluster.scheduler_address.replace("tcp://", "dask://")
+        outcomes: list[Outcome] = []
+        where = executor(address, 1, tmp_path)
+        assert isinstance(where, DaskCluster)
+        runner = threading.Thread(target=lambda: outcomes.extend(run_cells(wanted, where, Quiet(), None)))
+        runner.start()
+        _wait(lambda: sum(len(records.read(cell.records)) >= 2 for cell in wanted) == 2)
+        begun = {cell.name: records.read(cell.records)[:1] for cell in wanted if records.read(cell.records)}
+        with distributed.Client(cluster) as client:
+            victim = next(iter(client.run(os.getpid).values()))
+        os.kill(victim, signal.SIGKILL)
+        runner.join(timeout=300)
+        assert not runner.is_alive()
+    assert sorted(outcome.cell for outcome in outcomes) == sorted(cell.name for cell in wanted)
+    assert [outcome.error for outcome in outcomes] == [None] * 3
+    for cell in wanted:
+        assert cell.state() is CellState.DONE
+        found = records.read(cell.records)
+        assert [record.round for record in found] == list(range(1, 21))
+        # The time it took is kept only if the round was not computed a second time.
+        assert cell.name not in begun or found[0].seconds == begun[cell.name][0].seconds
+
+
+def test_a_cluster_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no Dask scheduler"):
+        executor("dask://127.0.0.1:1", 1, tmp_path)
