@@ -15,10 +15,11 @@ import pytest
 from fedlog.cli.main import main
 from fedlog.errors import InputError
 from fedlog.experiments import records
+from fedlog.experiments.catalog import EXPERIMENTS, on_disk
 from fedlog.experiments.cell_process import Outcome
 from fedlog.experiments.cells import Cell, CellState, Choice, Experiment, Row, Shape, cells
 from fedlog.experiments.executors import Processes, executor
-from fedlog.experiments.paper import EXPERIMENTS, printed_rows
+from fedlog.experiments.paper import printed_rows
 from fedlog.experiments.runner import Standing, run_cells
 from fedlog.experiments.spec import RunSpec, resolve
 
@@ -132,6 +133,8 @@ def test_records_of_other_settings_are_not_taken_for_these(tmp_path: Path) -> No
 
 def test_another_number_of_rounds_lives_in_a_folder_of_its_own(tmp_path: Path) -> None:
     table = EXPERIMENTS["table-mnist"]
+    (tmp_path / "table-mnist-3-rounds").mkdir()
+    assert "table-mnist-3-rounds" in [experiment.name for experiment in on_disk(tmp_path)]
     short = cells(table, tmp_path, Choice(rows=("fedlog",), seeds=(0,), rounds=3))
     assert short[0].folder == tmp_path / "table-mnist-3-rounds" / "fedlog" / "seed-0"
     assert short[0].spec.rounds == 3

@@ -13,11 +13,11 @@ from rich.table import Table
 
 from fedlog.cli.cell_progress import CellProgress
 from fedlog.errors import InputError
+from fedlog.experiments.catalog import experiment
 from fedlog.experiments.cell_process import Outcome
 from fedlog.experiments.cells import Cell, Choice, cells
 from fedlog.experiments.executors import executor
 from fedlog.experiments.inventory import Entry, inventory
-from fedlog.experiments.paper import experiment
 from fedlog.experiments.runner import run_cells
 
 if TYPE_CHECKING:

@@ -168,8 +168,11 @@ def shortened(experiment: Experiment, rounds: int) -> Experiment:
     """The same experiment with another number of rounds, and a name that says so."""
     if experiment.shape is Shape.SYNTHETIC:
         raise InputError(f"experiment {experiment.name} has one round: another number asked for: {rounds}")
+    lengths = {resolve(row.spec).rounds for row in experiment.rows}
     rows = tuple(replace(row, spec=replace(row.spec, rounds=rounds)) for row in experiment.rows)
-    return replace(experiment, name=f"{experiment.name}-{rounds}-rounds", rows=rows)
+    full = "the full length varies" if len(lengths) > 1 else f"the full length is {lengths.pop()}"
+    title = f"{experiment.title}, cut to {rounds} rounds ({full})"
+    return replace(experiment, name=f"{experiment.name}-{rounds}-rounds", title=title, rows=rows)
 
 
 def states(found: Sequence[Cell]) -> Mapping[CellState, int]:

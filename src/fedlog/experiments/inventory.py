@@ -9,8 +9,8 @@ from typing import Any
 
 from fedlog.data.sources import SOURCES, data_folder
 from fedlog.experiments.calibration import seconds_of
+from fedlog.experiments.catalog import EXPERIMENTS
 from fedlog.experiments.cells import Cell, CellState, Experiment, cells
-from fedlog.experiments.paper import EXPERIMENTS
 
 
 @dataclass(frozen=True)

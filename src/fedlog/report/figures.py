@@ -54,6 +54,28 @@ def _over_rounds(runs: Sequence[RunResult]) -> tuple[np.ndarray, np.ndarray]:
     return accuracy, (opening + np.cumsum(each))[:length] / 1e6
 
 
+def by_epsilon(found: Collected) -> str:
+    """The final accuracy by epsilon, one line for each place where the noise is added; without noise as a level."""
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for row in found.experiment.rows:
+        finals = list(found.final(row.name).values())
+        if not finals:
+            continue
+        mean = sum(finals) / len(finals)
+        if row.spec.epsilon is None:
+            axes.axhline(mean, linestyle="--", color="grey", label=row.label)
+        else:
+            lines.setdefault(row.spec.trust or "", []).append((row.spec.epsilon, mean))
+    for trust, points in lines.items():
+        axes.plot(*zip(*sorted(points), strict=True), marker="o", label=trust)
+    axes.set(xscale="log", xlabel="epsilon of the paper's formula", ylabel="test accuracy, mean over clients (%)")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    return _svg(figure)
+
+
 def synthetic(found: Collected) -> str:
     """The paper's six panels, for the drawn seed and the mean over all seeds."""
     ours, averaged = (row.name for row in found.experiment.rows)

@@ -12,9 +12,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedlog.experiments.catalog import on_disk
 from fedlog.experiments.cells import CellState, Shape
 from fedlog.experiments.collected import Collected, collect
-from fedlog.experiments.paper import EXPERIMENTS
 from fedlog.experiments.records import write_whole
 from fedlog.report import figures
 from fedlog.report.method_tables import tables_of
@@ -54,8 +54,8 @@ class Section:
 
 
 def sections(results: Path) -> list[Section]:
-    """Every experiment that the specifications have, run or not."""
-    return [_section(collect(experiment, results)) for experiment in EXPERIMENTS.values()]
+    """Every experiment that the specifications have, run or not, and what is there of shorter ones."""
+    return [_section(collect(experiment, results)) for experiment in on_disk(results)]
 
 
 def _section(found: Collected) -> Section:
@@ -71,7 +71,8 @@ def _section(found: Collected) -> Section:
         tables = [synthetic_selection_table(found)]
     else:
         tables = tables_of(found)
-        figure = None if found.nothing else figures.curves(found)
+        draw = figures.by_epsilon if experiment.shape is Shape.PRIVACY else figures.curves
+        figure = None if found.nothing else draw(found)
     path = found.folder / DISCUSSION
     return Section(found, tuple(tables), figure, path.read_text() if path.exists() else None)
 

@@ -1,0 +1,34 @@
+"""Every experiment by name: the paper's, and the selections behind its settings."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from fedlog.errors import InputError
+from fedlog.experiments.cells import Experiment, shortened
+from fedlog.experiments.paper import PAPER
+from fedlog.experiments.selection import SELECTION
+
+EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in (*PAPER, *SELECTION)}
+
+
+def experiment(name: str) -> Experiment:
+    """The experiment of that name."""
+    if name not in EXPERIMENTS:
+        close = get_close_matches(name, EXPERIMENTS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"one of {', '.join(EXPERIMENTS)}"
+        raise InputError(f"unknown experiment: {name}", hint=hint)
+    return EXPERIMENTS[name]
+
+
+def on_disk(results: Path) -> list[Experiment]:
+    """Every experiment, each followed by those cut to another number of rounds that the folder holds."""
+    found = []
+    for experiment in EXPERIMENTS.values():
+        found.append(experiment)
+        for folder in results.glob(f"{experiment.name}-*-rounds"):
+            number = folder.name.removeprefix(f"{experiment.name}-").removesuffix("-rounds")
+            if number.isdigit():
+                found.append(shortened(experiment, int(number)))
+    return found
