@@ -15,6 +15,7 @@ import pytest
 from fedlog.cli.main import main
 from fedlog.errors import InputError
 from fedlog.experiments import records
+from fedlog.experiments.calibration import seconds_of
 from fedlog.experiments.catalog import EXPERIMENTS, on_disk
 from fedlog.experiments.cell_process import Outcome
 from fedlog.experiments.cells import Cell, CellState, Choice, Experiment, Row, Shape, cells
@@ -167,6 +168,24 @@ def test_selection_sees_no_test_record_and_no_seed_of_a_table() -> None:
         for row in experiment.rows:
             on_split = row.spec.judge == "validation" and row.spec.validation_fraction > 0
             assert on_split or row.spec.data == "mnist-selection"
+
+
+def test_the_list_says_what_is_missing_and_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["reproduce", "--list", "--json", "--out", str(tmp_path), "--data-dir", str(tmp_path)]
+    assert main(arguments) == 0
+    told = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)["experiments"]}
+    assert set(told) == set(EXPERIMENTS)
+    assert "fedlog data fetch mnist" in told["table-mnist"]["missing"]
+    assert told["table-mnist"]["hours_left"] is None
+    assert told["table-mnist"]["cells"] == 130
+    assert told["figure-synthetic"]["missing"] is None
+    assert told["figure-synthetic"]["done"] == 0
+    assert told["figure-synthetic"]["hours_left"] > 0
+
+
+def test_a_round_is_timed_without_the_data() -> None:
+    cell = cells(digits("fedlog", rounds=4, epochs=3), Path("nowhere"))[0]
+    assert 0 < seconds_of(cell, []) < 3600
 
 
 def test_unknown_names_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

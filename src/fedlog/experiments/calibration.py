@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 
 from fedlog.algorithms.registry import build
-from fedlog.algorithms.shape import Algorithm
+from fedlog.algorithms.shape import Algorithm, ModelPlan
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY, Transform
@@ -19,9 +19,10 @@ from fedlog.engine.backends import Engine
 from fedlog.engine.clients import model_plan
 from fedlog.engine.local_sgd import Settings
 from fedlog.engine.simulator import Course, Simulation
-from fedlog.experiments.cells import Cell, CellState, Shape
+from fedlog.experiments.cells import Cell, Shape
 from fedlog.experiments.run import SUMMARY
 from fedlog.experiments.spec import method_of
+from fedlog.models.body import Body
 from fedlog.models.catalog import body
 
 
@@ -51,14 +52,14 @@ SIZES = {
 SYNTHETIC_SECONDS = 5.0
 
 
-def seconds_of(cell: Cell, siblings: Sequence[Cell]) -> float:
-    """What the cell will take: as its siblings of other seeds took, or as the calibration of its data set says."""
+def seconds_of(cell: Cell, done: Sequence[Cell]) -> float:
+    """What the cell will take: as those of its row took that are done, or as the calibration of its data set says."""
     if cell.experiment.shape is Shape.SYNTHETIC:
         return SYNTHETIC_SECONDS
-    measured = [_measured(other) for other in siblings if other.row == cell.row and other.state() is CellState.DONE]
+    measured = [_measured(other) for other in done if other.row == cell.row]
     if measured:
         return sum(measured) / len(measured)
-    return cell.steps * _seconds_a_round(replace(cell, seed=0))
+    return cell.steps * _seconds_a_round(cell)
 
 
 def _measured(cell: Cell) -> float:
@@ -66,33 +67,31 @@ def _measured(cell: Cell) -> float:
 
 
 def _seconds_a_round(cell: Cell) -> float:
-    """A round of all clients, from the reference method's time and the number of epochs the method trains for."""
+    """A round of all clients: what an epoch takes, times the epochs that the method trains for."""
     spec = cell.spec
-    size = SIZES[spec.data]
-    method = method_of(spec, model_plan(_random(size), [body(spec.body[0], size.input_shape)] * size.sample))
-    per_epoch = _seconds_an_epoch(spec.data, spec.body[0], spec.batch_size or 1)
-    return per_epoch * _epochs(method)
+    _, _, plan = _sample(spec.data, spec.body[0])
+    return _seconds_an_epoch(spec.data, spec.body[0], spec.batch_size or 1) * _epochs(method_of(spec, plan))
+
+
+@lru_cache
+def _sample(data: str, body_name: str) -> tuple[Federation, Body, ModelPlan]:
+    """A few clients with random records of the data set's shape, and their model."""
+    size = SIZES[data]
+    federation, made = _random(size), body(body_name, size.input_shape)
+    return federation, made, model_plan(federation, [made] * size.sample)
 
 
 @lru_cache
 def _seconds_an_epoch(data: str, body_name: str, batch_size: int) -> float:
     """One epoch of every client with one evaluation, measured on a few clients and scaled up."""
     size = SIZES[data]
-    federation = _random(size)
-    bodies = [body(body_name, size.input_shape)] * size.sample
-    plan = model_plan(federation, bodies)
-    method = build("local", plan, {"epochs": 1})
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        simulation = Simulation(method, federation, bodies, plan, Engine(Settings(batch_size)), Course(rounds=2))
-        rounds = simulation.rounds()
-        next(rounds)
-        start = time.perf_counter()
-        next(rounds)
-        return (time.perf_counter() - start) * size.clients / size.sample
-    finally:
-        torch.set_num_threads(threads)
+    federation, made, plan = _sample(data, body_name)
+    method, engine = build("local", plan, {"epochs": 1}), Engine(Settings(batch_size))
+    rounds = Simulation(method, federation, [made] * size.sample, plan, engine, Course(rounds=2)).rounds()
+    next(rounds)
+    start = time.perf_counter()
+    next(rounds)
+    return (time.perf_counter() - start) * size.clients / size.sample
 
 
 def _epochs(method: Algorithm) -> int:

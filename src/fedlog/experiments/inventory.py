@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedlog.data.sources import SOURCES, data_folder
 from fedlog.experiments.calibration import seconds_of
 from fedlog.experiments.catalog import EXPERIMENTS
@@ -43,6 +45,7 @@ class Entry:
 
 def inventory(out: Path, data_dir: Path | None, jobs: int) -> list[Entry]:
     """Every experiment with its standing in the results folder."""
+    torch.set_num_threads(1)  # as a cell has: the calibration measures what a cell will do
     return [_entry(experiment, out, data_dir, jobs) for experiment in EXPERIMENTS.values()]
 
 
@@ -51,7 +54,8 @@ def _entry(experiment: Experiment, out: Path, data_dir: Path | None, jobs: int) 
     states = [cell.state() for cell in found]
     missing = _missing(experiment.data, data_folder(data_dir))
     to_do = [cell for cell, state in zip(found, states, strict=True) if state is not CellState.DONE]
-    hours = None if missing else _hours(to_do, found, jobs)
+    done = [cell for cell in found if cell not in to_do]
+    hours = None if missing else _hours(to_do, done, jobs)
     return Entry(experiment, missing, len(found), states.count(CellState.DONE), states.count(CellState.OTHER), hours)
 
 
@@ -65,6 +69,10 @@ def _missing(names: Sequence[str], folder: Path) -> str | None:
     return None
 
 
-def _hours(to_do: Sequence[Cell], everything: Sequence[Cell], jobs: int) -> float:
-    seconds = sum(seconds_of(cell, everything) for cell in to_do)
+def _hours(to_do: Sequence[Cell], done: Sequence[Cell], jobs: int) -> float:
+    """The estimate, made once for each row: its seeds take the same time."""
+    waiting: dict[str, list[Cell]] = {}
+    for cell in to_do:
+        waiting.setdefault(cell.row.name, []).append(cell)
+    seconds = sum(len(group) * seconds_of(group[0], done) for group in waiting.values())
     return seconds / 3600 / jobs
