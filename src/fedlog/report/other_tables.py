@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fedlog.experiments.collected import Collected
 from fedlog.experiments.significance import Mean
@@ -19,12 +20,16 @@ def grid_table(found: Collected) -> Table:
     highest = max((mean.value for mean in means.values()), default=None)
     rows = []
     for row in found.experiment.rows:
-        options = ", ".join(f"{name} {value:g}" for name, value in row.spec.options.items())
+        options = ", ".join(f"{name} {_shown(value)}" for name, value in row.spec.options.items())
         mean = means.get(row.name)
         told = NOT_RUN if mean is None else with_error(mean)
         rows.append((row.label, options, told, "highest" if mean is not None and mean.value == highest else ""))
     columns = ("setting", "options", "validation accuracy, final round, %", "")
     return Table(columns, tuple(rows), "Validation accuracy, mean over clients", found.experiment.remarks)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else str(value).lower()
 
 
 def synthetic_table(found: Collected) -> Table:
