@@ -12,7 +12,7 @@ from fedlog.errors import InputError
 
 # Noise this many standard deviations out does not happen in the lifetime of a federation.
 NOISE_REACH = 10.0
-_ROUNDING = 1e-5  # messages without noise may have been rounded to float32
+ROUNDING = 1e-5  # messages without noise may have been rounded to float32
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Limits:
     clip: Clip | None = None
     message_norm: float | None = None
     noise_std: float = 0.0
+    rounding: float = ROUNDING
 
     def check(self, sums: Tensor) -> None:
         """Nothing; InputError for statistics (n_class, m) beyond the clip, or negative counts without noise."""
@@ -34,7 +35,7 @@ class Limits:
             self._check_norm(sums)
         if self.clip is not None:
             # With k records of a class, their summed features reach as far as k records can, and no farther.
-            allowed = counts.clamp_min(0) * (1 + _ROUNDING) + _ROUNDING
+            allowed = counts.clamp_min(0) * (1 + self.rounding) + self.rounding
             allowed = allowed + stray + self.clip.records_behind(sums.new_full((1, sums.shape[1] - 1), stray))
             needed = self.clip.records_behind(sums[:, 1:])
             if bool((needed > allowed).any()):
@@ -49,5 +50,5 @@ class Limits:
         # The norm of d noise entries is within a few std of sqrt(d) * std.
         noise = self.noise_std * (sums.numel() ** 0.5 + NOISE_REACH)
         found = float(sums.norm())
-        if found > self.message_norm * (1 + _ROUNDING) + noise:
+        if found > self.message_norm * (1 + self.rounding) + noise:
             raise InputError(f"a message beyond its norm: {found:g} (at most {self.message_norm:g} before noise)")

@@ -22,7 +22,7 @@ from fedlog.core.stats import Statistics
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import Release
 from fedlog.privacy.guarantee import Budget, Trust, Unit
-from fedlog.privacy.limits import Limits
+from fedlog.privacy.limits import ROUNDING, Limits
 from fedlog.privacy.mechanisms import (
     Calibration,
     DiscreteSampler,
@@ -79,7 +79,8 @@ class Protection:
     @property
     def limits(self) -> Limits:
         """What the server can hold a client's message against, as far as noise lets it."""
-        return Limits(self.bound.clip, self.bound.message_norm, self.mechanism.client_std)
+        rounding = max(ROUNDING, 2 * self.mechanism.grid)
+        return Limits(self.bound.clip, self.bound.message_norm, self.mechanism.client_std, rounding)
 
     def statistics(self, features: Tensor, labels: Tensor, n_class: int) -> Statistics:
         """A client's statistics (n_class, m), no record of them beyond the clip; exact so far."""
