@@ -158,8 +158,8 @@ class FedLogC(FedLog):
     """FedLog with features pulled to their global class mean (alpha) and pushed from the others' (beta)."""
 
     first_head: FirstHead = FirstHead.STATISTICS
-    alpha: float = 0.01
-    beta: float = 0.0001
+    alpha: float = 0.1
+    beta: float = 0.001
     margin: float | None = 5.0  # None: the paper's push, without a bound
 
     name = "fedlog-c"

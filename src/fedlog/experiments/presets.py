@@ -77,7 +77,7 @@ PRESETS: dict[str, Preset] = {
         learning_rate=0.0005,
         body="cnn",
         methods={
-            "fedlog-c": {"beta": 0.00001},  # the growth factor of the smaller sets at a hundred classes
+            "fedlog-c": {"beta": 0.0001},  # the growth factor of the smaller sets at a hundred classes
             "fedrep": {"head_epochs": 3, "head_learning_rate": 0.0025},
             "fedbabu": {"fine_tune_learning_rate": 0.0005},
             "cs-fl": {
