@@ -22,6 +22,7 @@ COMMANDS = {
     "data": "list, fetch and check data sets",
     "privacy": "noise for a promise, and what a run has spent",
     "federate": "run a real federation of sites, with Flower underneath",
+    "predict": "predict labels with a finished model",
 }
 INTERRUPTED = 130
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedlog.data.schema import load_schema
 from fedlog.flower.events import note
 from fedlog.flower.folders import SiteFolder
 from fedlog.flower.frame import Frame, FrameError, FrameKind, from_content, to_content
-from fedlog.flower.handshake import check_identity, identity, read_identity
+from fedlog.flower.site_work import respond
 
 app = ClientApp()
 
@@ -42,16 +41,6 @@ def answer(message: Message, folder: SiteFolder) -> Frame:
     except Exception as error:
         note(log, "failed", reason=f"{type(error).__name__} {_place(error)}", round=request.round_number)
         return request.answer(FrameKind.REFUSAL, f"{type(error).__name__}; see the log at the site".encode())
-
-
-def respond(request: Frame, folder: SiteFolder) -> Frame:
-    """The answer to a proper frame."""
-    if request.kind is not FrameKind.HELLO:
-        raise FrameError(f"expected a request, found a frame of kind {request.kind.name}")
-    ours = identity(load_schema(folder.schema_file).digest)
-    check_identity(ours, read_identity(request.payload), "the server")
-    note(folder.logs / "events.jsonl", "welcome", run=request.run.hex())
-    return request.answer(FrameKind.WELCOME, ours.to_payload())
 
 
 def _place(error: Exception) -> str:

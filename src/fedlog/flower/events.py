@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 Value = str | int | float | None | list[str]
 
@@ -24,3 +26,27 @@ def read_events(path: Path) -> list[dict[str, Value]]:
     text = path.read_text(encoding="utf-8")
     whole = text[: text.rfind("\n") + 1]
     return [json.loads(line) for line in whole.splitlines()]
+
+
+@dataclass
+class Follower:
+    """A reader of the lines that are still to come."""
+
+    path: Path
+    position: int = 0
+
+    @classmethod
+    def from_now(cls, path: Path) -> Follower:
+        """A follower that skips what is there already."""
+        return cls(path, path.stat().st_size if path.exists() else 0)
+
+    def news(self) -> list[dict[str, Any]]:
+        """The whole lines since the last call."""
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as file:
+            file.seek(self.position)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self.position += len(whole)
+        return [json.loads(line) for line in whole.splitlines()]

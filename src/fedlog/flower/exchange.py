@@ -87,12 +87,16 @@ def ask(
     sites = {sent: site for sent, site in zip(taken, requests, strict=True) if sent}
     answers: dict[str, Frame] = {}
     refused = {site: "Flower did not take the message" for site in requests if site not in sites.values()}
+    late: list[str] = []
     end = clock.now() + deadline_seconds
     while sites:
         for message in post.pull_messages(list(sites)):
             # Errors that Flower makes itself come from the SuperLink's own node, so the question tells the site.
             site = sites.pop(message.metadata.reply_to_message_id, None)
             if site is None:
+                continue
+            if message.has_error() and message.error.code == NO_ANSWER_IN_TIME:
+                late.append(site)
                 continue
             try:
                 answers[site] = _answer(message, nodes[site], requests[site], kind)
@@ -101,7 +105,7 @@ def ask(
         if not sites or clock.now() >= end:
             break
         clock.sleep(POLL_SECONDS)
-    return Outcome(answers, refused, tuple(sorted(sites.values())))
+    return Outcome(answers, refused, tuple(sorted([*late, *sites.values()])))
 
 
 def _answer(message: Message, node: int, request: Frame, kind: FrameKind) -> Frame:
@@ -117,10 +121,10 @@ def _answer(message: Message, node: int, request: Frame, kind: FrameKind) -> Fra
 
 
 # flwr.common.constant.ErrorCode of 1.41.0, in words for the operator.
+NO_ANSWER_IN_TIME = 3
 _ERRORS = {
     1: "the app could not be loaded",
     2: "the app failed; see the log at the site",
-    3: "no answer in time",
     4: "the answer did not arrive whole",
     5: "the site is not connected",
     8: "the app ended without an answer",

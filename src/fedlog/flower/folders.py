@@ -185,6 +185,11 @@ class SiteFolder:
         return self.path / "state"
 
     @property
+    def models(self) -> Path:
+        """The finished models, a folder for each run."""
+        return self.path / "models"
+
+    @property
     def logs(self) -> Path:
         """What the programs said."""
         return self.path / "logs"

@@ -22,6 +22,8 @@ VERSION = 1
 _HEADER = struct.Struct("<4sBB8sIBI")
 HEADER_BYTES = _HEADER.size
 DEFAULT_LIMIT_BYTES = 64 * 2**20
+# The exchange number of FINISH, which no exchange of a method has.
+FINISH_EXCHANGE = 255
 RECORD = "fedlog"
 ENTRY = "frame"
 

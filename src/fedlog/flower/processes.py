@@ -145,7 +145,7 @@ def start(command: Command, log: Path) -> Running:
     return Running(command, process, log, log_start)
 
 
-def call(command: Command, timeout_seconds: float = 60.0) -> str:
+def call(command: Command, timeout_seconds: float = 180.0) -> str:
     """What a short command printed; a RunError with its last lines when it failed or took too long."""
     try:
         done = subprocess.run(
@@ -167,7 +167,7 @@ def call(command: Command, timeout_seconds: float = 60.0) -> str:
     return done.stdout
 
 
-def wait_for_port(running: Running, port: int, host: str = "127.0.0.1", timeout_seconds: float = 60.0) -> None:
+def wait_for_port(running: Running, port: int, host: str = "127.0.0.1", timeout_seconds: float = 180.0) -> None:
     """Return when something accepts connections there; a RunError when the program ended instead."""
     deadline = time.monotonic() + timeout_seconds
     while time.monotonic() < deadline:

@@ -26,7 +26,17 @@ Say = Callable[[str], None]
 WATCH_SECONDS = 0.5
 RENEW_WITHIN_DAYS = 30
 # What `flwr run` starts from, and what `flwr run --run-config` may change.
-APP_SETTINGS: dict[str, Value] = {"name": "run", "minimum-sites": 2, "deadline-seconds": 600.0}
+APP_SETTINGS: dict[str, Value] = {
+    "name": "run-1",
+    "method": "fedlog",
+    "options": "{}",
+    "rounds": 10,
+    "seed": 0,
+    "codec": "f32",
+    "batch-size": 10,
+    "minimum-sites": 2,
+    "deadline-seconds": 600.0,
+}
 
 
 def create_server(folder: ServerFolder, config: ServerConfig, schema: Path, now: dt.datetime) -> None:

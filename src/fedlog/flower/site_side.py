@@ -10,11 +10,13 @@ from pathlib import Path
 
 from fedlog.data.schema import load_schema, toml_quoted
 from fedlog.errors import InputError, RunError
+from fedlog.flower.events import Follower
 from fedlog.flower.folders import SiteConfig, SiteFolder, site_name
 from fedlog.flower.guard import write_guard
 from fedlog.flower.keys import create_site_key
 from fedlog.flower.processes import Command, Running, flower_environment, free_port, program, start
 from fedlog.flower.secrets import SECRET_FOLDER_MODE, check_secret
+from fedlog.flower.telling import site_line
 
 Say = Callable[[str], None]
 WATCH_SECONDS = 0.5
@@ -76,10 +78,13 @@ def running_site(folder: SiteFolder, say: Say) -> Iterator[Running]:
 def attend(folder: SiteFolder, say: Say, patience_seconds: float = PATIENCE_SECONDS) -> None:
     """Run the SuperNode until a signal, starting it anew while the server still lists its predecessor."""
     end = time.monotonic() + patience_seconds
+    follower = Follower.from_now(folder.logs / "events.jsonl")
     while True:
         with running_site(folder, say) as running:
             while running.exit_code is None:
                 time.sleep(WATCH_SECONDS)
+                for line in filter(None, map(site_line, follower.news())):
+                    say(line)
             tail = running.log_tail(25)
             code = running.exit_code
         if NOT_ACTIVATED not in tail:

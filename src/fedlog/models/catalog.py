@@ -7,6 +7,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from functools import partial
 from math import prod
+from pathlib import Path
 
 from torch import nn
 
@@ -14,12 +15,21 @@ from fedlog.core.clip import clip_named
 from fedlog.errors import InputError
 from fedlog.models.body import Body, adopt
 from fedlog.models.cnn import cifar_cnn, cifar_cnn_small, mnist_cnn, signal_cnn, small_cnn
+from fedlog.models.frozen import frozen
 from fedlog.models.mlp import mlp, mlp_signed
 from fedlog.models.mobilenet import mobilenet_v2
 
 _FIXED = ("cnn", "cnn-small", "signal-cnn", "mobilenet-v2")
 _WITH_WIDTHS = ("mlp", "mlp-signed")
-NAMES = (*_FIXED, "mlp:64,64", "mlp-signed:64,2", "package.module:name", "cnn@clamp:2", "cnn@l2:3")
+NAMES = (
+    *_FIXED,
+    "mlp:64,64",
+    "mlp-signed:64,2",
+    "frozen:weights.safetensors",
+    "package.module:name",
+    "cnn@clamp:2",
+    "cnn@l2:3",
+)
 
 
 def body(name: str, input_shape: tuple[int, ...]) -> Body:
@@ -33,6 +43,8 @@ def body(name: str, input_shape: tuple[int, ...]) -> Body:
 
 def _factory(name: str, input_shape: tuple[int, ...]) -> Callable[[], nn.Module]:
     family, _, rest = name.partition(":")
+    if family == "frozen":
+        return frozen(name, Path(rest), lambda inner: _factory(inner, input_shape))
     if family in _WITH_WIDTHS:
         return partial(mlp if family == "mlp" else mlp_signed, prod(input_shape), _widths(name, rest))
     if rest and family not in _FIXED:

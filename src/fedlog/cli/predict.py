@@ -1,0 +1,54 @@
+"""`fedlog predict MODEL --data new.csv`: labels and probabilities of new records from a model folder."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add `predict`."""
+    summary = "predict labels with a finished model"
+    parser = subparsers.add_parser("predict", help=summary, description=summary)
+    parser.add_argument("model", type=Path, metavar="MODEL", help="a model folder, e.g. SITE/models/run-1")
+    parser.add_argument("--data", help="a table without the label column, an .npz file, or a folder of images")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout instead of CSV")
+    parser.add_argument("--onnx", type=Path, metavar="FILE", help="also write the model as ONNX, checked")
+    parser.set_defaults(handler=_predict)
+
+
+def _predict(args: argparse.Namespace) -> int:
+    from fedlog.errors import InputError
+
+    if args.data is None and args.onnx is None:
+        raise InputError("expected --data, --onnx or both, found neither")
+    try:
+        from fedlog.models.folder import export_onnx, load_model
+    except ImportError as error:
+        raise InputError(
+            f"predict needs another package: {error.name}", hint='pip install "fedlog[federate]"'
+        ) from None
+    model = load_model(args.model)
+    if args.onnx is not None:
+        worst = export_onnx(model, args.onnx)
+        print(f"wrote {args.onnx}; onnxruntime and PyTorch differ by at most {worst:.1e}", file=sys.stderr)
+    if args.data is None:
+        return 0
+    labels, probabilities = model.predict(args.data)
+    classes = model.schema.label_values
+    if args.json:
+        rows = [[round(value, 6) for value in row] for row in probabilities.tolist()]
+        print(json.dumps({"classes": list(classes), "labels": labels, "probabilities": rows}))
+        return 0
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(["label", *(f"p_{name}" for name in classes)])
+    for label, row in zip(labels, probabilities.tolist(), strict=True):
+        writer.writerow([label, *(f"{value:.6f}" for value in row)])
+    return 0

@@ -1,0 +1,127 @@
+"""What a run does, as the server tells it to every site, and what a site tells of its body in return."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from fedlog.algorithms import registry
+from fedlog.algorithms.shape import Algorithm, ModelPlan
+from fedlog.errors import InputError
+from fedlog.flower.folders import site_name
+from fedlog.flower.frame import FrameError
+from fedlog.flower.handshake import HELLO_LIMIT_BYTES, Identity
+from fedlog.models.body import HEAD
+from fedlog.wire.codec import codec
+
+# Methods under which a body never leaves its site and bodies may differ. A site refuses any other: whoever operates
+# the server must not be able to ask for more, nor to name a function for the site to import.
+FEDERATED = ("fedlog", "fedlog-c", "lg-fedavg-1", "fedproto")
+# Sites choose their bodies, so a first head from untrained features that are added up has no meaning here.
+DEFAULT_OPTIONS: dict[str, dict[str, Any]] = {"fedlog-c": {"first_head": "random"}}
+Option = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The settings of one run that must be equal everywhere."""
+
+    name: str
+    method: str = "fedlog"
+    options: Mapping[str, Option] = field(default_factory=dict)
+    rounds: int = 10
+    seed: int = 0
+    codec: str = "f32"
+    batch_size: int = 10
+
+    def same_run(self, other: Plan) -> bool:
+        """Whether one can go on where the other stopped: only the number of rounds may differ."""
+        return replace(self, rounds=other.rounds) == other
+
+    def algorithm(self, n_class: int, width: int) -> Algorithm:
+        """The method for heads of this shape."""
+        told = {**DEFAULT_OPTIONS.get(self.method, {}), **self.options}
+        return registry.build(self.method, self.model_plan(n_class, width), told)
+
+    @staticmethod
+    def model_plan(n_class: int, width: int) -> ModelPlan:
+        """What all sites have in common: the head and nothing below it."""
+        return ModelPlan(n_class, width, ((HEAD,),), n_class * (1 + width))
+
+    def as_plain(self) -> dict[str, Any]:
+        """JSON values."""
+        return {**asdict(self), "options": dict(self.options)}
+
+
+@dataclass(frozen=True)
+class Guest:
+    """What a site tells of itself when it takes part."""
+
+    body: str
+    width: int
+
+
+def checked_plan(plan: Plan) -> Plan:
+    """The plan, after refusing what no site would take."""
+    site_name(plan.name)  # it names a folder at every site
+    if plan.method not in FEDERATED:
+        raise InputError(
+            f"expected a method that keeps bodies at their sites, found: {plan.method}",
+            hint=f"one of {', '.join(FEDERATED)}; the others run in the simulator: `fedlog run`",
+        )
+    if not 1 <= plan.rounds <= 100_000 or not 1 <= plan.batch_size <= 100_000:
+        raise InputError(f"expected rounds and batch size of at least 1, found: {plan.rounds} and {plan.batch_size}")
+    codec(plan.codec)
+    plan.algorithm(2, 2)
+    return plan
+
+
+def read_plan(values: object) -> Plan:
+    """The plan in these JSON values; an InputError when they are none."""
+    if not isinstance(values, dict):
+        raise InputError(f"expected a plan, found: {type(values).__name__}")
+    kinds = {"name": str, "method": str, "options": dict, "rounds": int, "seed": int, "codec": str, "batch_size": int}
+    if set(values) != set(kinds) or any(type(values[name]) is not kind for name, kind in kinds.items()):
+        raise InputError(f"expected a plan with {', '.join(kinds)}, found: {', '.join(sorted(map(str, values)))[:200]}")
+    return checked_plan(Plan(**values))
+
+
+def hello(ours: Identity, plan: Plan) -> bytes:
+    """The payload of a HELLO frame."""
+    return json.dumps({**asdict(ours), "plan": plan.as_plain()}).encode()
+
+
+def read_hello(payload: bytes) -> Plan:
+    """The plan in a HELLO payload; a FrameError when there is none that this site would follow."""
+    try:
+        return read_plan(_object(payload).get("plan"))
+    except InputError as error:
+        raise FrameError(error.message) from None
+
+
+def welcome(ours: Identity, guest: Guest) -> bytes:
+    """The payload of a WELCOME frame."""
+    return json.dumps({**asdict(ours), **asdict(guest)}).encode()
+
+
+def read_welcome(payload: bytes) -> Guest:
+    """What the site tells of its body."""
+    stored = _object(payload)
+    body, width = stored.get("body"), stored.get("width")
+    if not isinstance(body, str) or type(width) is not int or not 0 < width < 2**20:
+        raise FrameError("expected a body and its number of features in a welcome, found something else")
+    return Guest(body[:200], width)
+
+
+def _object(payload: bytes) -> dict[str, Any]:
+    if len(payload) > HELLO_LIMIT_BYTES:
+        raise FrameError(f"expected at most {HELLO_LIMIT_BYTES} bytes in a greeting, found: {len(payload)}")
+    try:
+        stored = json.loads(payload)
+    except (ValueError, RecursionError):
+        raise FrameError("expected JSON in a greeting, found something else") from None
+    if not isinstance(stored, dict):
+        raise FrameError("expected an object in a greeting, found something else")
+    return stored

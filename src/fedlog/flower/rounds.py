@@ -1,0 +1,263 @@
+"""The server's part in a run: greet, ask for uploads round by round, sum them with the engine's server, keep going.
+
+Whatever a site does (refuse, fail, fall silent, come late, come twice), the others go on without it and the log says
+its name. With fewer uploads than the minimum the old head stays. After every round a checkpoint is written, so that the
+same run, started again, goes on after its last round.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedlog.algorithms.shape import Exchange
+from fedlog.core.keys import Key
+from fedlog.data.schema import Schema
+from fedlog.engine import checkpoint
+from fedlog.engine.server import Server
+from fedlog.errors import RunError
+from fedlog.flower.events import Value, note
+from fedlog.flower.exchange import Clock, Outcome, Post, ask, connected_sites
+from fedlog.flower.folders import ServerFolder
+from fedlog.flower.frame import FINISH_EXCHANGE, Frame, FrameError, FrameKind, run_tag
+from fedlog.flower.handshake import check_identity, identity, read_identity
+from fedlog.flower.plan import Guest, Plan, hello, read_welcome
+from fedlog.flower.run_folder import RunFolder, Terms, read_report
+from fedlog.models.body import HEAD, initial_head
+from fedlog.wire.codec import codec
+from fedlog.wire.ledger import Direction
+
+# A newcomer to a run under way is greeted between two rounds, and the others wait for its answer.
+GREETING_SECONDS = 60.0
+EMPTY_ROUNDS_ALLOWED = 3
+
+
+def beginning(plan: Plan, schema: Schema, width: int) -> Server:
+    """The engine's server before the first broadcast. An upload that cannot be used never stops the others."""
+    key = Key(plan.seed)
+    algorithm = plan.algorithm(schema.n_class, width)
+    initial = {HEAD: initial_head(width, schema.n_class, key)}
+    shape = Plan.model_plan(schema.n_class, width)
+    server = Server.beginning(algorithm, codec(plan.codec), shape, initial, key.child("server"))
+    server.refused_share_allowed = 1.0
+    return server
+
+
+@dataclass
+class Run:
+    """One run under way at the server."""
+
+    post: Post
+    folder: ServerFolder
+    schema: Schema
+    plan: Plan
+    terms: Terms
+    clock: Clock = field(default_factory=Clock)
+    guests: dict[str, Guest] = field(default_factory=dict)
+    width: int = 0  # of the features, common to all sites; 0 until the first greeting has settled it
+
+    def conduct(self) -> None:
+        """Go through the run, from its checkpoint if it has one, to the sites' reports."""
+        self.home.claim(self.plan)
+        server, done = self._restored() or (self._begun(), 0)
+        self._open(server, done)
+        empty = 0
+        for number in range(done + 1, self.plan.rounds + 1):
+            empty = 0 if self._round(server, number) else empty + 1
+            self._save(server, number)
+            if empty >= EMPTY_ROUNDS_ALLOWED:
+                raise RunError(
+                    f"expected at least {self.terms.minimum} sites, found fewer in {empty} rounds in a row; "
+                    f"the head of the last full round is kept",
+                    hint="start the same run again when the sites are back; it goes on from there",
+                )
+        self._finish(server)
+
+    @property
+    def home(self) -> RunFolder:
+        """The run's folder."""
+        return RunFolder.of(self.folder, self.plan.name)
+
+    @property
+    def _log(self) -> Path:
+        return self.folder.logs / "events.jsonl"
+
+    @property
+    def _patience(self) -> str:
+        return f"{self.terms.deadline_seconds:.0f} s"
+
+    def _note(self, event: str, **fields: Value) -> None:
+        note(self._log, event, run=self.plan.name, **fields)
+
+    def _restored(self) -> tuple[Server, int] | None:
+        """The server and the last finished round of the checkpoint; None without one."""
+        if not checkpoint.exists(self.home.checkpoint):
+            return None
+        self.width = self.home.width()
+        server = beginning(self.plan, self.schema, self.width)
+        state = checkpoint.read(self.home.checkpoint, lambda _: None)
+        server.state, server.ledger = state.values, state.ledger
+        self._note("resumed", after_round=state.round_number)
+        return server, state.round_number
+
+    def _begun(self) -> Server:
+        """A new server, for the feature width that most of the greeted sites have."""
+        present = self._present()
+        if len(present) < self.terms.minimum:
+            raise RunError(
+                f"expected at least {self.terms.minimum} sites, found {len(present)}: {', '.join(present) or 'none'}",
+                hint="`fedlog federate status` shows who is connected",
+            )
+        # The first site by name decides between widths that are equally common.
+        widths = Counter(self.guests[name].width for name in sorted(self.guests))
+        self.width = widths.most_common(1)[0][0]
+        for site, guest in sorted(self.guests.items()):
+            if guest.width != self.width:
+                self._note("left out", site=site, reason=_other_width(guest, self.width))
+                del self.guests[site]
+        return beginning(self.plan, self.schema, self.width)
+
+    def _save(self, server: Server, number: int) -> None:
+        self.home.keep_width(self.width)
+        state = checkpoint.ServerState(number, server.state, server.ledger)
+        checkpoint.write(self.home.checkpoint, state, lambda _: None)
+
+    def _present(self) -> dict[str, int]:
+        """The connected sites that take part, newcomers greeted; fewer than the minimum when patience ends."""
+        end = self.clock.now() + self.terms.deadline_seconds
+        refused: set[str] = set()
+        while True:
+            nodes = connected_sites(self.post)
+            newcomers = {name: node for name, node in nodes.items() if name not in self.guests and name not in refused}
+            if newcomers:
+                refused |= self._greet(newcomers, end - self.clock.now())
+            present = {name: node for name, node in nodes.items() if name in self.guests}
+            if len(present) >= self.terms.minimum or self.clock.now() >= end:
+                return present
+            self.clock.sleep(1.0)
+
+    def _greet(self, newcomers: Mapping[str, int], patience_seconds: float) -> set[str]:
+        """The newcomers that refused or cannot take part; those that can are guests from now on."""
+        ours = identity(self.schema.digest)
+        frame = Frame(FrameKind.HELLO, run_tag(self.plan.name), 0, 0, hello(ours, self.plan))
+        seconds = max(1.0, patience_seconds if not self.width else min(GREETING_SECONDS, patience_seconds))
+        outcome = self._ask(newcomers, frame, FrameKind.WELCOME, seconds)
+        reasons = dict(outcome.refused) | dict.fromkeys(outcome.silent, f"no answer within {seconds:.0f} s")
+        for site, answer in sorted(outcome.answers.items()):
+            try:
+                check_identity(ours, read_identity(answer.payload), site)
+                guest = read_welcome(answer.payload)
+                if self.width and guest.width != self.width:
+                    raise FrameError(_other_width(guest, self.width))
+                self.guests[site] = guest
+            except FrameError as error:
+                reasons[site] = error.message
+        for site, reason in sorted(reasons.items()):
+            self._note("left out", site=site, reason=reason)
+        for site in outcome.silent:
+            self._note("left out", site=site, reason=f"no answer within {seconds:.0f} s")
+        if welcome := sorted(set(newcomers) & set(self.guests)):
+            self._note("greeted", sites=welcome)
+        return set(reasons)
+
+    def _ask(self, nodes: Mapping[str, int], frame: Frame, kind: FrameKind, seconds: float) -> Outcome:
+        return ask(self.post, nodes, dict.fromkeys(nodes, frame), kind, seconds, self.clock)
+
+    def _open(self, server: Server, done: int) -> None:
+        opening = server.algorithm.schedule.opening
+        if opening is None or done:
+            return
+        if len({guest.body for guest in self.guests.values()}) > 1:
+            raise RunError(
+                f"expected one body at all sites, since {self.plan.method} opens with untrained features, "
+                f"found: {', '.join(sorted({guest.body for guest in self.guests.values()}))}",
+                hint="--set first_head=random",
+            )
+        self._exchange(server, 0, 0, opening)
+
+    def _round(self, server: Server, number: int) -> bool:
+        """Whether the round had enough sites for a new head."""
+        start = time.perf_counter()
+        exchanges = server.algorithm.schedule.round
+        full = all(self._exchange(server, number, at, exchange) for at, exchange in enumerate(exchanges))
+        ledger = server.ledger
+        record: dict[str, Value] = {
+            "round": number,
+            "of": self.plan.rounds,
+            "full": int(full),
+            "bits_up": ledger.bits(Direction.UP),
+            "bits_down": ledger.bits(Direction.DOWN),
+            "seconds": round(time.perf_counter() - start, 2),
+            **server.algorithm.observe(server.state),
+        }
+        self._note("round", **record)
+        self.home.record(record)
+        return full
+
+    def _exchange(self, server: Server, number: int, at: int, exchange: Exchange) -> bool:
+        nodes = self._present()
+        if len(nodes) < self.terms.minimum:
+            self._note("too few", round=number, sites=sorted(nodes), minimum=self.terms.minimum)
+            return False
+        # A broadcast belongs to the round that made it, as in the simulator, and is booked for those it is sent to.
+        blob = server.broadcast(max(0, number - 1) if at == 0 else number, len(nodes))
+        frame = Frame(FrameKind.WORK, run_tag(self.plan.name), number, at, blob)
+        outcome = self._ask(nodes, frame, FrameKind.UPLOAD, self.terms.deadline_seconds)
+        self._tell(outcome, number)
+        uploads = {site: outcome.answers[site].payload for site in sorted(outcome.answers)}
+        before, refusals = server.state, len(server.refusals)
+        server.receive(number, exchange, uploads.items())
+        for _, refusal in server.refusals[refusals:]:
+            self._note("refused", site=refusal.client, round=number, reason=refusal.reason)
+            del uploads[refusal.client]
+        if len(uploads) < self.terms.minimum:
+            server.state = before
+            self._note("too few", round=number, sites=sorted(uploads), minimum=self.terms.minimum)
+            return False
+        self.home.keep_uploads(uploads)
+        self._note("uploads", round=number, sites=sorted(uploads))
+        return True
+
+    def _tell(self, outcome: Outcome, number: int) -> None:
+        for site, reason in sorted(outcome.refused.items()):
+            self._note("refused", site=site, round=number, reason=reason)
+            # Greeted again before the next exchange: its folder may be a new one.
+            self.guests.pop(site, None)
+        for site in outcome.silent:
+            self._note("silent", site=site, round=number, deadline_seconds=self.terms.deadline_seconds)
+
+    def _finish(self, server: Server) -> None:
+        """Send the last head, and keep what the sites tell of their results."""
+        nodes = self._present()
+        number = self.plan.rounds
+        blob = server.broadcast(number, len(nodes))
+        frame = Frame(FrameKind.FINISH, run_tag(self.plan.name), number + 1, FINISH_EXCHANGE, blob)
+        outcome = self._ask(nodes, frame, FrameKind.REPORT, self.terms.deadline_seconds)
+        self._tell(outcome, number)
+        sites: list[dict[str, Any]] = []
+        for site, answer in sorted(outcome.answers.items()):
+            try:
+                sites.append({"name": site, **read_report(answer.payload)})
+            except FrameError as error:
+                self._note("refused", site=site, round=number, reason=error.message)
+        report = {
+            "run": self.plan.name,
+            "method": self.plan.method,
+            "rounds": number,
+            "bits_up": server.ledger.bits(Direction.UP),
+            "bits_down": server.ledger.bits(Direction.DOWN),
+            "sites": sites,
+        }
+        if not sites:
+            raise RunError(f"expected reports of the sites after the last round, found none within {self._patience}")
+        self._save(server, number)
+        self.home.keep_report(report)
+        self._note("finished", sites=[str(site["name"]) for site in sites])
+
+
+def _other_width(guest: Guest, width: int) -> str:
+    return f"expected a body with {width} features, found {guest.width}: {guest.body}"

@@ -1,0 +1,67 @@
+"""Events in words, for the people at both ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def run_line(event: Mapping[str, Any]) -> str | None:
+    """What the operator reads of an event of the server; None for events that another line covers."""
+    match event["event"]:
+        case "greeted":
+            return f"greeted {_listed(event['sites'])}"
+        case "left out" | "refused":
+            at = f"round {event['round']}: " if "round" in event else ""
+            return f"{at}without {event['site']}: {event['reason']}"
+        case "silent":
+            return f"round {event['round']}: no answer from {event['site']} within {event['deadline_seconds']:.0f} s"
+        case "too few":
+            return (
+                f"round {event['round']}: {len(event['sites'])} of at least {event['minimum']} sites "
+                f"({_listed(event['sites'])}); the head stays as it was"
+            )
+        case "resumed":
+            return f"going on after round {event['after_round']}"
+        case "round":
+            left = f"; about {_time(event['seconds'] * (event['of'] - event['round']))} left"
+            return (
+                f"round {event['round']} of {event['of']}: {event['bits_up'] / 1000:.1f} kbit up and "
+                f"{event['bits_down'] / 1000:.1f} kbit down so far, {event['seconds']:.1f} s"
+                f"{left if event['round'] < event['of'] else ''}"
+            )
+        case "finished":
+            return f"reports from {_listed(event['sites'])}"
+    return None
+
+
+def site_line(event: Mapping[str, Any]) -> str | None:
+    """What the person at a site reads of an event there."""
+    match event["event"]:
+        case "welcome":
+            return f"run {event['run']}: {event['method']}, {event['rounds']} rounds, body {event['body']}"
+        case "worked":
+            return (
+                f"run {event['run']}, round {event['round']} of {event['of']}: validation accuracy "
+                f"{event['validation_accuracy']:.3f}, {event['bits_up'] / 1000:.1f} kbit sent, "
+                f"{event['bits_down'] / 1000:.1f} kbit received, {event['load_seconds'] + event['work_seconds']:.1f} s"
+            )
+        case "finished":
+            return (
+                f"run {event['run']}: kept the {event['kept']} model, better or equal on the validation rows; test "
+                f"accuracy {event['test_accuracy']:.3f} (local-only {event['local_only_test_accuracy']:.3f}); "
+                f"model in {event['model']}"
+            )
+        case "answered again":
+            return f"run {event['run']}, round {event['round']}: sent the stored answer again"
+        case "refused" | "failed":
+            return f"round {event['round']}: not answered: {event['reason']}"
+    return None
+
+
+def _listed(sites: list[str]) -> str:
+    return ", ".join(sites) or "nobody"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,67 @@
+"""A body whose weights come from a file and never move: only the head is learned on its features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from fedlog.errors import InputError
+
+Factory = Callable[[], nn.Module]
+# In the file's metadata: which body the tensors belong to. Models that `fedlog run` saves have it.
+BODY = "body"
+
+
+class Frozen(nn.Module):
+    """A module in evaluation mode for good, its parameters turned into buffers, which no optimiser sees."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        for layer in inner.modules():
+            for name, value in list(layer.named_parameters(recurse=False)):
+                delattr(layer, name)
+                layer.register_buffer(name, value.detach())
+        self.train(mode=False)
+
+    def train(self, mode: bool = True) -> Frozen:
+        """Stay in evaluation mode: no dropout, no running statistics."""
+        super().train(mode=False)
+        return self
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The features."""
+        features: Tensor = self.inner(inputs)
+        return features
+
+
+def frozen(name: str, path: Path, factory: Callable[[str], Factory]) -> Factory:
+    """How to make the body whose name and weights a safetensors file holds; entries such as a head are ignored."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            inner_name = (file.metadata() or {}).get(BODY)
+            weights = {entry: file.get_tensor(entry) for entry in file.keys()}  # noqa: SIM118 (not a mapping)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"body {name}: no weights can be read from {path}: {error}") from None
+    if inner_name is None or inner_name.startswith("frozen:"):
+        raise InputError(
+            f"body {name}: expected the metadata entry `{BODY}` with the body's name in {path}, found: {inner_name}",
+            hint='save_file(tensors, path, metadata={"body": "mlp:64,64"})',
+        )
+
+    def make() -> nn.Module:
+        inner = factory(inner_name)()
+        wanted = inner.state_dict()
+        # A counter of batches has no effect in evaluation mode, and saved models leave it out.
+        missing = sorted(key for key in wanted if key not in weights and not key.endswith("num_batches_tracked"))
+        if missing:
+            raise InputError(
+                f"body {name}: expected the weights of {inner_name} in {path}, found none for: {missing[0]}"
+            )
+        inner.load_state_dict({key: weights.get(key, wanted[key]) for key in wanted})
+        return Frozen(inner)
+
+    return make

@@ -1,0 +1,302 @@
+"""A whole run over Flower's messages without its processes: the simulator's numbers, and every fault by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.supercore.task_identity import TaskIdentity
+from safetensors.torch import load_file
+from three_sites import BODIES, SCHEMA, InProcess, fill_site, simulation
+
+from fedlog.data.schema import dump_schema
+from fedlog.engine import checkpoint
+from fedlog.errors import InputError, RunError
+from fedlog.flower.events import read_events
+from fedlog.flower.exchange import Clock
+from fedlog.flower.folders import ServerFolder, SiteFolder
+from fedlog.flower.frame import Frame, FrameKind, run_tag
+from fedlog.flower.plan import Plan, checked_plan, read_hello
+from fedlog.flower.rounds import Run
+from fedlog.flower.run_folder import RunFolder, Terms
+from fedlog.flower.run_side import leave
+from fedlog.flower.site_state import RunState
+from fedlog.flower.site_work import respond
+from fedlog.models.body import HEAD
+from fedlog.models.folder import load_model
+from fedlog.wire.codec import codec
+from fedlog.wire.ledger import Direction
+from fedlog.wire.message import Kind, Message
+
+PLAN = Plan("trial", rounds=3, options={"epochs": 2, "learning_rate": 0.01}, seed=4)
+
+
+@pytest.fixture(autouse=True)
+def _inside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message takes its run and its sender from the process it is made in; here that is no Flower process."""
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+@pytest.fixture
+def post(tmp_path: Path) -> InProcess:
+    return InProcess({name: fill_site(SiteFolder(tmp_path / name), name, body) for name, body in BODIES.items()})
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> ServerFolder:
+    folder = ServerFolder(tmp_path / "server")
+    folder.path.mkdir()
+    folder.schema_file.write_text(dump_schema(SCHEMA))
+    return folder
+
+
+def clock() -> Clock:
+    """Time that passes only when someone sleeps, and then quickly."""
+    time = [0.0]
+
+    def sleep(seconds: float) -> None:
+        time[0] += 10 * seconds
+
+    return Clock(lambda: time[0], sleep)
+
+
+def run(post: InProcess, server: ServerFolder, plan: Plan = PLAN, minimum: int = 2) -> Run:
+    return Run(post, server, SCHEMA, plan, Terms(minimum, 20.0), clock())
+
+
+def events(server: ServerFolder, name: str) -> list[dict[str, object]]:
+    return [event for event in read_events(server.logs / "events.jsonl") if event["event"] == name]
+
+
+def state_of(server: ServerFolder, plan: Plan = PLAN) -> checkpoint.ServerState:
+    return checkpoint.read(RunFolder.of(server, plan.name).checkpoint, lambda _: None)
+
+
+@pytest.mark.parametrize("method", ["fedlog", "fedlog-c", "lg-fedavg-1", "fedproto"])
+def test_a_federation_computes_what_the_simulator_computes(
+    post: InProcess, server: ServerFolder, tmp_path: Path, method: str
+) -> None:
+    plan = Plan("trial", method=method, rounds=2, options={"epochs": 2, "learning_rate": 0.01}, seed=4)
+    run(post, server, plan).conduct()
+    simulated = simulation(post.sites.values(), plan)
+    records = list(simulated.rounds())
+    simulated.save_models(tmp_path)
+    assert events(server, "left out") == []
+    found = state_of(server, plan)
+    for name, value in simulated.server.state.items():
+        if name != "relative_gradient":  # rounding itself
+            torch.testing.assert_close(found.values[name], value, rtol=1e-6, atol=1e-7)
+    for direction in Direction:
+        assert found.ledger.bits(direction) == simulated.server.ledger.bits(direction)
+    report = RunFolder.of(server, plan.name).report()
+    assert report is not None
+    for at, (name, folder) in enumerate(post.sites.items()):
+        saved = load_file(tmp_path / f"{name}.safetensors")
+        site = next(site for site in report["sites"] if site["name"] == name)
+        assert site["federated_accuracy"] == pytest.approx(records[-1].accuracy_per_client[at])
+        if site["kept"] == "federated":
+            for entry, value in load_model(folder.models / plan.name).params.items():
+                torch.testing.assert_close(value, saved[entry], rtol=1e-5, atol=1e-6)
+
+
+def test_a_run_that_was_cut_short_goes_on_to_the_same_numbers(
+    post: InProcess, server: ServerFolder, tmp_path: Path
+) -> None:
+    run(post, server).conduct()
+    whole = state_of(server)
+    other = InProcess({n: fill_site(SiteFolder(tmp_path / "b" / n), n, body) for n, body in BODIES.items()})
+    again = ServerFolder(tmp_path / "again")
+
+    class KilledError(Exception):
+        pass
+
+    original = other.push_messages
+
+    def dying(messages):  # type: ignore[no-untyped-def]
+        sent = original(messages)
+        if other.sent > 8:  # the sites have worked on round 2, and the server never hears of it
+            raise KilledError
+        return sent
+
+    other.push_messages = dying  # type: ignore[method-assign]
+    with pytest.raises(KilledError):
+        run(other, again).conduct()
+    other.push_messages = original  # type: ignore[method-assign]
+    assert state_of(again).round_number == 1
+    run(other, again).conduct()
+    found = state_of(again)
+    assert torch.equal(found.values[HEAD], whole.values[HEAD])
+    answered = read_events(other.sites["east"].logs / "events.jsonl")
+    assert "answered again" in [event["event"] for event in answered]
+
+
+def test_a_silent_site_and_a_failing_one_are_named_and_the_round_goes_on(post: InProcess, server: ServerFolder) -> None:
+    post.silent = set()
+    going = run(post, server, minimum=1)
+    going._present()
+    post.silent = {"east"}
+    (post.sites["north"].path / "data.csv").unlink()
+    going.conduct()
+    assert {event["site"] for event in events(server, "silent")} == {"east"}
+    assert {event["site"] for event in events(server, "refused")} == {"north"}
+    assert "InputError" in str(events(server, "refused")[0]["reason"])
+    assert [event["sites"] for event in events(server, "uploads")] == [["south"]] * 3
+
+
+def test_fewer_than_the_minimum_keeps_the_old_head(post: InProcess, server: ServerFolder) -> None:
+    run(post, server, Plan("trial", rounds=1, options=PLAN.options, seed=4)).conduct()
+    before = state_of(server).values[HEAD]
+    going = run(post, server, minimum=3)
+    going._present()
+    post.silent = {"east"}
+    going.conduct()
+    assert torch.equal(state_of(server).values[HEAD], before)
+    assert [event["round"] for event in events(server, "too few")] == [2, 3]
+
+
+def test_a_run_with_nobody_stops_and_can_be_taken_up(post: InProcess, server: ServerFolder) -> None:
+    going = run(post, server, Plan("trial", rounds=9, options=PLAN.options, seed=4))
+    going._present()
+    post.silent = set(BODIES)
+    with pytest.raises(RunError, match="fewer in 3 rounds"):
+        going.conduct()
+    post.silent = set()
+    post.absent = {"east", "north"}
+    with pytest.raises(RunError, match="at least 2 sites, found 1: south"):
+        run(post, ServerFolder(server.path / "other")).conduct()
+
+
+def test_a_late_site_joins_and_a_restarted_one_goes_on_with_its_body(post: InProcess, server: ServerFolder) -> None:
+    going = run(post, server)
+    post.absent = {"south"}
+    original = going._round
+
+    def joining(engine, number):  # type: ignore[no-untyped-def]
+        post.absent = {"south"} if number < 2 else {"east"} if number == 2 else set()
+        return original(engine, number)
+
+    going._round = joining  # type: ignore[method-assign]
+    going.conduct()
+    assert [event["sites"] for event in events(server, "uploads")] == [
+        ["east", "north"],
+        ["north", "south"],
+        ["east", "north", "south"],
+    ]
+    east = RunState.of(post.sites["east"], run_tag("trial"))
+    assert [step[0] for step in east.steps()] == [1, 3, 4]
+
+
+def test_a_site_with_another_width_is_left_out_by_name(post: InProcess, server: ServerFolder, tmp_path: Path) -> None:
+    post.sites["west"] = fill_site(SiteFolder(tmp_path / "west"), "west", "mlp:5")
+    run(post, server).conduct()
+    (event,) = events(server, "left out")[:1]
+    assert event["site"] == "west"
+    assert "expected a body with 8 features, found 5: mlp:5" in str(event["reason"])
+
+
+def test_an_upload_that_cannot_be_used_is_refused_by_name(post: InProcess, server: ServerFolder) -> None:
+    original = post.pull_messages
+    bad = Message(Kind.STATISTICS, (torch.full((3, 9), float("nan")),))
+
+    def tampering(message_ids):  # type: ignore[no-untyped-def]
+        for message in original(message_ids):
+            record = message.content["fedlog"]
+            frame = record["frame"]
+            if frame[5] == FrameKind.UPLOAD and message.metadata.src_node_id == 10:
+                record["frame"] = Frame(
+                    FrameKind.UPLOAD, run_tag("trial"), frame[14], 0, codec("f32").encode(bad)
+                ).encode()
+            yield message
+
+    post.pull_messages = tampering  # type: ignore[method-assign]
+    run(post, server).conduct()
+    refused = events(server, "refused")
+    assert {event["site"] for event in refused} == {"east"}
+    assert "not finite" in str(refused[0]["reason"])
+    assert all(event["sites"] == ["north", "south"] for event in events(server, "uploads"))
+
+
+def test_leaving_gives_the_head_of_those_who_remain(post: InProcess, server: ServerFolder) -> None:
+    run(post, server).conduct()
+    said: list[str] = []
+    left = leave(server, "east", "trial", said.append)
+    assert left.remaining == ("north", "south")
+    sums = state_of(server).values["statistics"]
+    blobs = RunFolder.of(server, "trial").uploads()
+    expected = sum(codec("f32").decode(blob).arrays[0].double() for blob in blobs.values())
+    torch.testing.assert_close(sums, expected)
+    post.absent = {"east"}
+    run(post, server).conduct()  # sends the new head
+    report = RunFolder.of(server, "trial").report()
+    assert report is not None
+    assert [site["name"] for site in report["sites"]] == ["north", "south"]
+    with pytest.raises(InputError, match="run with a checkpoint"):
+        leave(server, "east", "nothing", said.append)
+
+
+def test_what_a_site_keeps_can_be_used_and_says_where_it_comes_from(post: InProcess, server: ServerFolder) -> None:
+    run(post, server).conduct()
+    folder = post.sites["south"]
+    model = load_model(folder.models / "trial")
+    labels, probabilities = model.predict(str(folder.path / "data.csv"))
+    assert np.allclose(probabilities.sum(1), 1, atol=1e-5)
+    assert set(labels) <= set(SCHEMA.label_values)
+    assert model.provenance["site"] == "south"
+    report = json.loads((folder.models / "trial" / "report.json").read_text())
+    kept = report[report["kept"]]
+    assert kept["validation"]["accuracy"] >= report["local-only"]["validation"]["accuracy"]
+    assert sum(map(sum, kept["test"]["confusion"])) == kept["test"]["records"] > 0
+
+
+def test_logs_hold_no_record_feature_or_label(post: InProcess, server: ServerFolder) -> None:
+    run(post, server).conduct()
+    allowed = {"time", "event", "run", "method", "rounds", "body", "round", "of", "validation_accuracy", "bits_up"}
+    allowed |= {"bits_down", "load_seconds", "work_seconds", "model", "kept", "test_accuracy"}
+    allowed |= {"local_only_test_accuracy"}
+    for folder in post.sites.values():
+        for event in read_events(folder.logs / "events.jsonl"):
+            assert set(event) <= allowed
+
+
+@pytest.fixture
+def greeted(post: InProcess, server: ServerFolder) -> SiteFolder:
+    run(post, server)._present()
+    return post.sites["east"]
+
+
+@pytest.mark.parametrize(
+    ("frame", "says"),
+    [
+        (Frame(FrameKind.WORK, run_tag("other"), 1, 0, b""), "greeting first"),
+        (Frame(FrameKind.WORK, run_tag("trial"), 1, 3, b""), "an exchange of fedlog"),
+        (Frame(FrameKind.WORK, run_tag("trial"), 1, 0, b"noise"), "too short"),
+        (Frame(FrameKind.UPLOAD, run_tag("trial"), 1, 0, b""), "expected a request"),
+    ],
+)
+def test_questions_out_of_place_are_refused(greeted: SiteFolder, frame: Frame, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        respond(frame, greeted)
+    assert RunState.of(greeted, run_tag("trial")).steps() == []
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"method": "fedavg"},
+        {"method": "os:system"},
+        {"rounds": 0},
+        {"name": "../up"},
+        {"options": {"nothing": 1}},
+        {"rounds": "3"},
+        {"codec": "none"},
+    ],
+)
+def test_a_plan_that_a_site_would_not_follow_is_refused(values: dict[str, object]) -> None:
+    payload = json.dumps({"plan": {**PLAN.as_plain(), **values}}).encode()
+    with pytest.raises(InputError):
+        read_hello(payload)
+    assert checked_plan(PLAN) == PLAN

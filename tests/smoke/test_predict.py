@@ -1,0 +1,130 @@
+"""A finished model as a folder: it loads, predicts, refuses what does not fit, and becomes ONNX."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from fedlog.cli.main import main
+from fedlog.core.keys import Key
+from fedlog.data.schema import Feature, Kind, Schema
+from fedlog.data.tables import Encoder
+from fedlog.data.transforms import IDENTITY, Transform
+from fedlog.errors import InputError
+from fedlog.models.body import HEAD, initial_head
+from fedlog.models.catalog import body
+from fedlog.models.folder import SavedModel, export_onnx, load_model, save_model
+
+TABLE = Schema("y", ("no", "yes"), (Feature("x", Kind.NUMERIC), Feature("z", Kind.CATEGORICAL, ("p", "q"))))
+IMAGES = Schema("y", ("a", "b", "c"), input_shape=(1, 12, 12))
+
+
+def made(schema: Schema, name: str, encoder: Encoder | None, transform: Transform) -> SavedModel:
+    chosen = body(name, schema.shape)
+    head = initial_head(chosen.width, schema.n_class, Key(1))
+    params = {**chosen.initial(Key(2)), HEAD: head}
+    return SavedModel(chosen, params, schema, encoder, transform, {"run": "run-1"})
+
+
+def table_model() -> SavedModel:
+    return made(TABLE, "mlp:6,4", Encoder(TABLE, (1.0,), (2.0,), (0.5,)), IDENTITY)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return save_model(tmp_path / "model", table_model())
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Path:
+    path = tmp_path / "new.csv"
+    path.write_text("z,other,x\np,1,2.5\n,2,\nr,3,0\n")
+    return path
+
+
+def by_hand(model: SavedModel) -> torch.Tensor:
+    """The three new rows through the layers, written out."""
+    rows = torch.tensor([[1.0, 0, 1, 0, 0, 0], [-2.0, 1, 0, 0, 0, 1], [-4.0, 0, 0, 0, 1, 0]])
+    p = model.params
+    hidden = torch.relu(rows @ p["1.weight"].T + p["1.bias"])
+    features = torch.relu(hidden @ p["3.weight"].T + p["3.bias"])
+    return (features @ p[HEAD][:, 1:].T + p[HEAD][:, 0]).softmax(1)
+
+
+def test_a_folder_loads_and_predicts(folder: Path, new: Path) -> None:
+    model = load_model(folder)
+    labels, probabilities = model.predict(str(new))
+    expected = by_hand(model)
+    np.testing.assert_allclose(probabilities, expected.numpy(), rtol=1e-5)
+    assert labels == [TABLE.label_values[int(best)] for best in expected.argmax(1)]
+    assert model.provenance == {"run": "run-1"}
+
+
+def test_the_command_prints_labels_and_probabilities(
+    folder: Path, new: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", str(folder), "--data", str(new)]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert list(rows[0]) == ["label", "p_no", "p_yes"]
+    assert main(["predict", str(folder), "--data", str(new), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["labels"] == [row["label"] for row in rows]
+    assert [row[1] for row in told["probabilities"]] == [float(row["p_yes"]) for row in rows]
+
+
+def test_what_does_not_fit_is_refused(folder: Path, new: Path, tmp_path: Path) -> None:
+    for source in (str(tmp_path / "nothing.csv"), str(tmp_path), "new.npz"):
+        with pytest.raises(InputError, match="expected"):
+            load_model(folder).inputs(source)
+    with pytest.raises(InputError, match="expected a model folder"):
+        load_model(tmp_path)
+    described = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps({**described, "body": "mlp:7,4,4"}))
+    with pytest.raises(InputError, match="parameters of body mlp:7,4,4"):
+        load_model(folder)
+    assert main(["predict", str(folder)]) == 2
+
+
+def test_images_are_scaled_as_at_the_site(tmp_path: Path) -> None:
+    model = made(IMAGES, "cnn-small", None, Transform(mean=(0.5,), std=(0.25,)))
+    loaded = load_model(save_model(tmp_path / "model", model))
+    pixels = Key(3).numpy().integers(0, 256, (2, 12, 12)).astype(np.uint8)
+    (tmp_path / "pictures").mkdir()
+    for at, image in enumerate(pixels):
+        Image.fromarray(image).save(tmp_path / "pictures" / f"{at}.png")
+    np.savez(tmp_path / "a.npz", inputs=pixels[:, None])
+    inputs = loaded.inputs(str(tmp_path / "pictures"))
+    assert torch.equal(inputs, loaded.inputs(str(tmp_path / "a.npz")))
+    torch.testing.assert_close(inputs, (torch.from_numpy(pixels[:, None]) / 255 - 0.5) / 0.25)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # the exporter's own
+@pytest.mark.parametrize("name", ["mlp:6,4", "cnn-small"])
+def test_onnx_gives_what_pytorch_gives(tmp_path: Path, name: str) -> None:
+    model = table_model() if name.startswith("mlp") else made(IMAGES, name, None, IDENTITY)
+    assert export_onnx(model, tmp_path / "model.onnx") < 1e-5
+
+
+def test_a_frozen_body_has_the_weights_of_its_file_and_never_moves(tmp_path: Path) -> None:
+    inner = body("mlp:6,4", (5,))
+    weights = inner.initial(Key(4))
+    save_file({**weights, HEAD: torch.zeros(2, 5)}, tmp_path / "w.safetensors", metadata={"body": "mlp:6,4"})
+    chosen = body(f"frozen:{tmp_path / 'w.safetensors'}", (5,))
+    inputs = torch.linspace(-1, 1, 15).reshape(3, 5)
+    params = chosen.initial(Key(9))
+    torch.testing.assert_close(chosen.features(params, inputs, None), inner.features(weights, inputs, None))
+    assert chosen.buffers == {name for layer in chosen.layers for name in layer}
+    for bad in ("nothing.safetensors", "plain.safetensors", "short.safetensors"):
+        save_file(weights, tmp_path / "plain.safetensors")
+        save_file({"1.weight": weights["1.weight"]}, tmp_path / "short.safetensors", metadata={"body": "mlp:6,4"})
+        with pytest.raises(InputError, match="body frozen"):
+            body(f"frozen:{tmp_path / bad}", (5,))

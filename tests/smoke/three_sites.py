@@ -1,0 +1,138 @@
+"""Three sites with small tables and different bodies, and the same federation for the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+import torch
+from flwr.app import Message
+
+from fedlog.core.keys import Key
+from fedlog.data.federation import Federation, Records, Shard, validated
+from fedlog.data.schema import Feature, Kind, Schema, dump_schema, load_schema
+from fedlog.engine.backends import Engine
+from fedlog.engine.clients import model_plan
+from fedlog.engine.local_sgd import Settings
+from fedlog.engine.simulator import Course, Simulation
+from fedlog.flower.client_app import answer
+from fedlog.flower.folders import SiteConfig, SiteFolder
+from fedlog.flower.frame import to_content
+from fedlog.flower.plan import Plan
+from fedlog.flower.site_data import load_body, load_data
+
+BODIES = {"east": "mlp:8", "north": "mlp:12,8", "south": "mlp:16,8"}
+SCHEMA = Schema(
+    "y",
+    ("a", "b", "c"),
+    (Feature("x1", Kind.NUMERIC), Feature("x2", Kind.NUMERIC), Feature("z", Kind.CATEGORICAL, ("p", "q"))),
+)
+
+
+def write_table(path: Path, name: str, rows: int = 60) -> Path:
+    """A table whose classes overlap a little."""
+    generator = Key(7).child(name).numpy()
+    y = generator.integers(0, 3, rows)
+    frame = pl.DataFrame(
+        {
+            "x1": generator.normal(size=rows) + y,
+            "x2": [None if i % 13 == 0 else float(v) for i, v in enumerate(generator.normal(size=rows) - 2 * y)],
+            "z": [("p", "q", "r")[i % 3] for i in range(rows)],
+            "y": [SCHEMA.label_values[label] for label in y],
+        }
+    )
+    frame.write_csv(path)
+    return path
+
+
+def fill_site(folder: SiteFolder, name: str, body: str) -> SiteFolder:
+    """A site's folder with data and a body, as after `join` and the first `site`, but without a key."""
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.schema_file.write_text(dump_schema(SCHEMA))
+    table = write_table(folder.path / "data.csv", name)
+    folder.write_config(SiteConfig(name, "127.0.0.1:1", str(table), body))
+    return folder
+
+
+def simulation(sites: Iterable[SiteFolder], plan: Plan) -> Simulation:
+    """The same seeds, shards and bodies in the simulator: the sites' encoded records in one pool."""
+    loaded = [(folder, load_data(folder, folder.read_config())) for folder in sites]
+    shards, bodies, pools = [], [], {"train": [], "test": []}
+    offsets = {"train": 0, "test": 0}
+    for folder, site in loaded:
+        shard, config = site.shard, folder.read_config()
+        shards.append(
+            Shard(
+                config.name,
+                shard.train + offsets["train"],
+                shard.test + offsets["test"],
+                shard.validation + offsets["train"],
+            )
+        )
+        bodies.append(load_body(config, load_schema(folder.schema_file).shape))
+        for pool in pools:
+            records = getattr(site.federation, pool)
+            pools[pool].append(records)
+            offsets[pool] += len(records)
+    federation = validated(
+        Federation(
+            "sites",
+            SCHEMA.n_class,
+            SCHEMA.shape,
+            *(
+                Records(torch.cat([r.inputs for r in pools[p]]), torch.cat([r.labels for r in pools[p]]))
+                for p in ("train", "test")
+            ),
+            tuple(shards),
+            loaded[0][1].federation.transform,
+            SCHEMA.label_values,
+        )
+    )
+    shape = model_plan(federation, bodies)
+    course = Course(plan.rounds, seed=plan.seed)
+    algorithm = plan.algorithm(shape.n_class, shape.width)
+    return Simulation(algorithm, federation, bodies, shape, Engine(Settings(plan.batch_size)), course)
+
+
+@dataclass(frozen=True)
+class Node:
+    node_id: int
+    name: str
+    last_activated_at: str = "2030"
+
+
+@dataclass
+class InProcess:
+    """Flower's messages without Flower: each site answers when it is asked for its reply."""
+
+    sites: dict[str, SiteFolder]
+    silent: set[str] = field(default_factory=set)
+    absent: set[str] = field(default_factory=set)
+    replies: dict[str, Message] = field(default_factory=dict)
+    sent: int = 0
+
+    @property
+    def names(self) -> Sequence[str]:
+        return list(self.sites)
+
+    def get_nodes(self) -> Iterable[Node]:
+        return [Node(at, name) for at, name in enumerate(self.names, start=10) if name not in self.absent]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        identifiers = []
+        for message in messages:
+            self.sent += 1
+            identifier = f"m{self.sent}"
+            message.metadata.__dict__["_message_id"] = identifier
+            message.metadata.__dict__["_src_node_id"] = 1
+            name = self.names[message.metadata.dst_node_id - 10]
+            if name not in self.silent:
+                content = to_content(answer(message, self.sites[name]))
+                self.replies[identifier] = Message(content, reply_to=message)
+            identifiers.append(identifier)
+        return identifiers
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return [self.replies.pop(identifier) for identifier in message_ids if identifier in self.replies]
