@@ -129,8 +129,10 @@ def test_the_grid_marks_the_highest(tmp_path: Path) -> None:
     for cell, accuracy in zip(cells(grid, tmp_path), (0.96, 0.97), strict=True):
         write_run(cell, [accuracy], 10)
     rows = rows_of(grid_table(collect(grid, tmp_path)))
-    assert rows["unbounded"][1:] == ("margin none", "96.00", "")
-    assert rows["margin-5"][1:] == ("margin 5", "97.00", "highest")
+    assert rows["unbounded"][1].endswith("margin none")
+    assert rows["unbounded"][2:] == ("96.00", "")
+    assert rows["margin-5"][1].endswith("margin 5")
+    assert rows["margin-5"][2:] == ("97.00", "highest")
 
 
 def test_both_pages_hold_every_experiment_and_every_discussion(results: Path) -> None:

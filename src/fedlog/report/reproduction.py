@@ -25,8 +25,9 @@ DISCUSSION, FIGURE = "discussion.md", "figure.svg"
 
 INTRODUCTION = (
     "This page is made from the records under `results/` by `fedlog docs`; no number on it is typed. The final round "
-    "is the headline of every run. `fedlog reproduce NAME` runs an experiment, and goes on where it was stopped. A "
-    "cell that has not been run says so. Accuracies are means over clients, each on its own held-out records; ± "
+    "is the headline of every run. `fedlog reproduce NAME` runs an experiment, and goes on where it was stopped; "
+    "`--executor dask://host:port` runs its cells on a Dask cluster that sees the same folder. A cell that has not "
+    "been run says so. Accuracies are means over clients, each on its own held-out records; ± "
     "is the standard error over seeds. Bits are those of the encoded messages of all clients, framing and opening "
     "exchange included."
 )
