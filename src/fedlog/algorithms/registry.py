@@ -53,8 +53,14 @@ def factory(method: str) -> Factory:
 
 def options(method: str) -> dict[str, Any]:
     """What the method can be told, with its defaults."""
-    parameters = inspect.signature(factory(method)).parameters.values()
-    return {p.name: p.default for p in parameters if p.name != "plan"}
+    parameters = inspect.signature(factory(method)).parameters
+    wrong = [p.name for p in parameters.values() if p.name != "plan" and p.default is p.empty]
+    if "plan" not in parameters or wrong:
+        raise InputError(
+            f"method {method} must be made from a plan and options with defaults: ({', '.join(parameters)}) found",
+            hint="see docs/methods: a frozen dataclass around a ModelPlan",
+        )
+    return {p.name: p.default for p in parameters.values() if p.name != "plan"}
 
 
 def typed(method: str, told: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,7 +74,7 @@ def typed(method: str, told: Mapping[str, Any]) -> dict[str, Any]:
             close = get_close_matches(name, known, n=1)
             meant = f"did you mean {close[0]}?" if close else f"it knows {', '.join(known)}"
             raise InputError(f"method {method} has no option {name}", hint=meant)
-        given[name] = _typed(method, name, value, hints[name])
+        given[name] = _typed(method, name, value, hints.get(name, type(known[name])))
     return given
 
 

@@ -11,14 +11,14 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 import fedlog
-from fedlog.errors import FedlogError
+from fedlog.errors import FedlogError, InputError
 
 # The module of a command is imported when it is asked for: PyTorch alone takes a second.
 COMMANDS = {
     "run": "train one method on one data set",
     "reproduce": "run the tables and figures of the paper",
     "report": "write the page of a run folder, or of all results",
-    "docs": "write the generated pages of docs/ from the records",
+    "docs": "write docs/reproduction.md from the records",
     "data": "list, fetch and check data sets",
     "privacy": "noise for a promise, and what a run has spent",
     "federate": "run a real federation of sites, with Flower underneath",
@@ -88,11 +88,16 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 done, 1 the run failed, 2 bad input, 130 interrupted."""
+    command = "fedlog"
     try:
         args = parsed(sys.argv[1:] if arguments is None else arguments)
+        command = f"fedlog {args.command}"
         code: int = args.handler(args)
         sys.stdout.flush()
         return code
+    except InputError as error:
+        print(f"error: {error.message}\nhint: {error.hint or f'{command} --help'}", file=sys.stderr)
+        return error.exit_code
     except FedlogError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
