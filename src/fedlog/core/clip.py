@@ -72,7 +72,8 @@ class L2Clip:
 
     def records_behind(self, sums: Tensor) -> Tensor:
         """The length of the sums over the radius."""
-        return torch.linalg.vector_norm(sums, dim=-1) / self.radius
+        lengths: Tensor = torch.linalg.vector_norm(sums, dim=-1)
+        return lengths / self.radius
 
 
 def clip_named(text: str) -> Clip:
