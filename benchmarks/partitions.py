@@ -1,0 +1,45 @@
+"""How hard each seed's MNIST partition is: the nearest neighbour among a client's own records, by seed.
+
+    python -m benchmarks.partitions
+
+Needs MNIST in the data folder. Uses no training and no method: only which digits meet in which client.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+from fedlog.data.catalog import DataSpec, load_federation
+from fedlog.data.federation import Federation, Shard
+from fedlog.experiments.run import made_with
+
+RECORDS = Path(__file__).parent / "records"
+
+
+def nearest_neighbour_accuracy(federation: Federation, shard: Shard) -> float:
+    """The share of a client's test records whose nearest training record has the same label."""
+    known, asked = (
+        pool.inputs[positions].flatten(1).float()
+        for pool, positions in ((federation.train, shard.train), (federation.test, shard.test))
+    )
+    nearest = federation.train.labels[shard.train][torch.cdist(asked, known).argmin(1)]
+    return float((nearest == federation.test.labels[shard.test]).float().mean())
+
+
+def main(out: Path = RECORDS, seeds: range = range(10)) -> None:
+    """Measure, print and write `partitions.json`."""
+    accuracy = {}
+    for seed in seeds:
+        federation = load_federation(DataSpec("mnist", seed=seed))
+        each = [nearest_neighbour_accuracy(federation, shard) for shard in federation.shards]
+        accuracy[str(seed)] = sum(each) / len(each)
+        print(f"seed {seed}: {100 * accuracy[str(seed)]:.2f} %")
+    found = {"accuracy_by_seed": accuracy, "made_with": made_with(), "command": "python -m benchmarks.partitions"}
+    (out / "partitions.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
