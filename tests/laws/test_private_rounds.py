@@ -1,0 +1,361 @@
+"""What leaves a client after its whole round, and what becomes of it: sensitivity, noise, limits, the secure sum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from fedlog.algorithms.fedlog import NOISE, FedLog, FedLogC
+from fedlog.algorithms.frozen import frozen
+from fedlog.algorithms.registry import build
+from fedlog.algorithms.shape import Algorithm, ModelPlan, Work
+from fedlog.core.clip import Clip, clip_named
+from fedlog.core.keys import Key
+from fedlog.core.stats import Statistics
+from fedlog.data.federation import Federation, Records, Shard
+from fedlog.data.transforms import IDENTITY
+from fedlog.engine.backends import Choice, Engine
+from fedlog.engine.clients import clients_of, model_plan
+from fedlog.engine.cohort import Cohort
+from fedlog.engine.local_sgd import Look, Pool, Settings, Task
+from fedlog.engine.secure import SecureSums
+from fedlog.engine.server import Server
+from fedlog.engine.simulator import Course, Simulation
+from fedlog.errors import InputError, RunError
+from fedlog.models.body import HEAD, Body, adopt
+from fedlog.models.catalog import body as body_named
+from fedlog.privacy.guarantee import Budget, Trust, Unit
+from fedlog.privacy.limits import Limits
+from fedlog.privacy.mechanisms import Calibration, FloatSampler
+from fedlog.privacy.protection import Bound, NoiseSource, Protection, protection
+from fedlog.wire.codec import codec
+from fedlog.wire.message import Contribution, Kind, Message, lift
+
+INPUTS, WIDTH, CLASSES = 3, 4, 2
+WIRE = codec("f32")
+MakeFederation = Callable[..., Federation]
+
+
+def _protection(unit: Unit, trust: Trust, *, clip: str = "clamp:2", releases: int = 1, **more: int) -> Protection:
+    client = unit is Unit.CLIENT
+    return protection(
+        Budget(1.0, 1e-5),
+        unit=unit,
+        trust=trust,
+        calibration=Calibration.PAPER if unit is Unit.PAPER else Calibration.EXACT,
+        bound=Bound(message_norm=5.0) if client else Bound(clip_named(clip)),
+        releases=releases,
+        shape=(more.get("n_class", CLASSES), 1 + WIDTH),
+        clients=more.get("clients", 1),
+        honest_survivors=more.get("honest", 1),
+    )
+
+
+def _upload(guard: Protection, algorithm_of: Callable[[FedLog], FedLog], body: Body, data: Records) -> Message:
+    """What one client sends after its whole round on these data."""
+    every = torch.arange(len(data))
+    shard = Shard("one", every, every[:1], every[:0])
+    federation = Federation("law", CLASSES, (INPUTS,), data, data, (shard,), IDENTITY, ("0", "1"))
+    algorithm = algorithm_of(FedLog(model_plan(federation, [body]), epochs=1, learning_rate=1.0))
+    engine = Engine(Settings(batch_size=max(1, len(data)), dtype=torch.float64), Choice.LOOP)
+    clients = clients_of(federation, [body], algorithm)
+    cohort = Cohort(algorithm, federation, clients, engine, WIRE, Key(3), protection=guard)
+    cohort.hear(WIRE.encode(algorithm.broadcast(algorithm.begin(Key(4)))))
+    ((_, blob),) = cohort.exchange(1, algorithm.schedule.round[0], [0])
+    assert blob is not None
+    return WIRE.decode(blob)
+
+
+def _exact(guard: Protection, algorithm_of: Callable[[FedLog], FedLog], body: Body, data: Records) -> Tensor:
+    """The same without noise, in units of the features."""
+    bare = replace(guard, mechanism=replace(guard.mechanism, trust=Trust.CENTRAL, honest_survivors=1))
+    return bare.lifted(lift(_upload(bare, algorithm_of, body, data))).arrays[0]
+
+
+def _as_it_is(algorithm: FedLog) -> FedLog:
+    return algorithm
+
+
+def _linear(clip: Clip | None, weight: float | None = None) -> Body:
+    def make() -> nn.Module:
+        layer = nn.Linear(INPUTS, WIDTH)
+        if weight is not None:
+            nn.init.constant_(layer.weight, weight)
+            nn.init.zeros_(layer.bias)
+        return layer
+
+    return adopt("linear", make, (INPUTS,), clip)
+
+
+_values = st.floats(-1e6, 1e6, width=32)
+_record = st.tuples(st.lists(_values, min_size=INPUTS, max_size=INPUTS), st.integers(0, CLASSES - 1))
+_some = st.lists(_record, min_size=1, max_size=6)
+
+
+def _records(rows: list[tuple[list[float], int]]) -> Records:
+    return Records(torch.tensor([x for x, _ in rows], dtype=torch.float32), torch.tensor([y for _, y in rows]))
+
+
+@settings(deadline=None, max_examples=25)
+@given(_some, _record, st.sampled_from(["clamp:0.5", "clamp:2", "l2:3"]), st.sampled_from([Trust.CENTRAL, Trust.LOCAL]))
+def test_one_record_moves_a_frozen_clients_message_by_the_stated_sensitivity_at_most(
+    rows: list[tuple[list[float], int]], extra: tuple[list[float], int], clip: str, trust: Trust
+) -> None:
+    guard = _protection(Unit.RECORD, trust, clip=clip)
+    body = _linear(clip_named(clip))
+    with_it = _exact(guard, frozen, body, _records([*rows, extra]))
+    without = _exact(guard, frozen, body, _records(rows))
+    assert float((with_it - without).norm()) <= guard.mechanism.sensitivity
+
+
+@settings(deadline=None, max_examples=25)
+@given(_some, _some)
+def test_a_trained_clients_message_never_exceeds_its_norm_and_two_of_its_data_sets_twice_that(
+    rows: list[tuple[list[float], int]], others: list[tuple[list[float], int]]
+) -> None:
+    central, local = (_protection(Unit.CLIENT, trust) for trust in (Trust.CENTRAL, Trust.LOCAL))
+    first, second = (_exact(central, _as_it_is, _linear(None), _records(each)) for each in (rows, others))
+    assert float(first.norm()) <= central.mechanism.sensitivity
+    assert float((first - second).norm()) <= local.mechanism.sensitivity
+
+
+def test_one_record_moves_a_trained_body_far_beyond_what_mode_paper_claims() -> None:
+    guard = _protection(Unit.PAPER, Trust.CENTRAL)
+    body = _linear(clip_named("clamp:2"), weight=0.0)
+    balanced = [([1.0] * INPUTS, at % 2) for at in range(32)]
+    with_it = _exact(guard, _as_it_is, body, _records([*balanced, ([1.0] * INPUTS, 0)]))
+    without = _exact(guard, _as_it_is, body, _records(balanced))
+    assert float((with_it - without).norm()) > 5 * guard.mechanism.sensitivity
+
+
+@pytest.mark.parametrize("clip", ["clamp:0.3", "l2:0.5"])
+def test_every_backend_trains_and_looks_behind_the_same_clip(make_federation: MakeFederation, clip: str) -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, WIDTH), nn.ReLU(), nn.Dropout(0.5))
+
+    federation = make_federation([7, 5])
+    body = adopt("dropping", make, (4,), clip_named(clip))
+    algorithm = FedLog(model_plan(federation, [body] * 2), epochs=2, learning_rate=0.05)
+    clients = clients_of(federation, [body] * 2, algorithm)
+    heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(1))), {})
+    start = {**body.initial(Key(2)), HEAD: heard[HEAD]}
+    phases = algorithm.schedule.round[0].phases
+    found = []
+    for choice in (Choice.LOOP, Choice.BLOCK, Choice.VMAP):
+        (backend,) = Engine(Settings(3, dtype=torch.float64), choice).backends(federation, clients).values()
+        trained = backend.train([Task(c, Work(start), phases, Key(5).child(c.index)) for c in clients])
+        looks = [Look(c, p, Pool.TRAIN, c.train) for c, p in zip(clients, trained, strict=True)]
+        found.append([*(p["2.weight"] for p in trained), *backend.features(looks)])
+    for other in found[1:]:
+        for mine, theirs in zip(found[0], other, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-6)
+    features = torch.cat(found[0][2:])
+    assert bool((features < 0).any())  # the ReLU on the features is gone
+    behind = features.abs().amax() if clip.startswith("clamp") else features.norm(dim=1).amax()
+    assert float(behind) <= float(clip.partition(":")[2])
+    assert not torch.allclose(found[0][0], start["2.weight"])
+
+
+def test_a_bodys_name_carries_its_clip() -> None:
+    assert body_named("mlp:5,4@l2:3", (INPUTS,)).clip == clip_named("l2:3")
+    for wrong in ("mlp:5,4@l2", "mlp:5,4@l3:1", "mlp:5,4@clamp:-1"):
+        with pytest.raises(InputError, match="cl"):
+            body_named(wrong, (INPUTS,))
+
+
+def test_an_exact_message_travels_exactly_and_a_noisy_one_fills_every_row() -> None:
+    data = _records([([0.3, -0.7, 0.1], 0)] * 3)
+    central = _upload(_protection(Unit.RECORD, Trust.CENTRAL), frozen, _linear(clip_named("clamp:2")), data)
+    assert not central.arrays[0].is_floating_point()
+    local = _protection(Unit.RECORD, Trust.LOCAL)
+    (noisy,) = _upload(local, frozen, _linear(clip_named("clamp:2")), data).arrays
+    exact = _exact(local, frozen, _linear(clip_named("clamp:2")), data)
+    assert bool((noisy[1] != 0).all())  # class 1 has no record, and nobody can tell
+    drawn = FloatSampler(Key(3).child("client", "one", "round", 1, "statistics", "noise"))
+    torch.testing.assert_close(
+        noisy.double() - exact, drawn.draw(exact.shape, local.mechanism.sigma), rtol=0, atol=1e-4
+    )
+
+
+def test_nothing_leaves_beside_the_statistics() -> None:
+    guard = _protection(Unit.RECORD, Trust.LOCAL)
+    sums = torch.zeros(CLASSES, 1 + WIDTH)
+    for message in (Message(Kind.STATISTICS, (sums, torch.tensor([3]))), Message(Kind.PARAMETERS, (sums,))):
+        with pytest.raises(InputError, match="nothing else"):
+            guard.outgoing(message, Key(0))
+
+
+def _simulation(
+    federation: Federation, guard: Protection | None, secure: SecureSums | None = None, rounds: int = 1
+) -> Simulation:
+    bodies = [body_named("mlp:5,4@clamp:2", federation.input_shape)] * len(federation.shards)
+    plan = model_plan(federation, bodies)
+    algorithm: Algorithm = frozen(FedLog(plan))
+    engine = Engine(Settings(10), Choice.LOOP)
+    return Simulation(algorithm, federation, bodies, plan, engine, Course(rounds, seed=6), guard, secure)
+
+
+def test_the_server_adds_central_noise_once_to_the_sum(make_federation: MakeFederation) -> None:
+    federation = make_federation([40, 50, 60])
+    guard = _protection(Unit.RECORD, Trust.CENTRAL, n_class=3)
+    private, plain = _simulation(federation, guard), _simulation(federation, None)
+    list(private.rounds())
+    list(plain.rounds())
+    noise = private.server.state["statistics"] - plain.server.state["statistics"]
+    drawn = FloatSampler(Key(6).child("server", "noise", "round", 1, "statistics")).draw(
+        noise.shape, guard.mechanism.sigma
+    )
+    torch.testing.assert_close(noise, drawn, rtol=0, atol=1e-3)  # the plain run rounds its messages to float32
+    assert float(private.server.state[NOISE]) == pytest.approx(guard.mechanism.sigma)
+
+
+def test_a_run_cannot_make_more_releases_than_planned(make_federation: MakeFederation) -> None:
+    simulation = _simulation(make_federation([40, 50]), _protection(Unit.RECORD, Trust.LOCAL, n_class=3), rounds=2)
+    rounds = simulation.rounds()
+    next(rounds)
+    with pytest.raises(RunError, match="budget"):
+        next(rounds)
+
+
+def test_distributed_shares_add_up_under_the_secure_sum(make_federation: MakeFederation) -> None:
+    federation = make_federation([40, 50, 60, 70])
+    guard = _protection(Unit.RECORD, Trust.DISTRIBUTED, n_class=3, clients=4, honest=3)
+    private, plain = _simulation(federation, guard, SecureSums(guard, 3)), _simulation(federation, None)
+    (record,) = private.rounds()
+    list(plain.rounds())
+    expected = sum(
+        FloatSampler(Key(6).child("client", f"client-{at}", "round", 1, "statistics", "noise")).draw(
+            torch.Size((3, 1 + WIDTH)), guard.mechanism.client_std
+        )
+        for at in range(4)
+    )
+    noise = private.server.state["statistics"] - plain.server.state["statistics"]
+    torch.testing.assert_close(noise, expected, rtol=0, atol=1e-3)
+    assert float(private.server.state[NOISE]) == pytest.approx(guard.mechanism.sigma * math.sqrt(4 / 3))
+    assert record.observed["secure_sum_turns"] == 5
+    steps = {kind for kind in record.bits_by_kind if kind.startswith("secure")}
+    assert {"secure keys up", "secure masked up", "secure unmask up", "secure shares down"} <= steps
+    assert "statistics up" not in record.bits_by_kind
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedproto", "cs-fl"])
+def test_a_secure_sum_serves_methods_that_send_other_things(make_federation: MakeFederation, method: str) -> None:
+    federation = make_federation([8, 9, 10])
+    body = body_named("mlp:5,4", federation.input_shape)
+    plan = model_plan(federation, [body] * 3)
+    states = []
+    for secure in (None, SecureSums()):
+        algorithm = build(method, plan, {"epochs": 1})
+        engine = Engine(Settings(10), Choice.LOOP)
+        simulation = Simulation(algorithm, federation, [body] * 3, plan, engine, Course(1), secure=secure)
+        list(simulation.rounds())
+        states.append(simulation.server.state)
+    for name, value in states[0].items():
+        torch.testing.assert_close(value.double(), states[1][name].double(), rtol=1e-4, atol=1e-4)
+
+
+def test_a_count_that_drowns_in_noise_keeps_the_old_head() -> None:
+    algorithm = FedLogC(ModelPlan(CLASSES, WIDTH, ((HEAD,),), 0))
+    sums = torch.tensor([[50.0, 1, 2, 3, 4], [2.0, 5, 6, 7, 8]], dtype=torch.float64)
+    start = algorithm.begin(Key(1))
+    assert algorithm.step("statistics", start, Contribution((sums,), noise_std=40.0)) is start
+    usable = algorithm.step("statistics", start, Contribution((sums,), noise_std=1.0))
+    heard = algorithm.hear(WIRE.decode(WIRE.encode(algorithm.broadcast(usable))), {})
+    # 3 standard deviations of noise are more than the two records of class 1.
+    assert heard["present"].tolist() == [True, False]
+    again = algorithm.step("statistics", usable, Contribution((-sums,), noise_std=1.0))
+    assert again is usable
+    without_noise = algorithm.step("statistics", start, Contribution((sums,)))
+    assert NOISE not in without_noise
+    assert len(algorithm.broadcast(without_noise).arrays) == 1
+
+
+def _server(guard: Protection | None, limits: Limits | None, share: float) -> tuple[Server, FedLog]:
+    body = body_named("mlp:5,4", (INPUTS,))
+    data = _records([([0.0] * INPUTS, 0)])
+    every = torch.arange(1)
+    shard = Shard("one", every, every, every[:0])
+    federation = Federation("x", CLASSES, (INPUTS,), data, data, (shard,), IDENTITY, ("0", "1"))
+    plan = model_plan(federation, [body])
+    algorithm = frozen(FedLog(plan))
+    initial = {**body.initial(Key(0)), HEAD: torch.zeros(CLASSES, 1 + WIDTH)}
+    server = Server.beginning(algorithm, WIRE, plan, initial, Key(0), guard)
+    server.limits = server.limits or limits
+    server.refused_share_allowed = share
+    return server, algorithm
+
+
+def _statistics(count: float, value: float) -> Tensor:
+    return torch.tensor([[count, value, 0.0, 0.0, 0.0], [1.0, 0.5, 0.5, 0.0, 0.0]])
+
+
+BAD = {
+    "not finite": _statistics(2.0, math.nan),
+    "infinite": _statistics(2.0, math.inf),
+    "another shape": torch.zeros(CLASSES, WIDTH),
+    "beyond the clip": _statistics(2.0, 4.5),
+    "negative": _statistics(-2.0, 0.0),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_poisoned_upload_is_left_out_and_named(case: str) -> None:
+    server, algorithm = _server(None, Limits(clip_named("clamp:2")), share=0.5)
+    (exchange,) = algorithm.schedule.round
+    good = WIRE.encode(Message(Kind.STATISTICS, (_statistics(2.0, 3.9),)))
+    bad = WIRE.encode(Message(Kind.STATISTICS, (BAD[case],)))
+    server.receive(1, exchange, [("honest", good), ("wicked", bad)])
+    assert [refusal.client for _, refusal in server.refusals] == ["wicked"]
+    torch.testing.assert_close(server.state["statistics"], _statistics(2.0, 3.9).double())
+    with pytest.raises(RunError, match="2 of 3"):
+        server.receive(2, exchange, [("honest", good), ("wicked", bad), ("worse", bad)])
+
+
+def test_noise_is_no_poison_and_what_no_noise_explains_is() -> None:
+    guard = _protection(Unit.CLIENT, Trust.LOCAL)
+    server, algorithm = _server(guard, None, share=0.6)
+    (exchange,) = algorithm.schedule.round
+    sigma = guard.mechanism.sigma
+    below, beyond = _statistics(-3 * sigma, 2 * sigma), _statistics(1.0, 100 * sigma)
+    uploads = [("a", below), ("b", beyond)]
+    server.receive(1, exchange, [(name, WIRE.encode(Message(Kind.STATISTICS, (sums,)))) for name, sums in uploads])
+    assert [refusal.client for _, refusal in server.refusals] == ["b"]
+    assert "norm" in server.refusals[0][1].reason
+
+
+def test_limits_hold_for_every_clipped_message() -> None:
+    generator = Key(8).torch()
+    for name in ("clamp:2", "l2:3"):
+        clip = clip_named(name)
+        features = clip(10 * torch.randn(50, WIDTH, generator=generator))
+        sums = Statistics.of(features, torch.arange(50) % CLASSES, CLASSES).sums
+        Limits(clip).check(sums.float())
+        with pytest.raises(InputError, match="beyond the clip"):
+            Limits(clip).check(sums.float() * torch.tensor([0.1, 3, 3, 3, 3]))
+
+
+def test_discrete_noise_leaves_on_the_grid() -> None:
+    guard = protection(
+        Budget(1.0, 1e-5),
+        unit=Unit.RECORD,
+        trust=Trust.DISTRIBUTED,
+        calibration=Calibration.EXACT,
+        bound=Bound(clip_named("l2:3")),
+        releases=2,
+        shape=(CLASSES, 1 + WIDTH),
+        clients=5,
+        honest_survivors=3,
+        noise=NoiseSource.DISCRETE,
+    )
+    message = Message(Kind.STATISTICS, (torch.ones(CLASSES, 1 + WIDTH, dtype=torch.float64),))
+    first, second = (guard.lifted(lift(guard.outgoing(message, Key(0)))).arrays[0] for _ in range(2))
+    assert not torch.equal(first, second)  # from the system's source, not from the key
+    assert torch.equal(torch.trunc(first / guard.mechanism.grid) * guard.mechanism.grid, first)
+    assert guard.release(1, "statistics").private

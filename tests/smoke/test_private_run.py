@@ -1,0 +1,123 @@
+"""Private runs from the command line: what they print, what they refuse, and what a resumed one may still spend."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedlog.cli.main import main
+from fedlog.engine.cohort import Cohort
+from fedlog.errors import InputError, RunError
+from fedlog.experiments.run import execute
+from fedlog.experiments.spec import RunSpec, resolve
+from fedlog.privacy.release_log import FILE_NAME, read_log
+
+SMALL = RunSpec(data="digits", clients=5, body=("mlp:8",), train_records=200, options={"epochs": 1})
+RECORD: dict[str, Any] = {"privacy": "record", "body_training": "frozen", "epsilon": 2.0, "delta": 1e-5, "clip": "l2:3"}
+
+
+def _spec(**settings: Any) -> RunSpec:
+    return RunSpec(**{**SMALL.__dict__, **settings})
+
+
+def test_a_private_run_prints_its_guarantee_whole_and_spend_agrees(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--data", "digits", "--clients", "5", "--train-records", "200", "--body", "mlp:8", "--rounds", "1"]
+    private = ["--privacy", "record", "--body-training", "frozen", "--epsilon", "2", "--delta", "0.01"]
+    more = ["--clip", "l2:3", "--trust", "local", "--jobs", "1", "--out", str(tmp_path / "run")]
+    assert main(["run", *given, *private, *more]) == 0
+    said = capsys.readouterr()
+    for part in ("epsilon 2 at delta 0.01", "unit: record", "neighbours: ", "releases: 1", "trusted: no one"):
+        assert part in said.out
+    assert "delta 0.01 is above 1/200" in said.err
+    assert "the noise is not private" in said.err
+    assert main(["privacy", "spend", str(tmp_path / "run"), "--json"]) == 0
+    spent = json.loads(capsys.readouterr().out)
+    assert len(spent["releases"]) == 1
+    assert spent["guarantee"]["epsilon"] == pytest.approx(2.0, rel=1e-3)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["privacy"]["unit"] == "record"
+
+
+def test_mode_paper_prints_that_it_guarantees_nothing(tmp_path: Path) -> None:
+    spec = _spec(privacy="paper", epsilon=5.0, delta=1e-5, clip="clamp:2", rounds=1, method="fedlog-c")
+    summary = execute(spec, tmp_path / "run")
+    assert summary.privacy is not None
+    assert summary.privacy["epsilon"] is None
+    assert summary.privacy["releases"] == 2  # the opening exchange counts
+    assert "no formal guarantee" in summary.privacy["statement"]
+
+
+def test_distributed_noise_for_whole_clients_goes_through_the_secure_sum(tmp_path: Path) -> None:
+    spec = _spec(privacy="client", epsilon=5.0, delta=1e-5, message_norm=50.0, trust="distributed", rounds=1)
+    summary = execute(spec, tmp_path / "run")
+    assert summary.privacy is not None
+    assert summary.privacy["unit"] == "client"
+    (release,) = read_log(tmp_path / "run" / FILE_NAME).releases
+    assert release.shares == 3
+    record = json.loads((tmp_path / "run" / "records.jsonl").read_text())
+    assert record["bits_by_kind"]["secure masked up"] > 0
+
+
+def test_a_resumed_run_is_held_to_the_budget_it_started_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = _spec(**RECORD, rounds=3)
+    folder = tmp_path / "run"
+    working = Cohort.exchange
+
+    def dies_in_round_two(self: Cohort, number: int, *rest: object) -> object:
+        if number == 2:
+            raise KeyboardInterrupt
+        return working(self, number, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Cohort, "exchange", dies_in_round_two)
+    with pytest.raises(KeyboardInterrupt):
+        execute(spec, folder)
+    assert [release.round for release in read_log(folder / FILE_NAME).releases] == [1, 2]
+    monkeypatch.setattr(Cohort, "exchange", working)
+    # Round 2 was recorded before anything left, so it counts although nothing did: round 3 is one release too many.
+    with pytest.raises(RunError, match="budget"):
+        execute(spec, folder)
+    assert [release.round for release in read_log(folder / FILE_NAME).releases] == [1, 2, 2]
+    (folder / FILE_NAME).unlink()
+    with pytest.raises(InputError, match="releases recorded"):
+        execute(spec, folder)
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "trains body mlp:8": {**RECORD, "body_training": None},
+    "needs a budget": {**RECORD, "delta": None},
+    "delta must lie": {**RECORD, "delta": 1.5},
+    "needs a bound on each record": {**RECORD, "clip": None},
+    "clip must be": {**RECORD, "clip": "box:1"},
+    "not private": {"epsilon": 1.0},
+    "nothing left without training": {**RECORD, "method": "fedavg"},
+    "methods that send statistics": {**RECORD, "privacy": "client", "body_training": None, "method": "fedavg"},
+    "every client in every round": {**RECORD, "privacy": "client", "participation": 0.5},
+    "looking at private data": {**RECORD, "stop_at_accuracy": 0.9},
+    "under a secure sum none can": {"aggregation": "secure", "refused_share": 0.1},
+    "secure sum is for distributed": {**RECORD, "aggregation": "secure"},
+    "honest survivors": {**RECORD, "trust": "distributed", "honest": 9},
+    "cannot read the body's parameters": {**RECORD, "body_file": "nowhere.safetensors"},
+}
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_contradictions_are_refused_by_name(said: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=said):
+        execute(_spec(**{"rounds": 1, **REFUSED[said]}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_frozen_body_can_come_from_a_file_and_counts_by_its_content(tmp_path: Path) -> None:
+    execute(_spec(rounds=1, clip="l2:3"), tmp_path / "public")
+    trained = sorted((tmp_path / "public" / "models").glob("*.safetensors"))[0]
+    spec = resolve(_spec(**RECORD, rounds=1, body_file=str(trained)))
+    copy = tmp_path / "copy.safetensors"
+    copy.write_bytes(trained.read_bytes())
+    assert resolve(_spec(**RECORD, rounds=1, body_file=str(copy))).digest == spec.digest
+    assert execute(spec, tmp_path / "private").privacy is not None
+    with pytest.raises(InputError, match="must have shape"):
+        execute(_spec(**{**RECORD, "body": ("mlp:9",), "rounds": 1, "body_file": str(trained)}), tmp_path / "other")
