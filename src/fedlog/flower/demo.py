@@ -19,18 +19,16 @@ from sklearn.datasets import load_breast_cancer
 
 from fedlog.core.keys import Key
 from fedlog.data.schema import Feature, Kind, Schema, dump_schema
-from fedlog.errors import RunError
 from fedlog.flower.folders import ServerConfig, ServerFolder, SiteConfig, SiteFolder
 from fedlog.flower.plan import Plan
 from fedlog.flower.processes import free_port
 from fedlog.flower.relay import counting_relay
 from fedlog.flower.run_folder import Terms
 from fedlog.flower.run_side import run_federation
-from fedlog.flower.server_side import Say, create_server, register, running_server, site_statuses
+from fedlog.flower.server_side import Say, create_server, register, running_server
 from fedlog.flower.site_data import check_site
 from fedlog.flower.site_side import create_site, running_site
 
-JOIN_SECONDS = 240.0
 # Far more than a round takes on an idle machine; a busy one should still come to an end.
 DEADLINE_SECONDS = 240.0
 
@@ -91,7 +89,6 @@ def run_demo(root: Path, rounds: int, seed: int, say: Say) -> dict[str, Any]:
             say(check_site(folder, folder.read_config()))
             register(server, name, folder.public_key.read_text(), say)
             stack.enter_context(running_site(folder, say))
-        _wait_until_online(server)
         report = run_federation(
             server, Plan("demo", rounds=rounds, seed=seed), Terms(len(sites), DEADLINE_SECONDS), say
         )
@@ -125,11 +122,3 @@ def _made(root: Path, seed: int) -> tuple[ServerFolder, dict[str, SiteFolder]]:
         folder.choose(str(tables[name]), site.body)
         sites[name] = folder
     return server, sites
-
-
-def _wait_until_online(server: ServerFolder) -> None:
-    deadline = time.monotonic() + JOIN_SECONDS
-    while any(status.state != "online" for status in site_statuses(server)):
-        if time.monotonic() > deadline:
-            raise RunError(f"expected all sites to join within {JOIN_SECONDS:.0f} s, found some missing")
-        time.sleep(0.5)
