@@ -99,6 +99,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "looking at private data": {**RECORD, "stop_at_accuracy": 0.9},
     "under a secure sum none can": {"aggregation": "secure", "refused_share": 0.1},
     "secure sum is for distributed": {**RECORD, "aggregation": "secure"},
+    "must all be the same": {**RECORD, "initialisation": "separate"},
     "honest survivors": {**RECORD, "trust": "distributed", "honest": 9},
     "cannot read the body's parameters": {**RECORD, "body_file": "nowhere.safetensors"},
 }

@@ -34,7 +34,14 @@ def settled(spec: RunSpec) -> RunSpec:
     """The specification with its privacy settings written out; contradictions are refused by name."""
     if spec.clip is not None:
         clip_named(spec.clip)
+        kind, _, number = spec.clip.partition(":")
+        spec = replace(spec, clip=f"{kind}:{float(number):g}")  # 2 and 2.0 are one experiment
     _one_of("body training", spec.body_training, (FROZEN,))
+    if spec.body_training == FROZEN and (len(spec.body) > 1 or spec.initialisation == "separate"):
+        raise InputError(
+            "frozen bodies must all be the same, or their features mean different things and cannot be added up",
+            hint="one body and --initialisation shared",
+        )
     _one_of("aggregation", spec.aggregation, (SECURE,))
     spec = replace(spec, body_file_sha256=_digest_of(spec.body_file))
     if spec.privacy is None:
