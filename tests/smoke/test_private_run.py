@@ -56,6 +56,9 @@ def test_distributed_noise_for_whole_clients_goes_through_the_secure_sum(tmp_pat
     summary = execute(spec, tmp_path / "run")
     assert summary.privacy is not None
     assert summary.privacy["unit"] == "client"
+    # Five clients cannot be heard over that noise, and the run says so.
+    assert summary.privacy["rounds_with_old_head"] == 1
+    assert any("kept the old head" in caveat for caveat in summary.privacy["caveats"])
     (release,) = read_log(tmp_path / "run" / FILE_NAME).releases
     assert release.shares == 3
     record = json.loads((tmp_path / "run" / "records.jsonl").read_text())

@@ -42,6 +42,7 @@ class Server:
     protection: Protection | None = None
     limits: Limits | None = None  # what statistics can be at most, where a clip is known
     noise_key: Key = field(default_factory=lambda: Key(0))
+    kept_state: bool = False  # whether the last sum drowned in its noise, so that everything stayed as it was
 
     @staticmethod
     def beginning(
@@ -105,7 +106,9 @@ class Server:
         """Move the state by the sum of a round's contributions, with the server's noise if it is to add any."""
         if self.protection is not None:
             summed = self.protection.finished(summed, self.noise_key.child("round", round_number, exchange.name))
-        self.state = self.algorithm.step(exchange.name, self.state, summed)
+        before = self.state
+        self.state = self.algorithm.step(exchange.name, before, summed)
+        self.kept_state = self.state is before
 
     def _intake(
         self, round_number: int, exchange: Exchange, client: str, blob: bytes, seen: list[str]

@@ -243,16 +243,18 @@ class Simulation:
             bits_up=ledger.bits(Direction.UP, round_number=number),
             bits_down=ledger.bits(Direction.DOWN, round_number=number),
             bits_by_kind=ledger.by_kind(number),
-            observed={**self.algorithm.observe(self.server.state), **self._turns()},
+            observed={**self.algorithm.observe(self.server.state), **self._observed()},
             # The opening exchange has no record of its own.
             refused={r.client: r.reason for at, r in self.server.refusals if max(at, 1) == number},
             seconds=time.perf_counter() - start,
         )
 
-    def _turns(self) -> dict[str, float]:
+    def _observed(self) -> dict[str, float]:
+        """What privacy adds to a round's figures."""
+        kept = {} if self.protection is None else {"kept_old_head": float(self.server.kept_state)}
         if self.secure is None:
-            return {}
-        return {"secure_sum_turns": float(self.secure.turns * len(self.algorithm.schedule.round))}
+            return kept
+        return {**kept, "secure_sum_turns": float(self.secure.turns * len(self.algorithm.schedule.round))}
 
     def copies_after(self, number: int) -> int:
         """To how many clients that round's last broadcast goes: the next round's, or after the last round everyone."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ from fedlog.privacy.release_log import FILE_NAME, read_log, record_release, star
 
 if TYPE_CHECKING:
     from fedlog.engine.secure import SecureSums
-    from fedlog.engine.simulator import Simulation
+    from fedlog.engine.simulator import RoundRecord, Simulation
     from fedlog.experiments.spec import RunSpec
 
 FROZEN = "frozen"
@@ -216,7 +217,7 @@ def watch_budget(simulation: Simulation, folder: Path) -> None:
     simulation.record_release = partial(record_release, path)
 
 
-def promise(folder: Path) -> dict[str, Any] | None:
+def promise(folder: Path, rounds: Sequence[RoundRecord]) -> dict[str, Any] | None:
     """What the run in the folder has spent and promises, as plain values; None for a run without privacy."""
     if not (folder / FILE_NAME).exists():
         return None
@@ -224,7 +225,10 @@ def promise(folder: Path) -> dict[str, Any] | None:
     spending = spent(log.releases, log.budget.delta)
     stated = {} if spending.guarantee is None else spending.guarantee.as_json()
     budget = {"epsilon": log.budget.epsilon, "delta": log.budget.delta}
-    return {**stated, "budget": budget, "caveats": list(spending.caveats)}
+    kept = int(sum(record.observed.get("kept_old_head", 0.0) for record in rounds))
+    drowned = f"{kept} of {len(rounds)} rounds kept the old head: the noisy count was below twice its own noise"
+    caveats = [*spending.caveats, *([drowned] if kept else [])]
+    return {**stated, "budget": budget, "rounds_with_old_head": kept, "caveats": caveats}
 
 
 def _digest_of(path: str | None) -> str | None:
