@@ -270,7 +270,7 @@ def test_a_body_of_ones_own_comes_from_the_python_path(
 
 
 def test_starting_imports_only_what_is_needed(tmp_path: Path) -> None:
-    """Help needs no PyTorch; a run in the loop needs neither its compiler nor scikit-learn, nor a plot before its end."""
+    """Help needs no PyTorch; a run in the loop needs neither its compiler nor scikit-learn, nor a plot at first."""
     run = [*SHORT, "--backend", "loop", "--out", str(tmp_path / "r"), "--quiet"]
     script = f"""
 import sys

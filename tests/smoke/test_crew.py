@@ -1,0 +1,149 @@
+"""Worker processes: who gets which client, what happens when one fails, dies or hangs, and that none is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedlog.engine.clients import Client
+from fedlog.engine.crew import Workers, deal
+from fedlog.errors import InputError, RunError
+from fedlog.models.catalog import body
+
+# From Python 3.12 on, forking a process that has threads is worth a warning; our workers use none of them.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+BODY = body("mlp:2", (2,))
+
+
+def _client(index: int, records: int) -> Client:
+    return Client(index, f"client-{index}", BODY, torch.arange(records), (torch.arange(0),), (torch.arange(0),))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=12), st.integers(1, 6))
+def test_clients_are_dealt_once_each_and_evenly(sizes: list[int], hands: int) -> None:
+    clients = [_client(index, size) for index, size in enumerate(sizes)]
+    shares = deal(clients, hands)
+    assert len(shares) == min(hands, len(clients))
+    assert sorted(client.index for share in shares for client in share) == list(range(len(sizes)))
+    assert all(shares)
+    loads = [sum(client.records + 1 for client in share) for share in shares]
+    # Largest first: no hand is ahead of another by more than the largest client.
+    assert max(loads) - min(loads) <= max(sizes) + 1
+
+
+class _Cohort:
+    """Stands in for a cohort: answers with its process, fails, dies or hangs as it is told."""
+
+    def __init__(self, clients: list[Client]) -> None:
+        self._indices = [client.index for client in clients]
+
+    def hear(self, blob: bytes) -> int:
+        return os.getpid()
+
+    def evaluate(self, indices: list[int], judge: Any) -> list[tuple[int, str]]:
+        if judge == "refuse" and 1 in indices:
+            raise InputError("client-1 has something wrong", hint="look at it")
+        if judge == "fail" and 1 in indices:
+            raise ZeroDivisionError("on purpose")
+        if judge == "die" and 1 in indices:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if judge == "hang" and 1 in indices:
+            time.sleep(600)
+        return [(index, "scored") for index in indices]
+
+
+@pytest.fixture
+def workers() -> Iterator[Callable[..., Workers]]:
+    made: list[Workers] = []
+
+    def make(processes: int = 2, clients: int = 4) -> Workers:
+        made.append(Workers(_Cohort, [_client(index, 5) for index in range(clients)], processes, 1))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for crew in made:
+        crew.stop()
+        assert not any(process.is_alive() for process in crew._processes)
+
+
+def test_answers_come_back_in_the_clients_order_from_different_processes(workers: Callable[..., Workers]) -> None:
+    crew = workers()
+    assert crew.evaluate([3, 0, 2], None) == [(0, "scored"), (2, "scored"), (3, "scored")]  # type: ignore[arg-type]
+    pids = crew._all("hear", [(b"",)] * 2)
+    assert len({*pids, os.getpid()}) == 3
+
+
+def test_a_refusal_in_a_worker_reaches_the_user_with_its_hint(workers: Callable[..., Workers]) -> None:
+    crew = workers()
+    with pytest.raises(InputError, match="client-1 has something wrong") as caught:
+        crew.evaluate([0, 1, 2, 3], "refuse")  # type: ignore[arg-type]
+    assert caught.value.hint == "look at it"
+    # The other answers were taken in too: the next call gets its own.
+    assert crew.evaluate([1], None) == [(1, "scored")]  # type: ignore[arg-type]
+
+
+def test_a_bug_in_a_worker_is_named_and_its_traceback_shown(
+    workers: Callable[..., Workers], capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(RunError, match="a worker failed in evaluate: ZeroDivisionError: on purpose"):
+        workers().evaluate([0, 1], "fail")  # type: ignore[arg-type]
+    assert "Traceback" in capfd.readouterr().err
+
+
+def test_a_worker_that_dies_is_noticed(workers: Callable[..., Workers]) -> None:
+    crew = workers()
+    with pytest.raises(RunError, match=r"worker \d of 2 was lost: exit code -9") as caught:
+        crew.evaluate([0, 1, 2, 3], "die")  # type: ignore[arg-type]
+    assert "resume" in str(caught.value.hint)
+    with pytest.raises(RunError, match="was lost"):
+        crew.evaluate([0, 1, 2, 3], None)  # type: ignore[arg-type]
+
+
+def test_a_worker_that_hangs_is_ended(workers: Callable[..., Workers]) -> None:
+    crew = workers()
+    crew._pipes[0].send(("evaluate", ([0, 1, 2, 3], "hang")))
+    time.sleep(0.2)
+    start = time.monotonic()
+    crew.stop()
+    assert time.monotonic() - start < 30
+    assert not any(process.is_alive() for process in crew._processes)
+
+
+def test_workers_do_not_outlive_whoever_made_them() -> None:
+    """A parent that is killed says nothing: its workers see the closed pipe and go."""
+    reading, writing = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        try:
+            crew = Workers(_Cohort, [_client(index, 5) for index in range(4)], 2, 1)  # type: ignore[arg-type]
+            os.write(writing, " ".join(str(process.pid) for process in crew._processes).encode())
+            time.sleep(600)
+        finally:
+            os._exit(0)
+    os.close(writing)
+    pids = [int(pid) for pid in os.read(reading, 100).split()]
+    assert len(pids) == 2
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    until = time.monotonic() + 60
+    while any(_alive(pid) for pid in pids):
+        assert time.monotonic() < until, "a worker outlived its parent"
+        time.sleep(0.05)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
