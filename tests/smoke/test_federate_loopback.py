@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -72,19 +73,24 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 
 def run_app(federation: Federation, app: Path, *settings: str) -> str:
     """The streamed output of a plain `flwr run`."""
-    command = flwr_command(
-        federation.server, "run", str(app), CONNECTION, "--stream", "--run-config", " ".join(settings)
-    )
-    return call(command, timeout_seconds=120)
+    told = " ".join(("rounds=1", "deadline-seconds=120.0", *settings))
+    command = flwr_command(federation.server, "run", str(app), CONNECTION, "--stream", "--run-config", told)
+    return call(command, timeout_seconds=400)
+
+
+def events(federation: Federation, run: str, kind: str) -> list[dict[str, Any]]:
+    """The server's events of one run and kind."""
+    everything = read_events(federation.server.logs / "events.jsonl")
+    return [event for event in everything if event.get("run") == run and event["event"] == kind]
 
 
 def test_sites_and_server_greet_each_other(federation: Federation) -> None:
-    run_app(federation, federation.server.app, 'name="first"', "deadline-seconds=60.0")
-    events = read_events(federation.server.logs / "events.jsonl")
-    assert events[-1]["event"] == "greeted"
-    assert events[-1]["sites"] == ["north", "south"]
+    run_app(federation, federation.server.app, 'name="first"')
+    assert [event["sites"] for event in events(federation, "first", "greeted")] == [["north", "south"]]
+    assert [event["sites"] for event in events(federation, "first", "finished")] == [["north", "south"]]
     for folder in federation.sites.values():
-        assert read_events(folder.logs / "events.jsonl")[-1]["event"] == "welcome"
+        told = [event["event"] for event in read_events(folder.logs / "events.jsonl") if event.get("run") == "first"]
+        assert told == ["welcome", "worked", "finished"]
 
 
 def test_a_site_with_another_schema_is_left_out(federation: Federation) -> None:
@@ -92,13 +98,13 @@ def test_a_site_with_another_schema_is_left_out(federation: Federation) -> None:
     text = folder.schema_file.read_text()
     folder.schema_file.write_text(text.replace('["a", "b"]', '["a", "b", "c"]'))
     try:
-        run_app(federation, federation.server.app, 'name="other"', "minimum-sites=1", "deadline-seconds=60.0")
+        run_app(federation, federation.server.app, 'name="other"', "minimum-sites=1")
     finally:
         folder.schema_file.write_text(text)
-    *_, left_out, greeted = read_events(federation.server.logs / "events.jsonl")
+    left_out = events(federation, "other", "left out")[0]
     assert left_out["site"] == "south"
     assert "expected schema" in str(left_out["reason"])
-    assert greeted["sites"] == ["north"]
+    assert events(federation, "other", "greeted")[0]["sites"] == ["north"]
 
 
 def test_code_that_comes_with_a_run_is_not_executed_at_a_site(federation: Federation, tmp_path: Path) -> None:
@@ -112,8 +118,8 @@ def test_code_that_comes_with_a_run_is_not_executed_at_a_site(federation: Federa
     (package / "client.py").write_text(
         f"open({str(spoils)!r}, 'a').write('executed')\nfrom fedlog.flower import client_app\napp = client_app.app\n"
     )
-    run_app(federation, evil, 'name="evil"', "deadline-seconds=60.0")
-    assert read_events(federation.server.logs / "events.jsonl")[-1]["sites"] == ["north", "south"]
+    run_app(federation, evil, 'name="evil"')
+    assert [event["sites"] for event in events(federation, "evil", "finished")] == [["north", "south"]]
     assert not spoils.exists()
 
 

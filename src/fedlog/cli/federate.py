@@ -8,7 +8,9 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fedlog.cli import federate_run
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -29,9 +31,7 @@ def add_parser(subparsers: Subparsers) -> None:
     _add_status(commands)
     _add_join(commands)
     _add_site(commands)
-    _add_run(commands)
-    _add_leave(commands)
-    _add_demo(commands)
+    federate_run.add_commands(commands)
 
 
 def _command(
@@ -223,127 +223,6 @@ def _site(args: argparse.Namespace) -> int:
             attend(folder, _say)
     except StopRequestedError:
         _say("stopped")
-    return 0
-
-
-def _add_run(commands: Subparsers) -> None:
-    parser = _command(commands, "run", "at the server: train with the connected sites", _run)
-    parser.add_argument("folder", type=Path, metavar="DIR")
-    parser.add_argument("--rounds", type=int, default=10, help="rounds of local training and a new head (default: 10)")
-    parser.add_argument("--name", help="a new name, or that of a run to go on with (default: run-1, run-2, ...)")
-    parser.add_argument("--method", default="fedlog", help="fedlog (default), fedlog-c, lg-fedavg-1 or fedproto")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an option of the method")
-    parser.add_argument("--batch-size", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minimum-sites", type=int, default=2, help="with fewer the old head stays (default: 2)")
-    parser.add_argument("--deadline", type=float, default=600.0, help="seconds the server waits (default: 600)")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
-
-
-def _run(args: argparse.Namespace) -> int:
-    from fedlog.flower.folders import ServerFolder
-    from fedlog.flower.plan import Plan
-    from fedlog.flower.processes import StopRequestedError, stopping_on_sigterm
-    from fedlog.flower.run_folder import Terms
-    from fedlog.flower.run_side import run_federation, run_name
-
-    folder = ServerFolder(args.folder)
-    folder.read_config()
-    plan = Plan(
-        name=args.name or run_name(folder),
-        method=args.method,
-        options=dict(_option(text) for text in args.set),
-        rounds=args.rounds,
-        seed=args.seed,
-        batch_size=args.batch_size,
-    )
-    try:
-        with stopping_on_sigterm():
-            report = run_federation(folder, plan, Terms(args.minimum_sites, args.deadline), _say)
-    except StopRequestedError:
-        _say(f"no longer following {plan.name}; at the server it goes on")
-        return 0
-    _print_report(args, report)
-    return 0
-
-
-def _option(text: str) -> tuple[str, str | int | float]:
-    from fedlog.errors import InputError
-
-    name, separator, value = text.partition("=")
-    if not separator or not name:
-        raise InputError(f"expected NAME=VALUE after --set, found: {text!r}")
-    for kind in (int, float):
-        try:
-            return name, kind(value)
-        except ValueError:
-            continue
-    return name, value
-
-
-def _add_demo(commands: Subparsers) -> None:
-    parser = _command(commands, "demo", "a server and three sites on this machine, with real records", _demo)
-    parser.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="keep everything here (default: nowhere)")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
-
-
-def _demo(args: argparse.Namespace) -> int:
-    import tempfile
-
-    from fedlog.errors import InputError
-    from fedlog.flower.demo import run_demo
-    from fedlog.flower.processes import StopRequestedError, stopping_on_sigterm
-
-    if args.folder is not None and args.folder.exists() and any(args.folder.iterdir()):
-        raise InputError(f"expected a new or empty folder, found: {args.folder}")
-    with tempfile.TemporaryDirectory(prefix="fedlog-demo-") as temporary:
-        root = args.folder or Path(temporary)
-        root.mkdir(parents=True, exist_ok=True)
-        try:
-            with stopping_on_sigterm():
-                report = run_demo(root, args.rounds, args.seed, _say)
-        except StopRequestedError:
-            _say("stopped")
-            return 1
-    _print_report(args, report)
-    return 0
-
-
-def _print_report(args: argparse.Namespace, report: dict[str, Any]) -> None:
-    if args.json:
-        print(json.dumps(report))
-        return
-    print(f"{'site':<10} {'body':<16} {'test accuracy':>13} {'local-only':>11} {'test rows':>10}  model kept")
-    for site in report["sites"]:
-        print(
-            f"{site['name']:<10} {site['body']:<16} {site['accuracy']:>13.3f} {site['local_only_accuracy']:>11.3f} "
-            f"{site['test_records']:>10}  {site['kept']}"
-        )
-    wire = f", {report['wire_bytes']} bytes on the wire with TLS and Flower" if "wire_bytes" in report else ""
-    seconds = f", {report['seconds']:.0f} s" if "seconds" in report else ""
-    print(f"{report['rounds']} rounds, {report['bits_up']} bits up and {report['bits_down']} down{wire}{seconds}")
-
-
-def _add_leave(commands: Subparsers) -> None:
-    parser = _command(commands, "leave", "take a site's key off the list and its statistics out of the head", _leave)
-    parser.add_argument("folder", type=Path, metavar="DIR")
-    parser.add_argument("name", metavar="SITE")
-    parser.add_argument("--run", required=True, help="the run whose head it is")
-
-
-def _leave(args: argparse.Namespace) -> int:
-    from fedlog.flower.folders import ServerFolder
-    from fedlog.flower.run_side import leave
-
-    left = leave(ServerFolder(args.folder), args.name, args.run, _say)
-    _say(f"the head of {left.run} is now that of {', '.join(left.remaining)}")
-    _say(f"next: `fedlog federate run {args.folder} --name {left.run}` sends it to them")
-    _say(
-        "not undone: bodies that were trained under earlier heads, models the sites already use, copies of earlier "
-        f"heads, and what {args.name} itself has received"
-    )
     return 0
 
 

@@ -81,6 +81,7 @@ def attend(folder: SiteFolder, say: Say, patience_seconds: float = PATIENCE_SECO
     follower = Follower.from_now(folder.logs / "events.jsonl")
     while True:
         with running_site(folder, say) as running:
+            started = time.monotonic()
             while running.exit_code is None:
                 time.sleep(WATCH_SECONDS)
                 for line in filter(None, map(site_line, follower.news())):
@@ -89,6 +90,9 @@ def attend(folder: SiteFolder, say: Say, patience_seconds: float = PATIENCE_SECO
             code = running.exit_code
         if NOT_ACTIVATED not in tail:
             raise RunError(f"the SuperNode ended with exit code {code}; its log ends:\n{tail}")
+        if time.monotonic() - started > patience_seconds:
+            # It was let in and worked for a while: a new reason to be refused deserves new patience.
+            end = time.monotonic() + patience_seconds
         if time.monotonic() > end:
             raise RunError(
                 f"the server refused this site's key for {patience_seconds:.0f} s",
