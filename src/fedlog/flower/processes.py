@@ -20,6 +20,7 @@ from fedlog.errors import InputError, RunError
 # Flower asks for new work once a second by default; a round here is a few messages, each of which waits for it.
 TASK_POLL_SECONDS = "0.2"
 STOP_SECONDS = 8.0
+KILL_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -220,6 +221,10 @@ def _kill(wanted: tuple[tuple[int, str], ...]) -> None:
     for pid, _ in _alive(wanted):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    # The signal is sent at once and takes effect when the process next runs: on a busy machine that may be a while.
+    deadline = time.monotonic() + KILL_SECONDS
+    while _alive(wanted) and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def _processes() -> dict[int, tuple[int, str, str]]:

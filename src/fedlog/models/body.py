@@ -8,6 +8,7 @@ whose multiplier the engine draws from a key: nothing inside a forward pass draw
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -144,7 +145,7 @@ def initial_head(width: int, n_class: int, key: Key) -> Tensor:
 
 
 def adopt(name: str, make: Callable[[], nn.Module], input_shape: tuple[int, ...], clip: Clip | None = None) -> Body:
-    """The body that `make` builds, tried once on two records of zeros so that its width and dropout sites are known.
+    """The body that `make` builds, tried once on two records so that its width and dropout sites are known.
 
     With a clip, a ReLU on the features goes: it would leave half of the range that the noise is paid for unused.
 
@@ -152,6 +153,7 @@ def adopt(name: str, make: Callable[[], nn.Module], input_shape: tuple[int, ...]
     layer twice, or has a parameter with a reserved name.
     """
     with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # what is found out below must not depend on what was drawn before
         module = _built(name, make)
         width, sites = _tried(name, module, input_shape)
         if isinstance(module, nn.Sequential) and isinstance(module[-1], MaskedDropout):
@@ -248,7 +250,7 @@ def _tried(name: str, module: nn.Module, input_shape: tuple[int, ...]) -> tuple[
 def _trial(name: str, module: nn.Module, input_shape: tuple[int, ...]) -> object:
     try:
         with torch.no_grad():
-            return module(torch.zeros(2, *input_shape))
+            return module(_waves(2, *input_shape))
     except Exception as error:  # shapes that do not fit surface as many kinds of error
         raise InputError(
             f"body {name} cannot take records of shape {input_shape}: {_first_line(error)}",
@@ -265,6 +267,11 @@ def _refuse_own_randomness(name: str, training: nn.Module, input_shape: tuple[in
             f"body {name} draws random numbers in its forward pass",
             hint="use layers nn.Dropout, nn.Dropout1d, nn.Dropout2d or nn.Dropout3d: their draws come from keys",
         )
+
+
+def _waves(*shape: int) -> Tensor:
+    """Inputs of both signs: some layers draw random numbers for negative values only."""
+    return torch.sin(torch.arange(math.prod(shape), dtype=torch.float32)).reshape(shape)
 
 
 def _first_line(error: Exception) -> str:
