@@ -164,6 +164,12 @@ def test_a_run_with_nobody_stops_and_can_be_taken_up(post: InProcess, server: Se
     post.silent = set(BODIES)
     with pytest.raises(RunError, match="fewer in 3 rounds"):
         going.conduct()
+    short = run(post, ServerFolder(server.path / "short"), Plan("trial", rounds=1, options=PLAN.options, seed=4))
+    post.silent = set()
+    short._present()
+    post.silent = set(BODIES)
+    with pytest.raises(RunError, match="found none in trial"):
+        short.conduct()
     post.silent = set()
     post.absent = {"east", "north"}
     with pytest.raises(RunError, match="at least 2 sites, found 1: south"):

@@ -232,6 +232,8 @@ class Run:
 
     def _finish(self, server: Server) -> None:
         """Send the last head, and keep what the sites tell of their results."""
+        if not self.home.uploads():
+            raise RunError(f"expected a round with at least {self.terms.minimum} sites, found none in {self.plan.name}")
         nodes = self._present()
         number = self.plan.rounds
         blob = server.broadcast(number, len(nodes))
