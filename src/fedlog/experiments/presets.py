@@ -52,7 +52,7 @@ PRESETS: dict[str, Preset] = {
         learning_rate=0.001,
         body="cnn",
         methods={
-            "feddbe": {"kappa": 1.0, "momentum": 1.0},  # by `select-feddbe-mnist`; the original's 50 is far too strong here
+            "feddbe": {"kappa": 1.0, "momentum": 1.0},  # by `select-feddbe-mnist`; the original has 50
             "fedrep": {"head_epochs": 10, "head_learning_rate": 0.005},
             "cs-fl": {"threshold": 0.005, "reduction": 0.1, "phase_1_rate": 0.001, "phase_2_rate": 0.001},
         },
