@@ -196,6 +196,15 @@ def test_a_late_site_joins_and_a_restarted_one_goes_on_with_its_body(post: InPro
     assert [step[0] for step in east.steps()] == [1, 3, 4]
 
 
+def test_a_site_that_was_slow_to_greet_is_asked_again(post: InProcess, server: ServerFolder) -> None:
+    going = run(post, server)
+    post.silent = {"east"}
+    assert sorted(going._present()) == ["north", "south"]
+    assert [event["site"] for event in events(server, "left out")] == ["east"]
+    post.silent = set()
+    assert sorted(going._present()) == ["east", "north", "south"]
+
+
 def test_a_site_with_another_width_is_left_out_by_name(post: InProcess, server: ServerFolder, tmp_path: Path) -> None:
     post.sites["west"] = fill_site(SiteFolder(tmp_path / "west"), "west", "mlp:5")
     run(post, server).conduct()

@@ -144,9 +144,10 @@ class Run:
         """The newcomers that refused or cannot take part; those that can are guests from now on."""
         ours = identity(self.schema.digest)
         frame = Frame(FrameKind.HELLO, run_tag(self.plan.name), 0, 0, hello(ours, self.plan))
-        seconds = max(1.0, patience_seconds if not self.width else min(GREETING_SECONDS, patience_seconds))
+        others_wait = len(self.guests) >= self.terms.minimum
+        seconds = max(1.0, min(GREETING_SECONDS, patience_seconds) if others_wait else patience_seconds)
         outcome = self._ask(newcomers, frame, FrameKind.WELCOME, seconds)
-        reasons = dict(outcome.refused) | dict.fromkeys(outcome.silent, f"no answer within {seconds:.0f} s")
+        reasons = dict(outcome.refused)
         for site, answer in sorted(outcome.answers.items()):
             try:
                 check_identity(ours, read_identity(answer.payload), site)
