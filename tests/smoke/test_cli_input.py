@@ -29,6 +29,7 @@ def _refused(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tu
     assert len(lines) == 2, said.err
     assert lines[0].startswith("error: ")
     assert lines[1].startswith("hint: ")
+    assert lines[1] != "hint: None"
     return lines[0].removeprefix("error: "), lines[1].removeprefix("hint: ")
 
 
