@@ -335,6 +335,24 @@ def test_a_dropout_layer_with_two_names_is_two_places() -> None:
     assert [site.name for site in adopt("mine", make, (4,)).dropout] == ["1", FEATURES]
 
 
+def test_a_dropout_layer_called_features_is_not_taken_for_the_one_before_the_head() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.features = nn.Dropout(0.5)
+            self.out = nn.Linear(4, 3)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            found: Tensor = self.out(self.features(inputs))
+            return found
+
+    found = adopt("mine", Named, (4,))
+    params = found.initial(Key(0))
+    (site,) = found.dropout
+    dropped = found.features(params, torch.ones(2, 4), {site.name: torch.zeros(2, 4)})
+    torch.testing.assert_close(dropped, params["out.bias"].expand(2, 3))
+
+
 def test_a_users_own_hooks_survive() -> None:
     """Older weight normalisation works through a hook before the forward pass."""
 

@@ -245,6 +245,18 @@ def test_a_run_stopped_by_its_target_and_killed_before_its_end_does_not_go_on(
     assert json.loads(capsys.readouterr().out)["rounds"] == 1
 
 
+def test_two_runs_do_not_share_a_folder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from fedlog.experiments import run
+
+    monkeypatch.setattr(run, "SECONDS_TO_WAIT_FOR_LOCK", 0.2)
+    Path("r").mkdir()
+    with run._locked(Path("r")):
+        assert main([*SHORT, "--out", "r"]) == 2
+    assert "r is in use by another run" in capsys.readouterr().err
+    assert list(Path("r").iterdir()) == []
+    assert _json("--out", "r", capsys=capsys)["rounds"] == 2
+
+
 def test_a_full_disk_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from fedlog.experiments import records
 

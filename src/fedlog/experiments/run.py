@@ -28,6 +28,7 @@ from fedlog.experiments.records import Summary
 from fedlog.experiments.spec import RunSpec, as_plain, from_plain, prepare, resolve
 from fedlog.wire.ledger import Direction
 
+SECONDS_TO_WAIT_FOR_LOCK = 10.0
 CONFIG, RECORDS, SUMMARY = "config.json", "records.jsonl", "summary.json"
 
 
@@ -65,6 +66,13 @@ def execute(spec: RunSpec, folder: Path, listener: Listener | None = None, keep:
     if (folder / SUMMARY).exists() and stored_spec(folder).digest == spec.digest:
         return stored_summary(folder)
     made = _enter(folder, spec)
+    with _locked(folder):
+        if (folder / SUMMARY).exists():
+            return stored_summary(folder)  # by the run that held the lock until now
+        return _run(spec, folder, listener, keep, made)
+
+
+def _run(spec: RunSpec, folder: Path, listener: Listener, keep: Keep, made: list[Path]) -> Summary:
     try:
         simulation = prepare(spec)
     except BaseException:
@@ -124,6 +132,32 @@ def _enter(folder: Path, spec: RunSpec) -> list[Path]:
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror}", hint="choose another --out") from error
     return missing
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Nothing; inside, the folder is this run's alone: two of them in it would mix their records."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        until = time.monotonic() + SECONDS_TO_WAIT_FOR_LOCK
+        while os.name == "posix" and not _lock(handle):
+            if time.monotonic() > until:
+                raise InputError(f"{folder} is in use by another run", hint="wait for it, or choose another --out")
+            time.sleep(0.1)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int) -> bool:
+    """Whether the lock is ours now. Forked workers share it, so those of a killed run hold it until they are gone."""
+    import fcntl  # not on every platform
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _take_back(made: list[Path]) -> None:

@@ -27,7 +27,9 @@ Params = dict[str, Tensor]
 HEAD = "head"
 SHIFT = "shift"  # an optional personal vector added to the features before the head
 RESERVED = (HEAD, SHIFT)
-FEATURES = "features"  # the dropout site of a body whose last layer is dropout: applied between features and head
+# The dropout site of a body whose last layer is dropout, applied between features and head. No layer can have this name:
+# names of layers do not begin with a dot.
+FEATURES = ".features"
 
 
 class MaskedDropout(nn.Module):
