@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedlog.engine.block import BlockNetwork, compile_body
-from fedlog.models.body import MaskedDropout
 from fedlog.models.cnn import cifar_cnn, cifar_cnn_small, mnist_cnn, small_cnn
+from fedlog.models.masking import MaskedDropout
 
 
 @pytest.fixture(autouse=True, scope="module")

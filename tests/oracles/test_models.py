@@ -17,8 +17,9 @@ from fedlog.engine.clients import clients_of, model_plan
 from fedlog.engine.local_sgd import Settings, draw_epoch
 from fedlog.engine.simulator import Course, Simulation
 from fedlog.errors import InputError, RunError
-from fedlog.models.body import FEATURES, Body, MaskedDropout, adopt, initial_head, logits
+from fedlog.models.body import FEATURES, Body, adopt, initial_head, logits
 from fedlog.models.catalog import body
+from fedlog.models.masking import MaskedDropout
 
 MakeFederation = Callable[..., Federation]
 

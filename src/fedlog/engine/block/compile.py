@@ -10,7 +10,7 @@ from torch import nn
 from fedlog.engine.block.geometry import ConvGeometry
 from fedlog.engine.block.network import BlockNetwork, ConvStage, FlattenStage, LinearStage, Stage
 from fedlog.engine.block.workspace import Shelf
-from fedlog.models.body import MaskedDropout
+from fedlog.models.masking import MaskedDropout
 
 Named = tuple[str, nn.Module]
 

@@ -1,0 +1,62 @@
+"""Dropout without random numbers inside: layers replaced by ones whose multiplier comes from outside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+
+
+class MaskedDropout(nn.Module):
+    """Dropout whose multiplier comes from outside: 0 or 1 / (1 - p) in training, absent (1) in evaluation."""
+
+    multiplier: Tensor
+
+    def __init__(self, p: float, *, per_channel: bool) -> None:
+        super().__init__()
+        self.p = p
+        self.per_channel = per_channel
+        self.register_buffer("multiplier", torch.ones(()), persistent=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """`inputs` times the multiplier, one factor per record and unit (or channel)."""
+        factor = self.multiplier
+        if factor.ndim:
+            factor = factor.reshape(*factor.shape, *(1,) * (inputs.ndim - factor.ndim))
+        return inputs * factor
+
+
+@dataclass(frozen=True)
+class DropoutSite:
+    """Where a multiplier is needed: the layer's name, its rate, and the shape of one record's multiplier."""
+
+    name: str
+    p: float
+    shape: tuple[int, ...]
+
+
+def replace_dropout(module: nn.Module) -> nn.Module:
+    """The module with every dropout layer made a masked one, and counters that no one reads taken out."""
+    if isinstance(module, DROPOUTS):
+        return MaskedDropout(module.p, per_channel=not isinstance(module, nn.Dropout))
+    # Not `named_children`: it skips the second name of a layer that has two, and that one would stay a random layer.
+    for name, child in list(module._modules.items()):
+        if child is not None:
+            setattr(module, name, replace_dropout(child))
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        module.num_batches_tracked = None  # with a fixed momentum PyTorch only counts it, and it cannot be averaged
+    return module
+
+
+def named_values(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters and running statistics by name; dropout multipliers and whole-number buffers are neither."""
+    drawn = {id(layer.multiplier) for layer in module.modules() if isinstance(layer, MaskedDropout)}
+    buffers = {
+        name: value
+        for name, value in module.named_buffers()
+        if value is not None and id(value) not in drawn and value.is_floating_point()
+    }
+    return dict(module.named_parameters()) | buffers

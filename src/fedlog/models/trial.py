@@ -1,0 +1,102 @@
+"""A module is tried before it becomes a body: what it gives, where it drops, and what makes it unusable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from fedlog.errors import InputError
+from fedlog.models.masking import DROPOUTS, DropoutSite, MaskedDropout, named_values, replace_dropout
+
+
+def built(name: str, make: Callable[[], nn.Module]) -> nn.Module:
+    try:
+        module: object = make()
+    except Exception as error:  # a user's own code: whatever it raises, it is the body that cannot be made
+        raise InputError(
+            f"body {name} cannot be made: {type(error).__name__}: {_first_line(error)}",
+            hint="a body is a class or function that is called without arguments",
+        ) from error
+    if not isinstance(module, nn.Module):
+        raise InputError(f"body {name} must be an nn.Module: {type(module).__name__} found")
+    if any(isinstance(value, nn.parameter.UninitializedParameter) for value in module.parameters()):
+        raise InputError(f"body {name} has a lazy layer, whose size is not known", hint="give every layer its sizes")
+    for site, layer in module.named_modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.momentum is None:
+            raise InputError(f"body {name}: layer {site} needs a momentum: cumulative averages cannot be shared")
+        if isinstance(layer, DROPOUTS) and layer.p == 1:
+            raise InputError(f"body {name}: layer {site} drops everything: the rate must be below 1")
+    return replace_dropout(module)
+
+
+def tried(name: str, module: nn.Module, input_shape: tuple[int, ...]) -> tuple[int, tuple[DropoutSite, ...]]:
+    """The width of the features, and the dropout sites in the order in which they are passed."""
+    sites: list[DropoutSite] = []
+    hooks = [
+        layer.register_forward_pre_hook(_noting(sites, site))
+        for site, layer in module.named_modules()
+        if isinstance(layer, MaskedDropout)
+    ]
+    output = _trial(name, module.eval(), input_shape)
+    for hook in hooks:
+        hook.remove()
+    if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[0] != 2 or not output.is_floating_point():
+        found = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise InputError(f"body {name} must map (n, ...) to (n, width) numbers, and gave for n = 2: {found}")
+    names = [site.name for site in sites]
+    repeated = sorted({site for site in names if names.count(site) > 1})
+    if repeated:
+        raise InputError(
+            f"body {name} passes a dropout layer more than once: {', '.join(repeated)}",
+            hint="give each place a layer of its own",
+        )
+    return output.shape[1], tuple(sites)
+
+
+def _trial(name: str, module: nn.Module, input_shape: tuple[int, ...]) -> object:
+    try:
+        with torch.no_grad():
+            return module(_waves(2, *input_shape))
+    except Exception as error:  # shapes that do not fit surface as many kinds of error
+        raise InputError(
+            f"body {name} cannot take records of shape {input_shape}: {_first_line(error)}",
+            hint="choose a body made for this data set, e.g. --body mlp:64,64",
+        ) from error
+
+
+def refuse_own_randomness(name: str, training: nn.Module, input_shape: tuple[int, ...]) -> None:
+    # A draw inside the forward pass would follow no key: no run with it could be repeated or resumed.
+    before = torch.random.get_rng_state()
+    _trial(name, training, input_shape)
+    if not torch.equal(before, torch.random.get_rng_state()):
+        raise InputError(
+            f"body {name} draws random numbers in its forward pass",
+            hint="use layers nn.Dropout, nn.Dropout1d, nn.Dropout2d or nn.Dropout3d: their draws come from keys",
+        )
+
+
+def refuse_reserved_names(name: str, module: nn.Module, reserved: tuple[str, ...]) -> None:
+    taken = [value for value in named_values(module) if value in reserved]
+    if taken:
+        raise InputError(f"body {name} has a parameter with a reserved name: {', '.join(taken)}", hint="rename it")
+
+
+def _waves(*shape: int) -> Tensor:
+    """Inputs of both signs: some layers draw random numbers for negative values only."""
+    return torch.sin(torch.arange(math.prod(shape), dtype=torch.float32)).reshape(shape)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _noting(sites: list[DropoutSite], name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+    def note(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        assert isinstance(layer, MaskedDropout)
+        shape = tuple(inputs[0].shape[1:])
+        sites.append(DropoutSite(name, layer.p, shape[:1] if layer.per_channel else shape))
+
+    return note
