@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,19 +51,34 @@ def discrete(sigma: float, *, shares: int = 1) -> Release:
     st.floats(1e-12, 0.1),
     st.integers(1, 60),
     st.floats(0.1, 50.0),
-    st.sampled_from([Unit.RECORD, Unit.CLIENT, Unit.PAPER]),
+    st.sampled_from([Unit.RECORD, Unit.CLIENT]),
 )
 def test_a_plan_of_k_releases_is_allowed_exactly_k(
     epsilon: float, delta: float, k: int, sensitivity: float, unit: Unit
 ) -> None:
     budget = Budget(epsilon, delta)
-    calibrate = paper_sigma if unit is Unit.PAPER else sigma_of
-    sigma = calibrate(budget, k, sensitivity)
+    sigma = sigma_of(budget, k, sensitivity)
     log: tuple[Release, ...] = ()
     for number in range(k):
         log = allow(log, release(sigma, round=number, sensitivity=sensitivity, unit=unit), budget)
     with pytest.raises(RunError, match="does not cover"):
         allow(log, release(sigma, round=k, sensitivity=sensitivity, unit=unit), budget)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.floats(0.05, 20.0), st.floats(1e-12, 0.1), st.integers(1, 60), st.sampled_from([paper_sigma, sigma_of]))
+def test_mode_paper_is_held_to_whichever_formula_allows_more(
+    epsilon: float, delta: float, k: int, calibrate: Callable[[Budget, int, float], float]
+) -> None:
+    budget = Budget(epsilon, delta)
+    sigma = calibrate(budget, k, 1.0)
+    *before, last = (release(sigma, round=number, unit=Unit.PAPER) for number in range(k))
+    assert len(allow(before, last, budget)) == k
+    mu = max(math.sqrt(k) / one(budget, k, 1.0) for one in (paper_sigma, sigma_of))
+    allowed = math.floor((mu * sigma) ** 2 * (1 + 1e-6))
+    many = [release(sigma, round=number, unit=Unit.PAPER) for number in range(allowed + 1)]
+    with pytest.raises(RunError, match="does not cover"):
+        allow(many[:-1], many[-1], budget)
 
 
 @settings(deadline=None, max_examples=50)

@@ -42,6 +42,7 @@ class Row:
     label: str
     spec: RunSpec
     printed: Printed | None = None
+    seeds: tuple[int, ...] = ()  # where it needs fewer than the experiment has
 
 
 class Shape(Enum):
@@ -161,6 +162,7 @@ def cells(experiment: Experiment, out: Path, choice: Choice | None = None) -> li
         Cell(experiment, row, seed, folder / row.name / f"seed-{seed}")
         for seed in choice.seeds or experiment.seeds
         for row in rows
+        if choice.seeds or not row.seeds or seed in row.seeds
     ]
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedlog.experiments.cells import Arrow, Experiment, Printed, Row, Shape
+from fedlog.experiments.privacy_figure import PRIVACY_FIGURE
 from fedlog.experiments.spec import RunSpec
 
 TEN_SEEDS = tuple(range(10))
-EPSILONS = (0.1, 0.5, 1.0, 5.0, 10.0)
 REFERENCE = "fedlog-c"
 COMPETITIVE = ("fedlog", "fedlog-c", "lg-fedavg-1", "lg-fedavg-2", "fedproto")  # of the paper's threshold rule
 
@@ -201,29 +201,6 @@ def _synthetic(name: str, title: str, settings: _Synthetic, remark: str) -> Expe
     )
 
 
-def _private(trust: str, epsilon: float) -> Row:
-    """One point of the paper's curve: Theorem 4 as printed, features clamped to [-2, 2]."""
-    spec = RunSpec(data="cifar10", clip="clamp:2", privacy="paper", epsilon=epsilon, delta=0.01, trust=trust)
-    return Row(f"{trust}-epsilon-{epsilon:g}", f"{trust}, epsilon {epsilon:g}", spec)
-
-
-def _privacy() -> Experiment:
-    without = Row("no-noise", "no noise, features clamped", RunSpec(data="cifar10", clip="clamp:2"))
-    private = tuple(_private(trust, epsilon) for trust in ("central", "local") for epsilon in EPSILONS)
-    return Experiment(
-        name="figure-privacy",
-        title="Figure 2 (bottom), differential privacy on CIFAR-10",
-        shape=Shape.PRIVACY,
-        rows=(without, *private),
-        seeds=TEN_SEEDS,
-        remarks=(
-            "The epsilons are labels of the paper's formula, not guarantees: its theorem does not cover bodies that "
-            "are trained on the protected records. The paper's curve is not comparable either: the code behind it "
-            "calibrates a single release, without composition over the rounds. docs/privacy.md has what does hold.",
-        ),
-    )
-
-
 PAPER = (
     _synthetic(
         "figure-synthetic",
@@ -254,5 +231,5 @@ PAPER = (
         "`natural-users`.",
     ),
     _curves("natural-users", "Natural users: UCI HAR by site", RunSpec(data="har"), {}, tuple(range(5))),
-    _privacy(),
+    PRIVACY_FIGURE,
 )

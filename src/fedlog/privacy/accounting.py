@@ -135,8 +135,8 @@ class _Loss:
         return paper_epsilon(mu, delta) if unit is Unit.PAPER else epsilon_of(mu, delta, self.closeness)
 
     def within(self, unit: Unit, budget: Budget) -> bool:
-        if unit is Unit.PAPER:
-            return self.epsilon(unit, budget.delta) <= budget.epsilon * (1 + 1e-9)
+        if unit is Unit.PAPER and self.epsilon(unit, budget.delta) <= budget.epsilon * (1 + 1e-9):
+            return True  # the formula it was calibrated by; it promises nothing with the exact one either
         # In delta, where nothing has to be inverted, so that a plan of k releases is allowed exactly k.
         cost = (1 + math.exp(min(budget.epsilon, 700.0))) * self.closeness
         return delta_of(budget.epsilon, math.sqrt(self.mu_squared)) + cost <= budget.delta

@@ -193,10 +193,10 @@ def plan(
 ) -> Mechanism:
     """The mechanism with the least noise that keeps `releases` releases within the budget.
 
-    Mode `paper` and calibration `paper` use Theorem 4's formula; the former promises nothing, the latter is checked
-    against the exact loss when the run starts releasing, and adds too much noise at every usual budget.
+    Calibration `paper` uses Theorem 4's formula: it is checked against the exact loss when the run starts releasing,
+    and adds too much noise at every usual budget. Mode `paper` promises nothing with either.
     """
-    if unit is Unit.PAPER or calibration is Calibration.PAPER:
+    if calibration is Calibration.PAPER:
         sigma = paper_sigma(budget, releases, sensitivity)
     else:
         closeness = planned_closeness(releases, coordinates, honest_survivors, wrap_probability)

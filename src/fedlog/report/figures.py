@@ -41,7 +41,7 @@ def curves(found: Collected) -> str:
     for axes in (by_round, by_bits):
         axes.grid(alpha=0.3)
     by_round.legend(fontsize="small", title="method (seeds)", title_fontsize="small")
-    return _svg(figure)
+    return svg(figure)
 
 
 def _over_rounds(runs: Sequence[RunResult]) -> tuple[np.ndarray, np.ndarray]:
@@ -52,28 +52,6 @@ def _over_rounds(runs: Sequence[RunResult]) -> tuple[np.ndarray, np.ndarray]:
     each = np.array([record.bits_up + record.bits_down for record in first.rounds])
     opening = first.summary.bits_up + first.summary.bits_down - each.sum()
     return accuracy, (opening + np.cumsum(each))[:length] / 1e6
-
-
-def by_epsilon(found: Collected) -> str:
-    """The final accuracy by epsilon, one line for each place where the noise is added; without noise as a level."""
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.subplots()
-    lines: dict[str, list[tuple[float, float]]] = {}
-    for row in found.experiment.rows:
-        finals = list(found.final(row.name).values())
-        if not finals:
-            continue
-        mean = sum(finals) / len(finals)
-        if row.spec.epsilon is None:
-            axes.axhline(mean, linestyle="--", color="grey", label=row.label)
-        else:
-            lines.setdefault(row.spec.trust or "", []).append((row.spec.epsilon, mean))
-    for trust, points in lines.items():
-        axes.plot(*zip(*sorted(points), strict=True), marker="o", label=trust)
-    axes.set(xscale="log", xlabel="epsilon of the paper's formula", ylabel="test accuracy, mean over clients (%)")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
-    return _svg(figure)
 
 
 def synthetic(found: Collected) -> str:
@@ -97,7 +75,7 @@ def synthetic(found: Collected) -> str:
     _separators(panels[1, 1], [drawn[ours][0]["head_after"]], "red")
     panels[1, 1].set_title("FedLog: the server's separator (red)", fontsize="medium")
     _accuracies(panels[1, 2], found, "test_accuracy", "test accuracy (%)")
-    return _svg(figure)
+    return svg(figure)
 
 
 def _drawn(folder: Path) -> list[dict[str, Any]]:
@@ -140,7 +118,8 @@ def _accuracies(axes: Axes, found: Collected, part: str, name: str) -> None:
     axes.legend(fontsize="small")
 
 
-def _svg(figure: Figure) -> str:
+def svg(figure: Figure) -> str:
+    """The figure as text, the same for the same records."""
     written = io.StringIO()
     # Names and no date, so that the same records give the same file.
     with mpl.rc_context({"svg.hashsalt": "fedlog", "svg.fonttype": "none"}):

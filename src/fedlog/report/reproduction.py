@@ -19,6 +19,8 @@ from fedlog.experiments.records import write_whole
 from fedlog.report import figures
 from fedlog.report.method_tables import tables_of
 from fedlog.report.other_tables import grid_table, synthetic_selection_table, synthetic_table
+from fedlog.report.privacy_plot import privacy_plot
+from fedlog.report.privacy_tables import privacy_tables
 from fedlog.report.tables import Table
 
 DISCUSSION, FIGURE = "discussion.md", "figure.svg"
@@ -70,10 +72,12 @@ def _section(found: Collected) -> Section:
         figure = None if found.nothing else figures.synthetic(found)
     elif experiment.shape is Shape.SYNTHETIC:
         tables = [synthetic_selection_table(found)]
+    elif experiment.shape is Shape.PRIVACY:
+        tables = privacy_tables(found)
+        figure = None if found.nothing else privacy_plot(found)
     else:
         tables = tables_of(found)
-        draw = figures.by_epsilon if experiment.shape is Shape.PRIVACY else figures.curves
-        figure = None if found.nothing else draw(found)
+        figure = None if found.nothing else figures.curves(found)
     path = found.folder / DISCUSSION
     return Section(found, tuple(tables), figure, path.read_text() if path.exists() else None)
 

@@ -1,0 +1,96 @@
+"""The privacy experiment: its cells have the noise they are named after, and its tables read made-up records right."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedlog.algorithms.shape import ModelPlan
+from fedlog.experiments import private
+from fedlog.experiments.cells import Cell, Choice, cells
+from fedlog.experiments.collected import collect
+from fedlog.experiments.privacy_figure import (
+    CLIENTS,
+    DELTAS,
+    LEVELS,
+    PRIVACY_FIGURE,
+    READINGS,
+    VERIFIED_LEVEL,
+    Reading,
+    level_name,
+    reading_of,
+)
+from fedlog.experiments.run import SUMMARY
+from fedlog.experiments.spec import RunSpec, method_of, resolve
+from fedlog.privacy.guarantee import Trust
+from fedlog.privacy.mechanisms import Calibration
+from fedlog.report.privacy_plot import privacy_plot
+from fedlog.report.privacy_tables import guarantee_table, level_table, verification_table
+from tests.smoke.test_reproduction_tables import write_run
+
+
+def test_every_level_and_verified_cell_has_the_noise_it_is_named_after() -> None:
+    plan = ModelPlan(10, 50, (), 1)
+    seen = 0
+    for row in PRIVACY_FIGURE.rows:
+        if reading_of(row.spec) is None:
+            continue
+        spec = resolve(row.spec)
+        guard = private.protection_of(spec, method_of(spec, plan), plan, CLIENTS)
+        assert guard is not None
+        assert guard.releases == 40
+        level = VERIFIED_LEVEL if row.name.startswith("verify") else int(row.name.rpartition("-")[2])
+        mechanism = guard.mechanism
+        assert mechanism.std_of_sum(CLIENTS) / mechanism.sensitivity == pytest.approx(level, rel=2e-3), row.name
+        seen += 1
+    assert seen == 2 * len(LEVELS) + 3
+
+
+def test_readings_cover_both_formulas_places_and_deltas() -> None:
+    assert len(set(READINGS)) == 8
+    exact, paper = (Reading(kind, Trust.CENTRAL, 0.01) for kind in Calibration)
+    # 100 releases of epsilon 0.5 at delta 0.01: the multiplier of the exact formula, and that of Theorem 4.
+    assert exact.epsilon(31.469, 100, CLIENTS) == pytest.approx(0.5, rel=1e-3)
+    assert paper.epsilon((8 * 100 * 3.9650) ** 0.5 / 0.5, 100, CLIENTS) == pytest.approx(0.5, rel=1e-3)
+    local = Reading(Calibration.EXACT, Trust.LOCAL, 0.01)
+    assert local.epsilon(10 * 31.469, 100, 100) == pytest.approx(0.5, rel=1e-3)
+
+
+def test_the_tables_and_the_figure_read_the_records(tmp_path: Path) -> None:
+    names = (level_name("clamp", VERIFIED_LEVEL), "verify-exact-local", "client-epsilon-8", "l2-no-noise")
+    found = cells(PRIVACY_FIGURE, tmp_path, Choice(rows=names, seeds=(0,)))
+    for cell, accuracies in zip(found, ([0.4, 0.5], [0.4, 0.51], [0.3] * 10, [0.6] * 40), strict=True):
+        write_run(cell, accuracies, 10)
+        _state_privacy(cell, 3)
+    read = collect(PRIVACY_FIGURE, tmp_path)
+    levels = level_table(read)
+    assert levels.rows[3][:5] == ("clamp:2", "64", "907.4", "50.00", "3")
+    assert levels.rows[3][5:9] == ("0.0909", "2.28", "0.565", "7.17")
+    assert all(row[3] == "not run" for row in levels.rows if row[:2] not in (("clamp:2", "64"), ("l2:3", "none")))
+    checked = {row[0]: row[1:] for row in verification_table(read).rows}
+    assert checked["clamp:2, exact, local, epsilon 4.3175, delta 1e-05"] == ("51.00", "50.00", "+1.00")
+    promised = next(row for row in guarantee_table(read).rows if row[0].startswith("client, epsilon 8"))
+    assert promised[1:4] == ("7.9", "1e-05", "client")
+    assert promised[8:] == ("30.00", "60.00", "3")
+    for delta in DELTAS:
+        assert f"delta {delta:g}" in privacy_plot(read)
+
+
+def test_a_run_in_mode_paper_can_be_calibrated_exactly() -> None:
+    spec = RunSpec(privacy="paper", clip="clamp:2", epsilon=1.0, delta=1e-5, rounds=4)
+    plan = ModelPlan(10, 32, (), 1)
+    sigmas = []
+    for calibration in Calibration:
+        told = resolve(RunSpec(**{**vars(spec), "calibration": calibration.value}))
+        guard = private.protection_of(told, method_of(told, plan), plan, 10)
+        assert guard is not None
+        sigmas.append(guard.mechanism.sigma)
+    assert sigmas[0] < 0.5 * sigmas[1]
+
+
+def _state_privacy(cell: Cell, kept: int) -> None:
+    path = cell.folder / SUMMARY
+    stated = {"epsilon": 7.9, "neighbours": "n", "trusted": "the server, which", "rounds_with_old_head": kept}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "privacy": stated}))
