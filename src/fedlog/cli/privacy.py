@@ -1,4 +1,4 @@
-"""`fedlog privacy`: how much noise a promise needs, and what a run has really spent."""
+"""`fedlog privacy`: how much noise a promise needs, what a run has really spent, and an attempt to refute a promise."""
 
 from __future__ import annotations
 
@@ -8,20 +8,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedlog.core.clip import Clamp, Clip, L2Clip
-from fedlog.errors import InputError
+from fedlog.cli import privacy_audit, privacy_calibrate
 from fedlog.privacy.accounting import Spending, spent
-from fedlog.privacy.calibration import paper_sigma
-from fedlog.privacy.guarantee import (
-    PAPER_CAVEAT,
-    Budget,
-    Trust,
-    Unit,
-    delta_warning,
-    neighbouring_relation,
-    trusted_party,
-)
-from fedlog.privacy.mechanisms import Calibration, Mechanism, plan, sensitivity_to_client, sensitivity_to_record
+from fedlog.privacy.guarantee import Unit
 from fedlog.privacy.release_log import FILE_NAME, ReleaseLog, read_log
 
 if TYPE_CHECKING:
@@ -32,235 +21,13 @@ def add_parser(subparsers: Subparsers) -> None:
     """Nothing; `privacy` and its verbs are then among the commands, each with its handler."""
     privacy = subparsers.add_parser("privacy", help="noise for a promise, and what a run has spent")
     verbs = privacy.add_subparsers(dest="verb", required=True, metavar="VERB")
-    _add_calibrate(verbs)
+    privacy_calibrate.add_parser(verbs)
     spend = verbs.add_parser("spend", help="what a finished or interrupted run has spent, release by release")
     spend.set_defaults(handler=spend_command)
     spend.add_argument("run", type=Path, metavar="RUN", help=f"folder of the run (it holds {FILE_NAME})")
     spend.add_argument("--delta", type=float, help="state epsilon at this delta (default: the run's own)")
     spend.add_argument("--json", action="store_true", help="print one JSON object")
-    _add_audit(verbs)
-
-
-def _add_audit(verbs: Subparsers) -> None:
-    audit = verbs.add_parser(
-        "audit",
-        help="try to refute a promise with a canary",
-        description="Trains small clients with and without a canary and bounds epsilon from below by their messages.",
-    )
-    audit.set_defaults(handler=audit_command)
-    audit.add_argument("--privacy", choices=[str(unit) for unit in Unit], default="record", help="default: record")
-    audit.add_argument("--epsilon", type=float, default=1.0, help="claimed (default: %(default)s)")
-    audit.add_argument("--delta", type=float, default=1e-5, help="claimed (default: %(default)s)")
-    audit.add_argument("--mechanism", choices=["central", "local"], default="central", help="default: central")
-    audit.add_argument("--clip", default="clamp:2", help="clamp:B or l2:R (default: %(default)s)")
-    audit.add_argument("--message-norm", type=float, default=20.0, help="with --privacy client (default: %(default)s)")
-    audit.add_argument("--noise", choices=["float", "discrete"], default="float", help="default: float")
-    audit.add_argument(
-        "--fault",
-        choices=["none", "small-noise", "unclipped", "exact-count"],
-        default="none",
-        help="plant a mistake, to see it noticed",
-    )
-    audit.add_argument("--trials", type=int, default=20_000, help="noisy messages in each world (default: %(default)s)")
-    audit.add_argument(
-        "--trainings", type=int, default=4, help="different trainings behind them (default: %(default)s)"
-    )
-    audit.add_argument("--confidence", type=float, default=0.95, help="of the lower bound (default: %(default)s)")
-    audit.add_argument("--seed", type=int, default=0)
-    audit.add_argument("--json", action="store_true", help="print one JSON object")
-
-
-def audit_command(args: argparse.Namespace) -> int:
-    """Exit code 0 after an audit that contradicts no promise; 1 if a promise is refuted."""
-    from fedlog.experiments.audit import Audit, Fault, run_audit
-    from fedlog.privacy.protection import NoiseSource
-
-    finding = run_audit(
-        Audit(
-            unit=Unit(args.privacy),
-            budget=Budget(args.epsilon, args.delta),
-            trust=Trust(args.mechanism),
-            clip=args.clip,
-            message_norm=args.message_norm,
-            noise=NoiseSource(args.noise),
-            fault=Fault(args.fault),
-            trials=args.trials,
-            trainings=args.trainings,
-            confidence=args.confidence,
-            seed=args.seed,
-        )
-    )
-    if args.json:
-        print(json.dumps(finding.as_json(), indent=2))
-    else:
-        print(finding)
-    # Mode paper promises nothing, so nothing of ours is refuted there.
-    return int(finding.contradicted and finding.audit.unit is not Unit.PAPER)
-
-
-def _add_calibrate(verbs: Subparsers) -> None:
-    calibrate = verbs.add_parser(
-        "calibrate",
-        help="the noise that keeps a number of releases within a budget",
-        description="The noise that keeps a number of releases within a budget, and what the promise then means.",
-    )
-    calibrate.set_defaults(handler=calibrate_command)
-    calibrate.add_argument("--epsilon", type=float, required=True, help="of the whole run")
-    calibrate.add_argument(
-        "--delta", type=float, required=True, help="of the whole run; 1e-5 or less for a real promise"
-    )
-    calibrate.add_argument(
-        "--releases", type=int, required=True, metavar="K", help="noisy exchanges, an opening exchange included"
-    )
-    calibrate.add_argument("--classes", type=int, default=10, help="rows of the statistics (default: %(default)s)")
-    calibrate.add_argument(
-        "--features", type=int, metavar="M", help="columns of the statistics, the constant 1 included (51 for 10x51)"
-    )
-    calibrate.add_argument(
-        "--clip",
-        metavar="BOUND",
-        help="clamp:B (each feature), l2:R (each record) or message:S (each client); a bare number means clamp:B, "
-        "or message:S with --privacy client",
-    )
-    calibrate.add_argument("--sensitivity", type=float, help="use this L2 sensitivity instead of the computed one")
-    calibrate.add_argument(
-        "--privacy", choices=[str(unit) for unit in Unit], default="record", help="unit (default: record)"
-    )
-    calibrate.add_argument(
-        "--mechanism",
-        choices=[str(trust) for trust in Trust],
-        default="central",
-        help="who adds noise (default: central)",
-    )
-    calibrate.add_argument(
-        "--calibration", choices=[str(kind) for kind in Calibration], help="default: exact (paper with --privacy paper)"
-    )
-    calibrate.add_argument(
-        "--honest", type=int, default=1, metavar="H", help="smallest number of honest survivors, for distributed noise"
-    )
-    calibrate.add_argument(
-        "--protected", type=int, metavar="N", help="records (or clients) protected: warns when delta is above 1/N"
-    )
-    calibrate.add_argument("--json", action="store_true", help="print one JSON object")
-
-
-def calibrate_command(args: argparse.Namespace) -> int:
-    """Exit code 0, after the noise and the promise have been printed."""
-    budget = Budget(args.epsilon, args.delta)
-    unit, trust = Unit(args.privacy), Trust(args.mechanism)
-    for name in ("classes", "features", "honest"):
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            raise InputError(f"--{name} must be at least 1: {value}")
-    sensitivity = _sensitivity(args, unit, trust)
-    calibration = Calibration(args.calibration or (Calibration.PAPER if unit is Unit.PAPER else Calibration.EXACT))
-    mechanism = plan(
-        budget,
-        releases=args.releases,
-        sensitivity=sensitivity,
-        coordinates=args.classes * (args.features or 1),
-        unit=unit,
-        trust=trust,
-        calibration=calibration,
-        honest_survivors=args.honest,
-    )
-    warning = None if args.protected is None else delta_warning(budget.delta, args.protected, unit)
-    facts = _facts(mechanism, budget, args.releases, calibration, warning)
-    if warning:
-        print(f"warning: {warning}", file=sys.stderr)
-    if args.json:
-        print(json.dumps(facts, indent=2))
-    else:
-        print(_calibration_text(facts))
-    return 0
-
-
-def _sensitivity(args: argparse.Namespace, unit: Unit, trust: Trust) -> float:
-    if args.sensitivity is not None:
-        return float(args.sensitivity)
-    if args.clip is None:
-        raise InputError(
-            "the sensitivity is unknown: neither --clip nor --sensitivity was given", hint="--clip clamp:2"
-        )
-    kind, bound = _clip_parts(args.clip, unit)
-    if unit is Unit.CLIENT:
-        if kind != "message":
-            raise InputError(
-                f"--clip {args.clip} bounds records, but --privacy client protects whole clients",
-                hint="--clip message:S",
-            )
-        return sensitivity_to_client(bound, trust)
-    if kind == "message":
-        raise InputError(
-            f"--clip {args.clip} bounds clients, but --privacy {unit} protects records", hint="--clip clamp:B or l2:R"
-        )
-    if args.features is None:
-        raise InputError("--features is needed to compute the sensitivity of a record", hint="--features 51 for 10x51")
-    clip: Clip = Clamp(bound) if kind == "clamp" else L2Clip(bound)
-    return sensitivity_to_record(clip, args.features)
-
-
-def _clip_parts(text: str, unit: Unit) -> tuple[str, float]:
-    kind, _, number = text.rpartition(":")
-    kind = kind or ("message" if unit is Unit.CLIENT else "clamp")
-    try:
-        bound = float(number)
-    except ValueError:
-        bound = -1.0
-    if kind not in ("clamp", "l2", "message") or not 0 < bound < float("inf"):
-        raise InputError(
-            f"--clip must be clamp:B, l2:R or message:S with a number above 0: {text}", hint="--clip clamp:2"
-        )
-    return kind, bound
-
-
-def _facts(
-    mechanism: Mechanism, budget: Budget, releases: int, calibration: Calibration, warning: str | None
-) -> dict[str, Any]:
-    by_formula = paper_sigma(budget, releases, mechanism.sensitivity)
-    return {
-        "sigma": mechanism.sigma,
-        "sensitivity": mechanism.sensitivity,
-        "noise_multiplier": mechanism.sigma / mechanism.sensitivity,
-        "releases": releases,
-        "epsilon": budget.epsilon,
-        "delta": budget.delta,
-        "calibration": str(calibration),
-        "guarantee": mechanism.unit is not Unit.PAPER,
-        "unit": str(mechanism.unit),
-        "neighbours": neighbouring_relation(mechanism.unit, mechanism.trust),
-        "mechanism": str(mechanism.trust),
-        "trusted": trusted_party(mechanism.trust),
-        "client_std": mechanism.client_std,
-        "server_std": mechanism.server_std,
-        "honest_survivors": mechanism.honest_survivors,
-        "paper_sigma": by_formula,
-        "times_less_noise_than_paper": by_formula / mechanism.sigma,
-        "caveat": PAPER_CAVEAT if mechanism.unit is Unit.PAPER else None,
-        "warnings": [warning] if warning else [],
-    }
-
-
-def _calibration_text(facts: dict[str, Any]) -> str:
-    promise = f"epsilon {facts['epsilon']:g} at delta {facts['delta']:g} in total"
-    if facts["caveat"]:
-        promise = f"{facts['caveat']} (Theorem 4 calls it {promise})"
-    rows = [
-        ("promise", promise),
-        ("sigma", f"{facts['sigma']:.6g}"),
-        ("sensitivity", f"{facts['sensitivity']:.6g}"),
-        ("noise multiplier", f"{facts['noise_multiplier']:.6g}"),
-        ("releases", str(facts["releases"])),
-        ("unit", facts["unit"]),
-        ("neighbours", facts["neighbours"]),
-        ("trusted", facts["trusted"]),
-        ("calibration", facts["calibration"]),
-        ("paper's formula", f"{facts['paper_sigma']:.6g}: {facts['times_less_noise_than_paper']:.3g} times this noise"),
-    ]
-    if facts["mechanism"] == Trust.DISTRIBUTED:
-        share = f"std {facts['client_std']:.6g}, for at least {facts['honest_survivors']} honest survivors a round"
-        rows.insert(2, ("each client adds", share))
-    return "\n".join(f"{name:<17} {value}" for name, value in rows)
+    privacy_audit.add_parser(verbs)
 
 
 def spend_command(args: argparse.Namespace) -> int:

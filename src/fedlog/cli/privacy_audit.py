@@ -1,0 +1,70 @@
+"""`fedlog privacy audit`: try to refute a promise."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from fedlog.privacy.guarantee import Budget, Trust, Unit
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_parser(verbs: Subparsers) -> None:
+    """Nothing; `audit` is then among the verbs."""
+    audit = verbs.add_parser(
+        "audit",
+        help="try to refute a promise with a canary",
+        description="Trains small clients with and without a canary and bounds epsilon from below by their messages.",
+    )
+    audit.set_defaults(handler=audit_command)
+    audit.add_argument("--privacy", choices=[str(unit) for unit in Unit], default="record", help="default: record")
+    audit.add_argument("--epsilon", type=float, default=1.0, help="claimed (default: %(default)s)")
+    audit.add_argument("--delta", type=float, default=1e-5, help="claimed (default: %(default)s)")
+    audit.add_argument("--mechanism", choices=["central", "local"], default="central", help="default: central")
+    audit.add_argument("--clip", default="clamp:2", help="clamp:B or l2:R (default: %(default)s)")
+    audit.add_argument("--message-norm", type=float, default=20.0, help="with --privacy client (default: %(default)s)")
+    audit.add_argument("--noise", choices=["float", "discrete"], default="float", help="default: float")
+    audit.add_argument(
+        "--fault",
+        choices=["none", "small-noise", "unclipped", "exact-count"],
+        default="none",
+        help="plant a mistake, to see it noticed",
+    )
+    audit.add_argument("--trials", type=int, default=20_000, help="noisy messages in each world (default: %(default)s)")
+    audit.add_argument(
+        "--trainings", type=int, default=4, help="different trainings behind them (default: %(default)s)"
+    )
+    audit.add_argument("--confidence", type=float, default=0.95, help="of the lower bound (default: %(default)s)")
+    audit.add_argument("--seed", type=int, default=0)
+    audit.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def audit_command(args: argparse.Namespace) -> int:
+    """Exit code 0 after an audit that contradicts no promise; 1 if a promise is refuted."""
+    from fedlog.experiments.audit import Audit, Fault, run_audit
+    from fedlog.privacy.protection import NoiseSource
+
+    finding = run_audit(
+        Audit(
+            unit=Unit(args.privacy),
+            budget=Budget(args.epsilon, args.delta),
+            trust=Trust(args.mechanism),
+            clip=args.clip,
+            message_norm=args.message_norm,
+            noise=NoiseSource(args.noise),
+            fault=Fault(args.fault),
+            trials=args.trials,
+            trainings=args.trainings,
+            confidence=args.confidence,
+            seed=args.seed,
+        )
+    )
+    if args.json:
+        print(json.dumps(finding.as_json(), indent=2))
+    else:
+        print(finding)
+    # Mode paper promises nothing, so nothing of ours is refuted there.
+    return int(finding.contradicted and finding.audit.unit is not Unit.PAPER)

@@ -1,0 +1,191 @@
+"""`fedlog privacy calibrate`: how much noise a promise needs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from fedlog.core.clip import Clamp, Clip, L2Clip
+from fedlog.errors import InputError
+from fedlog.privacy.calibration import paper_sigma
+from fedlog.privacy.guarantee import (
+    PAPER_CAVEAT,
+    Budget,
+    Trust,
+    Unit,
+    delta_warning,
+    neighbouring_relation,
+    trusted_party,
+)
+from fedlog.privacy.mechanisms import Calibration, Mechanism, plan, sensitivity_to_client, sensitivity_to_record
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_parser(verbs: Subparsers) -> None:
+    """Nothing; `calibrate` is then among the verbs."""
+    calibrate = verbs.add_parser(
+        "calibrate",
+        help="the noise that keeps a number of releases within a budget",
+        description="The noise that keeps a number of releases within a budget, and what the promise then means.",
+    )
+    calibrate.set_defaults(handler=calibrate_command)
+    calibrate.add_argument("--epsilon", type=float, required=True, help="of the whole run")
+    calibrate.add_argument(
+        "--delta", type=float, required=True, help="of the whole run; 1e-5 or less for a real promise"
+    )
+    calibrate.add_argument(
+        "--releases", type=int, required=True, metavar="K", help="noisy exchanges, an opening exchange included"
+    )
+    calibrate.add_argument("--classes", type=int, default=10, help="rows of the statistics (default: %(default)s)")
+    calibrate.add_argument(
+        "--features", type=int, metavar="M", help="columns of the statistics, the constant 1 included (51 for 10x51)"
+    )
+    calibrate.add_argument(
+        "--clip",
+        metavar="BOUND",
+        help="clamp:B (each feature), l2:R (each record) or message:S (each client); a bare number means clamp:B, "
+        "or message:S with --privacy client",
+    )
+    calibrate.add_argument("--sensitivity", type=float, help="use this L2 sensitivity instead of the computed one")
+    calibrate.add_argument(
+        "--privacy", choices=[str(unit) for unit in Unit], default="record", help="unit (default: record)"
+    )
+    calibrate.add_argument(
+        "--mechanism",
+        choices=[str(trust) for trust in Trust],
+        default="central",
+        help="who adds noise (default: central)",
+    )
+    calibrate.add_argument(
+        "--calibration", choices=[str(kind) for kind in Calibration], help="default: exact (paper with --privacy paper)"
+    )
+    calibrate.add_argument(
+        "--honest", type=int, default=1, metavar="H", help="smallest number of honest survivors, for distributed noise"
+    )
+    calibrate.add_argument(
+        "--protected", type=int, metavar="N", help="records (or clients) protected: warns when delta is above 1/N"
+    )
+    calibrate.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def calibrate_command(args: argparse.Namespace) -> int:
+    """Exit code 0, after the noise and the promise have been printed."""
+    budget = Budget(args.epsilon, args.delta)
+    unit, trust = Unit(args.privacy), Trust(args.mechanism)
+    for name in ("classes", "features", "honest"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise InputError(f"--{name} must be at least 1: {value}")
+    sensitivity = _sensitivity(args, unit, trust)
+    calibration = Calibration(args.calibration or (Calibration.PAPER if unit is Unit.PAPER else Calibration.EXACT))
+    mechanism = plan(
+        budget,
+        releases=args.releases,
+        sensitivity=sensitivity,
+        coordinates=args.classes * (args.features or 1),
+        unit=unit,
+        trust=trust,
+        calibration=calibration,
+        honest_survivors=args.honest,
+    )
+    warning = None if args.protected is None else delta_warning(budget.delta, args.protected, unit)
+    facts = _facts(mechanism, budget, args.releases, calibration, warning)
+    if warning:
+        print(f"warning: {warning}", file=sys.stderr)
+    if args.json:
+        print(json.dumps(facts, indent=2))
+    else:
+        print(_calibration_text(facts))
+    return 0
+
+
+def _sensitivity(args: argparse.Namespace, unit: Unit, trust: Trust) -> float:
+    if args.sensitivity is not None:
+        return float(args.sensitivity)
+    if args.clip is None:
+        raise InputError(
+            "the sensitivity is unknown: neither --clip nor --sensitivity was given", hint="--clip clamp:2"
+        )
+    kind, bound = _clip_parts(args.clip, unit)
+    if unit is Unit.CLIENT:
+        if kind != "message":
+            raise InputError(
+                f"--clip {args.clip} bounds records, but --privacy client protects whole clients",
+                hint="--clip message:S",
+            )
+        return sensitivity_to_client(bound, trust)
+    if kind == "message":
+        raise InputError(
+            f"--clip {args.clip} bounds clients, but --privacy {unit} protects records", hint="--clip clamp:B or l2:R"
+        )
+    if args.features is None:
+        raise InputError("--features is needed to compute the sensitivity of a record", hint="--features 51 for 10x51")
+    clip: Clip = Clamp(bound) if kind == "clamp" else L2Clip(bound)
+    return sensitivity_to_record(clip, args.features)
+
+
+def _clip_parts(text: str, unit: Unit) -> tuple[str, float]:
+    kind, _, number = text.rpartition(":")
+    kind = kind or ("message" if unit is Unit.CLIENT else "clamp")
+    try:
+        bound = float(number)
+    except ValueError:
+        bound = -1.0
+    if kind not in ("clamp", "l2", "message") or not 0 < bound < float("inf"):
+        raise InputError(
+            f"--clip must be clamp:B, l2:R or message:S with a number above 0: {text}", hint="--clip clamp:2"
+        )
+    return kind, bound
+
+
+def _facts(
+    mechanism: Mechanism, budget: Budget, releases: int, calibration: Calibration, warning: str | None
+) -> dict[str, Any]:
+    by_formula = paper_sigma(budget, releases, mechanism.sensitivity)
+    return {
+        "sigma": mechanism.sigma,
+        "sensitivity": mechanism.sensitivity,
+        "noise_multiplier": mechanism.sigma / mechanism.sensitivity,
+        "releases": releases,
+        "epsilon": budget.epsilon,
+        "delta": budget.delta,
+        "calibration": str(calibration),
+        "guarantee": mechanism.unit is not Unit.PAPER,
+        "unit": str(mechanism.unit),
+        "neighbours": neighbouring_relation(mechanism.unit, mechanism.trust),
+        "mechanism": str(mechanism.trust),
+        "trusted": trusted_party(mechanism.trust),
+        "client_std": mechanism.client_std,
+        "server_std": mechanism.server_std,
+        "honest_survivors": mechanism.honest_survivors,
+        "paper_sigma": by_formula,
+        "times_less_noise_than_paper": by_formula / mechanism.sigma,
+        "caveat": PAPER_CAVEAT if mechanism.unit is Unit.PAPER else None,
+        "warnings": [warning] if warning else [],
+    }
+
+
+def _calibration_text(facts: dict[str, Any]) -> str:
+    promise = f"epsilon {facts['epsilon']:g} at delta {facts['delta']:g} in total"
+    if facts["caveat"]:
+        promise = f"{facts['caveat']} (Theorem 4 calls it {promise})"
+    rows = [
+        ("promise", promise),
+        ("sigma", f"{facts['sigma']:.6g}"),
+        ("sensitivity", f"{facts['sensitivity']:.6g}"),
+        ("noise multiplier", f"{facts['noise_multiplier']:.6g}"),
+        ("releases", str(facts["releases"])),
+        ("unit", facts["unit"]),
+        ("neighbours", facts["neighbours"]),
+        ("trusted", facts["trusted"]),
+        ("calibration", facts["calibration"]),
+        ("paper's formula", f"{facts['paper_sigma']:.6g}: {facts['times_less_noise_than_paper']:.3g} times this noise"),
+    ]
+    if facts["mechanism"] == Trust.DISTRIBUTED:
+        share = f"std {facts['client_std']:.6g}, for at least {facts['honest_survivors']} honest survivors a round"
+        rows.insert(2, ("each client adds", share))
+    return "\n".join(f"{name:<17} {value}" for name, value in rows)
