@@ -32,7 +32,7 @@ from tests.smoke.test_reproduction_tables import write_run
 
 
 def test_every_level_and_verified_cell_has_the_noise_it_is_named_after() -> None:
-    plan = ModelPlan(10, 50, (), 1)
+    plan = ModelPlan(10, 100, (), 1)
     seen = 0
     for row in PRIVACY_FIGURE.rows:
         if reading_of(row.spec) is None:
@@ -66,7 +66,7 @@ def test_the_tables_and_the_figure_read_the_records(tmp_path: Path) -> None:
         _state_privacy(cell, 3)
     read = collect(PRIVACY_FIGURE, tmp_path)
     levels = level_table(read)
-    assert levels.rows[3][:5] == ("clamp:2", "64", "907.4", "50.00", "3")
+    assert levels.rows[3][:5] == ("clamp:2", "64", "1282", "50.00", "3")
     assert levels.rows[3][5:9] == ("0.0909", "2.28", "0.565", "7.17")
     assert all(row[3] == "not run" for row in levels.rows if row[:2] not in (("clamp:2", "64"), ("l2:3", "none")))
     checked = {row[0]: row[1:] for row in verification_table(read).rows}

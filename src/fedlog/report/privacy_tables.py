@@ -23,7 +23,7 @@ from fedlog.experiments.significance import Mean
 from fedlog.privacy.guarantee import Unit
 from fedlog.report.tables import NOT_RUN, Table, with_error
 
-WIDTH = 51  # columns of the statistics: the body's fifty features and the constant
+WIDTH = 101  # columns of the statistics: the body's hundred features and the constant
 
 
 def privacy_tables(found: Collected) -> list[Table]:
