@@ -207,6 +207,9 @@ def _add_site(commands: Subparsers) -> None:
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--data", help="a table, a folder of images, an .npz file, or package.module:function")
     parser.add_argument("--body", help="this site's own body, e.g. mlp:64,64 (default: mlp:64,64, or the one before)")
+    parser.add_argument(
+        "--hold-out", metavar="V,T", help="shares of the rows for validation and test (default: 0.2,0.2)"
+    )
 
 
 def _site(args: argparse.Namespace) -> int:
@@ -216,7 +219,7 @@ def _site(args: argparse.Namespace) -> int:
     from fedlog.flower.site_side import attend
 
     folder = SiteFolder(args.folder)
-    config = folder.choose(args.data, args.body)
+    config = folder.choose(args.data, args.body, args.hold_out)
     _say(check_site(folder, config))
     try:
         with stopping_on_sigterm():

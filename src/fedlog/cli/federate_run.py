@@ -88,8 +88,8 @@ def _option(text: str) -> tuple[str, str | int | float]:
 def _add_demo(commands: Subparsers) -> None:
     parser = _command(commands, "demo", "a server and three sites on this machine, with real records", _demo)
     parser.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="keep everything here (default: nowhere)")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=0, help="of the deal of the records and of the training")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import tempfile
 import tomllib
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,18 +112,26 @@ class ServerFolder:
 
     def remember_site(self, name: str, node_id: str, public_key: str) -> None:
         """Keep who was registered under which node, since Flower's list shows numbers only."""
-        known = self.known_sites()
-        known[name] = node_id
         self.sites.mkdir(parents=True, exist_ok=True)
         write_atomically(self.sites / f"{name}.pub", public_key.strip() + "\n")
-        write_atomically(self.sites / "nodes.json", json.dumps(known, indent=1, sort_keys=True) + "\n")
+        with self._sites_locked():
+            self._write_known({**self.known_sites(), name: node_id})
 
     def forget_site(self, name: str) -> None:
         """Drop a site's public key and number."""
-        known = self.known_sites()
-        known.pop(name, None)
         (self.sites / f"{name}.pub").unlink(missing_ok=True)
+        with self._sites_locked():
+            self._write_known({known: node for known, node in self.known_sites().items() if known != name})
+
+    def _write_known(self, known: dict[str, str]) -> None:
         write_atomically(self.sites / "nodes.json", json.dumps(known, indent=1, sort_keys=True) + "\n")
+
+    @contextmanager
+    def _sites_locked(self) -> Iterator[None]:
+        """The list of sites for us alone: two keys may be registered at the same time."""
+        with (self.sites / ".lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def known_sites(self) -> dict[str, str]:
         """Site name -> Flower's node number."""
@@ -136,6 +147,7 @@ class SiteConfig:
     server: str  # HOST:PORT
     data: str | None = None
     body: str | None = None
+    hold_out: str | None = None  # the shares of the rows for validation and test, e.g. 0.2,0.5
 
 
 @dataclass(frozen=True)
@@ -196,8 +208,7 @@ class SiteFolder:
 
     def write_config(self, config: SiteConfig) -> None:
         """Write the site's decisions."""
-        values = {"name": config.name, "server": config.server, "data": config.data, "body": config.body}
-        lines = [f"{key} = {toml_quoted(value)}" for key, value in values.items() if value is not None]
+        lines = [f"{key} = {toml_quoted(value)}" for key, value in asdict(config).items() if value is not None]
         write_atomically(self.config_file, "\n".join(lines) + "\n")
 
     def read_config(self) -> SiteConfig:
@@ -206,15 +217,17 @@ class SiteFolder:
         texts = {key: value for key, value in stored.items() if isinstance(value, str)}
         if not {"name", "server"} <= set(texts):
             raise InputError(f"expected name and server in {self.config_file}, found: {sorted(texts)}")
-        return SiteConfig(texts["name"], texts["server"], texts.get("data"), texts.get("body"))
+        return SiteConfig(texts["name"], texts["server"], texts.get("data"), texts.get("body"), texts.get("hold_out"))
 
-    def choose(self, data: str | None, body: str | None) -> SiteConfig:
-        """The decisions with this data and body, written; what is None stays as it was."""
+    def choose(self, data: str | None, body: str | None, hold_out: str | None = None) -> SiteConfig:
+        """The decisions with this data, body and split, written; what is None stays as it was."""
         config = self.read_config()
         if data is not None and Path(data).exists():
             # The apps of a run start in another folder than the person who typed the path.
             data = str(Path(data).resolve())
-        config = replace(config, data=data or config.data, body=body or config.body)
+        config = replace(
+            config, data=data or config.data, body=body or config.body, hold_out=hold_out or config.hold_out
+        )
         if config.data is None:
             raise InputError(f"expected data for site {config.name}, found none", hint="give --data the first time")
         self.write_config(config)

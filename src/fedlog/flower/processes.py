@@ -103,21 +103,30 @@ class Running:
         return "\n".join(written.decode(errors="replace").splitlines()[-lines:])
 
     def stop(self) -> None:
-        """End it and everything it started: first by asking, then, after a while, by force."""
-        below = _descendants(self.process.pid)
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        # Flower's helpers notice within 0.2 s that their parent is gone and then finish by themselves.
-        deadline = time.monotonic() + STOP_SECONDS
-        while _alive(below) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        _kill(below)
-        _pid_file(self.log).unlink(missing_ok=True)
+        """End it and everything it started."""
+        stop_together(self)
+
+
+def stop_together(*running: Running) -> None:
+    """End these and everything they started: first by asking all of them at once, then, after a while, by force."""
+    below = tuple(child for each in running for child in _descendants(each.process.pid))
+    alive = [each.process for each in running if each.exit_code is None]
+    for process in alive:
+        process.terminate()
+    deadline = time.monotonic() + STOP_SECONDS
+    for process in alive:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    # Flower's helpers notice within 0.2 s that their parent is gone and then finish by themselves.
+    deadline = time.monotonic() + STOP_SECONDS
+    while _alive(below) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    _kill(below)
+    for each in running:
+        _pid_file(each.log).unlink(missing_ok=True)
 
 
 def start(command: Command, log: Path) -> Running:

@@ -19,7 +19,17 @@ from fedlog.flower.app import Value, write_app
 from fedlog.flower.certificates import create_certificates, days_left
 from fedlog.flower.folders import CONNECTION, ServerConfig, ServerFolder, site_name
 from fedlog.flower.keys import fingerprint
-from fedlog.flower.processes import Command, Running, call, flower_environment, free_port, program, start, wait_for_port
+from fedlog.flower.processes import (
+    Command,
+    Running,
+    call,
+    flower_environment,
+    free_port,
+    program,
+    start,
+    stop_together,
+    wait_for_port,
+)
 from fedlog.flower.secrets import SECRET_FOLDER_MODE, check_secret
 
 Say = Callable[[str], None]
@@ -92,14 +102,15 @@ def running_server(folder: ServerFolder, say: Say) -> Iterator[RunningServer]:
     folder.write_connection(inner)
     superlink = _start(superlink_command(folder, inner), folder.logs / "superlink.log", say)
     try:
-        wait_for_port(superlink, inner)
+        # The gate answers 503 while the SuperLink is still starting, and Flower's client tries again.
         gate = _start(gate_command(folder, config, inner), folder.logs / "gate.log", say)
         try:
+            wait_for_port(superlink, inner)
             host = "127.0.0.1" if config.listen == "0.0.0.0" else config.listen
             wait_for_port(gate, config.port, host)
             yield RunningServer(superlink, gate)
         finally:
-            gate.stop()
+            stop_together(gate, superlink)
     finally:
         superlink.stop()
 

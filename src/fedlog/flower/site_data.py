@@ -7,6 +7,7 @@ from pathlib import Path
 from fedlog.core.keys import Key
 from fedlog.data.schema import load_schema
 from fedlog.data.site import Site, load_site
+from fedlog.data.split import Shares
 from fedlog.errors import InputError
 from fedlog.flower.folders import SiteConfig, SiteFolder
 from fedlog.models.body import Body
@@ -22,7 +23,19 @@ def load_data(folder: SiteFolder, config: SiteConfig) -> Site:
     if config.data is None:
         raise InputError(f"expected data for site {config.name}, found none in {folder.config_file}")
     schema = load_schema(folder.schema_file)
-    return load_site(config.data, schema, config.name, Key(SPLIT_SEED).child("site", config.name))
+    key = Key(SPLIT_SEED).child("site", config.name)
+    return load_site(config.data, schema, config.name, key, read_shares(config.hold_out))
+
+
+def read_shares(text: str | None) -> Shares:
+    """The shares of the rows in `VALIDATION,TEST`; the usual ones for None."""
+    if text is None:
+        return Shares()
+    try:
+        validation, test = map(float, text.split(","))
+    except ValueError:
+        raise InputError(f"expected the shares VALIDATION,TEST, as in 0.2,0.2, found: {text!r}") from None
+    return Shares(validation, test)
 
 
 def load_body(config: SiteConfig, input_shape: tuple[int, ...]) -> Body:
