@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedlog.cli import privacy_audit, privacy_calibrate
-from fedlog.privacy.accounting import Spending, spent
+from fedlog.privacy.accounting import Spending, Training, spent
 from fedlog.privacy.guarantee import Unit
 from fedlog.privacy.release_log import FILE_NAME, ReleaseLog, read_log
 
@@ -34,7 +34,7 @@ def spend_command(args: argparse.Namespace) -> int:
     """Exit code 0, after what the run has spent has been printed release by release."""
     log = read_log(args.run / FILE_NAME)
     delta = log.budget.delta if args.delta is None else args.delta
-    spending = spent(log.releases, delta)
+    spending = spent(log.events, delta)
     if args.json:
         print(json.dumps(_spending_facts(args.run, log, spending, delta), indent=2))
     else:
@@ -55,6 +55,8 @@ def _spending_facts(run: Path, log: ReleaseLog, spending: Spending, delta: float
             {
                 "round": release.round,
                 "exchange": release.exchange,
+                "event": "training" if isinstance(release, Training) else "release",
+                "steps": release.steps if isinstance(release, Training) else None,
                 "noise": str(release.noise),
                 "sigma": release.sigma,
                 "sensitivity": release.sensitivity,
@@ -73,8 +75,9 @@ def _spending_text(log: ReleaseLog, spending: Spending, delta: float) -> str:
     if spending.guarantee is None:
         return f"nothing spent: no release is recorded\n{budget}"
     column = "epsilon so far" if spending.guarantee.unit is not Unit.PAPER else "by Theorem 4's formula"
-    lines = [f"{'round':>5}  {'exchange':<12} {'sigma':>10} {'sensitivity':>11}  {column}"]
+    lines = [f"{'round':>5}  {'exchange':<14} {'sigma':>10} {'sensitivity':>11}  {column}"]
     for release, epsilon in zip(spending.releases, spending.epsilons, strict=True):
         noise = f"{release.sigma:>10.5g} {release.sensitivity:>11.5g}"
-        lines.append(f"{release.round:>5}  {release.exchange:<12} {noise}  {epsilon:.5g}")
+        named = f"{release.steps} SGD steps" if isinstance(release, Training) else release.exchange
+        lines.append(f"{release.round:>5}  {named:<14} {noise}  {epsilon:.5g}")
     return "\n".join([*lines, f"spent: {spending.guarantee}", budget])

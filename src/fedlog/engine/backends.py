@@ -6,18 +6,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from torch import nn
+
 from fedlog.data.federation import Federation
+from fedlog.engine.block import convolve
 from fedlog.engine.block.compile import compile_body
 from fedlog.engine.block.feed import Stacked
 from fedlog.engine.block.generic import VmapNetwork, stackable
 from fedlog.engine.block.trainer import BlockBackend
 from fedlog.engine.clients import Client
+from fedlog.engine.dp_sgd import DpSgdBackend
 from fedlog.engine.local_sgd import Backend, Settings
 from fedlog.engine.loop import LoopBackend
 from fedlog.errors import InputError
 from fedlog.models.body import Body
+from fedlog.privacy.sgd import SgdTraining
 
-CHUNK_RECORDS = 100  # clients x batch size: fewer leave the interpreter's share large, many more leave the cache
+CHUNK_RECORDS = 400  # clients x batch size: fewer leave the interpreter's share large, more only need more memory
 
 
 class Choice(StrEnum):
@@ -36,6 +41,7 @@ class Engine:
     settings: Settings = field(default_factory=Settings)
     choice: Choice = Choice.AUTO
     clients_at_once: int | None = None  # None: as many as fit the cache
+    training: SgdTraining | None = None  # DP-SGD instead of ordinary training
 
     def backends(self, federation: Federation, clients: Iterable[Client]) -> dict[str, Backend]:
         """A backend for each architecture, by its name."""
@@ -51,6 +57,8 @@ class Engine:
 
     def _backend(self, federation: Federation, clients: list[Client]) -> Backend:
         body = clients[0].body
+        if self.training is not None:
+            return DpSgdBackend(body, federation, self.settings, self.training)
         network, _ = self._network(body)
         if network is None:
             return LoopBackend(body, federation, self.settings)
@@ -58,6 +66,8 @@ class Engine:
         return BlockBackend(body, federation, clients, self.settings, network, at_once)
 
     def _network(self, body: Body) -> tuple[Stacked | None, str]:
+        if self.training is not None:
+            return None, "one client after another: DP-SGD takes the gradient of every record"
         if self.choice is Choice.LOOP:
             return None, "one client after another, as asked for"
         if self.settings.device != "cpu":
@@ -68,8 +78,14 @@ class Engine:
         if self.choice is Choice.BLOCK:
             raise InputError(f"body {body.name} has a layer without a block", hint="use --backend auto")
         if stackable(body):
-            return VmapNetwork(body), "stacked clients through vmap: one of its layers has no block"
+            return VmapNetwork(body), f"stacked clients through vmap: {_no_block(body)}"
         if self.choice is Choice.VMAP:
             raise InputError(f"body {body.name} cannot be stacked", hint="use --backend auto")
         why = "it has running statistics" if body.buffers else "vmap cannot run it"
         return None, f"one client after another: {why}"
+
+
+def _no_block(body: Body) -> str:
+    if not convolve.AVAILABLE and any(isinstance(layer, nn.Conv2d) for layer in body.training.modules()):
+        return "the compiled convolutions are missing (install fedlog where there is a C compiler)"
+    return "one of its layers has no block"

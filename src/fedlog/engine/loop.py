@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
 from fedlog.algorithms.shape import Batch, Carry, Phase
+from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.data.transforms import Augmentation
 from fedlog.engine.local_sgd import EpochDraws, Look, Settings, Task, draw_epoch
@@ -18,7 +20,7 @@ from fedlog.models.body import Body, Params, logits
 EVALUATION_BATCH = 500
 
 
-class _Adam:
+class StepwiseAdam:
     """PyTorch's Adam through its functional form: making a `torch.optim.Adam` imports the whole compiler (seconds)."""
 
     def __init__(self, params: list[Tensor], learning_rate: float) -> None:
@@ -47,6 +49,15 @@ class _Adam:
             amsgrad=False,
             maximize=False,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class RecordBatch:
+    """Some of a client's records as the body sees them in training."""
+
+    inputs: Tensor
+    labels: Tensor
+    masks: dict[str, Tensor]
 
 
 class LoopBackend:
@@ -86,7 +97,7 @@ class LoopBackend:
         for value in moving.values():
             value.requires_grad_(True)
         # Made anew for each epoch, as the authors do: no moment survives into the next one.
-        optimiser = _Adam(list(moving.values()), phase.learning_rate)
+        optimiser = StepwiseAdam(list(moving.values()), phase.learning_rate)
         for start in range(0, records, self._settings.batch_size):
             batch, masks = self._batch(task, draws, slice(start, start + self._settings.batch_size))
             inputs, labels = batch
@@ -123,6 +134,12 @@ class LoopBackend:
         labels = self._federation.train.labels[positions].to(self._device)
         masks = {site: mask[at].to(self._device) for site, mask in draws.masks.items()}
         return (self._to_device(inputs), labels), masks
+
+    def batch(self, task: Task, chosen: Tensor, key: Key) -> RecordBatch:
+        """These of the client's records, with dropout and crops of their own."""
+        draws = draw_epoch(key, len(chosen), self._body, self._federation.transform, self._settings.dtype)
+        (inputs, labels), masks = self._batch(task, replace(draws, order=chosen), slice(None))
+        return RecordBatch(inputs, labels, masks)
 
     @torch.no_grad()
     def _look_at(self, look: Look) -> Tensor:

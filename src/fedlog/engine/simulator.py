@@ -24,7 +24,7 @@ from fedlog.engine.crew import Alone, Crew, Scores, Workers
 from fedlog.engine.server import Server
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, initial_head
-from fedlog.privacy.accounting import Release, allow
+from fedlog.privacy.accounting import Event, allow
 from fedlog.privacy.limits import Limits
 from fedlog.privacy.protection import Protection
 from fedlog.wire.codec import Codec, codec
@@ -100,9 +100,9 @@ class Simulation:
     protection: Protection | None = None
     secure: SecureSums | None = None
     limits: Limits | None = None  # what statistics can be at most, in a run with a clip and without privacy
-    record_release: Callable[[Release], object] | None = None  # None: the budget is watched in memory only
+    record_release: Callable[[Event], object] | None = None  # None: the budget is watched in memory only
     round_number: int = 0
-    _released: tuple[Release, ...] = ()
+    _released: tuple[Event, ...] = ()
     _crew: Crew = field(init=False)
     server: Server = field(init=False)
 
@@ -282,11 +282,14 @@ class Simulation:
         """Record what is about to leave; RunError if the budget does not cover it."""
         if self.protection is None:
             return
-        upcoming = self.protection.release(number, exchange.name)
-        if self.record_release is None:
-            self._released = allow(self._released, upcoming, self.protection.budget)
-        else:
-            self.record_release(upcoming)
+        trained = self.protection.trained(number, exchange.name) if exchange.phases else None
+        for upcoming in (trained, self.protection.release(number, exchange.name)):
+            if upcoming is None:
+                continue
+            if self.record_release is None:
+                self._released = allow(self._released, upcoming, self.protection.budget)
+            else:
+                self.record_release(upcoming)
 
 
 def _flat(scores: Scores) -> list[Score]:

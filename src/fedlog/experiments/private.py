@@ -20,13 +20,15 @@ from fedlog.privacy.limits import Limits
 from fedlog.privacy.mechanisms import Calibration
 from fedlog.privacy.protection import Bound, NoiseSource, Protection, protection
 from fedlog.privacy.release_log import FILE_NAME, read_log, record_release, start_log
+from fedlog.privacy.sgd import SgdPlan, TrainingPlan, noise_for_share
 
 if TYPE_CHECKING:
     from fedlog.engine.secure import SecureSums
     from fedlog.engine.simulator import RoundRecord, Simulation
     from fedlog.experiments.spec import RunSpec
 
-FROZEN = "frozen"
+FROZEN, DP_SGD = "frozen", "dp-sgd"
+SGD_CLIP, SAMPLE_RATE, SGD_SHARE = 1.0, 0.1, 0.5
 SECURE = "secure"
 _ONLY_WITH_PRIVACY = ("epsilon", "delta", "message_norm", "trust", "calibration", "noise")
 
@@ -37,7 +39,7 @@ def settled(spec: RunSpec) -> RunSpec:
         clip_named(spec.clip)
         kind, _, number = spec.clip.partition(":")
         spec = replace(spec, clip=f"{kind}:{float(number):g}")  # 2 and 2.0 are one experiment
-    _one_of("body training", spec.body_training, (FROZEN,))
+    _one_of("body training", spec.body_training, (FROZEN, DP_SGD))
     if spec.body_training == FROZEN and (len(spec.body) > 1 or spec.initialisation == "separate"):
         raise InputError(
             "frozen bodies must all be the same, or their features mean different things and cannot be added up",
@@ -45,6 +47,7 @@ def settled(spec: RunSpec) -> RunSpec:
         )
     _one_of("aggregation", spec.aggregation, (SECURE,))
     spec = replace(spec, body_file_sha256=_digest_of(spec.body_file))
+    spec = _settled_training(spec)
     if spec.privacy is None:
         _refuse_without_privacy(spec)
     else:
@@ -59,6 +62,49 @@ def settled(spec: RunSpec) -> RunSpec:
             f"honest survivors are counted in a secure sum only: {spec.honest}", hint="--trust distributed"
         )
     return spec
+
+
+def _settled_training(spec: RunSpec) -> RunSpec:
+    """The specification with the settings of DP-SGD written out, if it is asked for."""
+    if spec.body_training != DP_SGD:
+        given = [name for name in ("sgd_noise", "sgd_clip", "sample_rate") if getattr(spec, name) is not None]
+        if given:
+            raise InputError(f"bodies are not trained by DP-SGD, and yet the run was told: {', '.join(given)}")
+        return spec
+    if spec.privacy != Unit.RECORD:
+        raise InputError(
+            f"DP-SGD is for --privacy record, found: {spec.privacy or 'no privacy'}",
+            hint="--privacy client holds however bodies are trained",
+        )
+    if len(spec.body) > 1:
+        raise InputError(f"DP-SGD is accounted for with one body for everyone: {', '.join(spec.body)}")
+    if spec.calibration == Calibration.PAPER:
+        raise InputError("the paper's calibration knows no training under noise", hint="--calibration exact")
+    rate = SAMPLE_RATE if spec.sample_rate is None else float(spec.sample_rate)
+    return replace(spec, sgd_clip=float(spec.sgd_clip or SGD_CLIP), sample_rate=rate)
+
+
+def _training(spec: RunSpec, algorithm: Algorithm, plan: ModelPlan) -> TrainingPlan | None:
+    """All DP-SGD of a run that asks for it: the steps of a round are its epochs over the sample rate."""
+    if spec.body_training != DP_SGD:
+        return None
+    from fedlog.engine.dp_sgd import require_opacus
+
+    require_opacus()
+    assert spec.rounds is not None
+    assert spec.epsilon is not None
+    assert spec.delta is not None
+    assert spec.sgd_clip is not None
+    assert spec.sample_rate is not None
+    phases = [phase for exchange in algorithm.schedule.round for phase in exchange.phases]
+    if not 0 < spec.sample_rate <= 1:
+        raise InputError(f"the sample rate of DP-SGD must lie in (0, 1]: {spec.sample_rate}", hint="--sample-rate 0.1")
+    steps = max(1, round(phases[0].epochs / spec.sample_rate))
+    noise = spec.sgd_noise
+    if noise is None:
+        noise = noise_for_share(Budget(spec.epsilon, spec.delta), SGD_SHARE, spec.sample_rate, steps * spec.rounds)
+    sgd = SgdPlan(noise, spec.sgd_clip, spec.sample_rate, steps)
+    return TrainingPlan(sgd, spec.rounds, plan.entries - plan.n_class * (1 + plan.width))
 
 
 def _refuse_without_privacy(spec: RunSpec) -> None:
@@ -79,11 +125,12 @@ def _settled_privacy(spec: RunSpec) -> RunSpec:
     calibration = Calibration(_one_of("calibration", spec.calibration or formula, list(Calibration)))
     if spec.message_norm is not None and not 0 < spec.message_norm < float("inf"):
         raise InputError(f"the message norm must be a finite number above 0: {spec.message_norm}")
-    if unit is Unit.RECORD and spec.body_training != FROZEN:
+    if unit is Unit.RECORD and spec.body_training not in (FROZEN, DP_SGD):
         raise InputError(
             f"--privacy record holds only for bodies that never saw the private data, and {spec.method} trains "
             f"body {', '.join(spec.body) or 'of the preset'} on it",
-            hint="--body-training frozen (with --body-file for one made elsewhere), or --privacy client",
+            hint="--body-training frozen (with --body-file for one made elsewhere), --body-training dp-sgd, "
+            "or --privacy client",
         )
     if unit is Unit.CLIENT and trust is not Trust.LOCAL and spec.participation < 1:
         # Who is drawn depends on who is there, so one client more would move other clients' messages too.
@@ -113,8 +160,9 @@ def with_body_training(algorithm: Algorithm, spec: RunSpec) -> Algorithm:
     if spec.body_training is None:
         return algorithm
     if not isinstance(algorithm, FedLog):
-        raise InputError(f"method {spec.method} has nothing left without training", hint="fedlog or fedlog-c can do it")
-    return frozen(algorithm)
+        why = "cannot be accounted for under DP-SGD" if spec.body_training == DP_SGD else "has nothing left without training"
+        raise InputError(f"method {spec.method} {why}", hint="fedlog or fedlog-c can do it")
+    return frozen(algorithm) if spec.body_training == FROZEN else algorithm
 
 
 def protection_of(spec: RunSpec, algorithm: Algorithm, plan: ModelPlan, clients: int) -> Protection | None:
@@ -143,6 +191,7 @@ def protection_of(spec: RunSpec, algorithm: Algorithm, plan: ModelPlan, clients:
         clients=clients,
         honest_survivors=_honest(spec, clients) if trust is Trust.DISTRIBUTED else 1,
         noise=NoiseSource(spec.noise),
+        training=_training(spec, algorithm, plan),
     )
 
 
@@ -186,6 +235,12 @@ def notes(spec: RunSpec, simulation: Simulation) -> list[str]:
         f"privacy {unit}, {mechanism.trust}: noise std {mechanism.sigma:.5g}, sensitivity {mechanism.sensitivity:.5g}, "
         f"{guard.releases} releases planned",
     ]
+    if guard.training is not None:
+        sgd = guard.training.plan
+        said.append(
+            f"bodies by DP-SGD: {sgd.steps} steps a round at rate {sgd.sample_rate:g}, gradients clipped to "
+            f"{sgd.clip:g}, noise multiplier {sgd.noise_multiplier:.4g}"
+        )
     shards = simulation.federation.shards
     protected = len(shards) if unit is Unit.CLIENT else sum(len(shard.train) for shard in shards)
     warning = delta_warning(guard.budget.delta, protected, unit)
@@ -222,7 +277,7 @@ def promise(folder: Path, rounds: Sequence[RoundRecord]) -> dict[str, Any] | Non
     if not (folder / FILE_NAME).exists():
         return None
     log = read_log(folder / FILE_NAME)
-    spending = spent(log.releases, log.budget.delta)
+    spending = spent(log.events, log.budget.delta)
     stated = {} if spending.guarantee is None else spending.guarantee.as_json()
     budget = {"epsilon": log.budget.epsilon, "delta": log.budget.delta}
     kept = int(sum(record.observed.get("kept_old_head", 0.0) for record in rounds))

@@ -70,7 +70,10 @@ class RunSpec:
     noise: str | None = None  # float (simulation only) or discrete
     clip: str | None = None  # clamp:B or l2:R, of the features
     message_norm: float | None = None  # of a client's whole message
-    body_training: str | None = None  # frozen: bodies stay as they were initialised or loaded
+    body_training: str | None = None  # frozen: bodies stay as they were initialised or loaded; dp-sgd
+    sgd_noise: float | None = None  # of DP-SGD, over the clip; None: what half of epsilon pays for
+    sgd_clip: float | None = None  # of each record's gradient
+    sample_rate: float | None = None  # the chance of a record to be in a step of DP-SGD
     body_file: str | None = None  # parameters that every body starts from
     body_file_sha256: str | None = None
     aggregation: str | None = None  # secure: the server sees sums only
@@ -159,6 +162,8 @@ def prepare(spec: RunSpec) -> Simulation:
     plan = model_plan(federation, bodies)
     algorithm = method_of(spec, plan)
     guard = private.protection_of(spec, algorithm, plan, len(bodies))
+    if guard is not None:
+        engine = replace(engine, training=guard.training)
     secure = private.secure_sums(spec, guard, len(bodies))
     limits = private.limits_of(spec)
     return Simulation(algorithm, federation, bodies, plan, engine, course, guard, secure, limits)

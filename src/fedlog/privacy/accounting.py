@@ -1,11 +1,14 @@
 """What a run has released, as data, and what that adds up to: nothing is guessed, nothing is forgotten.
 
-A run appends one `Release` for each noisy object before the object leaves, the opening exchange included. `spent`
-reads the list later, `allow` before the next release. In local mode one release stands for one message of every
-client that took part: a record lives at one client, so its releases are the run's exchanges.
+A run appends one `Release` for each noisy object before the object leaves, the opening exchange included, and one
+`Training` for each round of DP-SGD. `spent` reads the list later, `allow` before the next release. In local mode one
+release stands for one message of every client that took part: a record lives at one client, so its releases are the
+run's exchanges.
 
-No amplification by sampling is claimed. Choices made by looking at private data (a grid of settings, when to stop)
-are releases that nobody recorded, and are not covered.
+Gaussian releases alone compose exactly; with a training among them everything composes by Rényi moments, an upper
+bound. No amplification by sampling clients is claimed; that of DP-SGD's sampling of records is in its moments. Choices
+made by looking at private data (a grid of settings, when to stop) are releases that nobody recorded, and are not
+covered.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from fedlog.errors import InputError, RunError
 from fedlog.privacy.calibration import delta_of, epsilon_of, paper_epsilon
 from fedlog.privacy.discrete import rounding_divergence, share_divergence
 from fedlog.privacy.guarantee import Budget, Guarantee, Trust, Unit
+from fedlog.privacy.renyi import Curve, curve_delta, curve_epsilon, gaussian_curve, sampled_gaussian_curve
 
 
 class Noise(StrEnum):
@@ -84,10 +88,55 @@ class Release:
 
 
 @dataclass(frozen=True)
+class Training:
+    """One round of DP-SGD at every client: the body it leaves is accounted for like something released."""
+
+    round: int
+    exchange: str
+    trust: Trust
+    noise: Noise
+    entropy: Entropy
+    noise_multiplier: float
+    clip: float
+    sample_rate: float
+    """The chance of each record to be in a step's sample, independently of all others."""
+    steps: int
+    coordinates: int
+    grid: float | None = None
+
+    def __post_init__(self) -> None:
+        where = f"training of round {self.round}, exchange {self.exchange!r}"
+        if not (0 < self.noise_multiplier < math.inf and 0 < self.clip < math.inf and 0 < self.sample_rate <= 1):
+            raise InputError(f"{where}: noise, clip or sample rate out of range: {self}")
+        if self.round < 0 or self.steps < 1 or self.coordinates < 1:
+            raise InputError(f"{where}: round, steps or coordinates out of range: {self}")
+        if (self.noise is Noise.DISCRETE) != (self.grid is not None) or not (self.grid is None or self.grid > 0):
+            raise InputError(f"{where}: discrete noise has a grid, floating-point noise has none: {self.grid!r}")
+
+    @property
+    def unit(self) -> Unit:
+        """Records: it clips the gradient of each."""
+        return Unit.RECORD
+
+    @property
+    def sigma(self) -> float:
+        """The std of the noise on each step's sum."""
+        return self.noise_multiplier * self.clip
+
+    @property
+    def sensitivity(self) -> float:
+        """How far one record can move a step's sum."""
+        return self.clip
+
+
+Event = Release | Training
+
+
+@dataclass(frozen=True)
 class Spending:
     """What a run has spent after each release, and what may be said of the whole."""
 
-    releases: tuple[Release, ...]
+    releases: tuple[Event, ...]
     epsilons: tuple[float, ...]
     """After each release; what Theorem 4's formula would say, in mode `paper`."""
     guarantee: Guarantee | None
@@ -102,9 +151,15 @@ class _Loss:
     mu_squared: float = 0.0
     divergence: float = 0.0
     distance: float = 0.0
+    trained: Curve | None = None
+    """The Rényi curve of all training; None where nothing was trained."""
 
     @staticmethod
-    def of(release: Release) -> _Loss:
+    def of(release: Event) -> _Loss:
+        if isinstance(release, Training):
+            steps = 0.0 if release.grid is None else release.steps * rounding_divergence(release.sigma / release.grid)
+            curve = sampled_gaussian_curve(release.sample_rate, release.noise_multiplier, release.steps)
+            return _Loss(divergence=release.coordinates * steps, trained=curve)
         mu_squared = (release.sensitivity / release.sigma) ** 2
         if release.grid is None:
             return _Loss(mu_squared, distance=release.wrap_probability)
@@ -117,8 +172,12 @@ class _Loss:
         )
 
     def __add__(self, other: _Loss) -> _Loss:
+        curves = [curve for curve in (self.trained, other.trained) if curve is not None]
         return _Loss(
-            self.mu_squared + other.mu_squared, self.divergence + other.divergence, self.distance + other.distance
+            self.mu_squared + other.mu_squared,
+            self.divergence + other.divergence,
+            self.distance + other.distance,
+            sum(curves[1:], curves[0]) if curves else None,
         )
 
     @property
@@ -131,6 +190,8 @@ class _Loss:
         return self.distance + math.sqrt(self.divergence / 2)
 
     def epsilon(self, unit: Unit, delta: float) -> float:
+        if self.trained is not None:
+            return self._renyi_epsilon(delta)
         mu = math.sqrt(self.mu_squared)
         return paper_epsilon(mu, delta) if unit is Unit.PAPER else epsilon_of(mu, delta, self.closeness)
 
@@ -138,16 +199,31 @@ class _Loss:
         if unit is Unit.PAPER and self.epsilon(unit, budget.delta) <= budget.epsilon * (1 + 1e-9):
             return True  # the formula it was calibrated by; it promises nothing with the exact one either
         # In delta, where nothing has to be inverted, so that a plan of k releases is allowed exactly k.
-        cost = (1 + math.exp(min(budget.epsilon, 700.0))) * self.closeness
-        return delta_of(budget.epsilon, math.sqrt(self.mu_squared)) + cost <= budget.delta
+        return self._delta(budget.epsilon) <= budget.delta
+
+    def _delta(self, epsilon: float) -> float:
+        cost = (1 + math.exp(min(epsilon, 700.0))) * self.closeness
+        if self.trained is not None:
+            return curve_delta(self.trained + gaussian_curve(self.mu_squared), epsilon) + cost
+        return delta_of(epsilon, math.sqrt(self.mu_squared)) + cost
+
+    def _renyi_epsilon(self, delta: float) -> float:
+        """The smallest epsilon to within a millionth, from the private side; inf where there is none."""
+        assert self.trained is not None
+        epsilon = curve_epsilon(self.trained + gaussian_curve(self.mu_squared), delta)
+        while self._delta(epsilon) > delta:
+            epsilon = epsilon * (1 + 1e-6) + 1e-9
+            if (1 + math.exp(min(epsilon, 700.0))) * self.closeness > delta:
+                return math.inf
+        return epsilon
 
 
-def closeness(releases: Sequence[Release]) -> float:
+def closeness(releases: Sequence[Event]) -> float:
     """A bound on the total-variation distance between the recorded noise and the Gaussian of the analysis."""
     return sum((_Loss.of(release) for release in releases), _Loss()).closeness
 
 
-def spent(releases: Sequence[Release], delta: float) -> Spending:
+def spent(releases: Sequence[Event], delta: float) -> Spending:
     """The epsilon at `delta` after each release, exactly composed, and the guarantee of them all."""
     Budget(1.0, delta)
     if not releases:
@@ -161,13 +237,14 @@ def spent(releases: Sequence[Release], delta: float) -> Spending:
         delta=delta,
         unit=unit,
         trust=trust,
-        releases=len(releases),
+        releases=sum(isinstance(release, Release) for release in releases),
+        training_steps=sum(release.steps for release in releases if isinstance(release, Training)),
         nominal_epsilon=last if unit is Unit.PAPER else None,
     )
     return Spending(tuple(releases), epsilons, guarantee, _caveats(releases))
 
 
-def allow(releases: Sequence[Release], upcoming: Release, budget: Budget) -> tuple[Release, ...]:
+def allow(releases: Sequence[Event], upcoming: Event, budget: Budget) -> tuple[Event, ...]:
     """The releases with the upcoming one, if the budget covers them all; RunError if not.
 
     A run asks before each release, with everything that was ever recorded for it, so resuming it starts no new budget.
@@ -185,7 +262,7 @@ def allow(releases: Sequence[Release], upcoming: Release, budget: Budget) -> tup
     return together
 
 
-def _one_promise(releases: Sequence[Release]) -> tuple[Unit, Trust]:
+def _one_promise(releases: Sequence[Event]) -> tuple[Unit, Trust]:
     promises = {(release.unit, release.trust) for release in releases}
     if len(promises) > 1:
         found = ", ".join(sorted(f"{unit}/{trust}" for unit, trust in promises))
@@ -193,7 +270,7 @@ def _one_promise(releases: Sequence[Release]) -> tuple[Unit, Trust]:
     return promises.pop()
 
 
-def _caveats(releases: Sequence[Release]) -> tuple[str, ...]:
+def _caveats(releases: Sequence[Event]) -> tuple[str, ...]:
     found = []
     if any(release.noise is Noise.FLOAT for release in releases):
         found.append("simulation only: floating-point noise can be told apart from Gaussian noise by its low bits")

@@ -102,6 +102,8 @@ class Guarantee:
     unit: Unit
     trust: Trust
     releases: int
+    training_steps: int = 0
+    """Steps of DP-SGD at each client that are part of it."""
     nominal_epsilon: float | None = None
     """What Theorem 4's formula would call epsilon, in mode `paper` only."""
 
@@ -134,7 +136,8 @@ class Guarantee:
                 head,
                 f"unit: {self.unit}",
                 f"neighbours: {self.neighbours}",
-                f"releases: {self.releases}",
+                f"releases: {self.releases}"
+                + (f" and {self.training_steps} steps of DP-SGD" if self.training_steps else ""),
                 f"trusted: {self.trusted}",
             ]
         )
@@ -148,6 +151,8 @@ class Guarantee:
             "unit": str(self.unit),
             "neighbours": self.neighbours,
             "releases": self.releases,
+            "training_steps": self.training_steps,
+            "composition": "Rényi moments" if self.training_steps else "exact",
             "mechanism": str(self.trust),
             "trusted": self.trusted,
             "statement": str(self),

@@ -20,7 +20,7 @@ from fedlog.core.clip import Clip
 from fedlog.core.keys import Key
 from fedlog.core.stats import Statistics
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import Release
+from fedlog.privacy.accounting import Release, Training
 from fedlog.privacy.guarantee import Budget, Trust, Unit
 from fedlog.privacy.limits import ROUNDING, Limits
 from fedlog.privacy.mechanisms import (
@@ -31,12 +31,14 @@ from fedlog.privacy.mechanisms import (
     Sampler,
     client_message,
     plan,
+    planned_closeness,
     record_statistics,
     sensitivity_to_client,
     sensitivity_to_record,
     with_noise,
 )
 from fedlog.privacy.secagg.fixed_point import FixedPoint, fixed_point_for
+from fedlog.privacy.sgd import SgdTraining, TrainingPlan
 from fedlog.wire.message import Contribution, Kind, Message
 
 WRAP_PROBABILITY = 2.0**-80
@@ -75,6 +77,8 @@ class Protection:
     sampler: Callable[[Key], Sampler]
     fixed_point: FixedPoint | None = None
     """How values enter the secure sum; distributed noise only."""
+    training: SgdTraining | None = None
+    """How bodies are trained on the protected records; None where they are not, or need no noise."""
 
     @property
     def limits(self) -> Limits:
@@ -120,6 +124,18 @@ class Protection:
         noisy = with_noise(sums, self.mechanism.server_std, self.sampler(key))
         return replace(total, arrays=(noisy,), noise_std=math.hypot(total.noise_std, self.mechanism.server_std))
 
+    def trained(self, round_number: int, exchange: str) -> Training | None:
+        """The event to record before anything leaves that depends on this exchange's training; None without DP-SGD."""
+        if self.training is None:
+            return None
+        return self.training.plan.event(
+            round=round_number,
+            exchange=exchange,
+            trust=self.mechanism.trust,
+            coordinates=self.training.coordinates,
+            sampler=self.training.sampler(Key(0)),
+        )
+
     def release(self, round_number: int, exchange: str) -> Release:
         """The event to record before the noisy objects of this exchange leave."""
         return self.mechanism.release(
@@ -143,21 +159,30 @@ def protection(
     clients: int,
     honest_survivors: int = 1,
     noise: NoiseSource = NoiseSource.FLOAT,
+    training: TrainingPlan | None = None,
 ) -> Protection:
     """The protection of a run with that many releases of (n_class, m) statistics, within the budget."""
     sensitivity = _sensitivity(unit, trust, bound, shape[1])
+    wraps = WRAP_PROBABILITY if trust is Trust.DISTRIBUTED else 0.0
+    coordinates = shape[0] * shape[1]
     mechanism = plan(
         budget,
         releases=releases,
         sensitivity=sensitivity,
-        coordinates=shape[0] * shape[1],
+        coordinates=coordinates,
         unit=unit,
         trust=trust,
         calibration=calibration,
         honest_survivors=honest_survivors,
-        wrap_probability=WRAP_PROBABILITY if trust is Trust.DISTRIBUTED else 0.0,
+        wrap_probability=wraps,
     )
-    found = Protection(budget, mechanism, bound, releases, shape[0] * shape[1], _samplers(noise, mechanism))
+    if training is not None:
+        distance = planned_closeness(releases, coordinates, honest_survivors, wraps) + training.planned_closeness
+        mechanism = replace(mechanism, sigma=training.sigma_beside(budget, releases, sensitivity, distance))
+    found = Protection(budget, mechanism, bound, releases, coordinates, _samplers(noise, mechanism.grid))
+    if training is not None:
+        work = SgdTraining(training.plan, training.coordinates, _samplers(noise, training.plan.grid))
+        found = replace(found, training=work)
     return found if trust is not Trust.DISTRIBUTED else replace(found, fixed_point=_fixed_point(found, shape, clients))
 
 
@@ -176,10 +201,10 @@ def _sensitivity(unit: Unit, trust: Trust, bound: Bound, width: int) -> float:
     return sensitivity_to_record(bound.clip, width)
 
 
-def _samplers(noise: NoiseSource, mechanism: Mechanism) -> Callable[[Key], Sampler]:
+def _samplers(noise: NoiseSource, grid: float) -> Callable[[Key], Sampler]:
     if noise is NoiseSource.FLOAT:
         return FloatSampler
-    sampler = DiscreteSampler(mechanism.grid)
+    sampler = DiscreteSampler(grid)
     return lambda key: sampler
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import Entropy, Noise, Release, allow
+from fedlog.privacy.accounting import Entropy, Event, Noise, Release, Training, allow
 from fedlog.privacy.guarantee import Budget, Trust, Unit
 
 FILE_NAME = "privacy.jsonl"
 _VERSION = 1
-_Event = TypeVar("_Event", Budget, Release)
+_Line = TypeVar("_Line", Budget, Event)
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,12 @@ class ReleaseLog:
     """A run's budget and what it has released so far."""
 
     budget: Budget
-    releases: tuple[Release, ...] = ()
+    events: tuple[Event, ...] = ()
+
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        """The noisy objects that left; trainings are not among them."""
+        return tuple(event for event in self.events if isinstance(event, Release))
 
 
 def budget_line(budget: Budget) -> str:
@@ -34,9 +39,9 @@ def budget_line(budget: Budget) -> str:
     return json.dumps({"event": "budget", "version": _VERSION, **asdict(budget)})
 
 
-def release_line(release: Release) -> str:
-    """The line of one release."""
-    return json.dumps({"event": "release", **asdict(release)})
+def release_line(event: Event) -> str:
+    """The line of one release, or of one round of DP-SGD."""
+    return json.dumps({"event": "release" if isinstance(event, Release) else "training", **asdict(event)})
 
 
 def parse_log(text: str, where: str) -> ReleaseLog:
@@ -51,7 +56,7 @@ def parse_log(text: str, where: str) -> ReleaseLog:
         raise InputError(f"{where}: the file is empty, expected a budget in line 1")
     budget = _parse(lines[0], f"{where}: line 1", _budget)
     return ReleaseLog(
-        budget, tuple(_parse(line, f"{where}: line {number}", _release) for number, line in enumerate(lines[1:], 2))
+        budget, tuple(_parse(line, f"{where}: line {number}", _event) for number, line in enumerate(lines[1:], 2))
     )
 
 
@@ -79,13 +84,13 @@ def start_log(path: Path, budget: Budget) -> ReleaseLog:
     return ReleaseLog(budget)
 
 
-def record_release(path: Path, upcoming: Release) -> ReleaseLog:
+def record_release(path: Path, upcoming: Event) -> ReleaseLog:
     """The log with one more release, on disk when this returns; RunError if the budget does not cover it.
 
     Call it before the noisy object leaves: a crash in between wastes budget, the other order would hide a release.
     """
     log = read_log(path)
-    together = allow(log.releases, upcoming, log.budget)
+    together = allow(log.events, upcoming, log.budget)
     _append(path, release_line(upcoming))
     return ReleaseLog(log.budget, together)
 
@@ -99,7 +104,7 @@ def _append(path: Path, line: str) -> None:
         os.close(descriptor)
 
 
-def _parse(line: str, where: str, build: Callable[[dict[str, object]], _Event]) -> _Event:
+def _parse(line: str, where: str, build: Callable[[dict[str, object]], _Line]) -> _Line:
     try:
         entry = json.loads(line)
         if not isinstance(entry, dict):
@@ -119,6 +124,27 @@ def _budget(entry: dict[str, object]) -> Budget:
     if entry["version"] != _VERSION:
         raise ValueError(f"version {entry['version']!r}, expected {_VERSION}")
     return Budget(_number(entry, "epsilon"), _number(entry, "delta"))
+
+
+def _event(entry: dict[str, object]) -> Event:
+    return _training(entry) if entry.get("event") == "training" else _release(entry)
+
+
+def _training(entry: dict[str, object]) -> Training:
+    _expect_keys(entry, "training", {field.name for field in fields(Training)})
+    return Training(
+        round=_whole(entry, "round"),
+        exchange=str(entry["exchange"]),
+        trust=Trust(str(entry["trust"])),
+        noise=Noise(str(entry["noise"])),
+        entropy=Entropy(str(entry["entropy"])),
+        noise_multiplier=_number(entry, "noise_multiplier"),
+        clip=_number(entry, "clip"),
+        sample_rate=_number(entry, "sample_rate"),
+        steps=_whole(entry, "steps"),
+        coordinates=_whole(entry, "coordinates"),
+        grid=None if entry["grid"] is None else _number(entry, "grid"),
+    )
 
 
 def _release(entry: dict[str, object]) -> Release:

@@ -1,0 +1,294 @@
+"""Bodies trained by DP-SGD: gradients record by record, what one record can move, and one epsilon for everything."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import dp_accounting
+import pytest
+import torch
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from fedlog.algorithms.fedlog import FedLogC
+from fedlog.algorithms.shape import Batch, Work
+from fedlog.cli.main import main
+from fedlog.core.clip import clip_named
+from fedlog.core.keys import Key
+from fedlog.data.federation import Federation, Records, Shard
+from fedlog.data.transforms import IDENTITY
+from fedlog.engine import dp_sgd
+from fedlog.engine.clients import clients_of, model_plan
+from fedlog.engine.dp_sgd import DpSgdBackend
+from fedlog.engine.local_sgd import Settings, Task
+from fedlog.errors import InputError, RunError
+from fedlog.experiments.run import execute
+from fedlog.experiments.spec import RunSpec, resolve
+from fedlog.models.body import HEAD, Body, adopt, logits
+from fedlog.privacy.accounting import Entropy, Event, Noise, Release, Training, allow, spent
+from fedlog.privacy.guarantee import Budget, Trust, Unit
+from fedlog.privacy.release_log import FILE_NAME, parse_log, read_log, record_release, release_line, start_log
+from fedlog.privacy.sgd import SgdPlan, SgdTraining, noise_for_share, poisson_sample, sigma_beside_training
+
+INPUTS, WIDTH, CLASSES = 5, 4, 3
+
+
+@dataclass(frozen=True)
+class NoNoise:
+    """A sampler that adds nothing, so that what is left is what the noise has to hide."""
+
+    kind: Noise = field(default=Noise.FLOAT, init=False)
+    entropy: Entropy = field(default=Entropy.SEED, init=False)
+    grid: None = field(default=None, init=False)
+
+    def draw(self, shape: torch.Size, std: float) -> Tensor:
+        return torch.zeros(shape, dtype=torch.float64)
+
+
+def _body() -> Body:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Linear(INPUTS, 6), nn.Tanh(), nn.Linear(6, WIDTH), nn.Dropout(0.5))
+
+    return adopt("dropping", make, (INPUTS,), clip_named("l2:2"))
+
+
+def _task(records: Records, plan: SgdPlan) -> tuple[DpSgdBackend, Task]:
+    every = torch.arange(len(records))
+    shard = Shard("one", every, every[:1], every[:0])
+    federation = Federation("dp", CLASSES, (INPUTS,), records, records, (shard,), IDENTITY, ("0", "1", "2"))
+    body = _body()
+    algorithm = FedLogC(model_plan(federation, [body]), epochs=1, learning_rate=0.1)
+    (client,) = clients_of(federation, [body], algorithm)
+    heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(1))), {})
+    means = torch.randn(CLASSES, WIDTH, generator=Key(9).torch())
+    constants = {"means": means, "present": torch.ones(CLASSES, dtype=torch.bool)}
+    work = Work({**body.initial(Key(2)), HEAD: heard[HEAD]}, constants)
+    backend = DpSgdBackend(body, federation, Settings(batch_size=4), SgdTraining(plan, 1, lambda key: NoNoise()))
+    return backend, Task(client, work, algorithm.schedule.round[0].phases, Key(3))
+
+
+def _records(count: int, scale: float = 1.0) -> Records:
+    generator = Key(count).torch()
+    inputs = scale * torch.randn(count, INPUTS, generator=generator)
+    return Records(inputs, torch.randint(CLASSES, (count,), generator=generator))
+
+
+def test_each_records_gradient_is_that_of_the_record_alone() -> None:
+    plan = SgdPlan(1.0, 1e6, 1.0, 1)
+    records = _records(5)
+    backend, task = _task(records, plan)
+    backend.start_from(task.work.params)
+    (phase,), body = task.phases, _body()
+    rows = backend.record_gradients(task, phase, torch.arange(5), Key(4))
+    masks = backend._plain.batch(task, torch.arange(5), Key(4)).masks
+    names = [name for layer in body.layers for name in layer]
+    for at in range(5):
+        params = {name: value.clone().requires_grad_(True) for name, value in task.work.params.items()}
+        own = {site: mask[at : at + 1] for site, mask in masks.items()}
+        features = body.features(params, records.inputs[at : at + 1], own)
+        scores = logits(body.dropped(features, own), params)
+        batch = Batch(features, scores, records.labels[at : at + 1], torch.ones(1))
+        loss, _ = phase.loss(batch, task.work.constants, {})
+        gradients = torch.autograd.grad(loss, [params[name] for name in names])
+        expected = {name: gradient.reshape(-1) for name, gradient in zip(names, gradients, strict=True)}
+        found = dict(
+            zip(backend._values, torch.split(rows[at], [v.numel() for v in backend._values.values()]), strict=True)
+        )
+        for name in names:
+            assert torch.allclose(found[name], expected[name], atol=1e-5), name
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(1, 6), st.floats(1e-3, 1e6), st.floats(1e-3, 10.0), st.integers(0, 5))
+def test_one_record_moves_the_sum_of_a_step_by_the_clip_at_most(
+    count: int, scale: float, clip: float, left_out: int
+) -> None:
+    plan = SgdPlan(1.0, clip, 1.0, 1)
+    everyone = _records(count + 1, scale)
+    kept = torch.tensor([at for at in range(count + 1) if at != left_out % (count + 1)])
+    backend, task = _task(everyone, plan)
+    backend.start_from(task.work.params)
+    rows = backend.record_gradients(task, task.phases[0], torch.arange(count + 1), Key(4))
+    clipped = plan.clipped(rows)
+    assert float(clipped.norm(dim=1).max()) <= clip
+    assert float((clipped.sum(0) - clipped[kept].sum(0)).norm()) <= clip * (1 + 1e-12)
+    assert bool((clipped / plan.grid == (clipped / plan.grid).round()).all())
+
+
+def test_a_whole_step_on_neighbouring_data_moves_by_the_clip_at_most_over_a_divisor_that_no_record_moves() -> None:
+    plan = SgdPlan(1.0, 0.5, 1.0, 1)
+    everyone = _records(9, 5.0)
+    sums = []
+    for count in (9, 8):
+        backend, task = _task(Records(everyone.inputs[:count], everyone.labels[:count]), plan)
+        backend.start_from(task.work.params)
+        backend._body = replace(backend._body, dropout=())  # dropout is drawn record by record, in order
+        backend._plain._body = backend._body
+        sums.append(torch.cat([g.reshape(-1) for g in backend._noisy_gradients(task, task.phases[0], Key(5))]))
+    moved = float((sums[0] - sums[1]).norm())
+    assert 0 < moved <= plan.clip / 4 * (1 + 1e-5)  # 4 is the batch size of the settings, whatever the records
+
+
+def test_a_record_that_is_not_finite_counts_nothing() -> None:
+    plan = SgdPlan(1.0, 1.0, 1.0, 1)
+    rows = torch.tensor([[1.0, math.nan], [math.inf, 0.0], [3.0, 4.0]])
+    clipped = plan.clipped(rows)
+    assert clipped[:2].abs().sum() == 0
+    assert clipped[2].tolist() == pytest.approx([0.6, 0.8], abs=1e-6)
+
+
+def _events(rounds: int, steps: int, rate: float, noise: float, multiplier: float) -> list[Event]:
+    found: list[Event] = []
+    for number in range(1, rounds + 1):
+        found.append(
+            Training(number, "statistics", Trust.CENTRAL, Noise.FLOAT, Entropy.SEED, noise, 2.0, rate, steps, 100)
+        )
+        found.append(
+            Release(
+                number, "statistics", Unit.RECORD, Trust.CENTRAL, Noise.FLOAT, Entropy.SEED, multiplier * 3.0, 3.0, 50
+            )
+        )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("rounds", "steps", "rate", "noise", "multiplier"),
+    [(3, 20, 0.1, 1.3, 1.4), (10, 5, 0.02, 0.8, 5.0), (1, 50, 0.5, 6.0, 2.0), (5, 10, 1.0, 10.0, 20.0)],
+)
+def test_one_epsilon_for_training_and_releases_against_two_other_accountants(
+    rounds: int, steps: int, rate: float, noise: float, multiplier: float
+) -> None:
+    ours = spent(_events(rounds, steps, rate, noise, multiplier), 1e-5).epsilons[-1]
+    step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
+    theirs = []
+    for accountant in (RdpAccountant(), PLDAccountant(value_discretization_interval=1e-3)):
+        accountant.compose(dp_accounting.SelfComposedDpEvent(step, rounds * steps))
+        accountant.compose(dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(multiplier), rounds))
+        theirs.append(accountant.get_epsilon(1e-5))
+    by_moments, tight = theirs
+    assert ours == pytest.approx(by_moments, rel=0.03)
+    assert tight <= ours  # an upper bound, and not a wild one
+    assert ours <= 1.5 * tight
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.floats(0.5, 20.0), st.floats(1e-8, 1e-3), st.integers(1, 5), st.integers(1, 40), st.floats(0.01, 1.0))
+def test_a_plan_of_training_and_releases_fits_its_budget_and_not_one_round_more(
+    epsilon: float, delta: float, rounds: int, steps: int, rate: float
+) -> None:
+    budget = Budget(epsilon, delta)
+    noise = noise_for_share(budget, 0.5, rate, steps * rounds)
+    plan = SgdPlan(noise, 2.0, rate, steps)
+    sigma = sigma_beside_training(budget, plan, rounds, rounds, 3.0, 0.0)
+    log: tuple[Event, ...] = ()
+    for event in _events(rounds, steps, rate, noise, sigma / 3.0):
+        log = allow(log, event, budget)
+    with pytest.raises(RunError, match="does not cover"):
+        allow(log, log[-1], budget)
+
+
+def test_too_little_noise_in_the_training_is_refused_with_what_it_would_cost() -> None:
+    with pytest.raises(InputError, match="the training alone would spend the budget"):
+        sigma_beside_training(Budget(1.0, 1e-5), SgdPlan(0.5, 1.0, 0.5, 50), 3, 3, 1.0, 0.0)
+
+
+def test_a_training_goes_through_the_record_and_an_altered_one_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    start_log(path, Budget(20.0, 1e-5))
+    for event in _events(2, 10, 0.1, 2.0, 5.0):
+        record_release(path, event)
+    log = read_log(path)
+    assert list(log.events) == _events(2, 10, 0.1, 2.0, 5.0)
+    assert len(log.releases) == 2
+    entry = json.loads(release_line(log.events[0]))
+    for wrong in ({**entry, "steps": 0}, {**entry, "sample_rate": 1.5}, {**entry, "more": 1}):
+        with pytest.raises(InputError):
+            parse_log(path.read_text() + json.dumps(wrong) + "\n", "log")
+
+
+@pytest.mark.parametrize("key", [Key(1), None])
+def test_samples_have_the_rate_and_no_fixed_size(key: Key | None) -> None:
+    sizes = [len(poisson_sample(2000, 0.1, None if key is None else key.child(at))) for at in range(50)]
+    assert len(set(sizes)) > 10
+    assert sum(sizes) / 50 == pytest.approx(200, abs=12)
+    assert len(poisson_sample(7, 1.0, key)) == 7
+
+
+SMALL = RunSpec(data="digits", clients=5, body=("mlp:8",), train_records=200, options={"epochs": 1}, rounds=2)
+DP: dict[str, Any] = {
+    "privacy": "record",
+    "body_training": "dp-sgd",
+    "epsilon": 8.0,
+    "delta": 1e-5,
+    "clip": "l2:3",
+    "sample_rate": 0.25,
+}
+
+
+def _spec(**given: Any) -> RunSpec:
+    return replace(SMALL, **{**DP, **given})
+
+
+def test_a_run_trains_by_dp_sgd_and_spends_one_budget_on_all_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = execute(_spec(noise="discrete", method="fedlog-c"), tmp_path / "run")
+    assert summary.privacy is not None
+    assert summary.privacy["epsilon"] == pytest.approx(8.0, rel=1e-3)
+    assert summary.privacy["training_steps"] == 8
+    assert summary.privacy["releases"] == 3  # the opening exchange trains nothing and counts
+    assert summary.privacy["caveats"] == []
+    log = read_log(tmp_path / "run" / FILE_NAME)
+    assert [type(event) for event in log.events] == [Release, Training, Release, Training, Release]
+    assert main(["privacy", "spend", str(tmp_path / "run"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [entry["steps"] for entry in told["releases"]] == [None, 4, None, 4, None]
+    assert told["guarantee"]["composition"] == "Rényi moments"
+    with pytest.raises(RunError, match="does not cover"):
+        record_release(tmp_path / "run" / FILE_NAME, log.events[1])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"privacy": "client", "message_norm": 5.0}, "DP-SGD is for --privacy record"),
+        ({"privacy": None, "epsilon": None, "delta": None}, "DP-SGD is for --privacy record"),
+        ({"calibration": "paper"}, "the paper's calibration"),
+        ({"sample_rate": 1.5}, r"the sample rate of DP-SGD must lie in \(0, 1\]"),
+        ({"sgd_noise": 0.1}, "the training alone would spend the budget"),
+        ({"method": "fedavg"}, "cannot be accounted for under DP-SGD"),
+        ({"body": ("mlp:8", "mlp:9,8")}, "one body for everyone"),
+        ({"body_training": "frozen"}, "not trained by DP-SGD, and yet the run was told: sample_rate"),
+    ],
+)
+def test_what_dp_sgd_cannot_do_is_refused(tmp_path: Path, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        execute(_spec(**given), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_batch_normalisation_is_refused_by_name() -> None:
+    body = adopt("normal", lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), (4,))
+    with pytest.raises(InputError, match="body normal cannot be trained by DP-SGD"):
+        dp_sgd.check_body(body)
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError) as refused:
+        dp_sgd.require_opacus()
+    assert "fedlog[dp-sgd]" in (refused.value.hint or "")
+
+
+def test_settings_are_written_out_and_older_digests_stay() -> None:
+    spec = resolve(_spec())
+    assert (spec.sgd_clip, spec.sample_rate) == (1.0, 0.25)
+    assert resolve(replace(SMALL)).sgd_clip is None
