@@ -160,7 +160,11 @@ def with_body_training(algorithm: Algorithm, spec: RunSpec) -> Algorithm:
     if spec.body_training is None:
         return algorithm
     if not isinstance(algorithm, FedLog):
-        why = "cannot be accounted for under DP-SGD" if spec.body_training == DP_SGD else "has nothing left without training"
+        why = (
+            "cannot be accounted for under DP-SGD"
+            if spec.body_training == DP_SGD
+            else "has nothing left without training"
+        )
         raise InputError(f"method {spec.method} {why}", hint="fedlog or fedlog-c can do it")
     return frozen(algorithm) if spec.body_training == FROZEN else algorithm
 
