@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -10,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedlog.engine.block import BlockNetwork, compile_body
+from fedlog.engine.backends import Engine
+from fedlog.engine.block import BlockNetwork, compile_body, convolve
+from fedlog.models.body import adopt
 from fedlog.models.cnn import cifar_cnn, cifar_cnn_small, mnist_cnn, small_cnn
 from fedlog.models.masking import MaskedDropout
 
@@ -197,6 +200,54 @@ def test_the_first_of_equal_maxima_takes_the_gradient(
         compare(module, images, torch.randint(0, 6, (2, 3)), draw=small_integers)
 
 
+@pytest.fixture
+def _plain_instructions() -> Iterator[None]:
+    """The passes without AVX2, as a machine without it would run them."""
+    assert convolve._LIBRARY is not None
+    plainly = ctypes.c_int.in_dll(convolve._LIBRARY, "convolve_plainly")
+    plainly.value = 1
+    yield
+    plainly.value = 0
+
+
+@pytest.mark.usefixtures("_plain_instructions")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", PAPER)
+def test_the_passes_for_any_processor_agree_as_well(name: str, dtype: torch.dtype) -> None:
+    make, shape = PAPER[name]
+    torch.manual_seed(6)
+    compare(masked(make()), torch.randn(9, *shape, dtype=dtype), torch.randint(0, 9, (2, 11)))
+
+
+@pytest.mark.parametrize("batch", [1, 7, 8, 10, 17])
+@pytest.mark.parametrize("channels", [1, 2, 5, 6, 7, 12, 13])
+def test_every_width_of_a_tile_and_every_rest_of_a_batch_agrees(channels: int, batch: int) -> None:
+    torch.manual_seed(7)
+    module = nn.Sequential(
+        *(nn.Conv2d(2, channels, (2, 6)), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(channels, 3, (3, 1)), nn.MaxPool2d((1, 2)), nn.Flatten()),
+    )
+    for dtype in (torch.float32, torch.float64):
+        compare(module, torch.randn(5, 2, 11, 12, dtype=dtype), torch.randint(0, 5, (2, batch)))
+
+
+def test_a_value_that_is_no_number_stays_visible() -> None:
+    module = nn.Sequential(nn.Conv2d(1, 2, 1), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten())
+    network = compiled(module, (1, 2, 2))
+    params = {name: value.detach()[None] for name, value in module.named_parameters()}
+    for pixel in range(4):
+        images = torch.zeros(1, 1, 2, 2)
+        images.view(-1)[pixel] = torch.nan
+        assert network.features(params, network.gather(images.flatten(1), torch.zeros(1, 9).long()), None).isnan().all()
+
+
+def test_convolutions_have_no_block_where_nothing_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolve, "AVAILABLE", False)
+    assert compile_body(masked(mnist_cnn()), (1, 28, 28)) is None
+    assert "C compiler" in Engine().explain(adopt("cnn", mnist_cnn, (1, 28, 28)))
+    assert compile_body(nn.Sequential(nn.Linear(4, 2)), (4,)) is not None
+
+
 def test_layers_for_units_take_vectors_and_flattened_images() -> None:
     torch.manual_seed(3)
     module = nn.Sequential(nn.Linear(8, 5), nn.ReLU(), MaskedDropout(0.5, per_channel=False), nn.Linear(5, 3))
@@ -244,16 +295,6 @@ def test_parameters_shared_by_all_clients_count_once_and_collect_the_summed_grad
 )
 def test_what_has_no_block_is_left_to_the_caller(module: nn.Module) -> None:
     assert compile_body(module, (1, 8, 8)) is None
-
-
-def test_a_second_backward_pass_is_refused_because_the_work_arrays_are_used_up() -> None:
-    module = nn.Sequential(nn.Conv2d(1, 3, 3), nn.MaxPool2d(2), nn.Flatten())
-    network = compiled(module, (1, 8, 8))
-    params = {name: value.detach()[None].requires_grad_() for name, value in module.named_parameters()}
-    loss = network.features(params, network.gather(network.arrange(torch.randn(2, 1, 8, 8)), torch.tensor([[0]])), None)
-    loss.sum().backward(retain_graph=True)
-    with pytest.raises(Exception, match="ran twice"):
-        loss.sum().backward()
 
 
 def compiled(module: nn.Sequential, input_shape: tuple[int, ...]) -> BlockNetwork:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import nn
 
-from fedlog.engine.block.geometry import ConvGeometry
+from fedlog.engine.block import convolve
+from fedlog.engine.block.convolve import ConvShape
 from fedlog.engine.block.network import BlockNetwork, ConvStage, FlattenStage, LinearStage, Stage
-from fedlog.engine.block.workspace import Shelf
 from fedlog.models.masking import MaskedDropout
 
 Named = tuple[str, nn.Module]
@@ -57,24 +57,20 @@ class _Compiler:
             layers = layers[1 + len(followers) :]
         if not stages or len(self.shape) != 1:
             raise _NoBlockError
-        first = stages[0]
-        if not isinstance(first, ConvStage):
-            return BlockNetwork(input_shape, 0, tuple(stage for stage in stages if not isinstance(stage, FlattenStage)))
-        geometry = first.shelf.geometry
-        phases = geometry.phases_wanted
-        stages[0] = replace(first, shelf=Shelf(replace(geometry, column_phases=phases)))
-        return BlockNetwork(input_shape, phases, tuple(stages))
+        if not isinstance(stages[0], ConvStage):
+            stages = [stage for stage in stages if not isinstance(stage, FlattenStage)]
+        return BlockNetwork(input_shape, tuple(stages))
 
     def _convolution(self, name: str, layer: nn.Conv2d, followers: list[Named]) -> ConvStage:
         ordinary = layer.stride == (1, 1) and layer.dilation == (1, 1) and layer.groups == 1
-        if not ordinary or layer.padding not in ((0, 0), "valid") or len(self.shape) != 3:
+        if not convolve.AVAILABLE or not ordinary or layer.padding not in ((0, 0), "valid") or len(self.shape) != 3:
             raise _NoBlockError
         channels, rows, columns = self.shape
         pools = [follower for _, follower in followers if isinstance(follower, nn.MaxPool2d)]
         if channels != layer.in_channels or len(pools) > 1:
             raise _NoBlockError
         pool_rows, pool_columns = _pool_size(pools[0]) if pools else (1, 1)
-        geometry = ConvGeometry(
+        shape = ConvShape(
             channels_in=channels,
             channels_out=layer.out_channels,
             rows_in=rows,
@@ -83,13 +79,14 @@ class _Compiler:
             kernel_columns=layer.kernel_size[1],
             pool_rows=pool_rows,
             pool_columns=pool_columns,
+            rectify=_rectifies(followers),
         )
-        if geometry.rows_out < 1 or geometry.columns_out < 1:
+        if shape.rows_out < 1 or shape.columns_out < 1:
             raise _NoBlockError
         if not all(follower.per_channel for _, follower in followers if isinstance(follower, MaskedDropout)):
             raise _NoBlockError
-        self.shape = (layer.out_channels, geometry.rows_out, geometry.columns_out)
-        return ConvStage(name, Shelf(geometry), layer.bias is not None, _rectifies(followers), _dropout(followers))
+        self.shape = (layer.out_channels, shape.rows_out, shape.columns_out)
+        return ConvStage(name, shape, layer.bias is not None, _dropout(followers))
 
     def _linear(self, name: str, layer: nn.Linear, followers: list[Named]) -> LinearStage:
         if self.shape != (layer.in_features,) or any(isinstance(follower, nn.MaxPool2d) for _, follower in followers):

@@ -14,12 +14,11 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Crops:
-    """How crops of images of one size, in the first layer's order of pixels, are read out of a black frame."""
+    """How crops of images of one size are read out of a black frame."""
 
     black: Tensor  # (channels,): what a black pixel becomes by normalisation
     row_starts: Tensor  # (rows, offsets) int32: where a crop's row begins in its image; huge in the frame
     column_reads: Tensor  # (columns, 2 * offsets) int32: the columns it reads, unflipped then flipped; likewise
-    phases: int
 
     def gather(self, arranged: Tensor, positions: Tensor, rows: Tensor, columns: Tensor, flips: Tensor) -> Tensor:
         """The stacked batch of the images at `positions`, each cropped at its row and column and flipped or not.
@@ -29,7 +28,7 @@ class Crops:
         clients, batch = positions.shape
         size, height, width, channels = arranged.shape[1], len(self.row_starts), len(self.column_reads), len(self.black)
         pixels = arranged.new_empty(batch + 1, size)
-        pixels[batch, : channels * width] = self.black.repeat_interleave(width)
+        pixels[batch] = self.black.repeat_interleave(height * width)
         flat, end = pixels.view(-1), batch * size
         images = torch.arange(0, end, size, dtype=torch.int32)
         gathered = arranged.new_empty(clients, channels, height * width * batch)
@@ -40,19 +39,18 @@ class Crops:
             # Whatever lies in the frame is read from the black row behind the last image.
             index = (starts[:, None] + reads[None]).clamp_max_(end).view(-1)
             for channel, plane in enumerate(gathered[client]):
-                torch.index_select(flat[channel * width :], 0, index, out=plane)
-        return gathered.view(clients, channels, height, self.phases, width // self.phases, batch).transpose(1, 2)
+                torch.index_select(flat[channel * height * width :], 0, index, out=plane)
+        return gathered.view(clients, channels, height, width, batch)
 
 
-def crops_of(input_shape: tuple[int, ...], phases: int, black: Tensor, padding: int) -> Crops:
-    """The tables for images (channels, rows, columns) laid out as rows, channels, phases, columns / phases."""
-    channels, height, width = input_shape
+def crops_of(input_shape: tuple[int, ...], black: Tensor, padding: int) -> Crops:
+    """The tables for images (channels, rows, columns)."""
+    _, height, width = input_shape
     outside = 2**29  # beyond any batch of images, and two of them still fit 32 bits
     offsets = torch.arange(-padding, padding + 1)
-    order = torch.arange(width).view(width // phases, phases).t().reshape(-1)  # place -> column
-    place = torch.empty_like(order).scatter_(0, order, torch.arange(width))  # column -> place
     down = torch.arange(height)[:, None] + offsets
-    along = torch.cat([order[:, None] + offsets, width - 1 - order[:, None] + offsets], dim=1)
-    rows = torch.where((down >= 0) & (down < height), down * channels * width, outside)
-    columns = torch.where((along >= 0) & (along < width), place[along.clamp(0, width - 1)], outside)
-    return Crops(black, rows.to(torch.int32), columns.to(torch.int32), phases)
+    place = torch.arange(width)[:, None]
+    along = torch.cat([place + offsets, width - 1 - place + offsets], dim=1)
+    rows = torch.where((down >= 0) & (down < height), down * width, outside)
+    columns = torch.where((along >= 0) & (along < width), along, outside)
+    return Crops(black, rows.to(torch.int32), columns.to(torch.int32))

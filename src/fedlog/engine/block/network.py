@@ -12,9 +12,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedlog.engine.block.convolve import ConvShape, conv_pool
 from fedlog.engine.block.crops import Crops, crops_of
-from fedlog.engine.block.layers import ConvPool, Flatten, Linear, batch_innermost, conv_pool
-from fedlog.engine.block.workspace import Shelf
+from fedlog.engine.block.layers import Flatten, Linear, batch_innermost
 
 Masks = Mapping[str, Tensor]
 
@@ -32,23 +32,16 @@ class ConvStage:
     """Convolution, pooling, bias, ReLU and a multiplier per channel, in the order that is cheapest."""
 
     name: str
-    shelf: Shelf
+    shape: ConvShape
     has_bias: bool
-    rectify: bool
     dropout: tuple[str, ...]
 
     def __call__(self, params: Mapping[str, Tensor], values: Tensor, masks: Masks | None) -> Tensor:
-        """(clients, rows, channels in, phases, columns, batch) -> (clients, rows, channels out, 1, columns, batch)."""
+        """(clients, channels in, rows, columns, batch) -> (clients, channels out, rows, columns, batch)."""
         weight, bias = _parameters(self.name, self.has_bias, params, values.shape[0])
-        maps: Tensor
-        if torch.is_grad_enabled():
-            maps = ConvPool.apply(values, weight, bias, self.shelf, self.rectify)  # type: ignore[no-untyped-call]
-        else:
-            work = self.shelf.take(values.shape[0], values.shape[-1], values.dtype)
-            maps = conv_pool(work, values, weight, bias, rectify=self.rectify)
-            self.shelf.put_back(work)
+        maps = conv_pool(self.shape, values, weight, bias)
         for mask in _chosen(masks, self.dropout):
-            maps = maps * mask.mT.contiguous()[:, None, :, None, None]
+            maps = maps * mask.mT.contiguous()[:, :, None, None]
         return maps
 
 
@@ -75,7 +68,7 @@ class FlattenStage:
     """From maps to units, in PyTorch's order: channels, rows, columns."""
 
     def __call__(self, params: Mapping[str, Tensor], values: Tensor, masks: Masks | None) -> Tensor:
-        """(clients, rows, channels, 1, columns, batch) -> (clients, batch, units)."""
+        """(clients, channels, rows, columns, batch) -> (clients, batch, units)."""
         units: Tensor = Flatten.apply(values)  # type: ignore[no-untyped-call]
         return units
 
@@ -85,31 +78,28 @@ class BlockNetwork:
     """A body for stacked clients. Inputs are gathered by `gather`, from a pool laid out once by `arrange`."""
 
     input_shape: tuple[int, ...]
-    column_phases: int  # 0: the first layer takes units, not maps
     stages: tuple[Stage, ...]
 
+    @property
+    def takes_maps(self) -> bool:
+        """Whether the first layer is a convolution, and records are images, not units."""
+        return isinstance(self.stages[0], ConvStage)
+
     def arrange(self, images: Tensor) -> Tensor:
-        """(n, *input_shape) -> (n, pixels), in the order of pixels that the first layer reads."""
-        n = images.shape[0]
-        if self.column_phases:
-            channels, rows, columns = self.input_shape
-            phases = self.column_phases
-            images = images.reshape(n, channels, rows, columns // phases, phases).permute(0, 2, 1, 4, 3)
+        """(n, *input_shape) -> (n, pixels)."""
         return images.flatten(1).contiguous()  # not reshape(n, -1): a worker's clients may have no record
 
     def gather(self, arranged: Tensor, positions: Tensor) -> Tensor:
         """The stacked batch of the records at `positions` (clients, batch)."""
         clients, batch = positions.shape
         records = arranged.index_select(0, positions.reshape(-1)).view(clients, batch, -1)
-        if not self.column_phases:
+        if not self.takes_maps:
             return records
-        channels, rows, columns = self.input_shape
-        phases = self.column_phases
-        return batch_innermost(records).view(clients, rows, channels, phases, columns // phases, batch)
+        return batch_innermost(records).view(clients, *self.input_shape, batch)
 
     def crops(self, black: Tensor, padding: int) -> Crops | None:
         """How crops are gathered from an arranged pool of images; None where units come in, which have no columns."""
-        return crops_of(self.input_shape, self.column_phases, black, padding) if self.column_phases else None
+        return crops_of(self.input_shape, black, padding) if self.takes_maps else None
 
     def features(self, params: Mapping[str, Tensor], batch: Tensor, masks: Masks | None) -> Tensor:
         """(clients, batch, width); differentiable in `params`, each (clients, *shape) or (1, *shape) if shared.
