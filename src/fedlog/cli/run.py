@@ -69,6 +69,7 @@ def _add_privacy(run: argparse.ArgumentParser) -> None:
     privacy.add_argument("--sample-rate", type=float, metavar="Q", help="of DP-SGD's samples (default: 0.1)")
     privacy.add_argument("--body-file", metavar="FILE", help="safetensors with the parameters every body starts from")
     privacy.add_argument("--aggregation", choices=["secure"], help="the server sees the sum of the uploads only")
+    privacy.add_argument("--dropout-rate", type=float, metavar="P", help="of clients that vanish in a secure sum")
     privacy.add_argument("--honest", type=int, metavar="H", help="honest survivors that a secure sum needs")
     privacy.add_argument(
         "--refused-share", type=float, metavar="F", help="of a round's uploads that may be unusable (default: 0)"

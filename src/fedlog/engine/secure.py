@@ -2,25 +2,32 @@
 
 Lifting runs at the client, so this serves every method whose upload is a sum. What a client puts in cannot be checked
 under masks; with private statistics a value out of range wraps, without privacy it is an error at its client.
+
+The keys of a sum come with the last replies of the one before, where the same clients take part in both: four turns
+instead of five. A client that was not there to reply is asked for its keys first, in a turn more.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod, sqrt
 
 import numpy as np
 import torch
 
+from fedlog.algorithms.shape import Exchange
+from fedlog.core.keys import Key
+from fedlog.engine.server import Refusal, Server
 from fedlog.errors import InputError
 from fedlog.privacy.protection import Protection
-from fedlog.privacy.secagg.client import Client
+from fedlog.privacy.secagg.client import Advertised, Client
 from fedlog.privacy.secagg.crypto import Identity
 from fedlog.privacy.secagg.fixed_point import FixedPoint, Words
-from fedlog.privacy.secagg.rehearsal import Mail, run_round
-from fedlog.privacy.secagg.terms import TURNS_OF_FIRST_ROUND, Step, Terms, usual_threshold
+from fedlog.privacy.secagg.refusal import RoundFailedError
+from fedlog.privacy.secagg.rehearsal import Mail, Traffic, run_round
+from fedlog.privacy.secagg.terms import Step, Terms, usual_threshold
 from fedlog.privacy.secagg.used_steps import UsedStepsInMemory
 from fedlog.wire.ledger import Direction, Ledger
 from fedlog.wire.message import Contribution
@@ -40,66 +47,152 @@ def smallest_survivors(clients: int) -> int:
     return max(FEWEST, usual_threshold(clients, 0))
 
 
+@dataclass(frozen=True)
+class Dropouts:
+    """Clients that fall silent in the middle of a sum, each with that chance, at a step that chance chooses."""
+
+    rate: float
+    key: Key
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rate < 1:
+            raise InputError(f"the rate of dropouts lies in [0, 1): {self.rate}", hint="--dropout-rate 0.1")
+
+    def drawn(self, sum_number: int, members: Sequence[int]) -> dict[int, Step]:
+        """From which step on each of those that drop out is silent."""
+        draws = self.key.child("sum", sum_number).numpy()
+        gone = draws.random(len(members)) < self.rate
+        steps = draws.integers(len(Step), size=len(members))
+        return {n: Step(int(step)) for n, out, step in zip(members, gone, steps, strict=True) if out}
+
+
 @dataclass
 class SecureSums:
     """The secure sums of one run, and the honest survivors each of them needs."""
 
     protection: Protection | None = None
     honest: int | None = None
+    dropouts: Dropouts | None = None
     # The masks cancel, so no recorded number depends on these draws, and a seed would make the masks worthless.
     session: bytes = field(default_factory=lambda: os.urandom(16))
     sums_made: int = 0
-    turns = TURNS_OF_FIRST_ROUND
+    turns: int = 0  # since someone looked
+    survivors: tuple[int, ...] = ()  # of the last sum; none if it failed
+    _identities: dict[int, Identity] = field(default_factory=dict)
+    _used: dict[int, UsedStepsInMemory] = field(default_factory=dict)
+    _early: dict[int, tuple[Advertised, bytes]] = field(default_factory=dict)
+    _early_for: bytes = b""
+
+    def receive(
+        self,
+        server: Server,
+        round_number: int,
+        exchange: Exchange,
+        sent: Sequence[tuple[int, bytes]],
+        following: Sequence[int],
+    ) -> None:
+        """Move the server's state by the sum of these uploads; where too few clients survive, all stays as it was."""
+        lifted = [(index, server.lifted(server.codec.decode(blob))) for index, blob in sent]
+        try:
+            server.take(round_number, exchange, self.total(round_number, lifted, server.ledger, following))
+        except RoundFailedError as error:
+            server.refusals.append((round_number, Refusal("secure sum", error.message)))
+            server.kept_state = True
+
+    def observed(self) -> dict[str, float]:
+        """The turns since this was asked last, and how many survived the last sum."""
+        turns, self.turns = self.turns, 0
+        return {"secure_sum_turns": float(turns), "secure_sum_survivors": float(len(self.survivors))}
 
     def total(
-        self, round_number: int, uploads: Sequence[tuple[int, Contribution]], ledger: Ledger
-    ) -> tuple[Contribution, tuple[int, ...]]:
-        """The sum of the lifted uploads as the server learns it, and whose uploads are in it."""
+        self,
+        round_number: int,
+        uploads: Sequence[tuple[int, Contribution]],
+        ledger: Ledger,
+        following: Sequence[int] = (),
+    ) -> Contribution:
+        """The sum of the lifted uploads as the server learns it; RoundFailedError if too few survive, nothing unmasked.
+
+        `following`: who will take part in the sum after this one.
+        """
         encoding = PLAIN
         if self.protection is not None:
             assert self.protection.fixed_point is not None
             encoding = self.protection.fixed_point
         shapes = [tuple(array.shape) for array in uploads[0][1].arrays]
         vectors = {number: self._words(upload, encoding, len(uploads)) for number, upload in uploads}
-        terms, clients = self._parties(sorted(vectors), sum(prod(shape) for shape in shapes), encoding.value_bytes)
-        book = _Booking(ledger, round_number)
-        found = run_round(terms, clients, vectors, book)
+        members = sorted(vectors)
+        terms = self._terms(members, sum(prod(shape) for shape in shapes), encoding.value_bytes)
+        if self._early and self._early_for != terms.digest:
+            # Keys were sent ahead for a sum of another shape: that number is used up.
+            self.sums_made += 1
+            self._early = {}
+            terms = replace(terms, round=self.sums_made)
+        early = self._early
+        silent = {} if self.dropouts is None else self.dropouts.drawn(self.sums_made, members)
+        book, traffic = _Booking(ledger, round_number, silent), Traffic()
+        self._early, self.survivors = {}, ()
         self.sums_made += 1
+        try:
+            found = run_round(terms, self._clients(terms, members), vectors, book, traffic, early)
+        finally:
+            self.turns += traffic.turns
+        if sorted(following) == members:
+            self._send_keys_ahead(terms.next(), traffic.helped, book)
+        self.survivors = found.survivors
         values = torch.from_numpy(encoding.from_words(found.total))
         parts = torch.split(values, [prod(shape) for shape in shapes])
         arrays = tuple(part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
         noise = 0.0 if self.protection is None else self.protection.mechanism.client_std
-        return Contribution(arrays, len(found.survivors), noise * sqrt(len(found.survivors))), found.survivors
+        return Contribution(arrays, len(found.survivors), noise * sqrt(len(found.survivors)))
+
+    def _send_keys_ahead(self, following: Terms, helpers: Sequence[int], book: _Booking) -> None:
+        """The next sum's keys, on the last replies of this one."""
+        self._early_for = following.digest
+        self._early = {n: client.advertise() for n, client in self._clients(following, helpers).items()}
+        book.sent(Step.KEYS, [(number, blob) for number, (_, blob) in self._early.items()])
 
     def _words(self, upload: Contribution, encoding: FixedPoint, parties: int) -> Words:
         values = np.concatenate([array.reshape(-1).numpy() for array in upload.arrays])
         return encoding.to_words_checked(values, parties) if self.protection is None else encoding.to_words(values)
 
-    def _parties(self, members: list[int], coordinates: int, value_bytes: int) -> tuple[Terms, Mapping[int, Client]]:
-        identities = {number: Identity.new(number, os.urandom) for number in members}
+    def _terms(self, members: list[int], coordinates: int, value_bytes: int) -> Terms:
+        for number in members:
+            if number not in self._identities:
+                self._identities[number] = Identity.new(number, os.urandom)
+                self._used[number] = UsedStepsInMemory()
         honest = self.honest or smallest_survivors(len(members))
-        terms = Terms(
+        return Terms(
             session=self.session,
             round=self.sums_made,
-            roster={number: identity.public for number, identity in identities.items()},
+            roster={number: self._identities[number].public for number in members},
             threshold=max(honest, usual_threshold(len(members), 0)),
             honest=honest,
             corrupted=0,
             coordinates=coordinates,
             value_bytes=value_bytes,
         )
-        used = {number: UsedStepsInMemory() for number in members}
-        return terms, {n: Client(terms, identities[n], used[n], os.urandom) for n in members}
+
+    def _clients(self, terms: Terms, members: Iterable[int]) -> Mapping[int, Client]:
+        return {n: Client(terms, self._identities[n], self._used[n], os.urandom) for n in members}
 
 
 @dataclass(frozen=True)
 class _Booking:
-    """A courier that delivers everything and counts its bytes, each step of the protocol under its own name."""
+    """A courier that loses what is from or for silent clients, and counts the bytes of the rest by step."""
 
     ledger: Ledger
     round_number: int
+    silent: Mapping[int, Step]
 
     def __call__(self, step: Step, direction: str, mail: Mail) -> Iterable[tuple[int, bytes]]:
-        for _, blob in mail:
+        heard = [(number, blob) for number, blob in mail if step < self.silent.get(number, len(Step))]
+        # What the server sends goes out whether anyone is there to hear it or not.
+        for _, blob in heard if direction == Direction.UP else mail:
             self.ledger.book(self.round_number, Direction(direction), f"secure {step.name.lower()}", blob)
-        return mail
+        return heard
+
+    def sent(self, step: Step, mail: Mail) -> None:
+        """Nothing; these messages up are then booked."""
+        for _, blob in mail:
+            self.ledger.book(self.round_number, Direction.UP, f"secure {step.name.lower()}", blob)

@@ -221,7 +221,7 @@ class Simulation:
         blob = self.server.broadcast(0, self._copies(reached))
         self._crew.hear(blob)
         if opening is not None:
-            self._exchange(0, opening, self._everyone, copies=self._copies(self.participants(1)))
+            self._exchange(0, opening, self._everyone, self._copies(self.participants(1)), self.participants(1))
 
     def _round(self, number: int) -> RoundRecord:
         start = time.perf_counter()
@@ -230,7 +230,8 @@ class Simulation:
         for at, exchange in enumerate(exchanges):
             last = at == len(exchanges) - 1
             copies = self.copies_after(number) if last else self._copies(participants)
-            self._exchange(number, exchange, participants, copies)
+            following = participants if not last else self.participants(number + 1) if self._goes_on(number) else []
+            self._exchange(number, exchange, participants, copies, following)
         scores = _flat(self._crew.evaluate(self._everyone, self.course.judge))
         judged = [score for score in scores if score.records]
         ledger = self.server.ledger
@@ -254,17 +255,22 @@ class Simulation:
         kept = {} if self.protection is None else {"kept_old_head": float(self.server.kept_state)}
         if self.secure is None:
             return kept
-        return {**kept, "secure_sum_turns": float(self.secure.turns * len(self.algorithm.schedule.round))}
+        return {**kept, **self.secure.observed()}
 
     def copies_after(self, number: int) -> int:
         """To how many clients that round's last broadcast goes: the next round's, or after the last round everyone."""
-        return self._copies(self.participants(number + 1) if number < self.course.rounds else self._everyone)
+        return self._copies(self.participants(number + 1) if self._goes_on(number) else self._everyone)
+
+    def _goes_on(self, number: int) -> bool:
+        return number < self.course.rounds
 
     def _copies(self, next_to_hear: Sequence[int]) -> int:
         everyone = self.algorithm.schedule.audience is Audience.EVERYONE
         return len(self._everyone) if everyone else len(next_to_hear)
 
-    def _exchange(self, number: int, exchange: Exchange, participants: list[int], copies: int) -> None:
+    def _exchange(
+        self, number: int, exchange: Exchange, participants: list[int], copies: int, following: list[int]
+    ) -> None:
         self._release(number, exchange)
         uploads = self._crew.exchange(number, exchange, participants)
         sent = [(index, blob) for index, blob in uploads if blob is not None]
@@ -273,9 +279,7 @@ class Simulation:
         if self.secure is None:
             self.server.receive(number, exchange, [(self._clients[index].name, blob) for index, blob in sent])
         else:
-            lifted = [(index, self.server.lifted(self.server.codec.decode(blob))) for index, blob in sent]
-            summed, _ = self.secure.total(number, lifted, self.server.ledger)
-            self.server.take(number, exchange, summed)
+            self.secure.receive(self.server, number, exchange, sent, following)
         self._crew.hear(self.server.broadcast(number, copies))
 
     def _release(self, number: int, exchange: Exchange) -> None:

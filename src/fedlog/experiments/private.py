@@ -13,22 +13,22 @@ from fedlog.algorithms.fedlog import FedLog
 from fedlog.algorithms.frozen import frozen
 from fedlog.algorithms.shape import Algorithm, ModelPlan, Summary
 from fedlog.core.clip import clip_named
+from fedlog.core.keys import Key
 from fedlog.errors import InputError
+from fedlog.experiments.private_training import DP_SGD, settled_training, training_of
 from fedlog.privacy.accounting import spent
 from fedlog.privacy.guarantee import PAPER_CAVEAT, Budget, Trust, Unit, delta_warning
 from fedlog.privacy.limits import Limits
 from fedlog.privacy.mechanisms import Calibration
 from fedlog.privacy.protection import Bound, NoiseSource, Protection, protection
 from fedlog.privacy.release_log import FILE_NAME, read_log, record_release, start_log
-from fedlog.privacy.sgd import SgdPlan, TrainingPlan, noise_for_share
 
 if TYPE_CHECKING:
     from fedlog.engine.secure import SecureSums
     from fedlog.engine.simulator import RoundRecord, Simulation
     from fedlog.experiments.spec import RunSpec
 
-FROZEN, DP_SGD = "frozen", "dp-sgd"
-SGD_CLIP, SAMPLE_RATE, SGD_SHARE = 1.0, 0.1, 0.5
+FROZEN = "frozen"
 SECURE = "secure"
 _ONLY_WITH_PRIVACY = ("epsilon", "delta", "message_norm", "trust", "calibration", "noise")
 
@@ -47,7 +47,7 @@ def settled(spec: RunSpec) -> RunSpec:
         )
     _one_of("aggregation", spec.aggregation, (SECURE,))
     spec = replace(spec, body_file_sha256=_digest_of(spec.body_file))
-    spec = _settled_training(spec)
+    spec = settled_training(spec)
     if spec.privacy is None:
         _refuse_without_privacy(spec)
     else:
@@ -57,54 +57,14 @@ def settled(spec: RunSpec) -> RunSpec:
             f"a refused share needs uploads that can be checked, and under a secure sum none can: {spec.refused_share}",
             hint="leave out --refused-share, or --aggregation secure",
         )
-    if spec.honest is not None and spec.aggregation != SECURE:
-        raise InputError(
-            f"honest survivors are counted in a secure sum only: {spec.honest}", hint="--trust distributed"
-        )
+    for name in ("honest", "dropout_rate"):
+        value = getattr(spec, name)
+        if value is not None and spec.aggregation != SECURE:
+            raise InputError(
+                f"{name.replace('_', ' ')} is a setting of secure sums only: {value}",
+                hint="--aggregation secure, or --trust distributed",
+            )
     return spec
-
-
-def _settled_training(spec: RunSpec) -> RunSpec:
-    """The specification with the settings of DP-SGD written out, if it is asked for."""
-    if spec.body_training != DP_SGD:
-        given = [name for name in ("sgd_noise", "sgd_clip", "sample_rate") if getattr(spec, name) is not None]
-        if given:
-            raise InputError(f"bodies are not trained by DP-SGD, and yet the run was told: {', '.join(given)}")
-        return spec
-    if spec.privacy != Unit.RECORD:
-        raise InputError(
-            f"DP-SGD is for --privacy record, found: {spec.privacy or 'no privacy'}",
-            hint="--privacy client holds however bodies are trained",
-        )
-    if len(spec.body) > 1:
-        raise InputError(f"DP-SGD is accounted for with one body for everyone: {', '.join(spec.body)}")
-    if spec.calibration == Calibration.PAPER:
-        raise InputError("the paper's calibration knows no training under noise", hint="--calibration exact")
-    rate = SAMPLE_RATE if spec.sample_rate is None else float(spec.sample_rate)
-    return replace(spec, sgd_clip=float(spec.sgd_clip or SGD_CLIP), sample_rate=rate)
-
-
-def _training(spec: RunSpec, algorithm: Algorithm, plan: ModelPlan) -> TrainingPlan | None:
-    """All DP-SGD of a run that asks for it: the steps of a round are its epochs over the sample rate."""
-    if spec.body_training != DP_SGD:
-        return None
-    from fedlog.engine.dp_sgd import require_opacus
-
-    require_opacus()
-    assert spec.rounds is not None
-    assert spec.epsilon is not None
-    assert spec.delta is not None
-    assert spec.sgd_clip is not None
-    assert spec.sample_rate is not None
-    phases = [phase for exchange in algorithm.schedule.round for phase in exchange.phases]
-    if not 0 < spec.sample_rate <= 1:
-        raise InputError(f"the sample rate of DP-SGD must lie in (0, 1]: {spec.sample_rate}", hint="--sample-rate 0.1")
-    steps = max(1, round(phases[0].epochs / spec.sample_rate))
-    noise = spec.sgd_noise
-    if noise is None:
-        noise = noise_for_share(Budget(spec.epsilon, spec.delta), SGD_SHARE, spec.sample_rate, steps * spec.rounds)
-    sgd = SgdPlan(noise, spec.sgd_clip, spec.sample_rate, steps)
-    return TrainingPlan(sgd, spec.rounds, plan.entries - plan.n_class * (1 + plan.width))
 
 
 def _refuse_without_privacy(spec: RunSpec) -> None:
@@ -195,7 +155,7 @@ def protection_of(spec: RunSpec, algorithm: Algorithm, plan: ModelPlan, clients:
         clients=clients,
         honest_survivors=_honest(spec, clients) if trust is Trust.DISTRIBUTED else 1,
         noise=NoiseSource(spec.noise),
-        training=_training(spec, algorithm, plan),
+        training=training_of(spec, algorithm, plan),
     )
 
 
@@ -203,14 +163,15 @@ def secure_sums(spec: RunSpec, guard: Protection | None, clients: int) -> Secure
     """The secure sums of a run that asks for them."""
     if spec.aggregation is None:
         return None
-    from fedlog.engine.secure import SecureSums
+    from fedlog.engine.secure import Dropouts, SecureSums
 
     if guard is not None and guard.fixed_point is None:
         raise InputError(
             f"--aggregation secure with {spec.trust} noise: the secure sum is for distributed noise",
             hint="--trust distributed",
         )
-    return SecureSums(guard, _honest(spec, clients))
+    silent = None if spec.dropout_rate is None else Dropouts(spec.dropout_rate, Key(spec.seed).child("dropouts"))
+    return SecureSums(guard, _honest(spec, clients), silent)
 
 
 def _honest(spec: RunSpec, clients: int) -> int:

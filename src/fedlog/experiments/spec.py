@@ -78,6 +78,7 @@ class RunSpec:
     body_file_sha256: str | None = None
     aggregation: str | None = None  # secure: the server sees sums only
     honest: int | None = None  # survivors a secure sum needs
+    dropout_rate: float | None = None  # the chance of a client to fall silent in a secure sum
     refused_share: float | None = None  # of a round's uploads that may be unusable before the run stops
 
     @property
