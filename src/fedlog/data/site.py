@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import zipfile
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,21 @@ class Arrays:
     groups: NDArray[np.int64] | None = None
 
 
-def load_site(source: str, schema: Schema, name: str, key: Key, shares: Shares | None = None) -> Site:
+class Scaling(Enum):
+    """Where the scaling of inputs comes from."""
+
+    OWN = "the site's training rows"
+    PUBLIC = "nobody's rows: numbers as they stand, pixels from -1 to 1"
+
+
+def load_site(
+    source: str,
+    schema: Schema,
+    name: str,
+    key: Key,
+    shares: Shares | None = None,
+    scaling: Scaling = Scaling.OWN,
+) -> Site:
     """The site behind `source`: a table (.csv, .tsv, .parquet), a folder of images, an .npz, or `module:function`.
 
     The split depends on the rows and on the key alone, so that a site that restarts finds the same rows held out.
@@ -53,7 +68,7 @@ def load_site(source: str, schema: Schema, name: str, key: Key, shares: Shares |
     shares = shares or Shares()
     path = Path(source)
     if path.suffix in TABLE_SUFFIXES:
-        return _table_site(path, schema, name, key, shares)
+        return _table_site(path, schema, name, key, shares, scaling)
     if path.suffix == ".npz":
         arrays = _read_npz(path, schema)
     elif path.is_dir():
@@ -66,15 +81,16 @@ def load_site(source: str, schema: Schema, name: str, key: Key, shares: Shares |
             f"found: {source}"
         )
     split = _split(arrays.labels, arrays.groups, None, shares, key)
-    return Site(_federation(name, schema, arrays, split, _image_transform(arrays.inputs, split)), None)
+    return Site(_federation(name, schema, arrays, split, _image_transform(arrays.inputs, split, scaling)), None)
 
 
-def _table_site(path: Path, schema: Schema, name: str, key: Key, shares: Shares) -> Site:
+def _table_site(path: Path, schema: Schema, name: str, key: Key, shares: Shares, scaling: Scaling) -> Site:
     if not schema.features:
         raise InputError(f"expected [[feature]] tables in the schema for the table {path}, found [input]")
     table = read_table(path, schema)
     split = _split(table.labels, table.groups, table.times, shares, key)
-    encoder = fit_encoder(schema, table.columns, split.train)
+    rows = split.train if scaling is Scaling.OWN else split.train[:0]  # no rows: numbers keep their units
+    encoder = fit_encoder(schema, table.columns, rows)
     arrays = Arrays(encoder.encode(table.columns), table.labels, table.groups)
     return Site(_federation(name, schema, arrays, split, IDENTITY), encoder)
 
@@ -123,10 +139,12 @@ def _records(arrays: Arrays, rows: NDArray[np.int64]) -> Records:
     return Records(arrays.inputs[at], torch.from_numpy(arrays.labels)[at], users)
 
 
-def _image_transform(inputs: Tensor, split: Split) -> Transform:
+def _image_transform(inputs: Tensor, split: Split, scaling: Scaling) -> Transform:
     """Per-channel scaling of images by the site's own training rows; arrays of floats are left as they are."""
     if inputs.dtype != torch.uint8:
         return IDENTITY
+    if scaling is Scaling.PUBLIC:
+        return Transform(mean=(0.5,) * inputs.shape[1], std=(0.5,) * inputs.shape[1])
     pixels = inputs[torch.from_numpy(split.train)].to(torch.float64) / 255
     dims = [dim for dim in range(pixels.ndim) if dim != 1]
     std = pixels.std(dim=dims, correction=0)

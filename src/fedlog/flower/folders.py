@@ -148,6 +148,7 @@ class SiteConfig:
     data: str | None = None
     body: str | None = None
     hold_out: str | None = None  # the shares of the rows for validation and test, e.g. 0.2,0.5
+    privacy: str | None = None  # what it asks of every run: TRUST:EPSILON:DELTA
 
 
 @dataclass(frozen=True)
@@ -217,7 +218,8 @@ class SiteFolder:
         texts = {key: value for key, value in stored.items() if isinstance(value, str)}
         if not {"name", "server"} <= set(texts):
             raise InputError(f"expected name and server in {self.config_file}, found: {sorted(texts)}")
-        return SiteConfig(texts["name"], texts["server"], texts.get("data"), texts.get("body"), texts.get("hold_out"))
+        chosen = (texts.get(key) for key in ("data", "body", "hold_out", "privacy"))
+        return SiteConfig(texts["name"], texts["server"], *chosen)
 
     def choose(self, data: str | None, body: str | None, hold_out: str | None = None) -> SiteConfig:
         """The decisions with this data, body and split, written; what is None stays as it was."""

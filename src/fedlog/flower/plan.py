@@ -8,12 +8,16 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from fedlog.algorithms import registry
+from fedlog.algorithms.fedlog import FedLog
+from fedlog.algorithms.frozen import frozen
 from fedlog.algorithms.shape import Algorithm, ModelPlan
 from fedlog.errors import InputError
 from fedlog.flower.folders import site_name
 from fedlog.flower.frame import FrameError
 from fedlog.flower.handshake import HELLO_LIMIT_BYTES, Identity
+from fedlog.flower.promise import Promise, Secure, protection_of, read_promise, read_secure
 from fedlog.models.body import HEAD
+from fedlog.privacy.protection import Protection
 from fedlog.wire.codec import codec
 
 # Methods under which a body never leaves its site and bodies may differ. A site refuses any other: whoever operates
@@ -35,15 +39,34 @@ class Plan:
     seed: int = 0
     codec: str = "f32"
     batch_size: int = 10
+    promise: Promise | None = None
+    secure: Secure | None = None
 
     def same_run(self, other: Plan) -> bool:
-        """Whether one can go on where the other stopped: only the number of rounds may differ."""
+        """Whether one can go on where the other stopped: only the number of rounds may differ.
+
+        The noise of a private run is set for its rounds.
+        """
+        if self.promise is not None:
+            return self == other
         return replace(self, rounds=other.rounds) == other
 
     def algorithm(self, n_class: int, width: int) -> Algorithm:
         """The method for heads of this shape."""
         told = {**DEFAULT_OPTIONS.get(self.method, {}), **self.options}
-        return registry.build(self.method, self.model_plan(n_class, width), told)
+        built = registry.build(self.method, self.model_plan(n_class, width), told)
+        return (
+            frozen(built) if self.promise is not None and self.promise.frozen and isinstance(built, FedLog) else built
+        )
+
+    def protection(self, n_class: int, width: int) -> Protection | None:
+        """How the uploads are protected; None for a run without a promise."""
+        algorithm = self.algorithm(n_class, width)
+        schedule = algorithm.schedule
+        if self.promise is not None and not isinstance(algorithm, FedLog):
+            raise InputError(f"privacy is for methods that send statistics: {self.method}", hint="fedlog or fedlog-c")
+        releases = self.rounds * len(schedule.round) + (schedule.opening is not None)
+        return protection_of(self.promise, self.secure, releases, (n_class, 1 + width))
 
     @staticmethod
     def model_plan(n_class: int, width: int) -> ModelPlan:
@@ -51,8 +74,9 @@ class Plan:
         return ModelPlan(n_class, width, ((HEAD,),), n_class * (1 + width))
 
     def as_plain(self) -> dict[str, Any]:
-        """JSON values."""
-        return {**asdict(self), "options": dict(self.options)}
+        """JSON values; what a run without privacy does not have is left out."""
+        values = {**asdict(self), "options": dict(self.options)}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -74,7 +98,10 @@ def checked_plan(plan: Plan) -> Plan:
     if not 1 <= plan.rounds <= 100_000 or not 1 <= plan.batch_size <= 100_000:
         raise InputError(f"expected rounds and batch size of at least 1, found: {plan.rounds} and {plan.batch_size}")
     codec(plan.codec)
+    if plan.promise is not None and plan.codec.startswith("rows"):
+        raise InputError(f"codec {plan.codec} shows which classes a site holds", hint="a private run sends dense rows")
     plan.algorithm(2, 2)
+    plan.protection(2, 2)
     return plan
 
 
@@ -83,9 +110,11 @@ def read_plan(values: object) -> Plan:
     if not isinstance(values, dict):
         raise InputError(f"expected a plan, found: {type(values).__name__}")
     kinds = {"name": str, "method": str, "options": dict, "rounds": int, "seed": int, "codec": str, "batch_size": int}
+    promise, secure = read_promise(values.get("promise")), read_secure(values.get("secure"))
+    values = {name: value for name, value in values.items() if name not in ("promise", "secure")}
     if set(values) != set(kinds) or any(type(values[name]) is not kind for name, kind in kinds.items()):
         raise InputError(f"expected a plan with {', '.join(kinds)}, found: {', '.join(sorted(map(str, values)))[:200]}")
-    return checked_plan(Plan(**values))
+    return checked_plan(Plan(**values, promise=promise, secure=secure))
 
 
 def hello(ours: Identity, plan: Plan) -> bytes:

@@ -26,8 +26,11 @@ from fedlog.flower.folders import ServerFolder
 from fedlog.flower.frame import FINISH_EXCHANGE, Frame, FrameError, FrameKind, run_tag
 from fedlog.flower.handshake import check_identity, identity, read_identity
 from fedlog.flower.plan import Guest, Plan, hello, read_welcome
-from fedlog.flower.run_folder import RunFolder, Terms, read_report
+from fedlog.flower.promise import release
+from fedlog.flower.run_folder import RunFolder, Terms, read_private_report, read_report
 from fedlog.models.body import HEAD, initial_head
+from fedlog.privacy.accounting import BudgetSpentError, spent
+from fedlog.privacy.release_log import FILE_NAME, read_log
 from fedlog.wire.codec import codec
 from fedlog.wire.ledger import Direction
 
@@ -42,7 +45,8 @@ def beginning(plan: Plan, schema: Schema, width: int) -> Server:
     algorithm = plan.algorithm(schema.n_class, width)
     initial = {HEAD: initial_head(width, schema.n_class, key)}
     shape = Plan.model_plan(schema.n_class, width)
-    server = Server.beginning(algorithm, codec(plan.codec), shape, initial, key.child("server"))
+    guard = plan.protection(schema.n_class, width)
+    server = Server.beginning(algorithm, codec(plan.codec), shape, initial, key.child("server"), guard)
     server.refused_share_allowed = 1.0
     return server
 
@@ -67,7 +71,12 @@ class Run:
         self._open(server, done)
         empty = 0
         for number in range(done + 1, self.plan.rounds + 1):
-            empty = 0 if self._round(server, number) else empty + 1
+            try:
+                empty = 0 if self._round(server, number) else empty + 1
+            except BudgetSpentError as error:
+                # A round that was begun twice is paid for twice; what there is is finished.
+                self._note("budget spent", round=number, reason=error.message)
+                break
             self._save(server, number)
             if empty >= EMPTY_ROUNDS_ALLOWED:
                 raise RunError(
@@ -119,7 +128,18 @@ class Run:
             if guest.width != self.width:
                 self._note("left out", site=site, reason=_other_width(guest, self.width))
                 del self.guests[site]
+        self._leave_out_other_bodies()
         return beginning(self.plan, self.schema, self.width)
+
+    def _leave_out_other_bodies(self) -> None:
+        """Untrained bodies must be equal, or their features mean different things and cannot be added up."""
+        if self.plan.promise is None or not self.plan.promise.frozen:
+            return
+        usual = Counter(guest.body for _, guest in sorted(self.guests.items())).most_common(1)[0][0]
+        for site, guest in sorted(self.guests.items()):
+            if guest.body != usual:
+                self._note("left out", site=site, reason=f"expected body {usual} at every site, found: {guest.body}")
+                del self.guests[site]
 
     def _save(self, server: Server, number: int) -> None:
         self.home.keep_width(self.width)
@@ -206,6 +226,7 @@ class Run:
             return False
         # A broadcast belongs to the round that made it, as in the simulator, and is booked for those it is sent to.
         blob = server.broadcast(max(0, number - 1) if at == 0 else number, len(nodes))
+        release(self.home.path, server.protection, number, exchange.name)
         frame = Frame(FrameKind.WORK, run_tag(self.plan.name), number, at, blob)
         outcome = self._ask(nodes, frame, FrameKind.UPLOAD, self.terms.deadline_seconds)
         self._tell(outcome, number)
@@ -223,6 +244,12 @@ class Run:
         self._note("uploads", round=number, sites=sorted(uploads))
         return True
 
+    def _spent(self) -> dict[str, Any] | None:
+        """What the run has spent, with everything that gives it a meaning."""
+        log = read_log(self.home.path / FILE_NAME)
+        found = spent(log.events, log.budget.delta).guarantee
+        return None if found is None else found.as_json()
+
     def _tell(self, outcome: Outcome, number: int) -> None:
         for site, reason in sorted(outcome.refused.items()):
             self._note("refused", site=site, round=number, reason=reason)
@@ -233,7 +260,7 @@ class Run:
 
     def _finish(self, server: Server) -> None:
         """Send the last head, and keep what the sites tell of their results."""
-        if not self.home.uploads():
+        if not (self.home.uploads() or self.home.had_full_round()):
             raise RunError(f"expected a round with at least {self.terms.minimum} sites, found none in {self.plan.name}")
         nodes = self._present()
         number = self.plan.rounds
@@ -244,7 +271,8 @@ class Run:
         sites: list[dict[str, Any]] = []
         for site, answer in sorted(outcome.answers.items()):
             try:
-                sites.append({"name": site, **read_report(answer.payload)})
+                read = read_report if self.plan.promise is None else read_private_report
+                sites.append({"name": site, **read(answer.payload)})
             except FrameError as error:
                 self._note("refused", site=site, round=number, reason=error.message)
         report = {
@@ -254,6 +282,7 @@ class Run:
             "bits_up": server.ledger.bits(Direction.UP),
             "bits_down": server.ledger.bits(Direction.DOWN),
             "sites": sites,
+            **({} if server.protection is None else {"privacy": self._spent()}),
         }
         if not sites:
             raise RunError(f"expected reports of the sites after the last round, found none within {self._patience}")

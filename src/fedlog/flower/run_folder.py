@@ -78,6 +78,11 @@ class RunFolder:
         with (self.path / ROUNDS).open("a") as file:
             file.write(json.dumps(line) + "\n")
 
+    def had_full_round(self) -> bool:
+        """Whether some round had enough sites for a new head."""
+        path = self.path / ROUNDS
+        return path.exists() and any(json.loads(line)["full"] for line in path.read_text().splitlines())
+
     def width(self) -> int:
         """The feature width of the checkpoint's head."""
         return int(json.loads((self.path / WIDTH).read_text()))
@@ -111,6 +116,17 @@ class SiteReport:
     accuracy: float
     federated_accuracy: float
     local_only_accuracy: float
+
+
+def read_private_report(payload: bytes) -> dict[str, Any]:
+    """The body in a REPORT payload of a private run, which holds nothing else; a FrameError for anything more."""
+    try:
+        stored = json.loads(payload[:65536])
+    except (ValueError, RecursionError):
+        stored = None
+    if not isinstance(stored, dict) or set(stored) != {"body"} or not isinstance(stored["body"], str):
+        raise FrameError("expected the name of a body in a private report, found something else")
+    return stored
 
 
 def read_report(payload: bytes) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedlog.core.keys import Key
 from fedlog.data.schema import load_schema
-from fedlog.data.site import Site, load_site
+from fedlog.data.site import Scaling, Site, load_site
 from fedlog.data.split import Shares
 from fedlog.errors import InputError
 from fedlog.flower.folders import SiteConfig, SiteFolder
@@ -18,13 +18,13 @@ DEFAULT_BODY = "mlp:64,64"
 SPLIT_SEED = 0
 
 
-def load_data(folder: SiteFolder, config: SiteConfig) -> Site:
+def load_data(folder: SiteFolder, config: SiteConfig, scaling: Scaling = Scaling.OWN) -> Site:
     """The site's data, split and scaled."""
     if config.data is None:
         raise InputError(f"expected data for site {config.name}, found none in {folder.config_file}")
     schema = load_schema(folder.schema_file)
     key = Key(SPLIT_SEED).child("site", config.name)
-    return load_site(config.data, schema, config.name, key, read_shares(config.hold_out))
+    return load_site(config.data, schema, config.name, key, read_shares(config.hold_out), scaling)
 
 
 def read_shares(text: str | None) -> Shares:
@@ -38,9 +38,12 @@ def read_shares(text: str | None) -> Shares:
     return Shares(validation, test)
 
 
-def load_body(config: SiteConfig, input_shape: tuple[int, ...]) -> Body:
-    """The site's body for inputs of this shape."""
-    return body_named(config.body or DEFAULT_BODY, input_shape)
+def load_body(config: SiteConfig, input_shape: tuple[int, ...], clip: str | None = None) -> Body:
+    """The site's body for inputs of this shape, its features behind the clip of a run that has one."""
+    name = config.body or DEFAULT_BODY
+    if clip is not None and "@" in name:
+        raise InputError(f"expected a body without a clip of its own in a run with clip {clip}, found: {name}")
+    return body_named(name if clip is None else f"{name}@{clip}", input_shape)
 
 
 def check_site(folder: SiteFolder, config: SiteConfig) -> str:

@@ -17,20 +17,24 @@ from fedlog.algorithms.shape import Algorithm, Exchange
 from fedlog.core.classification import Metrics, metrics
 from fedlog.core.keys import Key
 from fedlog.data.schema import Schema, load_schema
-from fedlog.data.site import Site
+from fedlog.data.site import Scaling, Site
 from fedlog.engine.backends import Engine
 from fedlog.engine.clients import clients_of
 from fedlog.engine.cohort import Cohort, Judge
 from fedlog.engine.local_sgd import Pool, Settings
+from fedlog.errors import InputError
 from fedlog.flower.events import note
 from fedlog.flower.folders import SiteConfig, SiteFolder, write_atomically
 from fedlog.flower.frame import Frame, FrameError, FrameKind
 from fedlog.flower.handshake import check_identity, identity, read_identity
 from fedlog.flower.plan import Guest, Plan, read_hello, welcome
+from fedlog.flower.promise import Limit, release
 from fedlog.flower.site_data import load_body, load_data
 from fedlog.flower.site_state import RunState
 from fedlog.models.body import Body, Params
 from fedlog.models.folder import SavedModel, save_model
+from fedlog.privacy.guarantee import Unit
+from fedlog.privacy.protection import Protection
 from fedlog.wire.codec import codec
 
 ONE = (0,)  # a site's cohort has one client
@@ -52,12 +56,20 @@ class Workplace:
     @cached_property
     def body(self) -> Body:
         """The site's own body."""
-        return load_body(self.config, self.schema.shape)
+        promise = self.plan.promise
+        return load_body(self.config, self.schema.shape, None if promise is None else promise.clip)
 
     @cached_property
     def site(self) -> Site:
-        """The site's data, split and scaled."""
-        return load_data(self.folder, self.config)
+        """The site's data, split and scaled; where single records are protected, by nothing that they can move."""
+        promise = self.plan.promise
+        scaling = Scaling.PUBLIC if promise is not None and promise.unit == Unit.RECORD else Scaling.OWN
+        return load_data(self.folder, self.config, scaling)
+
+    @cached_property
+    def guard(self) -> Protection | None:
+        """What protects the uploads."""
+        return self.plan.protection(self.schema.n_class, self.body.width)
 
     def algorithm(self) -> Algorithm:
         """The run's method."""
@@ -69,12 +81,14 @@ class Workplace:
         told = {name: getattr(own, name) for name in registry.options("local") if hasattr(own, name)}
         return registry.build("local", self.plan.model_plan(self.schema.n_class, self.body.width), told)
 
-    def cohort(self, algorithm: Algorithm) -> Cohort:
+    def cohort(self, algorithm: Algorithm, guard: Protection | None = None) -> Cohort:
         """The cohort of this one site at the start of a run."""
         federation = self.site.federation
         clients = clients_of(federation, [self.body], algorithm)
         engine = Engine(Settings(self.plan.batch_size))
-        return Cohort(algorithm, federation, clients, engine, codec(self.plan.codec), Key(self.plan.seed))
+        return Cohort(
+            algorithm, federation, clients, engine, codec(self.plan.codec), Key(self.plan.seed), protection=guard
+        )
 
 
 def respond(request: Frame, folder: SiteFolder) -> Frame:
@@ -102,6 +116,7 @@ def greeted(request: Frame, folder: SiteFolder) -> Frame:
     ours = identity(load_schema(folder.schema_file).digest)
     check_identity(ours, read_identity(request.payload), "the server")
     plan = read_hello(request.payload)
+    accept(plan, folder, config)
     body = Workplace(folder, config, plan).body
     guest = Guest(body.name, body.width)
     RunState.of(folder, request.run).agree(plan, guest)
@@ -109,12 +124,21 @@ def greeted(request: Frame, folder: SiteFolder) -> Frame:
     return request.answer(FrameKind.WELCOME, welcome(ours, guest))
 
 
+def accept(plan: Plan, folder: SiteFolder, config: SiteConfig) -> None:
+    """Nothing; a FrameError for a plan that promises less than this site asks for, or needs what it does not have."""
+    try:
+        if config.privacy is not None:
+            Limit.read(config.privacy).check(plan.promise)
+    except InputError as error:
+        raise FrameError(error.message) from None
+
+
 def work(request: Frame, place: Workplace, state: RunState) -> bytes:
     """The upload of one exchange; the state after it is kept before anything is sent."""
     start = time.perf_counter()
     algorithm = place.algorithm()
     exchange = _exchange(algorithm, request)
-    cohort = place.cohort(algorithm)
+    cohort = place.cohort(algorithm, place.guard)
     loaded = time.perf_counter()
     step = (request.round_number, request.exchange)
     earlier = state.before(step)
@@ -123,6 +147,7 @@ def work(request: Frame, place: Workplace, state: RunState) -> bytes:
     cohort.hear(request.payload)
     # The model as the last round left it: the own body under the head that has just arrived.
     ((_, (score,)),) = cohort.evaluate(ONE, Judge.VALIDATION)
+    release(state.path, place.guard, request.round_number, exchange.name)
     ((_, upload),) = cohort.exchange(request.round_number, exchange, ONE)
     if upload is None:
         raise FrameError(f"expected a method with uploads, found: {place.plan.method}")
@@ -179,6 +204,8 @@ def finish(request: Frame, place: Workplace, state: RunState) -> bytes:
         "federated_accuracy": judged["federated"].test.accuracy,
         "local_only_accuracy": judged["local-only"].test.accuracy,
     }
+    if place.plan.promise is not None:
+        report = {"body": place.body.name}  # how well a site does, and on how many records, is information of its own
     answer = json.dumps(report).encode()
     state.keep((request.round_number, request.exchange), request.payload, answer, cohort.save)
     note(

@@ -244,6 +244,10 @@ def spent(releases: Sequence[Event], delta: float) -> Spending:
     return Spending(tuple(releases), epsilons, guarantee, _caveats(releases))
 
 
+class BudgetSpentError(RunError):
+    """The budget does not cover another release."""
+
+
 def allow(releases: Sequence[Event], upcoming: Event, budget: Budget) -> tuple[Event, ...]:
     """The releases with the upcoming one, if the budget covers them all; RunError if not.
 
@@ -254,7 +258,7 @@ def allow(releases: Sequence[Event], upcoming: Event, budget: Budget) -> tuple[E
     loss = sum((_Loss.of(release) for release in together), _Loss())
     if not loss.within(unit, budget):
         after = loss.epsilon(unit, budget.delta)
-        raise RunError(
+        raise BudgetSpentError(
             f"the privacy budget does not cover another release: round {upcoming.round} would bring epsilon to "
             f"{after:.6g} of {budget.epsilon:g} at delta {budget.delta:g}, after {len(releases)} releases",
             hint="plan the number of releases before the run starts: the noise is set for it",

@@ -1,0 +1,252 @@
+"""Private runs over Flower's messages: what leaves a site, who adds the noise, and who keeps count."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.supercore.task_identity import TaskIdentity
+from three_sites import BODIES, SCHEMA, InProcess, fill_site
+
+from fedlog.data.schema import dump_schema
+from fedlog.data.site import Scaling
+from fedlog.engine import checkpoint
+from fedlog.errors import InputError, RunError
+from fedlog.flower.events import read_events
+from fedlog.flower.exchange import Clock
+from fedlog.flower.folders import ServerFolder, SiteFolder
+from fedlog.flower.frame import Frame, FrameKind, decode_frame, run_tag
+from fedlog.flower.plan import Plan, checked_plan, read_plan
+from fedlog.flower.promise import Limit, Promise, Secure
+from fedlog.flower.rounds import Run
+from fedlog.flower.run_folder import RunFolder, Terms, read_private_report
+from fedlog.flower.site_data import load_data
+from fedlog.flower.site_state import RunState
+from fedlog.flower.site_work import respond
+from fedlog.privacy.accounting import Entropy, Noise
+from fedlog.privacy.release_log import FILE_NAME, read_log
+from fedlog.wire.codec import codec
+
+CENTRAL = Promise("client", "central", 20.0, 1e-5, message_norm=20.0)
+LOCAL = replace(CENTRAL, trust="local")
+RECORD = Promise("record", "central", 20.0, 1e-5, clip="l2:3")
+OPTIONS: dict[str, str | int | float | None] = {"epochs": 1, "learning_rate": 0.01}
+
+
+def plan(promise: Promise, **more: object) -> Plan:
+    return Plan("trial", rounds=2, options=OPTIONS, seed=4, promise=promise, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def _inside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+class Listening(InProcess):
+    """Keeps every frame that a site sends."""
+
+    heard: list[Frame]
+
+    def push_messages(self, messages):  # type: ignore[no-untyped-def]
+        sent = super().push_messages(messages)
+        for reply in self.replies.values():
+            self.heard.append(decode_frame(reply.content["fedlog"]["frame"]))
+        return sent
+
+
+@pytest.fixture
+def post(tmp_path: Path) -> Listening:
+    made = Listening({name: fill_site(SiteFolder(tmp_path / name), name, body) for name, body in BODIES.items()})
+    made.heard = []
+    return made
+
+
+@pytest.fixture
+def equals(tmp_path: Path) -> Listening:
+    made = Listening({name: fill_site(SiteFolder(tmp_path / name), name, "mlp:8") for name in BODIES})
+    made.heard = []
+    return made
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> ServerFolder:
+    folder = ServerFolder(tmp_path / "server")
+    folder.path.mkdir()
+    folder.schema_file.write_text(dump_schema(SCHEMA))
+    return folder
+
+
+def clock() -> Clock:
+    time = [0.0]
+
+    def sleep(seconds: float) -> None:
+        time[0] += 10 * seconds
+
+    return Clock(lambda: time[0], sleep)
+
+
+def conduct(post: InProcess, server: ServerFolder, what: Plan) -> checkpoint.ServerState:
+    Run(post, server, SCHEMA, what, Terms(2, 20.0), clock()).conduct()
+    return checkpoint.read(RunFolder.of(server, what.name).checkpoint, lambda _: None)
+
+
+def events(server: ServerFolder, name: str) -> list[dict[str, object]]:
+    return [event for event in read_events(server.logs / "events.jsonl") if event["event"] == name]
+
+
+@pytest.mark.parametrize("promise", [CENTRAL, LOCAL])
+def test_a_private_run_counts_at_the_server_and_at_every_site(
+    post: Listening, server: ServerFolder, promise: Promise
+) -> None:
+    conduct(post, server, plan(promise))
+    guard = plan(promise).protection(3, 8)
+    assert guard is not None
+    paths = [RunFolder.of(server, "trial").path, *(RunState.of(f, run_tag("trial")).path for f in post.sites.values())]
+    for path in paths:
+        log = read_log(path / FILE_NAME)
+        assert [release.round for release in log.releases] == [1, 2]
+        assert {release.noise for release in log.releases} == {Noise.DISCRETE}
+        assert {release.entropy for release in log.releases} == {Entropy.SYSTEM}
+        assert log.releases[0].sigma == guard.mechanism.sigma
+    report = RunFolder.of(server, "trial").report()
+    assert report is not None
+    assert report["privacy"]["epsilon"] == pytest.approx(promise.epsilon, rel=1e-3)
+    assert f"unit: {promise.unit}" in report["privacy"]["statement"]
+
+
+def test_nothing_leaves_a_site_but_dense_statistics_and_the_name_of_its_body(
+    post: Listening, server: ServerFolder
+) -> None:
+    conduct(post, server, plan(LOCAL))
+    kinds = {frame.kind for frame in post.heard}
+    assert kinds == {FrameKind.WELCOME, FrameKind.UPLOAD, FrameKind.REPORT}
+    for frame in post.heard:
+        if frame.kind is FrameKind.UPLOAD:
+            (sums,) = codec("f32").decode(frame.payload).arrays
+            assert sums.shape == (3, 9)
+            assert bool((sums != 0).all())  # also in the rows of classes that the site does not have
+            assert bool((sums[:, 0] != sums[:, 0].round()).any())  # no exact count
+        elif frame.kind is FrameKind.REPORT:
+            assert set(json.loads(frame.payload)) == {"body"}
+        else:
+            assert set(json.loads(frame.payload)) == {"fedlog", "frame", "schema", "body", "width"}
+    report = RunFolder.of(server, "trial").report()
+    assert report is not None
+    assert [set(site) for site in report["sites"]] == [{"name", "body"}] * 3
+    assert not any("accuracy" in line for line in (server.logs / "events.jsonl").read_text().splitlines())
+
+
+def test_central_noise_is_on_the_sum_and_messages_stay_within_their_norm(post: Listening, server: ServerFolder) -> None:
+    state = conduct(post, server, plan(CENTRAL))
+    guard = plan(CENTRAL).protection(3, 8)
+    assert guard is not None
+    blobs = RunFolder.of(server, "trial").uploads()
+    exact = [codec("f32").decode(blob).arrays[0].double() * guard.mechanism.grid for blob in blobs.values()]
+    assert all(0 < float(sums.norm()) <= 20.0 for sums in exact)
+    if "statistics" in state.values:
+        noise = state.values["statistics"] - sum(exact)
+        assert 0.3 * guard.mechanism.sigma < float(noise.std()) < 3 * guard.mechanism.sigma
+
+
+def test_single_records_are_protected_behind_equal_bodies_that_nobody_trained_and_public_scaling(
+    equals: Listening, server: ServerFolder, tmp_path: Path
+) -> None:
+    equals.sites["west"] = fill_site(SiteFolder(tmp_path / "west"), "west", "mlp:9,8")
+    conduct(equals, server, plan(RECORD))
+    assert "expected body mlp:8@l2:3 at every site" in str(events(server, "left out")[0]["reason"])
+    guard = plan(RECORD).protection(3, 8)
+    assert guard is not None
+    assert guard.mechanism.sensitivity == pytest.approx(10**0.5)
+    for name, blob in RunFolder.of(server, "trial").uploads().items():
+        # Untrained: the second round's statistics are those of the first head's body, count by count.
+        sums = codec("f32").decode(blob).arrays[0].double() * guard.mechanism.grid
+        folder = equals.sites[name]
+        own = load_data(folder, folder.read_config(), Scaling.PUBLIC)
+        assert sums[:, 0].tolist() == torch.bincount(own.federation.train.labels[own.shard.train], minlength=3).tolist()
+    scaled, public = (load_data(folder, folder.read_config(), scaling) for scaling in Scaling)
+    assert not torch.equal(scaled.federation.train.inputs, public.federation.train.inputs)
+    assert public.encoder is not None
+    assert set(public.encoder.mean) == {0.0}
+    assert set(public.encoder.std) == {1.0}
+
+
+def test_a_site_gives_no_more_than_it_agreed_to_whatever_the_server_asks(post: Listening, server: ServerFolder) -> None:
+    conduct(post, server, plan(LOCAL))
+    state = RunState.of(post.sites["east"], run_tag("trial"))
+    blob = codec("f32").encode(plan(LOCAL).algorithm(3, 8).broadcast({"seed": torch.tensor([5])}))
+    again = Frame(FrameKind.WORK, run_tag("trial"), 2, 0, blob)
+    with pytest.raises(RunError, match="does not cover another release"):
+        respond(again, post.sites["east"])
+    assert len(read_log(state.path / FILE_NAME).releases) == 2
+
+
+def test_a_round_begun_twice_is_paid_for_twice_and_the_run_is_finished_all_the_same(
+    post: Listening, server: ServerFolder
+) -> None:
+    class KilledError(Exception):
+        pass
+
+    going = Run(post, server, SCHEMA, plan(CENTRAL), Terms(2, 20.0), clock())
+    original = going._tell
+
+    def dying(outcome, number):  # type: ignore[no-untyped-def]
+        if number == 1 and going._ask.__name__ == "_ask" and not hasattr(going, "died"):
+            going.died = True  # type: ignore[attr-defined]
+            raise KilledError
+        original(outcome, number)
+
+    going._tell = dying  # type: ignore[method-assign]
+    with pytest.raises(KilledError):
+        going.conduct()
+    conduct(post, server, plan(CENTRAL))
+    assert [event["round"] for event in events(server, "budget spent")] == [2]
+    assert RunFolder.of(server, "trial").report() is not None
+    assert len(read_log(RunFolder.of(server, "trial").path / FILE_NAME).releases) == 2
+
+
+def test_a_site_asks_for_noise_and_a_budget_of_its_own(post: Listening, server: ServerFolder) -> None:
+    east = post.sites["east"]
+    east.write_config(replace(east.read_config(), privacy="local:1:1e-5"))
+    conduct(post, server, plan(LOCAL))
+    reason = str(events(server, "left out")[0]["reason"])
+    assert "this site allows epsilon 1 at delta 1e-05, found: 20 at 1e-05" in reason
+    limit = Limit.read("distributed:60:1e-5")
+    limit.check(LOCAL)
+    for less in (None, CENTRAL):
+        with pytest.raises(InputError, match="this site"):
+            limit.check(less)
+    with pytest.raises(InputError, match="expected TRUST:EPSILON:DELTA"):
+        Limit.read("local:8")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"method": "fedproto"}, "methods that send statistics"),
+        ({"promise": replace(CENTRAL, unit="paper")}, "record or client"),
+        ({"promise": replace(CENTRAL, trust="nobody")}, "unknown trust"),
+        ({"promise": replace(CENTRAL, epsilon=0.0)}, "epsilon must be"),
+        ({"promise": replace(CENTRAL, message_norm=None)}, "needs a bound on each client's message"),
+        ({"promise": replace(RECORD, clip=None)}, "needs a bound on each record"),
+        ({"promise": replace(CENTRAL, trust="distributed")}, "needs secure sums"),
+        ({"secure": Secure(3, 5)}, "cannot be had under secure sums"),
+        ({"secure": Secure(2, 5), "promise": None}, "3 honest sites at least"),
+    ],
+)
+def test_promises_that_cannot_be_kept_are_refused(change: dict[str, object], said: str) -> None:
+    wrong = replace(plan(CENTRAL), **change)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=said):
+        read_plan(json.loads(json.dumps(wrong.as_plain())))
+
+
+def test_a_plan_goes_through_json_with_its_promise_and_older_ones_have_none() -> None:
+    for given in (plan(LOCAL), plan(RECORD), Plan("trial"), Plan("trial", secure=Secure(3, 4))):
+        assert read_plan(json.loads(json.dumps(given.as_plain()))) == checked_plan(given)
+    assert "promise" not in Plan("trial").as_plain()
+    assert not plan(LOCAL).same_run(replace(plan(LOCAL), rounds=3))
+    with pytest.raises(InputError):
+        read_private_report(b'{"body": "mlp:8", "accuracy": 0.5}')
