@@ -27,6 +27,7 @@ from fedlog.privacy.secagg.crypto import Identity
 from fedlog.privacy.secagg.fixed_point import FixedPoint, Words
 from fedlog.privacy.secagg.refusal import RoundFailedError
 from fedlog.privacy.secagg.rehearsal import Mail, Traffic, run_round
+from fedlog.privacy.secagg.server import SecureSum
 from fedlog.privacy.secagg.terms import Step, Terms, usual_threshold
 from fedlog.privacy.secagg.used_steps import UsedStepsInMemory
 from fedlog.wire.ledger import Direction, Ledger
@@ -45,6 +46,46 @@ def smallest_survivors(clients: int) -> int:
             hint="the sum of two is known to each of the two",
         )
     return max(FEWEST, usual_threshold(clients, 0))
+
+
+def encoding_of(protection: Protection | None) -> FixedPoint:
+    """How values enter a secure sum."""
+    if protection is None:
+        return PLAIN
+    assert protection.fixed_point is not None
+    return protection.fixed_point
+
+
+def words_of(upload: Contribution, protection: Protection | None, parties: int) -> Words:
+    """A lifted upload as it enters a secure sum; without privacy, InputError where the sum could leave its range."""
+    values = np.concatenate([array.reshape(-1).numpy() for array in upload.arrays])
+    encoding = encoding_of(protection)
+    return encoding.to_words_checked(values, parties) if protection is None else encoding.to_words(values)
+
+
+def summed(found: SecureSum, protection: Protection | None, shapes: Sequence[tuple[int, ...]]) -> Contribution:
+    """What a secure sum says, in arrays of these shapes."""
+    values = torch.from_numpy(encoding_of(protection).from_words(found.total))
+    parts = torch.split(values, [prod(shape) for shape in shapes])
+    arrays = tuple(part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
+    noise = 0.0 if protection is None else protection.mechanism.client_std
+    return Contribution(arrays, len(found.survivors), noise * sqrt(len(found.survivors)))
+
+
+def sum_terms(
+    session: bytes, number: int, roster: Mapping[int, bytes], honest: int, coordinates: int, value_bytes: int
+) -> Terms:
+    """The terms of one sum: nobody is taken to be corrupted, and the threshold is the lowest that is safe."""
+    return Terms(
+        session=session,
+        round=number,
+        roster=roster,
+        threshold=max(honest, usual_threshold(len(roster), 0)),
+        honest=honest,
+        corrupted=0,
+        coordinates=coordinates,
+        value_bytes=value_bytes,
+    )
 
 
 @dataclass(frozen=True)
@@ -115,12 +156,9 @@ class SecureSums:
 
         `following`: who will take part in the sum after this one.
         """
-        encoding = PLAIN
-        if self.protection is not None:
-            assert self.protection.fixed_point is not None
-            encoding = self.protection.fixed_point
+        encoding = encoding_of(self.protection)
         shapes = [tuple(array.shape) for array in uploads[0][1].arrays]
-        vectors = {number: self._words(upload, encoding, len(uploads)) for number, upload in uploads}
+        vectors = {number: words_of(upload, self.protection, len(uploads)) for number, upload in uploads}
         members = sorted(vectors)
         terms = self._terms(members, sum(prod(shape) for shape in shapes), encoding.value_bytes)
         if self._early and self._early_for != terms.digest:
@@ -140,11 +178,7 @@ class SecureSums:
         if sorted(following) == members:
             self._send_keys_ahead(terms.next(), traffic.helped, book)
         self.survivors = found.survivors
-        values = torch.from_numpy(encoding.from_words(found.total))
-        parts = torch.split(values, [prod(shape) for shape in shapes])
-        arrays = tuple(part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
-        noise = 0.0 if self.protection is None else self.protection.mechanism.client_std
-        return Contribution(arrays, len(found.survivors), noise * sqrt(len(found.survivors)))
+        return summed(found, self.protection, shapes)
 
     def _send_keys_ahead(self, following: Terms, helpers: Sequence[int], book: _Booking) -> None:
         """The next sum's keys, on the last replies of this one."""
@@ -152,26 +186,14 @@ class SecureSums:
         self._early = {n: client.advertise() for n, client in self._clients(following, helpers).items()}
         book.sent(Step.KEYS, [(number, blob) for number, (_, blob) in self._early.items()])
 
-    def _words(self, upload: Contribution, encoding: FixedPoint, parties: int) -> Words:
-        values = np.concatenate([array.reshape(-1).numpy() for array in upload.arrays])
-        return encoding.to_words_checked(values, parties) if self.protection is None else encoding.to_words(values)
-
     def _terms(self, members: list[int], coordinates: int, value_bytes: int) -> Terms:
         for number in members:
             if number not in self._identities:
                 self._identities[number] = Identity.new(number, os.urandom)
                 self._used[number] = UsedStepsInMemory()
         honest = self.honest or smallest_survivors(len(members))
-        return Terms(
-            session=self.session,
-            round=self.sums_made,
-            roster={number: self._identities[number].public for number in members},
-            threshold=max(honest, usual_threshold(len(members), 0)),
-            honest=honest,
-            corrupted=0,
-            coordinates=coordinates,
-            value_bytes=value_bytes,
-        )
+        roster = {number: self._identities[number].public for number in members}
+        return sum_terms(self.session, self.sums_made, roster, honest, coordinates, value_bytes)
 
     def _clients(self, terms: Terms, members: Iterable[int]) -> Mapping[int, Client]:
         return {n: Client(terms, self._identities[n], self._used[n], os.urandom) for n in members}

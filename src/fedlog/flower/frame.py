@@ -42,6 +42,8 @@ class FrameKind(IntEnum):
     FINISH = 5  # down: the last broadcast, to evaluate and keep
     REPORT = 6  # up: what the site tells of its own results
     REFUSAL = 7  # up, in place of any answer: a reason without any content of the site's data
+    SECURE = 8  # down: one step of a secure sum
+    SECURED = 9  # up: its answer
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,11 @@ from typing import Any
 
 from fedlog.core.clip import clip_named
 from fedlog.errors import InputError
+from fedlog.privacy.accounting import spent
 from fedlog.privacy.guarantee import Budget, Trust, Unit
 from fedlog.privacy.mechanisms import Calibration
 from fedlog.privacy.protection import Bound, NoiseSource, Protection, protection
-from fedlog.privacy.release_log import FILE_NAME, record_release, start_log
+from fedlog.privacy.release_log import FILE_NAME, read_log, record_release, start_log
 
 FEWEST = 3  # of whom a sum hides anything
 
@@ -120,6 +121,13 @@ def release(folder: Path, guard: Protection | None, round_number: int, exchange:
     path = folder / FILE_NAME
     start_log(path, guard.budget)
     record_release(path, guard.release(round_number, exchange))
+
+
+def spent_in(folder: Path) -> dict[str, object] | None:
+    """What the run in the folder has spent, with everything that gives it a meaning; None for nothing."""
+    log = read_log(folder / FILE_NAME)
+    found = spent(log.events, log.budget.delta).guarantee
+    return None if found is None else found.as_json()
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,11 @@ from fedlog.flower.folders import ServerFolder
 from fedlog.flower.frame import FINISH_EXCHANGE, Frame, FrameError, FrameKind, run_tag
 from fedlog.flower.handshake import check_identity, identity, read_identity
 from fedlog.flower.plan import Guest, Plan, hello, read_welcome
-from fedlog.flower.promise import release
+from fedlog.flower.promise import release, spent_in
 from fedlog.flower.run_folder import RunFolder, Terms, read_private_report, read_report
+from fedlog.flower.secure_rounds import SumAtServer
 from fedlog.models.body import HEAD, initial_head
-from fedlog.privacy.accounting import BudgetSpentError, spent
-from fedlog.privacy.release_log import FILE_NAME, read_log
+from fedlog.privacy.accounting import BudgetSpentError
 from fedlog.wire.codec import codec
 from fedlog.wire.ledger import Direction
 
@@ -227,6 +227,8 @@ class Run:
         # A broadcast belongs to the round that made it, as in the simulator, and is booked for those it is sent to.
         blob = server.broadcast(max(0, number - 1) if at == 0 else number, len(nodes))
         release(self.home.path, server.protection, number, exchange.name)
+        if self.plan.secure is not None:
+            return self._summed(server, (number, at), exchange, nodes, blob)
         frame = Frame(FrameKind.WORK, run_tag(self.plan.name), number, at, blob)
         outcome = self._ask(nodes, frame, FrameKind.UPLOAD, self.terms.deadline_seconds)
         self._tell(outcome, number)
@@ -244,11 +246,19 @@ class Run:
         self._note("uploads", round=number, sites=sorted(uploads))
         return True
 
-    def _spent(self) -> dict[str, Any] | None:
-        """What the run has spent, with everything that gives it a meaning."""
-        log = read_log(self.home.path / FILE_NAME)
-        found = spent(log.events, log.budget.delta).guarantee
-        return None if found is None else found.as_json()
+    def _summed(
+        self, server: Server, step: tuple[int, int], exchange: Exchange, nodes: Mapping[str, int], blob: bytes
+    ) -> bool:
+        """Whether a secure sum moved the server's state; no site's part is known, and none is kept."""
+
+        def asked(some: Mapping[str, int], frames: Mapping[str, Frame], kind: FrameKind) -> Outcome:
+            return ask(self.post, some, frames, kind, self.terms.deadline_seconds, self.clock)
+
+        sums = SumAtServer(self.folder, self.home, self.plan, asked, self._note)
+        survivors = sums.take(server, step, exchange, nodes, blob)
+        if survivors is not None:
+            self._note("uploads", round=step[0], sites=list(survivors))
+        return survivors is not None
 
     def _tell(self, outcome: Outcome, number: int) -> None:
         for site, reason in sorted(outcome.refused.items()):
@@ -282,7 +292,7 @@ class Run:
             "bits_up": server.ledger.bits(Direction.UP),
             "bits_down": server.ledger.bits(Direction.DOWN),
             "sites": sites,
-            **({} if server.protection is None else {"privacy": self._spent()}),
+            **({} if server.protection is None else {"privacy": spent_in(self.home.path)}),
         }
         if not sites:
             raise RunError(f"expected reports of the sites after the last round, found none within {self._patience}")

@@ -29,6 +29,8 @@ from fedlog.flower.frame import Frame, FrameError, FrameKind
 from fedlog.flower.handshake import check_identity, identity, read_identity
 from fedlog.flower.plan import Guest, Plan, read_hello, welcome
 from fedlog.flower.promise import Limit, release
+from fedlog.flower.roster import read_roster
+from fedlog.flower.secure_site import SumAtSite, opened
 from fedlog.flower.site_data import load_body, load_data
 from fedlog.flower.site_state import RunState
 from fedlog.models.body import Body, Params
@@ -81,6 +83,12 @@ class Workplace:
         told = {name: getattr(own, name) for name in registry.options("local") if hasattr(own, name)}
         return registry.build("local", self.plan.model_plan(self.schema.n_class, self.body.width), told)
 
+    def sum(self, state: RunState) -> SumAtSite:
+        """This site in the secure sums of the run; a FrameError in a run that has none."""
+        if self.plan.secure is None:
+            raise FrameError("expected no secure sum in this run, found one of its steps")
+        return SumAtSite(self.folder, self.plan, self.guard, state)
+
     def cohort(self, algorithm: Algorithm, guard: Protection | None = None) -> Cohort:
         """The cohort of this one site at the start of a run."""
         federation = self.site.federation
@@ -96,10 +104,12 @@ def respond(request: Frame, folder: SiteFolder) -> Frame:
     torch.set_num_threads(1)
     if request.kind is FrameKind.HELLO:
         return greeted(request, folder)
-    if request.kind not in (FrameKind.WORK, FrameKind.FINISH):
+    if request.kind not in (FrameKind.WORK, FrameKind.FINISH, FrameKind.SECURE):
         raise FrameError(f"expected a request, found a frame of kind {request.kind.name}")
     state = RunState.of(folder, request.run)
     place = Workplace(folder, folder.read_config(), state.plan())
+    if request.kind is FrameKind.SECURE:
+        return request.answer(FrameKind.SECURED, place.sum(state).stepped(request))
     kind = FrameKind.UPLOAD if request.kind is FrameKind.WORK else FrameKind.REPORT
     step = (request.round_number, request.exchange)
     stored = state.answer(step, request.payload)
@@ -129,6 +139,8 @@ def accept(plan: Plan, folder: SiteFolder, config: SiteConfig) -> None:
     try:
         if config.privacy is not None:
             Limit.read(config.privacy).check(plan.promise)
+        if plan.secure is not None:
+            read_roster(folder.path)
     except InputError as error:
         raise FrameError(error.message) from None
 
@@ -144,14 +156,18 @@ def work(request: Frame, place: Workplace, state: RunState) -> bytes:
     earlier = state.before(step)
     if earlier is not None:
         cohort.load([earlier])
-    cohort.hear(request.payload)
+    heard, answering = (request.payload, None)
+    if place.plan.secure is not None:
+        heard, answering = opened(request.payload, place.sum(state), step)
+    cohort.hear(heard)
     # The model as the last round left it: the own body under the head that has just arrived.
     ((_, (score,)),) = cohort.evaluate(ONE, Judge.VALIDATION)
     release(state.path, place.guard, request.round_number, exchange.name)
     ((_, upload),) = cohort.exchange(request.round_number, exchange, ONE)
     if upload is None:
         raise FrameError(f"expected a method with uploads, found: {place.plan.method}")
-    state.keep(step, request.payload, upload, cohort.save)
+    made = upload if answering is None else answering(upload)
+    state.keep(step, request.payload, made, cohort.save)
     note(
         _log(place.folder),
         "worked",
@@ -159,12 +175,12 @@ def work(request: Frame, place: Workplace, state: RunState) -> bytes:
         round=request.round_number,
         of=place.plan.rounds,
         validation_accuracy=score.correct / score.records,
-        bits_up=8 * len(upload),
+        bits_up=8 * len(made),
         bits_down=8 * len(request.payload),
         load_seconds=round(loaded - start, 2),
         work_seconds=round(time.perf_counter() - loaded, 2),
     )
-    return upload
+    return made
 
 
 def finish(request: Frame, place: Workplace, state: RunState) -> bytes:

@@ -1,0 +1,246 @@
+"""Secure sums over Flower's messages: the sum and nothing else, sites that vanish or restart, and lists of keys."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.supercore.task_identity import TaskIdentity
+from three_sites import SCHEMA, InProcess, fill_site
+
+from fedlog.data.schema import dump_schema
+from fedlog.engine import checkpoint
+from fedlog.errors import InputError, RunError
+from fedlog.flower.events import read_events
+from fedlog.flower.exchange import Clock
+from fedlog.flower.folders import ServerFolder, SiteFolder
+from fedlog.flower.frame import Frame, FrameKind, decode_frame, run_tag
+from fedlog.flower.plan import Plan
+from fedlog.flower.promise import Promise, Secure
+from fedlog.flower.roster import ROSTER, own_entry, write_roster
+from fedlog.flower.rounds import Run
+from fedlog.flower.run_folder import RunFolder, Terms
+from fedlog.flower.secure_site import Opening, read_opening
+from fedlog.flower.site_state import RunState
+from fedlog.flower.site_work import respond
+from fedlog.privacy.release_log import FILE_NAME, read_log
+from fedlog.privacy.secagg.terms import Step
+from fedlog.wire.codec import WireError, codec
+
+NAMES = ("east", "north", "south", "west")
+PLAIN = Plan("trial", rounds=2, options={"epochs": 1, "learning_rate": 0.01}, seed=4)
+SUMS = replace(PLAIN, secure=Secure(3, 4))
+PRIVATE = replace(SUMS, promise=Promise("client", "distributed", 20.0, 1e-5, message_norm=20.0))
+
+
+@pytest.fixture(autouse=True)
+def _inside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+class Watched(InProcess):
+    """Keeps what was asked and answered, and lets sites fall silent at a step of a round."""
+
+    asked: list[tuple[str, Frame]]
+    answered: list[tuple[str, Frame]]
+    silent_from: dict[str, tuple[int, Step]]
+
+    def push_messages(self, messages):  # type: ignore[no-untyped-def]
+        identifiers = []
+        for message in messages:
+            name = self.names[message.metadata.dst_node_id - 10]
+            frame = decode_frame(message.content["fedlog"]["frame"])
+            self.asked.append((name, frame))
+            step = {FrameKind.WORK: Step.KEYS}.get(frame.kind, frame.payload[0] if frame.kind == 8 else None)
+            gone = self.silent_from.get(name)
+            self.silent = {name} if gone and step is not None and (frame.round_number, step) >= gone else set()
+            (identifier,) = super().push_messages([message])
+            if identifier in self.replies:
+                self.answered.append((name, decode_frame(self.replies[identifier].content["fedlog"]["frame"])))
+            identifiers.append(identifier)
+        self.silent = set()
+        return identifiers
+
+
+@pytest.fixture
+def post(tmp_path: Path) -> Watched:
+    made = Watched({name: fill_site(SiteFolder(tmp_path / name), name, "mlp:8") for name in NAMES})
+    made.asked, made.answered, made.silent_from = [], [], {}
+    entries = [own_entry(folder) for folder in made.sites.values()]
+    for folder in made.sites.values():
+        write_roster(folder.path, entries)
+    return made
+
+
+@pytest.fixture
+def server(tmp_path: Path, post: Watched) -> ServerFolder:
+    folder = ServerFolder(tmp_path / "server")
+    folder.path.mkdir()
+    folder.schema_file.write_text(dump_schema(SCHEMA))
+    write_roster(folder.path, [own_entry(site) for site in post.sites.values()])
+    return folder
+
+
+def clock() -> Clock:
+    time = [0.0]
+
+    def sleep(seconds: float) -> None:
+        time[0] += 10 * seconds
+
+    return Clock(lambda: time[0], sleep)
+
+
+def conduct(post: InProcess, server: ServerFolder, plan: Plan) -> checkpoint.ServerState:
+    Run(post, server, SCHEMA, plan, Terms(3, 20.0), clock()).conduct()
+    return checkpoint.read(RunFolder.of(server, plan.name).checkpoint, lambda _: None)
+
+
+def events(server: ServerFolder, name: str) -> list[dict[str, object]]:
+    return [dict(event) for event in read_events(server.logs / "events.jsonl") if event["event"] == name]
+
+
+def test_a_secure_sum_gives_the_head_of_the_plain_one_and_shows_no_sites_part(
+    post: Watched, server: ServerFolder, tmp_path: Path
+) -> None:
+    found = conduct(post, server, SUMS)
+    others = InProcess({name: fill_site(SiteFolder(tmp_path / "b" / name), name, "mlp:8") for name in NAMES})
+    bare = ServerFolder(tmp_path / "bare")
+    expected = conduct(others, bare, PLAIN)
+    torch.testing.assert_close(found.values["statistics"], expected.values["statistics"], rtol=1e-4, atol=1e-4)
+    assert RunFolder.of(server, "trial").uploads() == {}
+    for _, frame in post.answered:
+        if frame.kind in (FrameKind.UPLOAD, FrameKind.SECURED):
+            with pytest.raises((WireError, InputError)):
+                codec("f32").decode(frame.payload)
+    # Keys come with the work, so that a round has five questions.
+    turns = [frame for name, frame in post.asked if name == "east" and frame.round_number == 1]
+    assert [frame.kind for frame in turns] == [FrameKind.WORK] + [FrameKind.SECURE] * 4
+    kinds = found.ledger.by_kind(1)
+    assert {"secure keys up", "secure shares down", "secure masked up", "secure unmask up"} <= set(kinds)
+    assert "statistics up" not in kinds
+
+
+def test_distributed_noise_is_counted_at_every_site_and_only_a_noisy_sum_comes_out(
+    post: Watched, server: ServerFolder
+) -> None:
+    conduct(post, server, PRIVATE)
+    guard = PRIVATE.protection(3, 8)
+    assert guard is not None
+    for folder in post.sites.values():
+        log = read_log(RunState.of(folder, run_tag("trial")).path / FILE_NAME)
+        assert [(release.round, release.shares) for release in log.releases] == [(1, 3), (2, 3)]
+        assert log.releases[0].wrap_probability > 0
+    report = RunFolder.of(server, "trial").report()
+    assert report is not None
+    assert report["privacy"]["mechanism"] == "distributed"
+    assert [set(site) for site in report["sites"]] == [{"name", "body"}] * 4
+
+
+@pytest.mark.parametrize("step", list(Step))
+def test_a_site_that_vanishes_is_in_the_sum_if_its_vector_came(post: Watched, server: ServerFolder, step: Step) -> None:
+    post.silent_from = {"west": (1, step)}
+    conduct(post, server, SUMS)
+    first = events(server, "uploads")[0]
+    assert first["sites"] == (list(NAMES) if step > Step.MASKED else list(NAMES[:3]))
+    assert events(server, "silent")[0]["site"] == "west"
+
+
+@pytest.mark.parametrize("step", [Step.KEYS, Step.SHARES, Step.MASKED])
+def test_below_the_honest_survivors_nothing_is_unmasked_and_the_old_head_stays(
+    post: Watched, server: ServerFolder, step: Step
+) -> None:
+    post.silent_from = {"west": (2, step), "south": (2, step)}
+    found = conduct(post, server, SUMS)
+    assert [event["round"] for event in events(server, "secure sum failed")] == [2]
+    steps = [frame.payload[0] for _, frame in post.asked if frame.kind is FrameKind.SECURE and frame.round_number == 2]
+    assert Step.UNMASK not in steps
+    assert found.values["statistics"] is not None
+    assert RunFolder.of(server, "trial").report() is not None
+
+
+def test_a_site_sends_one_vector_under_its_masks_however_often_it_is_asked(post: Watched, server: ServerFolder) -> None:
+    conduct(post, server, SUMS)
+    east = post.sites["east"]
+    used = sorted(path.name.rpartition("-")[2] for path in (_home(east) / "used").iterdir())
+    assert used == sorted(2 * [step.name.lower() for step in Step])
+    masked = next(
+        f for n, f in post.asked if n == "east" and f.kind is FrameKind.SECURE and f.payload[0] == Step.MASKED
+    )
+    with pytest.raises(InputError, match="opening of a secure sum first"):
+        respond(masked, east)
+    assert not (_home(east) / "sum").exists()
+
+
+def test_a_site_that_lost_track_sits_the_sum_out(post: Watched, server: ServerFolder) -> None:
+    """The state goes back to where it was before the vector was sent, as from a backup; the mark on disk does not."""
+    kept: dict[str, bytes] = {}
+    original = post.push_messages
+
+    def restoring(messages):  # type: ignore[no-untyped-def]
+        sent = []
+        for message in messages:
+            name = post.names[message.metadata.dst_node_id - 10]
+            frame = decode_frame(message.content["fedlog"]["frame"])
+            folder = _home(post.sites["east"]) / "sum"
+            if name == "east" and frame.kind is FrameKind.SECURE and frame.payload[0] == Step.MASKED and not kept:
+                kept.update({path.name: path.read_bytes() for path in folder.iterdir()})
+                sent += original([message])
+                for file, content in kept.items():
+                    (folder / file).write_bytes(content)
+                with pytest.raises(RunError, match="answered before"):
+                    respond(frame, post.sites["east"])
+                continue
+            sent += original([message])
+        return sent
+
+    post.push_messages = restoring  # type: ignore[method-assign]
+    conduct(post, server, SUMS)
+    assert kept
+
+
+def test_who_is_not_on_the_lists_takes_no_part(post: Watched, server: ServerFolder, tmp_path: Path) -> None:
+    (post.sites["west"].path / ROSTER).unlink()
+    conduct(post, server, SUMS)
+    assert events(server, "left out")[0]["site"] == "west"
+    assert "list of the sites' keys" in str(events(server, "left out")[0]["reason"])
+    assert all(event["sites"] == list(NAMES[:3]) for event in events(server, "uploads"))
+
+
+def test_a_server_with_keys_of_its_own_gets_nothing(post: Watched, server: ServerFolder) -> None:
+    own = [
+        own_entry(post.sites["east"]),
+        *(f"{name}={bytes(31 * [1] + [at]).hex()}" for at, name in enumerate(NAMES[1:])),
+    ]
+    write_roster(server.path, own)
+    with pytest.raises(RunError):
+        conduct(post, server, SUMS)
+    assert not [frame for _, frame in post.answered if frame.kind is FrameKind.SECURED]
+
+
+def test_openings_and_lists_are_read_strictly(post: Watched, server: ServerFolder) -> None:
+    opening = Opening(bytes(16), 3, ("a", "b"))
+    assert read_opening(opening.payload(b"rest")) == (opening, b"rest")
+    for wrong in (b"", b"\0\0\0\0", opening.payload(b"")[:9], (9).to_bytes(4, "little") + b"not json!"):
+        with pytest.raises(InputError):
+            read_opening(wrong)
+    for entry in ("east", "east=12", "EAST=" + 64 * "0"):
+        with pytest.raises(InputError):
+            write_roster(server.path, [entry])
+    conduct(post, server, SUMS)
+    outside = Frame(FrameKind.SECURE, run_tag("trial"), 1, 0, bytes([Step.SHARES]))
+    with pytest.raises(InputError, match="opening of a secure sum first"):
+        respond(outside, post.sites["east"])
+    unknown = Opening(bytes(16), 9, ("east", "north", "nobody"))
+    with pytest.raises(InputError, match="its own list"):
+        respond(Frame(FrameKind.WORK, run_tag("trial"), 2, 0, unknown.payload(_seed())), post.sites["east"])
+
+
+def _seed() -> bytes:
+    return codec("f32").encode(PLAIN.algorithm(3, 8).broadcast({"seed": torch.tensor([5])}))
+
+
+def _home(folder: SiteFolder) -> Path:
+    return RunState.of(folder, run_tag("trial")).path / "secure"
