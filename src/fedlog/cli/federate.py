@@ -7,10 +7,11 @@ import datetime as dt
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedlog.cli import federate_run
+from fedlog.cli import federate_privacy, federate_run
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -32,6 +33,7 @@ def add_parser(subparsers: Subparsers) -> None:
     _add_join(commands)
     _add_site(commands)
     federate_run.add_commands(commands)
+    federate_privacy.add_roster(commands)
 
 
 def _command(
@@ -210,15 +212,24 @@ def _add_site(commands: Subparsers) -> None:
     parser.add_argument(
         "--hold-out", metavar="V,T", help="shares of the rows for validation and test (default: 0.2,0.2)"
     )
+    parser.add_argument(
+        "--require-privacy",
+        metavar="T:E:D",
+        help="take part only in runs with such noise and budget, e.g. local:8:1e-5",
+    )
 
 
 def _site(args: argparse.Namespace) -> int:
     from fedlog.flower.folders import SiteFolder
     from fedlog.flower.processes import StopRequestedError, stopping_on_sigterm
+    from fedlog.flower.promise import Limit
     from fedlog.flower.site_data import check_site
     from fedlog.flower.site_side import attend
 
     folder = SiteFolder(args.folder)
+    if args.require_privacy is not None:
+        Limit.read(args.require_privacy)
+        folder.write_config(replace(folder.read_config(), privacy=args.require_privacy))
     config = folder.choose(args.data, args.body, args.hold_out)
     _say(check_site(folder, config))
     try:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedlog.cli import federate_privacy
+
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -42,6 +44,7 @@ def _add_run(commands: Subparsers) -> None:
     parser.add_argument("--minimum-sites", type=int, default=2, help="with fewer the old head stays (default: 2)")
     parser.add_argument("--deadline", type=float, default=600.0, help="seconds the server waits (default: 600)")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    federate_privacy.add_options(parser)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -60,6 +63,8 @@ def _run(args: argparse.Namespace) -> int:
         rounds=args.rounds,
         seed=args.seed,
         batch_size=args.batch_size,
+        promise=federate_privacy.promise_of(args),
+        secure=federate_privacy.secure_of(args, folder),
     )
     try:
         with stopping_on_sigterm():
@@ -118,6 +123,9 @@ def _demo(args: argparse.Namespace) -> int:
 def _print_report(args: argparse.Namespace, report: dict[str, Any]) -> None:
     if args.json:
         print(json.dumps(report))
+        return
+    if "privacy" in report:
+        federate_privacy.print_private(report)
         return
     print(f"{'site':<10} {'body':<16} {'test accuracy':>13} {'local-only':>11} {'test rows':>10}  model kept")
     for site in report["sites"]:

@@ -17,6 +17,7 @@ from fedlog.errors import FedlogError, InputError
 from fedlog.flower.events import note
 from fedlog.flower.folders import ServerFolder
 from fedlog.flower.plan import Plan, checked_plan
+from fedlog.flower.promise import read_promise, read_secure
 from fedlog.flower.rounds import Run
 from fedlog.flower.run_folder import Terms
 
@@ -50,6 +51,8 @@ def settings_read(settings: Mapping[str, Any]) -> tuple[Plan, Terms]:
             seed=int(settings["seed"]),
             codec=str(settings["codec"]),
             batch_size=int(settings["batch-size"]),
+            promise=read_promise(json.loads(str(settings.get("promise") or "null"))),
+            secure=read_secure(json.loads(str(settings.get("secure") or "null"))),
         )
         terms = Terms(int(settings["minimum-sites"]), float(settings["deadline-seconds"]))
     except (KeyError, TypeError, ValueError) as error:

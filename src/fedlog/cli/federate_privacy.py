@@ -1,0 +1,92 @@
+"""The privacy of a federation's runs on the command line, and `fedlog federate roster`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedlog.flower.folders import ServerFolder
+    from fedlog.flower.promise import Promise, Secure
+
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Nothing; the command then takes the settings of a private run."""
+    privacy = parser.add_argument_group("privacy", "docs/privacy.md says what each setting promises, and to whom")
+    privacy.add_argument("--privacy", choices=["record", "client"], help="what is protected: one record, or a site")
+    privacy.add_argument("--epsilon", type=float, help="of the whole run")
+    privacy.add_argument("--delta", type=float, help="of the whole run; 1e-5 or less")
+    privacy.add_argument(
+        "--trust", choices=["central", "local", "distributed"], help="who adds noise (default: central)"
+    )
+    privacy.add_argument("--clip", metavar="BOUND", help="clamp:B or l2:R, of each record's features")
+    privacy.add_argument("--message-norm", type=float, metavar="S", help="of a site's whole message")
+    privacy.add_argument("--aggregation", choices=["secure"], help="secure: the server sees sums only")
+    privacy.add_argument("--honest", type=int, metavar="H", help="survivors a secure sum needs (default: over half)")
+
+
+def promise_of(args: argparse.Namespace) -> Promise | None:
+    """What the options promise; None without --privacy."""
+    from fedlog.errors import InputError
+    from fedlog.flower.promise import Promise, checked_promise
+
+    if args.privacy is None:
+        given = [
+            name for name in ("epsilon", "delta", "trust", "message_norm", "clip") if getattr(args, name) is not None
+        ]
+        if given:
+            raise InputError(
+                f"the run is not private, and yet it was told: {', '.join(given)}", hint="--privacy record or client"
+            )
+        return None
+    if args.epsilon is None or args.delta is None:
+        raise InputError(f"--privacy {args.privacy} needs a budget", hint="--epsilon 1 --delta 1e-5")
+    trust = args.trust or "central"
+    return checked_promise(Promise(args.privacy, trust, args.epsilon, args.delta, args.clip, args.message_norm))
+
+
+def secure_of(args: argparse.Namespace, folder: ServerFolder) -> Secure | None:
+    """The terms of secure sums that the options ask for; as many sites as the server's list of keys has."""
+    if args.aggregation is None and args.trust != "distributed":
+        return None
+    from fedlog.engine.secure import smallest_survivors
+    from fedlog.flower.promise import Secure
+    from fedlog.flower.roster import read_roster
+
+    sites = len(read_roster(folder.path))
+    return Secure(args.honest or smallest_survivors(sites), sites)
+
+
+def add_roster(commands: Subparsers) -> None:
+    """Nothing; `roster` is then among the commands."""
+    text = "print a site's entry for the list of keys behind secure sums, or write the list"
+    parser = commands.add_parser("roster", help=text, description=text)
+    parser.set_defaults(handler=_roster)
+    parser.add_argument("folder", type=Path, metavar="DIR", help="a site's folder, or the server's")
+    parser.add_argument("entries", nargs="*", metavar="NAME=KEY", help="of all sites, from the sites themselves")
+
+
+def _roster(args: argparse.Namespace) -> int:
+    from fedlog.flower.folders import SiteFolder
+    from fedlog.flower.roster import own_entry, write_roster
+
+    if not args.entries:
+        print(own_entry(SiteFolder(args.folder)))
+        return 0
+    roster = write_roster(args.folder, args.entries)
+    print(f"{args.folder}: {len(roster)} sites: {', '.join(sorted(roster))}", file=sys.stderr)
+    return 0
+
+
+def print_private(report: dict[str, Any]) -> None:
+    """Nothing; what a private run tells is printed."""
+    for site in report["sites"]:
+        print(f"{site['name']:<10} {site['body']}")
+    print(f"{report['rounds']} rounds, {report['bits_up']} bits up and {report['bits_down']} down")
+    promised = report["privacy"]
+    print(f"privacy: {'nothing was released' if promised is None else promised['statement']}")
+    print("how well each model does is known to its site alone: `report.json` beside the model there")
