@@ -23,6 +23,7 @@ from fedlog.flower.plan import Plan, checked_plan, read_plan
 from fedlog.flower.promise import Limit, Promise, Secure
 from fedlog.flower.rounds import Run
 from fedlog.flower.run_folder import RunFolder, Terms, read_private_report
+from fedlog.flower.run_side import leave
 from fedlog.flower.site_data import load_data
 from fedlog.flower.site_state import RunState
 from fedlog.flower.site_work import respond
@@ -144,8 +145,10 @@ def test_central_noise_is_on_the_sum_and_messages_stay_within_their_norm(post: L
     state = conduct(post, server, plan(CENTRAL))
     guard = plan(CENTRAL).protection(3, 8)
     assert guard is not None
-    blobs = RunFolder.of(server, "trial").uploads()
-    exact = [codec("f32").decode(blob).arrays[0].double() * guard.mechanism.grid for blob in blobs.values()]
+    assert RunFolder.of(server, "trial").uploads() == {}
+    sent = [frame.payload for frame in post.heard if frame.kind is FrameKind.UPLOAD and frame.round_number == 2]
+    exact = [codec("f32").decode(blob).arrays[0].double() * guard.mechanism.grid for blob in sent]
+    assert len(exact) == 3
     assert all(0 < float(sums.norm()) <= 20.0 for sums in exact)
     if "statistics" in state.values:
         noise = state.values["statistics"] - sum(exact)
@@ -161,7 +164,8 @@ def test_single_records_are_protected_behind_equal_bodies_that_nobody_trained_an
     guard = plan(RECORD).protection(3, 8)
     assert guard is not None
     assert guard.mechanism.sensitivity == pytest.approx(10**0.5)
-    for name, blob in RunFolder.of(server, "trial").uploads().items():
+    sent = [frame.payload for frame in equals.heard if frame.kind is FrameKind.UPLOAD and frame.round_number == 2]
+    for name, blob in zip(BODIES, sent, strict=True):
         # Untrained: the second round's statistics are those of the first head's body, count by count.
         sums = codec("f32").decode(blob).arrays[0].double() * guard.mechanism.grid
         folder = equals.sites[name]
@@ -206,6 +210,12 @@ def test_a_round_begun_twice_is_paid_for_twice_and_the_run_is_finished_all_the_s
     assert [event["round"] for event in events(server, "budget spent")] == [2]
     assert RunFolder.of(server, "trial").report() is not None
     assert len(read_log(RunFolder.of(server, "trial").path / FILE_NAME).releases) == 2
+
+
+def test_nobody_is_taken_out_of_a_private_head(post: Listening, server: ServerFolder) -> None:
+    conduct(post, server, plan(CENTRAL))
+    with pytest.raises(InputError, match="a release that nobody counted"):
+        leave(server, "east", "trial", print)
 
 
 def test_a_site_asks_for_noise_and_a_budget_of_its_own(post: Listening, server: ServerFolder) -> None:

@@ -95,10 +95,6 @@ class Run:
     def _log(self) -> Path:
         return self.folder.logs / "events.jsonl"
 
-    @property
-    def _patience(self) -> str:
-        return f"{self.terms.deadline_seconds:.0f} s"
-
     def _note(self, event: str, **fields: Value) -> None:
         note(self._log, event, run=self.plan.name, **fields)
 
@@ -136,9 +132,10 @@ class Run:
         if self.plan.promise is None or not self.plan.promise.frozen:
             return
         usual = Counter(guest.body for _, guest in sorted(self.guests.items())).most_common(1)[0][0]
+        self.home.keep_body(usual)
         for site, guest in sorted(self.guests.items()):
             if guest.body != usual:
-                self._note("left out", site=site, reason=f"expected body {usual} at every site, found: {guest.body}")
+                self._note("left out", site=site, reason=_other_body(guest, usual))
                 del self.guests[site]
 
     def _save(self, server: Server, number: int) -> None:
@@ -174,6 +171,8 @@ class Run:
                 guest = read_welcome(answer.payload)
                 if self.width and guest.width != self.width:
                     raise FrameError(_other_width(guest, self.width))
+                if (body := self.home.body()) is not None and guest.body != body:
+                    raise FrameError(_other_body(guest, body))
                 self.guests[site] = guest
             except FrameError as error:
                 reasons[site] = error.message
@@ -231,7 +230,7 @@ class Run:
             return self._summed(server, (number, at), exchange, nodes, blob)
         frame = Frame(FrameKind.WORK, run_tag(self.plan.name), number, at, blob)
         outcome = self._ask(nodes, frame, FrameKind.UPLOAD, self.terms.deadline_seconds)
-        self._tell(outcome, number)
+        self._tell(outcome, number, self.terms.deadline_seconds)
         uploads = {site: outcome.answers[site].payload for site in sorted(outcome.answers)}
         before, refusals = server.state, len(server.refusals)
         server.receive(number, exchange, uploads.items())
@@ -242,7 +241,8 @@ class Run:
             server.state = before
             self._note("too few", round=number, sites=sorted(uploads), minimum=self.terms.minimum)
             return False
-        self.home.keep_uploads(uploads)
+        if self.plan.promise is None:  # else no site can be taken out of the sum, so nothing is kept for that
+            self.home.keep_uploads(uploads)
         self._note("uploads", round=number, sites=sorted(uploads))
         return True
 
@@ -260,13 +260,13 @@ class Run:
             self._note("uploads", round=step[0], sites=list(survivors))
         return survivors is not None
 
-    def _tell(self, outcome: Outcome, number: int) -> None:
+    def _tell(self, outcome: Outcome, number: int, patience_seconds: float) -> None:
         for site, reason in sorted(outcome.refused.items()):
             self._note("refused", site=site, round=number, reason=reason)
             # Greeted again before the next exchange: its folder may be a new one.
             self.guests.pop(site, None)
         for site in outcome.silent:
-            self._note("silent", site=site, round=number, deadline_seconds=self.terms.deadline_seconds)
+            self._note("silent", site=site, round=number, deadline_seconds=patience_seconds)
 
     def _finish(self, server: Server) -> None:
         """Send the last head, and keep what the sites tell of their results."""
@@ -276,8 +276,10 @@ class Run:
         number = self.plan.rounds
         blob = server.broadcast(number, len(nodes))
         frame = Frame(FrameKind.FINISH, run_tag(self.plan.name), number + 1, FINISH_EXCHANGE, blob)
-        outcome = self._ask(nodes, frame, FrameKind.REPORT, self.terms.deadline_seconds)
-        self._tell(outcome, number)
+        # Each site now trains its local-only model, which takes as long as its part in all rounds together.
+        patience = self.terms.deadline_seconds + self.home.seconds()
+        outcome = self._ask(nodes, frame, FrameKind.REPORT, patience)
+        self._tell(outcome, number, patience)
         sites: list[dict[str, Any]] = []
         for site, answer in sorted(outcome.answers.items()):
             try:
@@ -295,10 +297,14 @@ class Run:
             **({} if server.protection is None else {"privacy": spent_in(self.home.path)}),
         }
         if not sites:
-            raise RunError(f"expected reports of the sites after the last round, found none within {self._patience}")
+            raise RunError(f"expected reports of the sites after the last round, found none within {patience:.0f} s")
         self._save(server, number)
         self.home.keep_report(report)
         self._note("finished", sites=[str(site["name"]) for site in sites])
+
+
+def _other_body(guest: Guest, body: str) -> str:
+    return f"expected body {body} at every site, found: {guest.body}"
 
 
 def _other_width(guest: Guest, width: int) -> str:

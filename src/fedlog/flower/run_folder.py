@@ -14,6 +14,7 @@ from fedlog.flower.frame import FrameError
 from fedlog.flower.plan import Plan, read_plan
 
 PLAN, REPORT, ROUNDS, UPLOADS, WIDTH = "plan.json", "report.json", "rounds.jsonl", "uploads", "width.json"
+BODY = "body.json"
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,13 @@ class RunFolder:
         path = self.path / ROUNDS
         return path.exists() and any(json.loads(line)["full"] for line in path.read_text().splitlines())
 
+    def seconds(self) -> float:
+        """How long the rounds so far have taken together."""
+        path = self.path / ROUNDS
+        return (
+            sum(float(json.loads(line)["seconds"]) for line in path.read_text().splitlines()) if path.exists() else 0.0
+        )
+
     def width(self) -> int:
         """The feature width of the checkpoint's head."""
         return int(json.loads((self.path / WIDTH).read_text()))
@@ -90,6 +98,15 @@ class RunFolder:
     def keep_width(self, width: int) -> None:
         """Write the feature width beside the checkpoint."""
         write_atomically(self.path / WIDTH, f"{width}\n")
+
+    def body(self) -> str | None:
+        """The body that every site must have; None where they may differ."""
+        path = self.path / BODY
+        return str(json.loads(path.read_text())) if path.exists() else None
+
+    def keep_body(self, body: str) -> None:
+        """Write the body that every site must have."""
+        write_atomically(self.path / BODY, json.dumps(body) + "\n")
 
     def keep_uploads(self, uploads: Mapping[str, bytes]) -> None:
         """Keep the newest upload of each site, so that one site's part can be taken out of the sum later."""

@@ -16,6 +16,7 @@ from fedlog.flower.events import Follower, note
 from fedlog.flower.folders import CONNECTION, ServerFolder
 from fedlog.flower.plan import Plan, checked_plan
 from fedlog.flower.processes import start
+from fedlog.flower.promise import as_setting
 from fedlog.flower.rounds import beginning
 from fedlog.flower.run_folder import RunFolder, Terms
 from fedlog.flower.server_side import Say, flwr_command, unregister
@@ -47,6 +48,8 @@ def app_settings(plan: Plan, terms: Terms) -> dict[str, Value]:
         "batch-size": plan.batch_size,
         "minimum-sites": terms.minimum,
         "deadline-seconds": terms.deadline_seconds,
+        "promise": as_setting(plan.promise),
+        "secure": as_setting(plan.secure),
     }
 
 
@@ -98,6 +101,12 @@ def leave(folder: ServerFolder, site: str, name: str, say: Say) -> Left:
     if not checkpoint.exists(home.checkpoint):
         raise InputError(f"expected a run with a checkpoint, found none: {home.path}")
     plan = home.plan()
+    if plan.promise is not None or plan.secure is not None:
+        raise InputError(
+            f"the head of {name} is of a private run or a secure sum: taking a site out of it would be a release "
+            "that nobody counted",
+            hint="`unregister` the site and begin a new run",
+        )
     if plan.method not in CAN_LEAVE:
         raise InputError(f"expected a run of {' or '.join(CAN_LEAVE)}, found: {plan.method}")
     uploads = home.uploads()
