@@ -112,9 +112,14 @@ def _table(data: str, title: str, text: str, threshold: int, units: str) -> Expe
 
 
 def _curves(
-    name: str, title: str, base: RunSpec, printed: Mapping[str, Printed], seeds: tuple[int, ...], *remarks: str
+    name: str,
+    title: str,
+    base: RunSpec,
+    printed: Mapping[str, Printed],
+    seeds: tuple[int, ...],
+    *remarks: str,
+    methods: tuple[str, ...] = ("fedlog-c", "fedlog", "fedproto", "lg-fedavg-1", "local"),
 ) -> Experiment:
-    methods = ("fedlog-c", "fedlog", "fedproto", "lg-fedavg-1", "local")
     rows = tuple(Row(m, LABELS[m], replace(base, method=m), printed.get(m)) for m in methods)
     return Experiment(name, title, Shape.CURVES, rows, seeds, reference=REFERENCE, remarks=remarks)
 
@@ -230,6 +235,13 @@ PAPER = (
         "Needs LEAF's CelebA folder, which its users fetch themselves. The same design runs on UCI HAR by site in "
         "`natural-users`.",
     ),
-    _curves("natural-users", "Natural users: UCI HAR by site", RunSpec(data="har"), {}, tuple(range(5))),
+    _curves(
+        "natural-users",
+        "Natural users: UCI HAR by site",
+        RunSpec(data="har"),
+        {},
+        tuple(range(5)),
+        methods=("fedlog-c", "fedlog", "fedproto", "lg-fedavg-1", "fedavg", "local"),
+    ),
     PRIVACY_FIGURE,
 )

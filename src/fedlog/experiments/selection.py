@@ -81,6 +81,19 @@ def _feddbe_grid(data: str) -> Experiment:
     return _grid(data, "feddbe", {"kappa-0-mu-1": {"kappa": 0.0, "momentum": 1.0}, **settings}, rounds=30)
 
 
+def _csfl_parts(data: str) -> Experiment:
+    """What each part of CS-FL contributes, since its printed figure comes from code that differs in one of them."""
+    parts: dict[str, dict[str, Any]] = {
+        "as-described": {},
+        "signs-alone": {"phase_1_rate": 0.0},  # whatever the recovery keeps has no effect
+        "full-step": {"phase_1_rate": 1.0},
+        "no-error-carried": {"threshold": 0.0},
+        "only-error-carried": {"threshold": 1e9},
+    }
+    found = _grid(data, "cs-fl", parts, rounds=60)
+    return replace(found, name=f"parts-cs-fl-{data}", title=f"The parts of CS-FL on {data}")
+
+
 def _synthetic_selection() -> Experiment:
     grid: dict[str, RunSpec] = {}
     for reading, chosen, rates in (
@@ -116,4 +129,5 @@ SELECTION = (
     _fedproto_grid("mnist"),
     _fedproto_grid("cifar10"),
     _feddbe_grid("mnist"),
+    _csfl_parts("mnist"),
 )
