@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from benchmarks import head, scale, secagg, simulator
+from benchmarks import head, methods, scale, secagg, simulator
 
 head.main(head.RECORDS)
 simulator.main()
+methods.main()
 scale.main()
 secagg.main()

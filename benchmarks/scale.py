@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +30,7 @@ def measure(clients: int) -> dict[str, float]:
     # Imported here: the parent only starts processes and draws, and its memory should not be counted twice.
     import torch
 
+    from benchmarks.memory import children, peak_bytes
     from benchmarks.simulator import Ours
     from benchmarks.workloads import repeated, workload
     from fedlog.engine.backends import Choice
@@ -41,20 +41,9 @@ def measure(clients: int) -> dict[str, float]:
     if clients < WARM_FROM:
         ours.round()
     seconds, _ = ours.round()
-    peak = sum(_peak_bytes(pid) for pid in (os.getpid(), *_children()))
+    peak = sum(peak_bytes(pid) for pid in (os.getpid(), *children()))
     ours.stop()
     return {"clients": clients, "seconds": seconds, "peak_bytes": peak}
-
-
-def _children() -> list[int]:
-    task = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
-    return [int(pid) for pid in task.read_text().split()]
-
-
-def _peak_bytes(pid: int) -> int:
-    """The largest resident size so far; pages shared between processes are counted in each: an upper bound."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    return 1024 * int(found.group(1)) if found else 0
 
 
 def main(out: Path = RECORDS, most: int = SIZES[-1]) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
+from benchmarks.memory import children, peak_bytes
 from benchmarks.plain import PlainLoop, PlainProcesses
 from benchmarks.workloads import Workload, workload
 from fedlog.algorithms.registry import build
@@ -48,7 +49,9 @@ class Ours:
         plan = model_plan(work.federation, bodies)
         algorithm = build(method, plan, {"epochs": work.epochs, "learning_rate": work.learning_rate})
         engine = Engine(Settings(work.batch_size), choice)
+        before = set(children())
         self._simulation = Simulation(algorithm, work.federation, bodies, plan, engine, Course(10**6, jobs=jobs))
+        self.workers = set(children()) - before
         self._rounds: Iterator[RoundRecord] = self._simulation.rounds()
 
     def round(self) -> tuple[float, float]:
@@ -78,6 +81,7 @@ def measure(work: Workload, repeats: int) -> dict[str, Any]:
     """Seconds a round of every variant, taken in turns; ratios are formed within each turn."""
     torch.set_num_threads(1)
     made = variants(work)
+    workers = {name: variant.workers for name, variant in made.items() if isinstance(variant, Ours)}
     seconds: dict[str, list[float]] = {name: [] for name in made}
     accuracy: dict[str, list[float]] = {name: [] for name in made}
     for turn in range(repeats + 1):
@@ -86,6 +90,7 @@ def measure(work: Workload, repeats: int) -> dict[str, Any]:
             accuracy[name].append(reached)
             if turn:  # the first round warms up
                 seconds[name].append(took)
+    memory = {name: sum(peak_bytes(pid) for pid in pids) for name, pids in workers.items()}
     for variant in made.values():
         variant.stop()
     block = next(name for name in made if name.startswith("block"))
@@ -96,8 +101,9 @@ def measure(work: Workload, repeats: int) -> dict[str, Any]:
         "seconds": seconds,
         "accuracy_by_round": accuracy,
         "ratio_to_block": {
-            name: _spread([a / b for a, b in zip(s, seconds[block], strict=True)]) for name, s in seconds.items()
+            name: spread([a / b for a, b in zip(s, seconds[block], strict=True)]) for name, s in seconds.items()
         },
+        "peak_bytes_of_workers": memory,
         "training_images_per_second": images / statistics.median(seconds[block]),
         "matmul_gflops_per_core": matmul_gflops(),
         "block_gflops_in_all": arithmetic_gflop(work) / statistics.median(seconds[block]),
@@ -131,7 +137,8 @@ def arithmetic_gflop(work: Workload) -> float:
     return (work.epochs * len(work.federation.train) * training + looks * sum(forward)) / 1e9
 
 
-def _spread(ratios: list[float]) -> dict[str, float]:
+def spread(ratios: list[float]) -> dict[str, float]:
+    """The median and the extremes."""
     return {"median": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
 
 
@@ -150,7 +157,9 @@ def main(out: Path = RECORDS, names: tuple[str, ...] = ("mnist", "cifar10"), rep
             took = statistics.median(found["seconds"][variant])
             spread = f"{ratio['median']:5.2f} x block ({ratio['lowest']:.2f} to {ratio['highest']:.2f})"
             reached = 100 * found["accuracy_by_round"][variant][-1]
-            print(f"  {variant:28s} {took:7.2f} s  {spread}  accuracy {reached:.1f} %")
+            peak = found["peak_bytes_of_workers"].get(variant)
+            memory = f"  {peak / 2**30:.2f} GiB" if peak else ""
+            print(f"  {variant:28s} {took:7.2f} s  {spread}  accuracy {reached:.1f} %{memory}")
 
 
 if __name__ == "__main__":
