@@ -2,91 +2,27 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import signal
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from loopback_sites import OPTIONS, PATIENCE, Federation, kill_tree, when
 from safetensors.torch import load_file
-from three_sites import BODIES, SCHEMA, simulation, write_table
+from three_sites import assert_tells_nothing_of, simulation
 
-from fedlog.data.schema import dump_schema
 from fedlog.engine import checkpoint
 from fedlog.errors import RunError
-from fedlog.flower.events import read_events
-from fedlog.flower.folders import ServerConfig, ServerFolder, SiteConfig, SiteFolder
 from fedlog.flower.plan import Plan
-from fedlog.flower.processes import Running, _descendants, free_port
-from fedlog.flower.run_folder import RunFolder, Terms
-from fedlog.flower.run_side import run_federation
-from fedlog.flower.server_side import RunningServer, create_server, register, running_server, site_statuses
-from fedlog.flower.site_side import NOT_ACTIVATED, create_site, running_site
+from fedlog.flower.run_folder import RunFolder
+from fedlog.models.body import HEAD
 from fedlog.models.folder import load_model
 
 pytestmark = pytest.mark.slow
-
-OPTIONS = {"epochs": 2, "learning_rate": 0.01}
-PATIENCE = 300.0
-
-
-class Federation:
-    """A server and three sites with different bodies, whose processes can be killed and started again."""
-
-    def __init__(self, root: Path) -> None:
-        self.server = ServerFolder(root / "server")
-        schema = root / "schema.toml"
-        schema.write_text(dump_schema(SCHEMA))
-        port = free_port()
-        config = ServerConfig(("127.0.0.1",), "127.0.0.1", port)
-        create_server(self.server, config, schema, dt.datetime.now(dt.UTC))
-        self.sites = {}
-        for name, body in BODIES.items():
-            folder = SiteFolder(root / name)
-            create_site(folder, SiteConfig(name, f"127.0.0.1:{port}"), self.server.certificates.authority, schema)
-            folder.choose(str(write_table(root / f"{name}.csv", name)), body)
-            self.sites[name] = folder
-        self.stack = ExitStack()
-        self.superlink: RunningServer
-        self.running: dict[str, Running] = {}
-
-    def start_server(self) -> None:
-        self.superlink = self.stack.enter_context(running_server(self.server, print))
-
-    def start_site(self, name: str) -> None:
-        """Start a site's SuperNode, again and again while the server still lists its predecessor."""
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            running = self.stack.enter_context(running_site(self.sites[name], print))
-            self.running[name] = running
-            while running.exit_code is None:
-                if "SuperNode ID" in running.log_tail(200):  # it is let in
-                    return
-                assert time.monotonic() < deadline, running.log_tail()
-                time.sleep(1)
-            assert NOT_ACTIVATED in running.log_tail(30), running.log_tail(30)
-            time.sleep(5)
-
-    def state(self, name: str) -> str:
-        return next(status.state for status in site_statuses(self.server) if status.name == name)
-
-    def events(self, event: str, run: str) -> list[dict[str, Any]]:
-        everything = read_events(self.server.logs / "events.jsonl")
-        return [e for e in everything if e["event"] == event and e.get("run") == run]
-
-    def site_events(self, name: str, event: str, run: str) -> list[dict[str, Any]]:
-        everything = read_events(self.sites[name].logs / "events.jsonl")
-        return [e for e in everything if e["event"] == event and e.get("run") == run]
-
-    def run(self, plan: Plan, minimum: int = 2, deadline: float = 120.0) -> dict[str, Any]:
-        return run_federation(self.server, plan, Terms(minimum, deadline), print)
 
 
 @pytest.fixture(scope="module")
@@ -94,36 +30,8 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
     federation = Federation(tmp_path_factory.mktemp("federation"))
     with federation.stack:
         federation.start_server()
-        for name, folder in federation.sites.items():
-            register(federation.server, name, folder.public_key.read_text(), print)
-            federation.start_site(name)
+        federation.admit(*federation.sites)
         yield federation
-
-
-def kill_tree(running: Running) -> None:
-    """SIGKILL to a program and everything below it at once, as a power cut does."""
-    for pid, _ in (*_descendants(running.process.pid), (running.process.pid, "")):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    running.process.wait()
-
-
-@contextmanager
-def when(ready: Callable[[], object], act: Callable[[], None]) -> Iterator[None]:
-    """Do something beside the block, as soon as a condition holds."""
-
-    def wait() -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not ready() and time.monotonic() < deadline:
-            time.sleep(0.1)
-        act()
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
 
 
 def test_real_processes_compute_what_the_simulator_computes(federation: Federation, tmp_path: Path) -> None:
@@ -144,19 +52,49 @@ def test_real_processes_compute_what_the_simulator_computes(federation: Federati
 
 
 def test_a_site_killed_in_mid_round_goes_on_with_its_own_body(federation: Federation) -> None:
-    plan = Plan("killed-site", rounds=4, options=OPTIONS)
+    # So many epochs that the kill comes while the site trains.
+    plan = Plan("killed-site", rounds=5, options={**OPTIONS, "epochs": 800})
+    log = federation.running["east"].log
+    before = log.stat().st_size
+    trained: list[int] = []
+
+    def training_in_round_two() -> bool:
+        return b"ROUND 2]" in log.read_bytes()[before:]
 
     def kill_and_restart() -> None:
+        time.sleep(0.5)
         kill_tree(federation.running["east"])
+        trained.extend(event["round"] for event in federation.site_events("east", "worked", plan.name))
         federation.start_site("east")
 
-    in_round_two = lambda: len(federation.events("round", plan.name)) >= 1  # noqa: E731
-    with when(in_round_two, kill_and_restart):
-        report = federation.run(plan, minimum=2, deadline=120.0)
-    assert "east" in [site["name"] for site in report["sites"]]
-    worked = [event["round"] for event in federation.site_events("east", "worked", plan.name)]
-    assert worked[0] == 1
-    assert len(worked) >= 2
+    with when(training_in_round_two, kill_and_restart):
+        report = federation.run(plan, minimum=2, deadline=100.0)
+    assert trained == [1]  # the second round's work was cut off
+    assert [site["name"] for site in report["sites"]] == ["east", "north", "south"]
+    later = [event for event in federation.site_events("east", "worked", plan.name) if event["round"] > 1]
+    assert later[0]["own_state_of_round"] == 1
+    assert all(len(event["sites"]) == len(set(event["sites"])) for event in federation.events("uploads", plan.name))
+
+
+def test_fewer_sites_than_the_minimum_keep_the_old_head(federation: Federation) -> None:
+    federation.run(Plan("too-few", rounds=1, options=OPTIONS), minimum=3)
+    kept = RunFolder.of(federation.server, "too-few").checkpoint
+    before = checkpoint.read(kept, lambda _: None).values[HEAD]
+    north = federation.running["north"].process.pid
+    longer = Plan("too-few", rounds=9, options=OPTIONS)
+    in_round_two = lambda: len(federation.events("greeted", longer.name)) >= 2  # noqa: E731
+    try:
+        with (
+            when(in_round_two, lambda: os.kill(north, signal.SIGSTOP)),
+            pytest.raises(RunError, match="fewer in 3 rounds in a row; the head of the last full round is kept"),
+        ):
+            federation.run(longer, minimum=3, deadline=20.0)
+    finally:
+        os.kill(north, signal.SIGCONT)
+    assert len(federation.events("too few", "too-few")) == 3
+    after = checkpoint.read(kept, lambda _: None)
+    assert [event["full"] for event in federation.events("round", "too-few")] == [1, 0, 0, 0]
+    assert torch.equal(after.values[HEAD], before)
 
 
 def test_a_site_that_never_answers_does_not_hold_the_round_beyond_its_deadline(federation: Federation) -> None:
@@ -209,6 +147,11 @@ def test_the_server_killed_and_restarted_goes_on_from_its_checkpoint(federation:
     assert federation.events("resumed", plan.name)[0]["after_round"] >= 1
     assert [event["round"] for event in federation.events("round", plan.name)] == [1, 2, 3]
     assert len(report["sites"]) >= 2
+
+
+def test_no_log_of_any_program_holds_a_value_or_a_label(federation: Federation) -> None:
+    for folder in federation.sites.values():
+        assert_tells_nothing_of(folder, [federation.server.logs, *(site.logs for site in federation.sites.values())])
 
 
 def test_nothing_is_left_behind(tmp_path_factory: pytest.TempPathFactory, federation: Federation) -> None:

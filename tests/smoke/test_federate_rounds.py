@@ -10,7 +10,7 @@ import pytest
 import torch
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import load_file
-from three_sites import BODIES, SCHEMA, InProcess, fill_site, simulation
+from three_sites import BODIES, SCHEMA, InProcess, assert_tells_nothing_of, fill_site, simulation
 
 from fedlog.data.schema import dump_schema
 from fedlog.engine import checkpoint
@@ -271,10 +271,11 @@ def test_logs_hold_no_record_feature_or_label(post: InProcess, server: ServerFol
     run(post, server).conduct()
     allowed = {"time", "event", "run", "method", "rounds", "body", "round", "of", "validation_accuracy", "bits_up"}
     allowed |= {"bits_down", "load_seconds", "work_seconds", "model", "kept", "test_accuracy"}
-    allowed |= {"local_only_test_accuracy"}
+    allowed |= {"local_only_test_accuracy", "own_state_of_round"}
     for folder in post.sites.values():
         for event in read_events(folder.logs / "events.jsonl"):
             assert set(event) <= allowed
+        assert_tells_nothing_of(folder, [server.logs, folder.logs])
 
 
 @pytest.fixture

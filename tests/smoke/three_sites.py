@@ -26,7 +26,7 @@ from fedlog.flower.site_data import load_body, load_data
 BODIES = {"east": "mlp:8", "north": "mlp:12,8", "south": "mlp:16,8"}
 SCHEMA = Schema(
     "y",
-    ("a", "b", "c"),
+    ("label-one", "label-two", "label-three"),
     (Feature("x1", Kind.NUMERIC), Feature("x2", Kind.NUMERIC), Feature("z", Kind.CATEGORICAL, ("p", "q"))),
 )
 
@@ -136,3 +136,13 @@ class InProcess:
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         return [self.replies.pop(identifier) for identifier in message_ids if identifier in self.replies]
+
+
+def assert_tells_nothing_of(site: SiteFolder, logs: Iterable[Path]) -> None:
+    """No number of the site's table with more than five digits, and no label, stands in any file of these folders."""
+    words = Path(site.read_config().data or "").read_text().replace("\n", ",").split(",")
+    secrets = {word for word in words if len(word) > 6} | set(SCHEMA.label_values)
+    assert len(secrets) > 60
+    for path in (path for folder in logs for path in folder.rglob("*") if path.is_file()):
+        text = path.read_text(errors="replace")
+        assert [word for word in secrets if word in text] == [], path

@@ -142,14 +142,16 @@ def _add_leave(commands: Subparsers) -> None:
     parser = _command(commands, "leave", "take a site's key off the list and its statistics out of the head", _leave)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("name", metavar="SITE")
-    parser.add_argument("--run", required=True, help="the run whose head it is")
+    parser.add_argument("--run", help="the run whose head it is (default: the newest)")
 
 
 def _leave(args: argparse.Namespace) -> int:
     from fedlog.flower.folders import ServerFolder
-    from fedlog.flower.run_side import leave
+    from fedlog.flower.run_side import leave, newest_run
 
-    left = leave(ServerFolder(args.folder), args.name, args.run, _say)
+    folder = ServerFolder(args.folder)
+    folder.read_config()
+    left = leave(folder, args.name, args.run or newest_run(folder), _say)
     _say(f"the head of {left.run} is now that of {', '.join(left.remaining)}")
     _say(f"next: `fedlog federate run {args.folder} --name {left.run}` sends it to them")
     _say(

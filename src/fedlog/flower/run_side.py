@@ -36,6 +36,14 @@ def run_name(folder: ServerFolder) -> str:
     return f"run-{last + 1}"
 
 
+def newest_run(folder: ServerFolder) -> str:
+    """The name of the run with the newest checkpoint."""
+    found = [path for path in folder.runs.glob("*") if checkpoint.exists(RunFolder(path).checkpoint)]
+    if not found:
+        raise InputError(f"expected a run with a checkpoint, found none: {folder.runs}")
+    return max(found, key=lambda path: RunFolder(path).checkpoint.stat().st_mtime).name
+
+
 def app_settings(plan: Plan, terms: Terms) -> dict[str, Value]:
     """The plan and the terms as the app's configuration."""
     return {
@@ -108,16 +116,23 @@ def leave(folder: ServerFolder, site: str, name: str, say: Say) -> Left:
             hint="`unregister` the site and begin a new run",
         )
     if plan.method not in CAN_LEAVE:
-        raise InputError(f"expected a run of {' or '.join(CAN_LEAVE)}, found: {plan.method}")
+        raise InputError(
+            f"expected a run of {' or '.join(CAN_LEAVE)}, found: {plan.method}",
+            hint="its head holds traces of every earlier round: `unregister` the site and begin a new run",
+        )
     uploads = home.uploads()
+    if site not in uploads and site not in folder.known_sites():
+        raise InputError(
+            f"expected one of the sites {', '.join(sorted({*uploads, *folder.known_sites()}))}, found: {site}"
+        )
+    if set(uploads) == {site}:
+        raise InputError(f"expected another site in the head of {name}, found only: {site}")
     if site in folder.known_sites():
         unregister(folder, site, say)
     if site not in uploads:
         say(f"{site} has no part in the present head of {name}")
         return Left(name, tuple(uploads))
     del uploads[site]
-    if not uploads:
-        raise InputError(f"expected another site in the head of {name}, found only: {site}")
     state = checkpoint.read(home.checkpoint, lambda _: None)
     server = beginning(plan, load_schema(folder.schema_file), home.width())
     server.state, server.ledger = state.values, state.ledger

@@ -102,5 +102,12 @@ class RunState:
         return self.path / f"step-{step[0]:010d}-{step[1]:03d}"
 
 
+def step_of(state: Path) -> Step:
+    """The step that a state file belongs to."""
+    match = STEP.fullmatch(state.parent.name)
+    assert match
+    return int(match[1]), int(match[2])
+
+
 def _digest(question: bytes) -> str:
     return hashlib.sha256(question).hexdigest()

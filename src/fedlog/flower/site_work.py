@@ -32,7 +32,7 @@ from fedlog.flower.promise import Limit, release
 from fedlog.flower.roster import read_roster
 from fedlog.flower.secure_site import SumAtSite, opened
 from fedlog.flower.site_data import load_body, load_data
-from fedlog.flower.site_state import RunState
+from fedlog.flower.site_state import RunState, step_of
 from fedlog.models.body import Body, Params
 from fedlog.models.folder import SavedModel, save_model
 from fedlog.privacy.guarantee import Unit
@@ -174,6 +174,7 @@ def work(request: Frame, place: Workplace, state: RunState) -> bytes:
         run=place.plan.name,
         round=request.round_number,
         of=place.plan.rounds,
+        own_state_of_round=_round_of(earlier),
         validation_accuracy=score.correct / score.records,
         bits_up=8 * len(made),
         bits_down=8 * len(request.payload),
@@ -274,6 +275,11 @@ def _deployed(cohort: Cohort, algorithm: Algorithm, state: RunState, name: str) 
     params = load_file(path)
     path.unlink()
     return params
+
+
+def _round_of(state: Path | None) -> int | None:
+    """The round that left this state; None for a body that has not been trained yet."""
+    return None if state is None else step_of(state)[0]
 
 
 def _exchange(algorithm: Algorithm, request: Frame) -> Exchange:

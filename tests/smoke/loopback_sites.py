@@ -1,0 +1,125 @@
+"""A server and three sites as real processes on the loopback, which tests can kill and start again."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from three_sites import BODIES, SCHEMA, write_table
+
+from fedlog.data.schema import dump_schema
+from fedlog.flower.events import read_events
+from fedlog.flower.folders import ServerConfig, ServerFolder, SiteConfig, SiteFolder
+from fedlog.flower.plan import Plan
+from fedlog.flower.processes import Running, _descendants, free_port
+from fedlog.flower.run_folder import Terms
+from fedlog.flower.run_side import run_federation
+from fedlog.flower.server_side import RunningServer, create_server, register, running_server, site_statuses
+from fedlog.flower.site_side import NOT_ACTIVATED, create_site, running_site
+
+OPTIONS = {"epochs": 2, "learning_rate": 0.01}
+PATIENCE = 300.0
+
+
+class Federation:
+    """A server and three sites with different bodies, whose processes can be killed and started again."""
+
+    def __init__(self, root: Path) -> None:
+        self.server = ServerFolder(root / "server")
+        schema = root / "schema.toml"
+        schema.write_text(dump_schema(SCHEMA))
+        port = free_port()
+        config = ServerConfig(("127.0.0.1",), "127.0.0.1", port)
+        create_server(self.server, config, schema, dt.datetime.now(dt.UTC))
+        self.sites: dict[str, SiteFolder] = {}
+        for name in BODIES:
+            self.sites[name] = self.make_site(root / name, name)
+        self.stack = ExitStack()
+        self.superlink: RunningServer
+        self.running: dict[str, Running] = {}
+
+    def make_site(self, path: Path, name: str) -> SiteFolder:
+        """A site's folder with a key of its own, data and a body."""
+        folder = SiteFolder(path)
+        address = f"127.0.0.1:{self.server.read_config().port}"
+        create_site(folder, SiteConfig(name, address), self.server.certificates.authority, self.server.schema_file)
+        folder.choose(str(write_table(path / "data.csv", name)), BODIES[name])
+        return folder
+
+    def admit(self, *names: str) -> None:
+        """Register and start these sites."""
+        for name in names:
+            register(self.server, name, self.sites[name].public_key.read_text(), print)
+            self.start_site(name)
+
+    def start_server(self) -> None:
+        self.superlink = self.stack.enter_context(running_server(self.server, print))
+
+    def start_site(self, name: str) -> None:
+        """Start a site's SuperNode, again and again while the server still lists its predecessor."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            running = self.stack.enter_context(running_site(self.sites[name], print))
+            self.running[name] = running
+            if self.wait_until_let_in(running):
+                return
+            assert NOT_ACTIVATED in running.log_tail(30), running.log_tail(30)
+            assert time.monotonic() < deadline
+            time.sleep(5)
+
+    def wait_until_let_in(self, running: Running) -> bool:
+        """Whether the server has taken the SuperNode, once it is known."""
+        deadline = time.monotonic() + PATIENCE
+        while running.exit_code is None:
+            if "SuperNode ID" in running.log_tail(200):
+                return True
+            assert time.monotonic() < deadline, running.log_tail()
+            time.sleep(0.5)
+        return False
+
+    def state(self, name: str) -> str:
+        return next(status.state for status in site_statuses(self.server) if status.name == name)
+
+    def events(self, event: str, run: str) -> list[dict[str, Any]]:
+        everything = read_events(self.server.logs / "events.jsonl")
+        return [e for e in everything if e["event"] == event and e.get("run") == run]
+
+    def site_events(self, name: str, event: str, run: str) -> list[dict[str, Any]]:
+        everything = read_events(self.sites[name].logs / "events.jsonl")
+        return [e for e in everything if e["event"] == event and e.get("run") == run]
+
+    def run(self, plan: Plan, minimum: int = 2, deadline: float = 120.0) -> dict[str, Any]:
+        return run_federation(self.server, plan, Terms(minimum, deadline), print)
+
+
+def kill_tree(running: Running) -> None:
+    """SIGKILL to a program and everything below it at once, as a power cut does."""
+    for pid, _ in (*_descendants(running.process.pid), (running.process.pid, "")):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    running.process.wait()
+
+
+@contextmanager
+def when(ready: Callable[[], object], act: Callable[[], None]) -> Iterator[None]:
+    """Do something beside the block, as soon as a condition holds."""
+
+    def wait() -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not ready() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        act()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()

@@ -1,0 +1,88 @@
+"""Who belongs to a federation of real processes: late and double sites, another version, and a site that leaves."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from loopback_sites import OPTIONS, Federation, when
+
+from fedlog.engine import checkpoint
+from fedlog.flower.folders import CONNECTION
+from fedlog.flower.plan import Plan
+from fedlog.flower.processes import call, program
+from fedlog.flower.run_folder import RunFolder
+from fedlog.flower.server_side import flwr_command, register
+from fedlog.flower.site_side import running_site
+from fedlog.wire.codec import codec
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    federation = Federation(tmp_path_factory.mktemp("federation"))
+    with federation.stack:
+        federation.start_server()
+        federation.admit("east", "north")
+        yield federation
+
+
+def test_a_site_with_another_version_is_refused_by_name(
+    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import fedlog\n\nfedlog.__version__ = '9.9.9'\n")
+    register(federation.server, "south", federation.sites["south"].public_key.read_text(), print)
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(tmp_path))
+        federation.start_site("south")
+    federation.run(Plan("versions", rounds=1, options=OPTIONS))
+    federation.running["south"].stop()
+    left_out = federation.events("left out", "versions")
+    assert {event["site"] for event in left_out} == {"south"}
+    assert "expected fedlog" in left_out[0]["reason"]
+    assert federation.events("uploads", "versions")[0]["sites"] == ["east", "north"]
+
+
+def test_a_site_joins_a_run_under_way(federation: Federation) -> None:
+    plan = Plan("late", rounds=6, options=OPTIONS)
+    after_round_one = lambda: len(federation.events("round", plan.name)) >= 1  # noqa: E731
+    with when(after_round_one, lambda: federation.start_site("south")):
+        report = federation.run(plan)
+    uploads = [event["sites"] for event in federation.events("uploads", plan.name)]
+    assert uploads[0] == ["east", "north"]
+    assert uploads[-1] == ["east", "north", "south"]
+    assert [site["name"] for site in report["sites"]] == ["east", "north", "south"]
+    assert federation.site_events("south", "worked", plan.name)[0]["own_state_of_round"] is None
+
+
+def test_a_site_listed_twice_counts_once(federation: Federation, tmp_path: Path) -> None:
+    second = federation.make_site(tmp_path / "east", "east")
+    arguments = ("supernode", "register", str(second.public_key), CONNECTION, "--name", "east")
+    call(flwr_command(federation.server, *arguments))
+    with running_site(second, print) as running:
+        federation.wait_until_let_in(running)
+        federation.run(Plan("twice", rounds=1, options=OPTIONS), minimum=3)
+    assert federation.events("uploads", "twice")[0]["sites"] == ["east", "north", "south"]
+    assert (second.models / "twice").exists()  # the newest process is the one that counts
+    assert not (federation.sites["east"].models / "twice").exists()
+
+
+def test_leaving_takes_the_statistics_out_and_locks_the_site_out(federation: Federation) -> None:
+    plan = Plan("leaving", rounds=1, options=OPTIONS)
+    federation.run(plan, minimum=3)
+    home = RunFolder.of(federation.server, plan.name)
+    parts = {site: codec("f32").decode(blob).arrays[0].double() for site, blob in home.uploads().items()}
+    command = [program("fedlog"), "federate", "leave", str(federation.server.path), "south"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "the head of leaving is now that of east, north" in done.stderr
+    assert "not undone: bodies that were trained under earlier heads" in done.stderr
+    left = checkpoint.read(home.checkpoint, lambda _: None).values["statistics"]
+    torch.testing.assert_close(left, parts["east"] + parts["north"])
+    assert "south" not in federation.server.known_sites()
+    report = federation.run(plan)
+    assert [site["name"] for site in report["sites"]] == ["east", "north"]
