@@ -84,6 +84,11 @@ class ServerFolder:
         """What the programs said."""
         return self.path / "logs"
 
+    @property
+    def traffic_file(self) -> Path:
+        """What the gate counted, by kind of call, the last time it ran."""
+        return self.logs / "traffic.json"
+
     def write_config(self, config: ServerConfig) -> None:
         """Write the decisions of `init`."""
         hosts = ", ".join(toml_quoted(host) for host in config.hosts)

@@ -9,10 +9,12 @@ server, forwards the signed kind. It also refuses a body over the limit before i
 from __future__ import annotations
 
 import argparse
+import json
 import ssl
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -38,6 +40,20 @@ class TooLargeError(Exception):
     """A body over the limit."""
 
 
+@dataclass
+class Calls:
+    """How often one kind of call came through, and its bytes with HTTP's headers, inside TLS."""
+
+    count: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+def _size(first_line: int, headers: list[tuple[bytes, bytes]], body: bytes) -> int:
+    """The bytes of an HTTP/1.1 message: the first line, `name: value` lines, an empty line, the body."""
+    return first_line + 2 + sum(len(name) + len(value) + 4 for name, value in headers) + 2 + len(body)
+
+
 @dataclass(frozen=True)
 class Gate:
     """An ASGI application in front of one SuperLink."""
@@ -45,13 +61,26 @@ class Gate:
     upstream: str  # https://127.0.0.1:PORT
     client: httpx.AsyncClient
     limit_bytes: int = DEFAULT_LIMIT_BYTES
+    traffic: Path | None = None  # where to write the counts at the end
+    calls: dict[str, Calls] = field(default_factory=dict)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] == "lifespan":
-            await _lifespan(receive, send)
+            await self._lifespan(receive, send)
         elif scope["type"] == "http":
             await self._http(scope, receive, send)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            event = await receive()
+            if event["type"] == "lifespan.shutdown" and self.traffic is not None:
+                # Here, since the server raises the signal that stopped it once more and never comes back to `main`.
+                counted = {path: asdict(calls) for path, calls in sorted(self.calls.items())}
+                self.traffic.write_text(json.dumps(counted, indent=1) + "\n")
+            await send({"type": event["type"] + ".complete"})
+            if event["type"] == "lifespan.shutdown":
+                return
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
@@ -78,6 +107,10 @@ class Gate:
         dropped = ANSWER_HEADERS | {b"content-encoding"}
         answer = [(name, value) for name, value in reply.headers.raw if name.lower() not in dropped]
         await _answer(send, reply.status_code, answer, reply.content)
+        counted = self.calls.setdefault(path.removeprefix(FLEET_PREFIX), Calls())
+        counted.count += 1
+        counted.bytes_up += _size(len(f"POST {path} HTTP/1.1"), headers, body)
+        counted.bytes_down += _size(len("HTTP/1.1 200 OK"), answer, reply.content)
 
 
 async def _body(receive: Receive, limit_bytes: int) -> bytes:
@@ -102,14 +135,6 @@ async def _answer(send: Send, status: int, headers: list[tuple[bytes, bytes]] | 
     await send({"type": "http.response.body", "body": body})
 
 
-async def _lifespan(receive: Receive, send: Send) -> None:
-    while True:
-        event = await receive()
-        await send({"type": event["type"] + ".complete"})
-        if event["type"] == "lifespan.shutdown":
-            return
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Serve until a signal; `python -m fedlog.flower.gate` is what `fedlog federate server` starts."""
     parser = argparse.ArgumentParser(prog="fedlog-gate", description=main.__doc__)
@@ -119,12 +144,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--certificate", required=True)
     parser.add_argument("--key", required=True)
     parser.add_argument("--authority", required=True)
+    parser.add_argument("--traffic", type=Path, help="write how many bytes came through here, at the end")
     parser.add_argument("--limit-bytes", type=int, default=DEFAULT_LIMIT_BYTES)
     chosen = parser.parse_args(arguments)
     trust = ssl.create_default_context(cafile=chosen.authority)
     # No proxy and no other setting of the environment: this connection never leaves the machine.
     client = httpx.AsyncClient(verify=trust, trust_env=False, timeout=httpx.Timeout(60.0))
-    gate = Gate(f"https://127.0.0.1:{chosen.upstream_port}", client, chosen.limit_bytes)
+    gate = Gate(f"https://127.0.0.1:{chosen.upstream_port}", client, chosen.limit_bytes, chosen.traffic)
     uvicorn.run(
         gate,
         host=chosen.host,
