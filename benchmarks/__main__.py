@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from benchmarks import head, methods, scale, secagg, simulator
+from benchmarks import convolution, head, methods, scale, secagg, simulator
 
 head.main(head.RECORDS)
+convolution.main()
 simulator.main()
 methods.main()
 scale.main()

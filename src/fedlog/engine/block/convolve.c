@@ -16,6 +16,12 @@ struct sizes { /* the same in convolve.py */
     int64_t rectify;
 };
 
+/* Room for the weights in another order; what lies behind it begins at a cache line. */
+static int64_t packed_size(const struct sizes *s)
+{
+    return (s->channels_out * s->channels_in * s->kernel_rows * s->kernel_columns + 15) / 16 * 16;
+}
+
 int convolve_plainly = 0; /* set by tests: use the plain passes on any machine */
 
 #define JOIN3(a, b, c) a##_##b##_##c
@@ -53,9 +59,8 @@ int convolve_plainly = 0; /* set by tests: use the plain passes on any machine *
 /* Numbers of scratch space that a pass may use, for either direction. */
 int64_t convolve_scratch(const struct sizes *s)
 {
-    int64_t kernels = s->channels_out * s->channels_in * s->kernel_rows * s->kernel_columns;
     int64_t rows = s->rows_in - s->kernel_rows + 1;
-    return kernels + s->channels_out * rows * (s->columns_in + s->kernel_columns - 1) * s->batch + 8;
+    return packed_size(s) + s->channels_out * rows * (s->columns_in + s->kernel_columns - 1) * s->batch + 8;
 }
 
 void convolve_forward_float(const struct sizes *s, const float *inputs, const float *weight, const float *bias,

@@ -186,7 +186,7 @@ static void NAME(forward)(const struct sizes *s, const REAL *inputs, const REAL 
     const int64_t run = s->columns_in * s->batch, length = columns_out * s->pool_columns * s->batch;
     const int64_t kernel = s->channels_in * s->kernel_rows * s->kernel_columns;
     const int64_t out_channel = rows_out * columns_out * s->batch;
-    REAL *packed = scratch, *convolved = scratch + s->channels_out * kernel;
+    REAL *packed = scratch, *convolved = scratch + packed_size(s);
     for (int64_t client = 0; client < s->clients; client++) {
         NAME(pack)(s, weight + client * s->channels_out * kernel, 0, packed);
         for (int64_t row = 0; row < rows_out; row++) {
@@ -246,8 +246,8 @@ ALWAYS void NAME(dot_tile)(const int m, const int n, const REAL *gradient, int64
                            int64_t shift, int64_t rows, int64_t gradient_row, int64_t input_row, int64_t length,
                            REAL *sums, int64_t sums_step)
 {
-    VECTOR totals[4][5];
-    REAL rest[4][5];
+    VECTOR totals[4][3];
+    REAL rest[4][3];
     for (int i = 0; i < m; i++)
         for (int j = 0; j < n; j++) {
             totals[i][j] = (VECTOR){0};
@@ -289,8 +289,8 @@ static void NAME(dots)(int m, int n, const REAL *gradient, int64_t gradient_step
                        sums_step); \
         break;
     switch (8 * m + n) {
-        CASE(1, 1) CASE(1, 2) CASE(1, 3) CASE(1, 4) CASE(1, 5)
-        CASE(2, 1) CASE(2, 2) CASE(2, 3) CASE(2, 4) CASE(2, 5)
+        CASE(1, 1) CASE(1, 2) CASE(1, 3)
+        CASE(2, 1) CASE(2, 2) CASE(2, 3)
         CASE(3, 1) CASE(3, 2) CASE(3, 3)
         CASE(4, 1) CASE(4, 2) CASE(4, 3)
     }
@@ -304,8 +304,8 @@ static void NAME(weight_gradient)(const struct sizes *s, const REAL *inputs, con
 {
     const int64_t run = s->columns_in * s->batch, kernel = s->kernel_rows * s->kernel_columns;
     const int64_t at_once = length >= 2048 ? 1 : 2048 / length;
-    /* 4 x 3 sums read least per multiplication; with few channels the last group of them would be small. */
-    const int64_t most = s->channels_out < 8 ? 2 : 4, wide = s->channels_out < 8 ? 5 : 3;
+    /* 4 x 3 sums read least per multiplication; six channels are better taken as twice three than as four and two. */
+    const int64_t most = s->channels_out % 4 && s->channels_out % 3 == 0 ? 3 : 4, wide = 3;
     memset(of_weight, 0, (size_t)(s->channels_out * s->channels_in * kernel) * sizeof(REAL));
     for (int64_t row = 0; row < rows; row += at_once)
         for (int64_t out = 0; out < s->channels_out; out += most)
@@ -347,7 +347,7 @@ static void NAME(backward)(const struct sizes *s, const REAL *inputs, const REAL
     const int64_t map_in = s->channels_in * s->rows_in * s->columns_in * s->batch;
     const int64_t map_out = s->channels_out * rows_out * pooled_run;
     const int64_t kernels = s->channels_out * s->channels_in * s->kernel_rows * s->kernel_columns;
-    REAL *packed = scratch, *spread = scratch + kernels;
+    REAL *packed = scratch, *spread = scratch + packed_size(s);
     for (int64_t run = 0; run < s->channels_out * rows; run++) { /* the frame is written once, the inside per client */
         memset(spread + run * spread_run, 0, (size_t)frame * sizeof(REAL));
         memset(spread + run * spread_run + frame + length, 0, (size_t)(spread_run - frame - length) * sizeof(REAL));
