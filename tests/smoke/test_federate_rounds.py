@@ -25,6 +25,7 @@ from fedlog.flower.run_folder import RunFolder, Terms
 from fedlog.flower.run_side import leave
 from fedlog.flower.site_state import RunState
 from fedlog.flower.site_work import respond
+from fedlog.flower.telling import SiteTeller, run_line
 from fedlog.models.body import HEAD
 from fedlog.models.folder import load_model
 from fedlog.wire.codec import codec
@@ -276,6 +277,20 @@ def test_logs_hold_no_record_feature_or_label(post: InProcess, server: ServerFol
         for event in read_events(folder.logs / "events.jsonl"):
             assert set(event) <= allowed
         assert_tells_nothing_of(folder, [server.logs, folder.logs])
+
+
+def test_both_sides_are_told_the_round_the_bits_and_the_time_left(post: InProcess, server: ServerFolder) -> None:
+    run(post, server).conduct()
+    lines = [run_line(event) for event in events(server, "round")]
+    assert [line.split(":")[0] for line in lines if line] == ["round 1 of 3", "round 2 of 3", "round 3 of 3"]
+    assert all(line and "kbit up" in line for line in lines)
+    assert "left" in str(lines[0])
+    teller = SiteTeller()
+    told = [teller.line(event) for event in read_events(post.sites["east"].logs / "events.jsonl")]
+    rounds = [line for line in told if line and "round" in line and "validation accuracy" in line]
+    assert len(rounds) == 3
+    assert all("kbit sent" in line for line in rounds)
+    assert ["left" in line for line in rounds] == [False, True, False]  # a pace needs two rounds, and none is left
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from fedlog.flower.guard import write_guard
 from fedlog.flower.keys import create_site_key
 from fedlog.flower.processes import Command, Running, flower_environment, free_port, program, start
 from fedlog.flower.secrets import SECRET_FOLDER_MODE, check_secret
-from fedlog.flower.telling import site_line
+from fedlog.flower.telling import SiteTeller
 
 Say = Callable[[str], None]
 WATCH_SECONDS = 0.5
@@ -79,12 +79,13 @@ def attend(folder: SiteFolder, say: Say, patience_seconds: float = PATIENCE_SECO
     """Run the SuperNode until a signal, starting it anew while the server still lists its predecessor."""
     end = time.monotonic() + patience_seconds
     follower = Follower.from_now(folder.logs / "events.jsonl")
+    teller = SiteTeller()
     while True:
         with running_site(folder, say) as running:
             started = time.monotonic()
             while running.exit_code is None:
                 time.sleep(WATCH_SECONDS)
-                for line in filter(None, map(site_line, follower.news())):
+                for line in filter(None, map(teller.line, follower.news())):
                     say(line)
             tail = running.log_tail(25)
             code = running.exit_code

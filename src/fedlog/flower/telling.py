@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -57,6 +59,25 @@ def site_line(event: Mapping[str, Any]) -> str | None:
         case "refused" | "failed":
             return f"round {event['round']}: not answered: {event['reason']}"
     return None
+
+
+@dataclass
+class SiteTeller:
+    """Events at a site in words, with the time that is left by the pace from one round to the next."""
+
+    worked: dict[str, tuple[int, dt.datetime]] = field(default_factory=dict)  # run -> newest round and when
+
+    def line(self, event: Mapping[str, Any]) -> str | None:
+        """What the person at the site reads."""
+        told = site_line(event)
+        if told is None or event["event"] != "worked":
+            return told
+        number, now = int(event["round"]), dt.datetime.fromisoformat(event["time"])
+        before, self.worked[event["run"]] = self.worked.get(event["run"]), (number, now)
+        if before is None or number <= before[0] or number >= event["of"]:
+            return told
+        pace = (now - before[1]).total_seconds() / (number - before[0])
+        return f"{told}; about {_time(pace * (event['of'] - number))} left"
 
 
 def _listed(sites: list[str]) -> str:
