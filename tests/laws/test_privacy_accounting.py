@@ -90,6 +90,13 @@ def test_spending_rises_with_each_release_whatever_their_order(sigmas: list[floa
     assert forward.epsilons[-1] == pytest.approx(backward.epsilons[-1], rel=1e-9, abs=1e-9)
 
 
+def test_what_fits_a_small_epsilon_fits_a_large_one_whatever_the_grid_costs_there() -> None:
+    # (1 + e^25) times the distance of the grid is more than delta; at epsilon 20 it is not.
+    sigma = sigma_of(Budget(20.0, 1e-5), 2, 1.0, 2e-15)
+    assert len(allow([discrete(sigma)], discrete(sigma), Budget(25.0, 1e-5))) == 2
+    assert math.exp(25) * closeness([discrete(sigma)] * 2) > 1e-5
+
+
 def test_equal_releases_compose_as_the_formula_says() -> None:
     spending = spent([release(7.0, sensitivity=2.0)] * 30, 1e-5)
     assert spending.epsilons[-1] == pytest.approx(epsilon_of(mu_of_releases(7.0, 30, 2.0), 1e-5), rel=1e-9)

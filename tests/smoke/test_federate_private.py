@@ -11,13 +11,14 @@ import torch
 from flwr.supercore.task_identity import TaskIdentity
 from three_sites import BODIES, SCHEMA, InProcess, fill_site
 
+from fedlog.cli.main import main
 from fedlog.data.schema import dump_schema
 from fedlog.data.site import Scaling
 from fedlog.engine import checkpoint
 from fedlog.errors import InputError, RunError
 from fedlog.flower.events import read_events
 from fedlog.flower.exchange import Clock
-from fedlog.flower.folders import ServerFolder, SiteFolder
+from fedlog.flower.folders import ServerConfig, ServerFolder, SiteFolder
 from fedlog.flower.frame import Frame, FrameKind, decode_frame, run_tag
 from fedlog.flower.plan import Plan, checked_plan, read_plan
 from fedlog.flower.promise import Limit, Promise, Secure
@@ -232,6 +233,47 @@ def test_a_site_asks_for_noise_and_a_budget_of_its_own(post: Listening, server: 
             limit.check(less)
     with pytest.raises(InputError, match="expected TRUST:EPSILON:DELTA"):
         Limit.read("local:8")
+
+
+def test_a_sites_own_limit_is_for_all_runs_together(post: Listening, server: ServerFolder) -> None:
+    east = post.sites["east"]
+    east.write_config(replace(east.read_config(), privacy="local:25:1e-5"))
+    conduct(post, server, plan(LOCAL))
+    conduct(post, server, replace(plan(LOCAL), name="another"))
+    refused = {str(event["run"]) for event in events(server, "refused") if event["site"] == "east"}
+    assert refused == {"another"}  # epsilon 20 twice is more than 25
+    log = read_log(east.state / FILE_NAME)
+    assert log.budget.epsilon == 25
+    assert 2 <= len(log.releases) < 4
+
+
+def test_what_was_spent_can_be_asked_at_the_server_and_at_a_site(
+    post: Listening, server: ServerFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conduct(post, server, plan(LOCAL))
+    for folder in (RunFolder.of(server, "trial").path, RunState.of(post.sites["east"], run_tag("trial")).path):
+        assert main(["privacy", "spend", str(folder), "--json"]) == 0
+        said = capsys.readouterr()
+        assert json.loads(said.out)["guarantee"]["epsilon"] == pytest.approx(20.0, rel=1e-3)
+        assert said.err == ""  # nothing about simulation: the noise is private
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--epsilon", "1"], "the run is not private"),
+        (["--privacy", "client"], "needs a budget"),
+        (["--privacy", "client", "--epsilon", "1", "--delta", "2"], "delta must lie"),
+        (["--aggregation", "secure"], "expected the list of the sites' keys"),
+        (["--privacy", "client", "--epsilon", "1", "--delta", "1e-5"], "needs a bound on each client's message"),
+    ],
+)
+def test_the_command_refuses_what_it_cannot_promise(
+    server: ServerFolder, capsys: pytest.CaptureFixture[str], given: list[str], said: str
+) -> None:
+    server.write_config(ServerConfig(("127.0.0.1",), "127.0.0.1", 1))
+    assert main(["federate", "run", str(server.path), *given]) == 2
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

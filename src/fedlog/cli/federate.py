@@ -215,7 +215,7 @@ def _add_site(commands: Subparsers) -> None:
     parser.add_argument(
         "--require-privacy",
         metavar="T:E:D",
-        help="take part only in runs with such noise and budget, e.g. local:8:1e-5",
+        help="noise and budget for all runs together, e.g. local:8:1e-5",
     )
 
 

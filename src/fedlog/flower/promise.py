@@ -113,13 +113,18 @@ def protection_of(
     )
 
 
-def release(folder: Path, guard: Protection | None, round_number: int, exchange: str) -> None:
-    """Nothing, after the release was recorded in the folder; RunError where the budget does not cover it."""
+def release(
+    folder: Path, guard: Protection | None, round_number: int, exchange: str, budget: Budget | None = None
+) -> None:
+    """Nothing, after the release was recorded in the folder; RunError where the budget does not cover it.
+
+    The budget is the run's own unless another is given.
+    """
     if guard is None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE_NAME
-    start_log(path, guard.budget)
+    start_log(path, budget or guard.budget)
     record_release(path, guard.release(round_number, exchange))
 
 
@@ -132,7 +137,7 @@ def spent_in(folder: Path) -> dict[str, object] | None:
 
 @dataclass(frozen=True)
 class Limit:
-    """What a site asks of every run: noise from no farther away than this, and no more than this budget."""
+    """What a site asks of every run: noise from no farther away than this, and no more than this for all together."""
 
     trust: Trust
     budget: Budget

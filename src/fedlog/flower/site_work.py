@@ -162,6 +162,10 @@ def work(request: Frame, place: Workplace, state: RunState) -> bytes:
     cohort.hear(heard)
     # The model as the last round left it: the own body under the head that has just arrived.
     ((_, (score,)),) = cohort.evaluate(ONE, Judge.VALIDATION)
+    if place.config.privacy is not None:
+        # All runs together: another name for a run must not be a new budget.
+        limit = Limit.read(place.config.privacy)
+        release(place.folder.state, place.guard, request.round_number, exchange.name, limit.budget)
     release(state.path, place.guard, request.round_number, exchange.name)
     ((_, upload),) = cohort.exchange(request.round_number, exchange, ONE)
     if upload is None:

@@ -199,7 +199,8 @@ class _Loss:
         if unit is Unit.PAPER and self.epsilon(unit, budget.delta) <= budget.epsilon * (1 + 1e-9):
             return True  # the formula it was calibrated by; it promises nothing with the exact one either
         # In delta, where nothing has to be inverted, so that a plan of k releases is allowed exactly k.
-        return self._delta(budget.epsilon) <= budget.delta
+        # The grid's share of delta grows with epsilon, so a smaller epsilon may hold where the budget's own does not.
+        return self._delta(budget.epsilon) <= budget.delta or self.epsilon(unit, budget.delta) <= budget.epsilon
 
     def _delta(self, epsilon: float) -> float:
         cost = (1 + math.exp(min(epsilon, 700.0))) * self.closeness
