@@ -18,23 +18,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedlog.algorithms.fedlog import FedLogC
+from fedlog.algorithms.fedlog import FedLog, FedLogC
 from fedlog.algorithms.shape import Batch, Work
 from fedlog.cli.main import main
-from fedlog.core.clip import clip_named
+from fedlog.core.clip import Clip, clip_named
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY
 from fedlog.engine import dp_sgd
 from fedlog.engine.clients import clients_of, model_plan
 from fedlog.engine.dp_sgd import DpSgdBackend
-from fedlog.engine.local_sgd import Settings, Task
+from fedlog.engine.local_sgd import Look, Pool, Settings, Task
 from fedlog.errors import InputError, RunError
+from fedlog.experiments.audit import epsilon_lower_bound
 from fedlog.experiments.run import execute
 from fedlog.experiments.spec import RunSpec, resolve
 from fedlog.models.body import HEAD, Body, adopt, logits
 from fedlog.privacy.accounting import Entropy, Event, Noise, Release, Training, allow, spent
 from fedlog.privacy.guarantee import Budget, Trust, Unit
+from fedlog.privacy.mechanisms import FloatSampler, record_statistics, with_noise
 from fedlog.privacy.release_log import FILE_NAME, parse_log, read_log, record_release, release_line, start_log
 from fedlog.privacy.sgd import SgdPlan, SgdTraining, noise_for_share, poisson_sample, sigma_beside_training
 
@@ -292,3 +294,60 @@ def test_settings_are_written_out_and_older_digests_stay() -> None:
     spec = resolve(_spec())
     assert (spec.sgd_clip, spec.sample_rate) == (1.0, 0.25)
     assert resolve(replace(SMALL)).sgd_clip is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("noise", "refuted"), [(5.0, False), (1e-3, True)])
+def test_the_client_that_refutes_the_paper_does_not_refute_training_under_noise(noise: float, refuted: bool) -> None:
+    """A balanced client whose body moves by a whole step of Adam as soon as one more record breaks the balance."""
+    plan = SgdPlan(noise, 1.0, 1.0, 2)
+    clip = clip_named("clamp:2")
+    sigma = 6 * clip.sensitivity(1 + WIDTH)
+    training = plan.event(
+        round=1, exchange="statistics", trust=Trust.CENTRAL, coordinates=24, sampler=FloatSampler(Key(0))
+    )
+    released = Release(
+        1, "statistics", Unit.RECORD, Trust.CENTRAL, Noise.FLOAT, Entropy.SEED, sigma, sigma / 6, 2 * (1 + WIDTH)
+    )
+    # What is claimed is the noise of the first case, in both.
+    claimed = spent([replace(training, noise_multiplier=5.0), released], 1e-5).epsilons[-1]
+    worlds = [_messages(64 + extra, plan, clip, sigma, 600) for extra in (1, 0)]
+    # The attacker's direction comes from trials that are not judged.
+    along = worlds[0][:200].mean(0) - worlds[1][:200].mean(0)
+    present, absent = ((messages[200:] @ along).numpy() for messages in worlds)
+    found = epsilon_lower_bound(present, absent, 1e-5, 0.999)
+    assert (found > claimed) == refuted, (found, claimed)
+
+
+def _messages(records: int, plan: SgdPlan, clip: Clip, sigma: float, trials: int) -> Tensor:
+    """(trials, entries): what leaves the balanced client, or the one with a record more, after as many trainings."""
+
+    def make() -> nn.Module:
+        layer = nn.Linear(INPUTS, WIDTH)
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
+        return layer
+
+    labels = torch.arange(records) % 2
+    data = Records(
+        torch.ones(records, INPUTS), labels if records % 2 == 0 else torch.cat([labels[:-1], torch.zeros(1)]).long()
+    )
+    every = torch.arange(records)
+    shard = Shard("one", every, every[:1], every[:0])
+    federation = Federation("audit", 2, (INPUTS,), data, data, (shard,), IDENTITY, ("0", "1"))
+    body = adopt("canary", make, (INPUTS,), clip)
+    algorithm = FedLog(model_plan(federation, [body]), epochs=1, learning_rate=1.0)
+    (client,) = clients_of(federation, [body], algorithm)
+    heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(1))), {})
+    work = Work({**body.initial(Key(2)), HEAD: heard[HEAD]})
+    settings = Settings(batch_size=records, dtype=torch.float64)
+    backend = DpSgdBackend(body, federation, settings, SgdTraining(plan, 24, FloatSampler))
+    phases = algorithm.schedule.round[0].phases
+    messages = []
+    for trial in range(trials):
+        key = Key(7).child(records, trial)
+        (params,) = backend.train([Task(client, work, phases, key)])
+        (features,) = backend.features([Look(client, params, Pool.TRAIN, every)])
+        sums = record_statistics(features, data.labels, 2, clip, 2.0**-20).sums
+        messages.append(with_noise(sums, sigma, FloatSampler(key.child("release"))).reshape(-1))
+    return torch.stack(messages)

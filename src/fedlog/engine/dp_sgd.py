@@ -62,7 +62,7 @@ class DpSgdBackend:
         self._settings = settings
         self._training = training
         self._plain = LoopBackend(body, federation, settings)
-        module = copy.deepcopy(body.training).requires_grad_(True)
+        module = copy.deepcopy(body.training).to(settings.dtype).requires_grad_(True)
         self._dropouts = {name: m for name, m in module.named_modules() if isinstance(m, MaskedDropout)}
         self._values = dict(module.named_parameters())
         self._module: nn.Module = GradSampleModule(module, loss_reduction="sum")
