@@ -21,7 +21,7 @@ from fedlog.flower.exchange import Clock
 from fedlog.flower.folders import ServerConfig, ServerFolder, SiteFolder
 from fedlog.flower.frame import Frame, FrameKind, decode_frame, run_tag
 from fedlog.flower.plan import Plan, checked_plan, read_plan
-from fedlog.flower.promise import Limit, Promise, Secure
+from fedlog.flower.promise import Limit, Promise, Secure, warning
 from fedlog.flower.rounds import Run
 from fedlog.flower.run_folder import RunFolder, Terms, read_private_report
 from fedlog.flower.run_side import leave
@@ -233,6 +233,14 @@ def test_a_site_asks_for_noise_and_a_budget_of_its_own(post: Listening, server: 
             limit.check(less)
     with pytest.raises(InputError, match="expected TRUST:EPSILON:DELTA"):
         Limit.read("local:8")
+
+
+def test_a_delta_above_one_over_the_records_is_warned_of_at_the_site(equals: Listening, server: ServerFolder) -> None:
+    conduct(equals, server, plan(replace(RECORD, delta=0.1)))
+    said = [event for event in read_events(equals.sites["east"].logs / "events.jsonl") if event["event"] == "warning"]
+    assert "delta 0.1 is above 1/" in str(said[0]["reason"])
+    assert warning(replace(CENTRAL, delta=0.5), 100, 3) is not None
+    assert warning(CENTRAL, 100, 3) is None is warning(None, 100, 3)
 
 
 def test_a_sites_own_limit_is_for_all_runs_together(post: Listening, server: ServerFolder) -> None:

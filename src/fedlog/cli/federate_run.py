@@ -51,6 +51,7 @@ def _run(args: argparse.Namespace) -> int:
     from fedlog.flower.folders import ServerFolder
     from fedlog.flower.plan import Plan
     from fedlog.flower.processes import StopRequestedError, stopping_on_sigterm
+    from fedlog.flower.promise import warning
     from fedlog.flower.run_folder import Terms
     from fedlog.flower.run_side import run_federation, run_name
 
@@ -66,6 +67,8 @@ def _run(args: argparse.Namespace) -> int:
         promise=federate_privacy.promise_of(args),
         secure=federate_privacy.secure_of(args, folder),
     )
+    if said := warning(plan.promise, 1, len(folder.known_sites())):
+        _say(f"warning: {said}")
     try:
         with stopping_on_sigterm():
             report = run_federation(folder, plan, Terms(args.minimum_sites, args.deadline), _say)

@@ -15,7 +15,7 @@ from typing import Any
 from fedlog.core.clip import clip_named
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import spent
-from fedlog.privacy.guarantee import Budget, Trust, Unit
+from fedlog.privacy.guarantee import Budget, Trust, Unit, delta_warning
 from fedlog.privacy.mechanisms import Calibration
 from fedlog.privacy.protection import Bound, NoiseSource, Protection, protection
 from fedlog.privacy.release_log import FILE_NAME, read_log, record_release, start_log
@@ -126,6 +126,14 @@ def release(
     path = folder / FILE_NAME
     start_log(path, budget or guard.budget)
     record_release(path, guard.release(round_number, exchange))
+
+
+def warning(promise: Promise | None, records: int, sites: int) -> str | None:
+    """A sentence where delta is above one over what is protected: a site's records, or the sites."""
+    if promise is None:
+        return None
+    unit = Unit(promise.unit)
+    return delta_warning(promise.delta, max(1, records if unit is Unit.RECORD else sites), unit)
 
 
 def spent_in(folder: Path) -> dict[str, object] | None:

@@ -28,7 +28,7 @@ from fedlog.flower.folders import SiteConfig, SiteFolder, write_atomically
 from fedlog.flower.frame import Frame, FrameError, FrameKind
 from fedlog.flower.handshake import check_identity, identity, read_identity
 from fedlog.flower.plan import Guest, Plan, read_hello, welcome
-from fedlog.flower.promise import Limit, release
+from fedlog.flower.promise import Limit, release, warning
 from fedlog.flower.roster import read_roster
 from fedlog.flower.secure_site import SumAtSite, opened
 from fedlog.flower.site_data import load_body, load_data
@@ -152,6 +152,8 @@ def work(request: Frame, place: Workplace, state: RunState) -> bytes:
     exchange = _exchange(algorithm, request)
     cohort = place.cohort(algorithm, place.guard)
     loaded = time.perf_counter()
+    if said := warning(place.plan.promise, len(place.site.shard.train), 1):
+        note(_log(place.folder), "warning", run=place.plan.name, reason=said)
     step = (request.round_number, request.exchange)
     earlier = state.before(step)
     if earlier is not None:
