@@ -1,0 +1,162 @@
+"""Messages that are damaged, too long, of another kind, version or run, between real processes: refused and logged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from loopback_sites import OPTIONS, Federation
+
+from fedlog.core.keys import Key
+from fedlog.data.schema import load_schema
+from fedlog.flower.app import write_app
+from fedlog.flower.events import read_events
+from fedlog.flower.folders import CONNECTION
+from fedlog.flower.frame import Frame, FrameKind, decode_frame, run_tag
+from fedlog.flower.handshake import identity
+from fedlog.flower.plan import Plan, hello
+from fedlog.flower.processes import Command, call, flower_environment, free_port, start
+from fedlog.flower.run_folder import Terms
+from fedlog.flower.run_side import app_settings
+from fedlog.flower.server_side import flwr_command, register
+from fedlog.flower.site_side import supernode_command
+
+pytestmark = pytest.mark.slow
+
+SERVER = """
+import json
+import time
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import ServerApp
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid, context):
+    folder = Path(str(context.run_config["name"]))
+    (node,) = [node.node_id for node in grid.get_nodes() if node.name == "east"]
+    frames = [bytes.fromhex(line) for line in json.loads((folder / "frames.json").read_text())]
+    contents = [RecordDict({"fedlog": ConfigRecord({"frame": frame})}) for frame in frames]
+    contents += [RecordDict(), RecordDict({"fedlog": ConfigRecord({"frame": "text"})})]
+    sent = list(grid.push_messages([Message(content, node, MessageType.TRAIN) for content in contents]))
+    replies, end = {}, time.monotonic() + 240
+    while len(replies) < len(sent) and time.monotonic() < end:
+        for reply in grid.pull_messages([one for one in sent if one not in replies]):
+            told = "error" if reply.has_error() else reply.content["fedlog"]["frame"].hex()
+            replies[reply.metadata.reply_to_message_id] = told
+        time.sleep(0.5)
+    (folder / "replies.json").write_text(json.dumps([replies.get(one) for one in sent]))
+"""
+
+# One kind of damage for each round; the greeting is answered properly, or nothing after it would be asked.
+CLIENT = """
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedlog.flower.client_app import answer
+from fedlog.flower.folders import SiteFolder
+
+app = ClientApp()
+DAMAGE = [
+    lambda frame: frame[:-3],
+    lambda frame: frame + bytes(100),
+    lambda frame: frame[:5] + bytes([2]) + frame[6:],
+    lambda frame: frame[:4] + bytes([9]) + frame[5:],
+    lambda frame: frame[:6] + bytes(8) + frame[14:],
+    lambda frame: frame[:23] + bytes(len(frame) - 23),
+]
+
+
+@app.train()
+def train(message, context):
+    question = message.content["fedlog"]["frame"]
+    frame = answer(message, SiteFolder(Path(str(context.node_config["folder"])))).encode()
+    if question[5] != 1:
+        frame = DAMAGE[(int.from_bytes(question[14:18], "little") - 1) % len(DAMAGE)](frame)
+    return Message(RecordDict({"fedlog": ConfigRecord({"frame": frame})}), reply_to=message)
+"""
+EXPECTED = ["payload of", "payload of", "kind UPLOAD", "frame version 1", "frame of run", ""]
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    federation = Federation(tmp_path_factory.mktemp("federation"))
+    with federation.stack:
+        federation.start_server()
+        federation.admit("east", "north")
+        yield federation
+
+
+def run_app(federation: Federation, folder: Path, plan: Plan, code: dict[str, str]) -> None:
+    """A plain `flwr run` of an app whose modules were exchanged."""
+    write_app(folder, app_settings(plan, Terms(1, 60.0)))
+    for name, text in code.items():
+        (folder / "fedlog_app" / f"{name}.py").write_text(text)
+    call(flwr_command(federation.server, "run", str(folder), CONNECTION, "--stream"), timeout_seconds=500)
+
+
+def damaged(federation: Federation) -> list[bytes]:
+    """Frames that no site may take, and then a proper greeting with bytes flipped at random."""
+    ours = identity(load_schema(federation.server.schema_file).digest)
+    good = Frame(FrameKind.HELLO, run_tag("fuzz"), 0, 0, hello(ours, Plan("fuzz", options=OPTIONS)))
+    raw = good.encode()
+    bad = [
+        raw[:10],
+        raw[:-1],
+        raw + b"x",
+        Frame(FrameKind.HELLO, run_tag("fuzz"), 0, 0, bytes(70_000)).encode(),
+        raw[:4] + bytes([7]) + raw[5:],
+        raw[:5] + bytes([99]) + raw[6:],
+        Frame(FrameKind.UPLOAD, run_tag("fuzz"), 1, 0, b"").encode(),
+        Frame(FrameKind.WORK, run_tag("a run nobody greeted"), 1, 0, b"").encode(),
+    ]
+    generator = Key(2).numpy()
+    for _ in range(12):
+        flipped = bytearray(raw)
+        flipped[int(generator.integers(len(raw)))] ^= int(generator.integers(1, 256))
+        bad.append(bytes(flipped))
+    return bad
+
+
+def test_a_site_refuses_and_logs_what_a_hostile_server_sends(federation: Federation, tmp_path: Path) -> None:
+    frames = damaged(federation)
+    (tmp_path / "frames.json").write_text(json.dumps([frame.hex() for frame in frames]))
+    # The hostile app reads where its frames are from the place of the run's name.
+    plan = Plan(str(tmp_path), options=OPTIONS)
+    run_app(federation, tmp_path / "app", plan, {"server": SERVER})
+    replies = [decode_frame(bytes.fromhex(reply)) for reply in json.loads((tmp_path / "replies.json").read_text())]
+    certain = [*replies[:8], *replies[-2:]]
+    assert len(replies) == len(frames) + 2
+    assert {reply.kind for reply in certain} == {FrameKind.REFUSAL}
+    assert {reply.kind for reply in replies} <= {FrameKind.REFUSAL, FrameKind.WELCOME}
+    logged = [event["event"] for event in read_events(federation.sites["east"].logs / "events.jsonl")]
+    assert logged.count("refused") + logged.count("failed") >= len(certain)
+    federation.run(Plan("after-noise", rounds=1, options=OPTIONS))  # the site still works
+    assert federation.events("uploads", "after-noise")[0]["sites"] == ["east", "north"]
+
+
+def test_the_server_refuses_and_logs_what_a_hostile_site_sends(federation: Federation, tmp_path: Path) -> None:
+    folder = federation.sites["south"]
+    register(federation.server, "south", folder.public_key.read_text(), print)
+    # By hand and without our programs on its PATH, so that the code that comes with the run is what answers.
+    command = supernode_command(folder, folder.read_config(), free_port())
+    running = start(Command(command.arguments, flower_environment(folder.flower_home.resolve())), tmp_path / "log")
+    try:
+        assert federation.wait_until_let_in(running)
+        plan = Plan("hostile", rounds=len(EXPECTED), options=OPTIONS)
+        run_app(federation, tmp_path / "app", plan, {"client": CLIENT})
+    finally:
+        running.stop()
+    refused = [event for event in federation.events("refused", "hostile") if event["round"] <= plan.rounds]
+    assert {event["site"] for event in refused} == {"south"}
+    for number, reason in enumerate(EXPECTED, start=1):
+        assert any(event["round"] == number and reason in event["reason"] for event in refused), (number, refused)
+    assert [event["sites"] for event in federation.events("uploads", "hostile")] == [["east", "north"]] * plan.rounds
+    assert federation.events("finished", "hostile")[0]["sites"] == ["east", "north"]
