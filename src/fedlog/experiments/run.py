@@ -183,16 +183,9 @@ def _restored(simulation: Simulation, folder: Path) -> list[RoundRecord]:
 
 def _rounds(simulation: Simulation, folder: Path, done: list[RoundRecord]) -> Iterator[RoundRecord]:
     """The rounds to come, each recorded and then checkpointed before it is told."""
-    saved_at, save_seconds = time.perf_counter(), 0.0
     for record in simulation.rounds(done[-1] if done else None):
         records.append(folder / RECORDS, record)
-        # A checkpoint of ten thousand bodies takes seconds: never more than about a tenth of the run's time.
-        # In a private run each round done again is a release spent again.
-        if simulation.protection is not None or time.perf_counter() - saved_at >= 10 * save_seconds:
-            start = time.perf_counter()
-            simulation.save(folder / "checkpoint")
-            saved_at = time.perf_counter()
-            save_seconds = saved_at - start
+        simulation.save(folder / "checkpoint")
         yield record
 
 
