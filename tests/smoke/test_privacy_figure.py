@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from made_up_runs import write_run
 
 from fedlog.algorithms.shape import ModelPlan
 from fedlog.experiments import private
@@ -28,7 +29,6 @@ from fedlog.privacy.guarantee import Trust
 from fedlog.privacy.mechanisms import Calibration
 from fedlog.report.privacy_plot import privacy_plot
 from fedlog.report.privacy_tables import guarantee_table, level_table, verification_table
-from tests.smoke.test_reproduction_tables import write_run
 
 
 def test_every_level_and_verified_cell_has_the_noise_it_is_named_after() -> None:

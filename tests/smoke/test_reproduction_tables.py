@@ -2,51 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from made_up_runs import write_run
 
-from fedlog.engine.simulator import RoundRecord
-from fedlog.experiments import records
 from fedlog.experiments.catalog import EXPERIMENTS
-from fedlog.experiments.cells import Cell, Choice, cells
+from fedlog.experiments.cells import Choice, cells
 from fedlog.experiments.collected import collect
-from fedlog.experiments.records import Summary
-from fedlog.experiments.run import CONFIG, SUMMARY
 from fedlog.experiments.significance import Mean
-from fedlog.experiments.spec import as_plain
 from fedlog.report.method_tables import accuracy_table, bar_table, cost_table
 from fedlog.report.other_tables import grid_table
 from fedlog.report.reproduction import write_markdown, write_results_page
 from fedlog.report.tables import Table, bits, bits_with_error, p_value, with_error
-
-
-def write_run(cell: Cell, accuracies: list[float], bits_each_way: int, closed: float | None = None) -> None:
-    """A finished run with these accuracies, so many bits each way a round and 100 down before the first."""
-    cell.folder.mkdir(parents=True)
-    records.write_json(cell.folder / CONFIG, {"digest": cell.spec.digest, "spec": as_plain(cell.spec), "made_with": {}})
-    for at, accuracy in enumerate(accuracies):
-        record = RoundRecord(at + 1, accuracy, [], [], 1, bits_each_way, bits_each_way, {}, {}, {}, 0.0)
-        records.append(cell.records, record)
-    best = max(range(len(accuracies)), key=lambda at: accuracies[at])
-    summary = Summary(
-        method=cell.spec.method,
-        data=cell.spec.data,
-        seed=cell.seed,
-        digest=cell.spec.digest,
-        rounds=len(accuracies),
-        accuracy_mean_over_clients=accuracies[-1],
-        accuracy_per_client=[],
-        accuracy_after_closing=closed,
-        best_round=best + 1,
-        best_accuracy=accuracies[best],
-        bits_up=bits_each_way * len(accuracies),
-        bits_down=bits_each_way * len(accuracies) + 100,
-        seconds=0.0,
-        run_dir=".",
-    )
-    records.write_json(cell.folder / SUMMARY, asdict(summary))
 
 
 @pytest.fixture

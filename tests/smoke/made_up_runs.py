@@ -1,0 +1,39 @@
+"""Run folders with made-up numbers, for tests of what is read from them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from fedlog.engine.simulator import RoundRecord
+from fedlog.experiments import records
+from fedlog.experiments.cells import Cell
+from fedlog.experiments.records import Summary
+from fedlog.experiments.run import CONFIG, SUMMARY
+from fedlog.experiments.spec import as_plain
+
+
+def write_run(cell: Cell, accuracies: list[float], bits_each_way: int, closed: float | None = None) -> None:
+    """A finished run with these accuracies, so many bits each way a round and 100 down before the first."""
+    cell.folder.mkdir(parents=True)
+    records.write_json(cell.folder / CONFIG, {"digest": cell.spec.digest, "spec": as_plain(cell.spec), "made_with": {}})
+    for at, accuracy in enumerate(accuracies):
+        record = RoundRecord(at + 1, accuracy, [], [], 1, bits_each_way, bits_each_way, {}, {}, {}, 0.0)
+        records.append(cell.records, record)
+    best = max(range(len(accuracies)), key=lambda at: accuracies[at])
+    summary = Summary(
+        method=cell.spec.method,
+        data=cell.spec.data,
+        seed=cell.seed,
+        digest=cell.spec.digest,
+        rounds=len(accuracies),
+        accuracy_mean_over_clients=accuracies[-1],
+        accuracy_per_client=[],
+        accuracy_after_closing=closed,
+        best_round=best + 1,
+        best_accuracy=accuracies[best],
+        bits_up=bits_each_way * len(accuracies),
+        bits_down=bits_each_way * len(accuracies) + 100,
+        seconds=0.0,
+        run_dir=".",
+    )
+    records.write_json(cell.folder / SUMMARY, asdict(summary))
