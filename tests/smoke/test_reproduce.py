@@ -228,3 +228,12 @@ def test_the_synthetic_experiment_runs_is_reported_and_documented(
     assert (out / "figure-synthetic" / "figure.svg").read_text() == written
     assert main(["docs", "--results", str(tmp_path / "nowhere")]) == 2
     capsys.readouterr()
+
+
+def test_quiet_silences_progress_and_not_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["reproduce", "natural-users", "--methods", "local", "--seeds", "0", "--jobs", "1", "--quiet"]
+    assert main([*arguments, "--out", str(tmp_path / "out"), "--data-dir", str(tmp_path / "empty")]) == 1
+    told = capsys.readouterr()
+    assert "0 of 1 cells done" in told.out
+    assert "failed: " in told.err
+    assert "missing" in told.err

@@ -55,8 +55,9 @@ def reproduce_command(args: argparse.Namespace) -> int:
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     if args.json:
         print(json.dumps(_told(wanted, outcomes)))
+    loud = Console(stderr=True, highlight=False, soft_wrap=True)  # --quiet silences progress, not failures
     for outcome in failed:
-        console.print(f"failed: {outcome.cell}: {outcome.error}", style="red")
+        loud.print(f"failed: {outcome.cell}: {outcome.error}", style="red")
     if not args.json:
         print(f"{args.name}: {len(wanted) - len(failed)} of {len(wanted)} cells done in {args.out}")
     return 1 if failed else 0
