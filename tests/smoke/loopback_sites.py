@@ -123,3 +123,13 @@ def when(ready: Callable[[], object], act: Callable[[], None]) -> Iterator[None]
         yield
     finally:
         thread.join()
+
+
+@contextmanager
+def started(root: Path, *names: str) -> Iterator[Federation]:
+    """A running server with these sites, ended at the end."""
+    federation = Federation(root)
+    with federation.stack:
+        federation.start_server()
+        federation.admit(*names)
+        yield federation

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from loopback_sites import OPTIONS, PATIENCE, Federation, kill_tree, when
+from loopback_sites import OPTIONS, PATIENCE, Federation, kill_tree, started, when
 from safetensors.torch import load_file
-from three_sites import assert_tells_nothing_of, simulation
+from three_sites import BODIES, assert_tells_nothing_of, simulation
 
 from fedlog.engine import checkpoint
 from fedlog.errors import RunError
@@ -27,10 +27,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    federation = Federation(tmp_path_factory.mktemp("federation"))
-    with federation.stack:
-        federation.start_server()
-        federation.admit(*federation.sites)
+    with started(tmp_path_factory.mktemp("federation"), *BODIES) as federation:
         yield federation
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from loopback_sites import OPTIONS, Federation
+from loopback_sites import OPTIONS, Federation, started
 
 from fedlog.core.keys import Key
 from fedlog.data.schema import load_schema
@@ -87,10 +87,7 @@ EXPECTED = ["payload of", "payload of", "kind UPLOAD", "frame version 1", "frame
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    federation = Federation(tmp_path_factory.mktemp("federation"))
-    with federation.stack:
-        federation.start_server()
-        federation.admit("east", "north")
+    with started(tmp_path_factory.mktemp("federation"), "east", "north") as federation:
         yield federation
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from loopback_sites import OPTIONS, Federation, when
+from loopback_sites import OPTIONS, Federation, started, when
 
 from fedlog.engine import checkpoint
 from fedlog.flower.folders import CONNECTION
@@ -24,10 +24,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    federation = Federation(tmp_path_factory.mktemp("federation"))
-    with federation.stack:
-        federation.start_server()
-        federation.admit("east", "north")
+    with started(tmp_path_factory.mktemp("federation"), "east", "north") as federation:
         yield federation
 
 

@@ -9,15 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from flwr.supercore.task_identity import TaskIdentity
-from three_sites import BODIES, SCHEMA, InProcess, fill_site
+from three_sites import BODIES, SCHEMA, InProcess, events_named, fill_site, make_server, quick_clock
 
 from fedlog.cli.main import main
-from fedlog.data.schema import dump_schema
 from fedlog.data.site import Scaling
 from fedlog.engine import checkpoint
 from fedlog.errors import InputError, RunError
 from fedlog.flower.events import read_events
-from fedlog.flower.exchange import Clock
 from fedlog.flower.folders import ServerConfig, ServerFolder, SiteFolder
 from fedlog.flower.frame import Frame, FrameKind, decode_frame, run_tag
 from fedlog.flower.plan import Plan, checked_plan, read_plan
@@ -76,28 +74,12 @@ def equals(tmp_path: Path) -> Listening:
 
 @pytest.fixture
 def server(tmp_path: Path) -> ServerFolder:
-    folder = ServerFolder(tmp_path / "server")
-    folder.path.mkdir()
-    folder.schema_file.write_text(dump_schema(SCHEMA))
-    return folder
-
-
-def clock() -> Clock:
-    time = [0.0]
-
-    def sleep(seconds: float) -> None:
-        time[0] += 10 * seconds
-
-    return Clock(lambda: time[0], sleep)
+    return make_server(ServerFolder(tmp_path / "server"))
 
 
 def conduct(post: InProcess, server: ServerFolder, what: Plan) -> checkpoint.ServerState:
-    Run(post, server, SCHEMA, what, Terms(2, 20.0), clock()).conduct()
+    Run(post, server, SCHEMA, what, Terms(2, 20.0), quick_clock()).conduct()
     return checkpoint.read(RunFolder.of(server, what.name).checkpoint, lambda _: None)
-
-
-def events(server: ServerFolder, name: str) -> list[dict[str, object]]:
-    return [event for event in read_events(server.logs / "events.jsonl") if event["event"] == name]
 
 
 @pytest.mark.parametrize("promise", [CENTRAL, LOCAL])
@@ -161,7 +143,7 @@ def test_single_records_are_protected_behind_equal_bodies_that_nobody_trained_an
 ) -> None:
     equals.sites["west"] = fill_site(SiteFolder(tmp_path / "west"), "west", "mlp:9,8")
     conduct(equals, server, plan(RECORD))
-    assert "expected body mlp:8@l2:3 at every site" in str(events(server, "left out")[0]["reason"])
+    assert "expected body mlp:8@l2:3 at every site" in str(events_named(server, "left out")[0]["reason"])
     guard = plan(RECORD).protection(3, 8)
     assert guard is not None
     assert guard.mechanism.sensitivity == pytest.approx(10**0.5)
@@ -195,7 +177,7 @@ def test_a_round_begun_twice_is_paid_for_twice_and_the_run_is_finished_all_the_s
     class KilledError(Exception):
         pass
 
-    going = Run(post, server, SCHEMA, plan(CENTRAL), Terms(2, 20.0), clock())
+    going = Run(post, server, SCHEMA, plan(CENTRAL), Terms(2, 20.0), quick_clock())
     original = going._tell
     told: list[int] = []
 
@@ -209,7 +191,7 @@ def test_a_round_begun_twice_is_paid_for_twice_and_the_run_is_finished_all_the_s
     with pytest.raises(KilledError):
         going.conduct()
     conduct(post, server, plan(CENTRAL))
-    assert [event["round"] for event in events(server, "budget spent")] == [2]
+    assert [event["round"] for event in events_named(server, "budget spent")] == [2]
     assert RunFolder.of(server, "trial").report() is not None
     assert len(read_log(RunFolder.of(server, "trial").path / FILE_NAME).releases) == 2
 
@@ -224,7 +206,7 @@ def test_a_site_asks_for_noise_and_a_budget_of_its_own(post: Listening, server: 
     east = post.sites["east"]
     east.write_config(replace(east.read_config(), privacy="local:1:1e-5"))
     conduct(post, server, plan(LOCAL))
-    reason = str(events(server, "left out")[0]["reason"])
+    reason = str(events_named(server, "left out")[0]["reason"])
     assert "this site allows epsilon 1 at delta 1e-05, found: 20 at 1e-05" in reason
     limit = Limit.read("distributed:60:1e-5")
     limit.check(LOCAL)
@@ -248,7 +230,7 @@ def test_a_sites_own_limit_is_for_all_runs_together(post: Listening, server: Ser
     east.write_config(replace(east.read_config(), privacy="local:25:1e-5"))
     conduct(post, server, plan(LOCAL))
     conduct(post, server, replace(plan(LOCAL), name="another"))
-    refused = {str(event["run"]) for event in events(server, "refused") if event["site"] == "east"}
+    refused = {str(event["run"]) for event in events_named(server, "refused") if event["site"] == "east"}
     assert refused == {"another"}  # epsilon 20 twice is more than 25
     log = read_log(east.state / FILE_NAME)
     assert log.budget.epsilon == 25

@@ -10,13 +10,21 @@ import pytest
 import torch
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import load_file
-from three_sites import BODIES, SCHEMA, InProcess, assert_tells_nothing_of, fill_site, simulation
+from three_sites import (
+    BODIES,
+    SCHEMA,
+    InProcess,
+    assert_tells_nothing_of,
+    events_named,
+    fill_site,
+    make_server,
+    quick_clock,
+    simulation,
+)
 
-from fedlog.data.schema import dump_schema
 from fedlog.engine import checkpoint
 from fedlog.errors import InputError, RunError
 from fedlog.flower.events import read_events
-from fedlog.flower.exchange import Clock
 from fedlog.flower.folders import ServerFolder, SiteFolder
 from fedlog.flower.frame import Frame, FrameKind, run_tag
 from fedlog.flower.plan import Plan, checked_plan, read_hello
@@ -49,28 +57,11 @@ def post(tmp_path: Path) -> InProcess:
 
 @pytest.fixture
 def server(tmp_path: Path) -> ServerFolder:
-    folder = ServerFolder(tmp_path / "server")
-    folder.path.mkdir()
-    folder.schema_file.write_text(dump_schema(SCHEMA))
-    return folder
-
-
-def clock() -> Clock:
-    """Time that passes only when someone sleeps, and then quickly."""
-    time = [0.0]
-
-    def sleep(seconds: float) -> None:
-        time[0] += 10 * seconds
-
-    return Clock(lambda: time[0], sleep)
+    return make_server(ServerFolder(tmp_path / "server"))
 
 
 def run(post: InProcess, server: ServerFolder, plan: Plan = PLAN, minimum: int = 2) -> Run:
-    return Run(post, server, SCHEMA, plan, Terms(minimum, 20.0), clock())
-
-
-def events(server: ServerFolder, name: str) -> list[dict[str, object]]:
-    return [event for event in read_events(server.logs / "events.jsonl") if event["event"] == name]
+    return Run(post, server, SCHEMA, plan, Terms(minimum, 20.0), quick_clock())
 
 
 def state_of(server: ServerFolder, plan: Plan = PLAN) -> checkpoint.ServerState:
@@ -86,7 +77,7 @@ def test_a_federation_computes_what_the_simulator_computes(
     simulated = simulation(post.sites.values(), plan)
     records = list(simulated.rounds())
     simulated.save_models(tmp_path)
-    assert events(server, "left out") == []
+    assert events_named(server, "left out") == []
     found = state_of(server, plan)
     for name, value in simulated.server.state.items():
         if name != "relative_gradient":  # rounding itself
@@ -142,10 +133,10 @@ def test_a_silent_site_and_a_failing_one_are_named_and_the_round_goes_on(post: I
     post.silent = {"east"}
     (post.sites["north"].path / "data.csv").unlink()
     going.conduct()
-    assert {event["site"] for event in events(server, "silent")} == {"east"}
-    assert {event["site"] for event in events(server, "refused")} == {"north"}
-    assert "InputError" in str(events(server, "refused")[0]["reason"])
-    assert [event["sites"] for event in events(server, "uploads")] == [["south"]] * 3
+    assert {event["site"] for event in events_named(server, "silent")} == {"east"}
+    assert {event["site"] for event in events_named(server, "refused")} == {"north"}
+    assert "InputError" in str(events_named(server, "refused")[0]["reason"])
+    assert [event["sites"] for event in events_named(server, "uploads")] == [["south"]] * 3
 
 
 def test_fewer_than_the_minimum_keeps_the_old_head(post: InProcess, server: ServerFolder) -> None:
@@ -156,7 +147,7 @@ def test_fewer_than_the_minimum_keeps_the_old_head(post: InProcess, server: Serv
     post.silent = {"east"}
     going.conduct()
     assert torch.equal(state_of(server).values[HEAD], before)
-    assert [event["round"] for event in events(server, "too few")] == [2, 3]
+    assert [event["round"] for event in events_named(server, "too few")] == [2, 3]
 
 
 def test_a_run_with_nobody_stops_and_can_be_taken_up(post: InProcess, server: ServerFolder) -> None:
@@ -188,7 +179,7 @@ def test_a_late_site_joins_and_a_restarted_one_goes_on_with_its_body(post: InPro
 
     going._round = joining  # type: ignore[method-assign]
     going.conduct()
-    assert [event["sites"] for event in events(server, "uploads")] == [
+    assert [event["sites"] for event in events_named(server, "uploads")] == [
         ["east", "north"],
         ["north", "south"],
         ["east", "north", "south"],
@@ -201,7 +192,7 @@ def test_a_site_that_was_slow_to_greet_is_asked_again(post: InProcess, server: S
     going = run(post, server)
     post.silent = {"east"}
     assert sorted(going._present()) == ["north", "south"]
-    assert [event["site"] for event in events(server, "left out")] == ["east"]
+    assert [event["site"] for event in events_named(server, "left out")] == ["east"]
     post.silent = set()
     assert sorted(going._present()) == ["east", "north", "south"]
 
@@ -209,7 +200,7 @@ def test_a_site_that_was_slow_to_greet_is_asked_again(post: InProcess, server: S
 def test_a_site_with_another_width_is_left_out_by_name(post: InProcess, server: ServerFolder, tmp_path: Path) -> None:
     post.sites["west"] = fill_site(SiteFolder(tmp_path / "west"), "west", "mlp:5")
     run(post, server).conduct()
-    (event,) = events(server, "left out")[:1]
+    (event,) = events_named(server, "left out")[:1]
     assert event["site"] == "west"
     assert "expected a body with 8 features, found 5: mlp:5" in str(event["reason"])
 
@@ -230,10 +221,10 @@ def test_an_upload_that_cannot_be_used_is_refused_by_name(post: InProcess, serve
 
     post.pull_messages = tampering  # type: ignore[method-assign]
     run(post, server).conduct()
-    refused = events(server, "refused")
+    refused = events_named(server, "refused")
     assert {event["site"] for event in refused} == {"east"}
     assert "not finite" in str(refused[0]["reason"])
-    assert all(event["sites"] == ["north", "south"] for event in events(server, "uploads"))
+    assert all(event["sites"] == ["north", "south"] for event in events_named(server, "uploads"))
 
 
 def test_leaving_gives_the_head_of_those_who_remain(post: InProcess, server: ServerFolder) -> None:
@@ -281,7 +272,7 @@ def test_logs_hold_no_record_feature_or_label(post: InProcess, server: ServerFol
 
 def test_both_sides_are_told_the_round_the_bits_and_the_time_left(post: InProcess, server: ServerFolder) -> None:
     run(post, server).conduct()
-    lines = [run_line(event) for event in events(server, "round")]
+    lines = [run_line(event) for event in events_named(server, "round")]
     assert [line.split(":")[0] for line in lines if line] == ["round 1 of 3", "round 2 of 3", "round 3 of 3"]
     assert all(line and "kbit up" in line for line in lines)
     assert "left" in str(lines[0])

@@ -8,13 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from flwr.supercore.task_identity import TaskIdentity
-from three_sites import SCHEMA, InProcess, fill_site
+from three_sites import SCHEMA, InProcess, events_named, fill_site, make_server, quick_clock
 
-from fedlog.data.schema import dump_schema
 from fedlog.engine import checkpoint
 from fedlog.errors import InputError, RunError
-from fedlog.flower.events import read_events
-from fedlog.flower.exchange import Clock
 from fedlog.flower.folders import ServerFolder, SiteFolder
 from fedlog.flower.frame import Frame, FrameKind, decode_frame, run_tag
 from fedlog.flower.plan import Plan
@@ -77,29 +74,14 @@ def post(tmp_path: Path) -> Watched:
 
 @pytest.fixture
 def server(tmp_path: Path, post: Watched) -> ServerFolder:
-    folder = ServerFolder(tmp_path / "server")
-    folder.path.mkdir()
-    folder.schema_file.write_text(dump_schema(SCHEMA))
+    folder = make_server(ServerFolder(tmp_path / "server"))
     write_roster(folder.path, [own_entry(site) for site in post.sites.values()])
     return folder
 
 
-def clock() -> Clock:
-    time = [0.0]
-
-    def sleep(seconds: float) -> None:
-        time[0] += 10 * seconds
-
-    return Clock(lambda: time[0], sleep)
-
-
 def conduct(post: InProcess, server: ServerFolder, plan: Plan) -> checkpoint.ServerState:
-    Run(post, server, SCHEMA, plan, Terms(3, 20.0), clock()).conduct()
+    Run(post, server, SCHEMA, plan, Terms(3, 20.0), quick_clock()).conduct()
     return checkpoint.read(RunFolder.of(server, plan.name).checkpoint, lambda _: None)
-
-
-def events(server: ServerFolder, name: str) -> list[dict[str, object]]:
-    return [dict(event) for event in read_events(server.logs / "events.jsonl") if event["event"] == name]
 
 
 def test_a_secure_sum_gives_the_head_of_the_plain_one_and_shows_no_sites_part(
@@ -143,9 +125,9 @@ def test_distributed_noise_is_counted_at_every_site_and_only_a_noisy_sum_comes_o
 def test_a_site_that_vanishes_is_in_the_sum_if_its_vector_came(post: Watched, server: ServerFolder, step: Step) -> None:
     post.silent_from = {"west": (1, step)}
     conduct(post, server, SUMS)
-    first = events(server, "uploads")[0]
+    first = events_named(server, "uploads")[0]
     assert first["sites"] == (list(NAMES) if step > Step.MASKED else list(NAMES[:3]))
-    assert events(server, "silent")[0]["site"] == "west"
+    assert events_named(server, "silent")[0]["site"] == "west"
 
 
 @pytest.mark.parametrize("step", [Step.KEYS, Step.SHARES, Step.MASKED])
@@ -154,7 +136,7 @@ def test_below_the_honest_survivors_nothing_is_unmasked_and_the_old_head_stays(
 ) -> None:
     post.silent_from = {"west": (2, step), "south": (2, step)}
     found = conduct(post, server, SUMS)
-    assert [event["round"] for event in events(server, "secure sum failed")] == [2]
+    assert [event["round"] for event in events_named(server, "secure sum failed")] == [2]
     steps = [frame.payload[0] for _, frame in post.asked if frame.kind is FrameKind.SECURE and frame.round_number == 2]
     assert Step.UNMASK not in steps
     assert found.values["statistics"] is not None
@@ -204,9 +186,9 @@ def test_a_site_that_lost_track_sits_the_sum_out(post: Watched, server: ServerFo
 def test_who_is_not_on_the_lists_takes_no_part(post: Watched, server: ServerFolder, tmp_path: Path) -> None:
     (post.sites["west"].path / ROSTER).unlink()
     conduct(post, server, SUMS)
-    assert events(server, "left out")[0]["site"] == "west"
-    assert "list of the sites' keys" in str(events(server, "left out")[0]["reason"])
-    assert all(event["sites"] == list(NAMES[:3]) for event in events(server, "uploads"))
+    assert events_named(server, "left out")[0]["site"] == "west"
+    assert "list of the sites' keys" in str(events_named(server, "left out")[0]["reason"])
+    assert all(event["sites"] == list(NAMES[:3]) for event in events_named(server, "uploads"))
 
 
 def test_a_server_with_keys_of_its_own_gets_nothing(post: Watched, server: ServerFolder) -> None:

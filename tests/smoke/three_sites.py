@@ -18,7 +18,9 @@ from fedlog.engine.clients import model_plan
 from fedlog.engine.local_sgd import Settings
 from fedlog.engine.simulator import Course, Simulation
 from fedlog.flower.client_app import answer
-from fedlog.flower.folders import SiteConfig, SiteFolder
+from fedlog.flower.events import read_events
+from fedlog.flower.exchange import Clock
+from fedlog.flower.folders import ServerFolder, SiteConfig, SiteFolder
 from fedlog.flower.frame import to_content
 from fedlog.flower.plan import Plan
 from fedlog.flower.site_data import load_body, load_data
@@ -54,6 +56,28 @@ def fill_site(folder: SiteFolder, name: str, body: str) -> SiteFolder:
     table = write_table(folder.path / "data.csv", name)
     folder.write_config(SiteConfig(name, "127.0.0.1:1", str(table), body))
     return folder
+
+
+def make_server(folder: ServerFolder) -> ServerFolder:
+    """A server's folder with nothing but the schema: enough for rounds in one process."""
+    folder.path.mkdir()
+    folder.schema_file.write_text(dump_schema(SCHEMA))
+    return folder
+
+
+def quick_clock() -> Clock:
+    """Time that passes only when someone sleeps, and then quickly."""
+    time = [0.0]
+
+    def sleep(seconds: float) -> None:
+        time[0] += 10 * seconds
+
+    return Clock(lambda: time[0], sleep)
+
+
+def events_named(server: ServerFolder, name: str) -> list[dict[str, object]]:
+    """What the server's log says of this kind of event."""
+    return [dict(event) for event in read_events(server.logs / "events.jsonl") if event["event"] == name]
 
 
 def simulation(sites: Iterable[SiteFolder], plan: Plan) -> Simulation:

@@ -6,12 +6,12 @@ import argparse
 import datetime as dt
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedlog.cli import federate_privacy, federate_run
+from fedlog.cli.subcommand import command
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -36,16 +36,8 @@ def add_parser(subparsers: Subparsers) -> None:
     federate_privacy.add_roster(commands)
 
 
-def _command(
-    commands: Subparsers, name: str, summary: str, handler: Callable[[argparse.Namespace], int]
-) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, help=summary, description=summary)
-    parser.set_defaults(handler=handler)
-    return parser
-
-
 def _add_schema(commands: Subparsers) -> None:
-    parser = _command(commands, "schema", "draft a schema from one site's data, for people to review", _schema)
+    parser = command(commands, "schema", "draft a schema from one site's data, for people to review", _schema)
     parser.add_argument("data", type=Path, help="a .csv, .tsv, .parquet or .npz file, or a folder of images by class")
     parser.add_argument("--label", help="the column to predict (default: guessed from its name)")
     split = parser.add_mutually_exclusive_group()
@@ -62,7 +54,7 @@ def _schema(args: argparse.Namespace) -> int:
 
 
 def _add_init(commands: Subparsers) -> None:
-    parser = _command(commands, "init", "make the server's folder: certificates, configuration, app", _init)
+    parser = command(commands, "init", "make the server's folder: certificates, configuration, app", _init)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--schema", type=Path, required=True, help="the reviewed schema file")
     parser.add_argument(
@@ -89,7 +81,7 @@ def _init(args: argparse.Namespace) -> int:
 
 
 def _add_renew(commands: Subparsers) -> None:
-    parser = _command(commands, "renew", "make a new server certificate under the same authority", _renew)
+    parser = command(commands, "renew", "make a new server certificate under the same authority", _renew)
     parser.add_argument("folder", type=Path, metavar="DIR")
 
 
@@ -104,7 +96,7 @@ def _renew(args: argparse.Namespace) -> int:
 
 
 def _add_server(commands: Subparsers) -> None:
-    parser = _command(commands, "server", "run the server (SuperLink and gate) until Ctrl-C", _server)
+    parser = command(commands, "server", "run the server (SuperLink and gate) until Ctrl-C", _server)
     parser.add_argument("folder", type=Path, metavar="DIR")
 
 
@@ -122,7 +114,7 @@ def _server(args: argparse.Namespace) -> int:
 
 
 def _add_register(commands: Subparsers) -> None:
-    parser = _command(commands, "register", "let a site in: register its public key with the running server", _register)
+    parser = command(commands, "register", "let a site in: register its public key with the running server", _register)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("key", type=Path, help="the site's site.pub; `-` reads the line from standard input")
     parser.add_argument("--name", required=True, help="the site's name, as it stands in reports")
@@ -142,9 +134,7 @@ def _register(args: argparse.Namespace) -> int:
 
 
 def _add_unregister(commands: Subparsers) -> None:
-    parser = _command(
-        commands, "unregister", "lock a site out: take its key off the running server's list", _unregister
-    )
+    parser = command(commands, "unregister", "lock a site out: take its key off the running server's list", _unregister)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("name", help="the site's name")
 
@@ -159,7 +149,7 @@ def _unregister(args: argparse.Namespace) -> int:
 
 
 def _add_status(commands: Subparsers) -> None:
-    parser = _command(commands, "status", "show which sites are connected", _status)
+    parser = command(commands, "status", "show which sites are connected", _status)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
@@ -182,7 +172,7 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _add_join(commands: Subparsers) -> None:
-    parser = _command(commands, "join", "at a site: make its key and folder, print the public key", _join)
+    parser = command(commands, "join", "at a site: make its key and folder, print the public key", _join)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--server", required=True, metavar="HOST[:PORT]")
     parser.add_argument("--name", help="the site's name (default: the folder's)")
@@ -205,7 +195,7 @@ def _join(args: argparse.Namespace) -> int:
 
 
 def _add_site(commands: Subparsers) -> None:
-    parser = _command(commands, "site", "at a site: take part with this site's data until Ctrl-C", _site)
+    parser = command(commands, "site", "at a site: take part with this site's data until Ctrl-C", _site)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--data", help="a table, a folder of images, an .npz file, or package.module:function")
     parser.add_argument("--body", help="this site's own body, e.g. mlp:64,64 (default: mlp:64,64, or the one before)")

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedlog.cli.subcommand import command
+
 if TYPE_CHECKING:
     from fedlog.flower.folders import ServerFolder
     from fedlog.flower.promise import Promise, Secure
@@ -64,8 +66,7 @@ def secure_of(args: argparse.Namespace, folder: ServerFolder) -> Secure | None:
 def add_roster(commands: Subparsers) -> None:
     """Nothing; `roster` is then among the commands."""
     text = "print a site's entry for the list of keys behind secure sums, or write the list"
-    parser = commands.add_parser("roster", help=text, description=text)
-    parser.set_defaults(handler=_roster)
+    parser = command(commands, "roster", text, _roster)
     parser.add_argument("folder", type=Path, metavar="DIR", help="a site's folder, or the server's")
     parser.add_argument("entries", nargs="*", metavar="NAME=KEY", help="of all sites, from the sites themselves")
 

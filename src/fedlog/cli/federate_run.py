@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedlog.cli import federate_privacy
+from fedlog.cli.subcommand import command
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -24,16 +24,8 @@ def add_commands(commands: Subparsers) -> None:
     _add_demo(commands)
 
 
-def _command(
-    commands: Subparsers, name: str, summary: str, handler: Callable[[argparse.Namespace], int]
-) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, help=summary, description=summary)
-    parser.set_defaults(handler=handler)
-    return parser
-
-
 def _add_run(commands: Subparsers) -> None:
-    parser = _command(commands, "run", "at the server: train with the connected sites", _run)
+    parser = command(commands, "run", "at the server: train with the connected sites", _run)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--rounds", type=int, default=10, help="rounds of local training and a new head (default: 10)")
     parser.add_argument("--name", help="a new name, or that of a run to go on with (default: run-1, run-2, ...)")
@@ -94,7 +86,7 @@ def _option(text: str) -> tuple[str, str | int | float]:
 
 
 def _add_demo(commands: Subparsers) -> None:
-    parser = _command(commands, "demo", "a server and three sites on this machine, with real records", _demo)
+    parser = command(commands, "demo", "a server and three sites on this machine, with real records", _demo)
     parser.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="keep everything here (default: nowhere)")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0, help="of the deal of the records and of the training")
@@ -142,7 +134,7 @@ def _print_report(args: argparse.Namespace, report: dict[str, Any]) -> None:
 
 
 def _add_leave(commands: Subparsers) -> None:
-    parser = _command(commands, "leave", "take a site's key off the list and its statistics out of the head", _leave)
+    parser = command(commands, "leave", "take a site's key off the list and its statistics out of the head", _leave)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("name", metavar="SITE")
     parser.add_argument("--run", help="the run whose head it is (default: the newest)")
