@@ -290,7 +290,8 @@ def test_every_backend_agrees_with_the_loop(method: str, choice: Choice, small: 
     for tasks, name in works(method, simulation):
         if not tasks[0].phases:
             continue
-        for task, a, b in zip(tasks, loop.train(tasks), other.train(tasks), strict=True):
+        for task, *fits in zip(tasks, loop.train(tasks), other.train(tasks), strict=True):
+            a, b = (fit.params for fit in fits)
             moved = max(float((a[key] - task.work.params[key]).abs().max()) for key in a)
             gap = max(float((a[key] - b[key]).abs().max()) for key in a)
             assert gap < 1e-10, (name, task.client.name)

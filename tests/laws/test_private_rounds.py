@@ -150,7 +150,8 @@ def test_every_backend_trains_and_looks_behind_the_same_clip(make_federation: Ma
     found = []
     for choice in (Choice.LOOP, Choice.BLOCK, Choice.VMAP):
         (backend,) = Engine(Settings(3, dtype=torch.float64), choice).backends(federation, clients).values()
-        trained = backend.train([Task(c, Work(start), phases, Key(5).child(c.index)) for c in clients])
+        fits = backend.train([Task(c, Work(start), phases, Key(5).child(c.index)) for c in clients])
+        trained = [fit.params for fit in fits]
         looks = [Look(c, p, Pool.TRAIN, c.train) for c, p in zip(clients, trained, strict=True)]
         found.append([*(p["2.weight"] for p in trained), *backend.features(looks)])
     for other in found[1:]:

@@ -346,8 +346,8 @@ def _messages(records: int, plan: SgdPlan, clip: Clip, sigma: float, trials: int
     messages = []
     for trial in range(trials):
         key = Key(7).child(records, trial)
-        (params,) = backend.train([Task(client, work, phases, key)])
-        (features,) = backend.features([Look(client, params, Pool.TRAIN, every)])
+        (fit,) = backend.train([Task(client, work, phases, key)])
+        (features,) = backend.features([Look(client, fit.params, Pool.TRAIN, every)])
         sums = record_statistics(features, data.labels, 2, clip, 2.0**-20).sums
         messages.append(with_noise(sums, sigma, FloatSampler(key.child("release"))).reshape(-1))
     return torch.stack(messages)

@@ -63,8 +63,8 @@ def test_a_stacked_backend_trains_what_the_loop_trains(
     tasks = _tasks(algorithm, federation, found)
     settings = Settings(batch_size=3, dtype=torch.float64)
     loop, stacked = (_backend(Engine(settings, c, clients_at_once=3), federation, tasks) for c in (Choice.LOOP, choice))
-    expected = loop.train(tasks)
-    trained = [model for start in (0, 3) for model in stacked.train(tasks[start : start + 3])]
+    expected = [fit.params for fit in loop.train(tasks)]
+    trained = [fit.params for start in (0, 3) for fit in stacked.train(tasks[start : start + 3])]
     for task, one, other in zip(tasks, expected, trained, strict=True):
         moved = any(not torch.equal(one[key], task.work.params[key]) for key in one)
         assert moved == (task.client.records > 0)

@@ -17,7 +17,7 @@ from fedlog.engine import checkpoint
 from fedlog.engine.backends import Choice, Engine
 from fedlog.engine.clients import model_plan
 from fedlog.engine.cohort import Initialisation, Judge
-from fedlog.engine.local_sgd import Settings
+from fedlog.engine.local_sgd import Moments, Settings
 from fedlog.engine.simulator import Course, RoundRecord, Simulation
 from fedlog.errors import InputError, RunError
 from fedlog.models.catalog import body
@@ -34,7 +34,11 @@ def simulate(make_federation: MakeFederation) -> Simulate:
     """A simulation of six unequal clients with two bodies where the method allows, one of them without records."""
 
     def made(
-        method: str = "fedlog", choice: Choice = Choice.AUTO, told: dict[str, Any] | None = None, **course: Any
+        method: str = "fedlog",
+        choice: Choice = Choice.AUTO,
+        told: dict[str, Any] | None = None,
+        moments: Moments = Moments.EPOCH,
+        **course: Any,
     ) -> Simulation:
         federation = make_federation([9, 4, 0, 7, 12, 1], tests=[3, 2, 4, 0, 5, 3])
         names = ["mlp:6,5", "mlp:5"] if method == "fedlog" else ["mlp:6,5"]
@@ -46,7 +50,7 @@ def simulate(make_federation: MakeFederation) -> Simulate:
             federation,
             bodies,
             plan,
-            Engine(Settings(batch_size=4), choice),
+            Engine(Settings(batch_size=4, moments=moments), choice),
             Course(**{"rounds": 3, **course}),
         )
 
@@ -82,21 +86,22 @@ def test_the_number_of_workers_decides_nothing(method: str, jobs: int, simulate:
     assert alone == together
 
 
-@pytest.mark.parametrize(("before", "after"), [(1, 2), (3, 1)])
+@pytest.mark.parametrize(("before", "after", "moments"), [(1, 2, Moments.EPOCH), (3, 1, Moments.RUN)])
 def test_a_resumed_run_repeats_the_other_to_the_bit_however_many_workers(
-    before: int, after: int, simulate: Simulate, tmp_path: Path
+    before: int, after: int, moments: Moments, simulate: Simulate, tmp_path: Path
 ) -> None:
-    whole = _outcome(simulate(rounds=3, participation=0.7), tmp_path / "whole")
-    first = simulate(rounds=3, participation=0.7, jobs=before)
+    told: dict[str, Any] = {"rounds": 3, "participation": 0.7, "moments": moments}
+    whole = _outcome(simulate(**told), tmp_path / "whole")
+    first = simulate(**told, jobs=before)
     rounds = first.rounds()
     done = [next(rounds)]
     first.save(tmp_path / "checkpoint")
     first.stop()
-    second = simulate(rounds=3, participation=0.7, jobs=after)
+    second = simulate(**told, jobs=after)
     second.resume(tmp_path / "checkpoint")
     records, closed, models = _outcome(second, tmp_path / "resumed")
     assert (_plain(done) + records, closed, models) == whole
-    assert second.server.ledger.entries == _ledger_of(simulate(rounds=3, participation=0.7))
+    assert second.server.ledger.entries == _ledger_of(simulate(**told))
 
 
 def _ledger_of(simulation: Simulation) -> object:

@@ -32,6 +32,11 @@ def add_parser(subparsers: Subparsers) -> None:
     run.add_argument("--initialisation", choices=["shared", "separate"], help="of the bodies")
     run.add_argument("--rounds", type=int, metavar="N")
     run.add_argument("--batch-size", type=int, metavar="N")
+    run.add_argument(
+        "--moments",
+        choices=["epoch", "round", "run"],
+        help="of Adam: made anew for each epoch (default) or round, or kept at home for the run",
+    )
     run.add_argument("--participation", type=float, metavar="F", help="share of the clients in each round")
     run.add_argument("--seed", type=int, metavar="N")
     run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an option of the method")

@@ -23,13 +23,14 @@ from fedlog.core.stats import Statistics
 from fedlog.data.federation import Federation
 from fedlog.engine.backends import Engine
 from fedlog.engine.clients import Client
-from fedlog.engine.local_sgd import Backend, Look, Pool, Task
+from fedlog.engine.local_sgd import Backend, Fit, Look, Pool, Task
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import HEAD, Params, initial_head, logits
 from fedlog.privacy.protection import Protection
 from fedlog.wire.codec import Codec
 
 HEARD = "heard"  # in a saved file: what belongs to no single client
+MOMENTS = "moments"  # in a saved file, behind the client: what its optimiser remembers
 CLIENTS = "clients"  # whose homes a file holds: a home may well be empty
 
 
@@ -77,6 +78,7 @@ class Cohort:
         self._codec = codec
         self._key = key
         self._heard: Params = {}
+        self._moments: dict[tuple[int, str], Params] = {}  # by client and exchange; empty unless they outlast a round
         shared: dict[str, Params] = {}
         self._homes: dict[int, Params] = {}
         for client in self._clients.values():
@@ -144,6 +146,11 @@ class Cohort:
         tensors = {
             f"{index}/{name}": value.contiguous() for index, home in self._homes.items() for name, value in home.items()
         }
+        tensors |= {
+            f"{index}/{MOMENTS}/{exchange}/{name}": value
+            for (index, exchange), moments in self._moments.items()
+            for name, value in moments.items()
+        }
         tensors |= {f"{HEARD}/{name}": value.contiguous() for name, value in self._heard.items()}
         save_file(_unshared(tensors), path, metadata={CLIENTS: " ".join(str(index) for index in self._clients)})
 
@@ -151,6 +158,7 @@ class Cohort:
         """Take back the homes of this cohort's clients from files that may hold others' too, and what was heard."""
         homes: dict[int, Params] = {index: {} for index in self._clients}
         heard: Params = {}
+        moments: dict[tuple[int, str], Params] = {}
         found: set[int] = set()
         for path in paths:
             try:
@@ -163,12 +171,17 @@ class Cohort:
                 owner, _, name = entry.partition("/")
                 if owner == HEARD:
                     heard[name] = value
-                elif int(owner) in homes:
+                elif int(owner) not in homes:
+                    continue
+                elif name.startswith(f"{MOMENTS}/"):
+                    _, exchange, which = name.split("/", 2)
+                    moments.setdefault((int(owner), exchange), {})[which] = value
+                else:
                     homes[int(owner)][name] = value
         for index, client in self._clients.items():
             if index not in found:
                 raise InputError(f"the checkpoint has nothing of client {client.name}", hint="start the run anew")
-        self._homes, self._heard = homes, heard
+        self._homes, self._heard, self._moments = homes, heard, moments
 
     def _groups(self, indices: Sequence[int]) -> Iterator[tuple[Backend, list[Client]]]:
         """These clients by architecture, larger ones first, as many at a time as the backend wants."""
@@ -187,11 +200,17 @@ class Cohort:
     ) -> Iterator[tuple[Client, Work, Trained]]:
         works = [self._algorithm.open(exchange.name, self._homes[c.index], self._heard) for c in group]
         keys = [self._work_key(c, round_number, exchange) for c in group]
-        tasks = [Task(c, w, exchange.phases, k) for c, w, k in zip(group, works, keys, strict=True)]
-        trained = backend.train(tasks) if exchange.phases else [work.params for work in works]
+        moments = [self._moments.get((c.index, exchange.name), {}) for c in group]
+        tasks = [Task(c, w, exchange.phases, k, m) for c, w, k, m in zip(group, works, keys, moments, strict=True)]
+        fits = backend.train(tasks) if exchange.phases else [Fit(work.params) for work in works]
         if self._protection is not None:
             # An error that depends on the data would be a leak: whoever diverges goes on from what it had.
-            trained = [p if _all_finite(p) else w.params for p, w in zip(trained, works, strict=True)]
+            before = [Fit(work.params, kept) for work, kept in zip(works, moments, strict=True)]
+            fits = [fit if _all_finite(fit.params) else old for fit, old in zip(fits, before, strict=True)]
+        for client, fit in zip(group, fits, strict=True):
+            if fit.moments:
+                self._moments[client.index, exchange.name] = {n: value.clone() for n, value in fit.moments.items()}
+        trained = [fit.params for fit in fits]
         summarise = Statistics.of if self._protection is None else self._protection.statistics
         statistics: list[Statistics | None] = [None] * len(group)
         if exchange.summary is Summary.STATISTICS:
@@ -213,7 +232,7 @@ class Cohort:
             return models
         keys = [self._key.child("client", c.name, "closing") for c in group]
         tasks = [Task(c, Work(models[c.index]), closing, k) for c, k in zip(group, keys, strict=True)]
-        return {c.index: params for c, params in zip(group, backend.train(tasks), strict=True)}
+        return {c.index: fit.params for c, fit in zip(group, backend.train(tasks), strict=True)}
 
     def _score(
         self, backend: Backend, group: list[Client], models: Mapping[int, Params], judge: Judge

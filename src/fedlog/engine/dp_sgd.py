@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fedlog.algorithms.shape import Batch, Phase
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
-from fedlog.engine.local_sgd import Look, Settings, Task
+from fedlog.engine.local_sgd import Fit, Look, Settings, Task
 from fedlog.engine.loop import LoopBackend, StepwiseAdam
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, Params, logits
@@ -71,18 +71,18 @@ class DpSgdBackend:
         """(n, width) for each look, in evaluation mode."""
         return self._plain.features(looks)
 
-    def train(self, tasks: Sequence[Task]) -> list[Params]:
-        """The trained models, in the order of the tasks."""
+    def train(self, tasks: Sequence[Task]) -> list[Fit]:
+        """What the tasks came to, in their order."""
         return [self._train_one(task) for task in tasks]
 
-    def _train_one(self, task: Task) -> Params:
+    def _train_one(self, task: Task) -> Fit:
         (phase,) = task.phases
         self.start_from(task.work.params)
         optimiser = StepwiseAdam(list(self._values.values()), phase.learning_rate)
         for step in range(self._training.plan.steps):
             optimiser.step(self._noisy_gradients(task, phase, task.key.child("step", step)))
         trained = {name: value.detach().clone() for name, value in self._values.items()}
-        return {name: trained.get(name, value).to(value.dtype) for name, value in task.work.params.items()}
+        return Fit({name: trained.get(name, value).to(value.dtype) for name, value in task.work.params.items()})
 
     @torch.no_grad()
     def start_from(self, params: Params) -> None:

@@ -6,8 +6,8 @@ Both backends take every random number from `draw_epoch`, so the same key gives 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
 from typing import Protocol
 
 import torch
@@ -21,6 +21,15 @@ from fedlog.engine.clients import Client
 from fedlog.models.body import Body, Params
 
 
+class Moments(StrEnum):
+    """How long a client's Adam remembers: its moments are made anew for each epoch, for each round, or never."""
+
+    EPOCH = "epoch"
+    """As in the authors' code."""
+    ROUND = "round"
+    RUN = "run"
+
+
 @dataclass(frozen=True, eq=False)
 class Task:
     """One client's training: from what, through which phases, with which randomness."""
@@ -29,6 +38,17 @@ class Task:
     work: Work
     phases: tuple[Phase, ...]
     key: Key
+    moments: Params = field(default_factory=dict)
+    """Of Adam, as an earlier `Fit` left them; empty: made anew."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """What a task came to."""
+
+    params: Params
+    moments: Params = field(default_factory=dict)
+    """Of Adam, phase by phase; empty unless they last for the whole run."""
 
 
 class Pool(Enum):
@@ -59,8 +79,8 @@ class Backend(Protocol):
     def clients_at_once(self) -> int:
         """How many clients are best handed over together: only their activations are alive at a time."""
 
-    def train(self, tasks: Sequence[Task]) -> list[Params]:
-        """The trained models, in the order of the tasks."""
+    def train(self, tasks: Sequence[Task]) -> list[Fit]:
+        """What the tasks came to, in their order."""
 
     def features(self, looks: Sequence[Look]) -> list[Tensor]:
         """(n, width) for each look, in evaluation mode."""
@@ -68,11 +88,12 @@ class Backend(Protocol):
 
 @dataclass(frozen=True)
 class Settings:
-    """How the engine computes; none of it changes what is computed beyond the order of floating-point sums."""
+    """What all clients' training has in common, and how it is computed."""
 
     batch_size: int = 10
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
+    moments: Moments = Moments.EPOCH
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +103,23 @@ class EpochDraws:
     order: Tensor  # (n,) positions in the client's own list of records
     masks: dict[str, Tensor]  # dropout site -> (n, *shape), 0 or 1 / (1 - p)
     augmentation: Augmentation | None
+
+
+def moving_names(params: Params, phase: Phase, body: Body) -> list[str]:
+    """The parameters that the phase trains, sorted: the order of flat moments, whatever order a file gave them back."""
+    return sorted(name for name in params if name in phase.moves and name not in body.buffers)
+
+
+def kept(moments: Params, phase: int) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Adam's first and second moments, flat, and its steps, as that phase left them; None if it did not."""
+    if f"{phase}/steps" not in moments:
+        return None
+    return moments[f"{phase}/first"], moments[f"{phase}/second"], moments[f"{phase}/steps"]
+
+
+def keep(phase: int, first: Tensor, second: Tensor, steps: Tensor) -> Params:
+    """What `kept` reads."""
+    return {f"{phase}/first": first, f"{phase}/second": second, f"{phase}/steps": steps}
 
 
 def draw_epoch(key: Key, records: int, body: Body, transform: Transform, dtype: torch.dtype) -> EpochDraws:

@@ -13,7 +13,7 @@ from fedlog.algorithms.shape import Batch, Carry, Phase
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.data.transforms import Augmentation
-from fedlog.engine.local_sgd import EpochDraws, Look, Settings, Task, draw_epoch
+from fedlog.engine.local_sgd import EpochDraws, Fit, Look, Moments, Settings, Task, draw_epoch, keep, kept, moving_names
 from fedlog.errors import RunError
 from fedlog.models.body import Body, Params, logits
 
@@ -26,21 +26,39 @@ class StepwiseAdam:
     def __init__(self, params: list[Tensor], learning_rate: float) -> None:
         self.params = params
         self._learning_rate = learning_rate
-        self._first = [torch.zeros_like(value) for value in params]
-        self._second = [torch.zeros_like(value) for value in params]
-        self._steps = [torch.zeros(()) for _ in params]
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the moments, as an optimiser made anew."""
+        self._first = [torch.zeros_like(value) for value in self.params]
+        self._second = [torch.zeros_like(value) for value in self.params]
+        self._steps = [torch.zeros(()) for _ in self.params]
+
+    def resume(self, first: Tensor, second: Tensor, steps: Tensor) -> None:
+        """Go on from moments that `moments` gave."""
+        sizes = [value.numel() for value in self.params]
+        for mine, flat in ((self._first, first), (self._second, second)):
+            for value, part in zip(mine, torch.split(flat, sizes), strict=True):
+                value.copy_(part.view_as(value))
+        for step in self._steps:
+            step.copy_(steps)
+
+    @property
+    def moments(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Both, flat, and the steps so far."""
+        first, second = (torch.cat([value.flatten().cpu() for value in each]) for each in (self._first, self._second))
+        return first, second, self._steps[0].clone()
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor | None]) -> None:
-        """Move the parameters that have a gradient."""
-        used = [at for at, gradient in enumerate(gradients) if gradient is not None]
+        """Move the parameters; one that has no gradient counts as having a zero one, so that all are of an age."""
         adam(
-            [self.params[at] for at in used],
-            [gradient for gradient in gradients if gradient is not None],
-            [self._first[at] for at in used],
-            [self._second[at] for at in used],
+            self.params,
+            [torch.zeros_like(p) if g is None else g for p, g in zip(self.params, gradients, strict=True)],
+            self._first,
+            self._second,
             [],
-            [self._steps[at] for at in used],
+            self._steps,
             lr=self._learning_rate,
             beta1=0.9,
             beta2=0.999,
@@ -71,33 +89,49 @@ class LoopBackend:
         self._settings = settings
         self._device = torch.device(settings.device)
 
-    def train(self, tasks: Sequence[Task]) -> list[Params]:
-        """The trained models, in the order of the tasks."""
+    def train(self, tasks: Sequence[Task]) -> list[Fit]:
+        """What the tasks came to, in their order."""
         return [self._train_one(task) for task in tasks]
 
     def features(self, looks: Sequence[Look]) -> list[Tensor]:
         """(n, width) for each look, in evaluation mode."""
         return [self._look_at(look) for look in looks]
 
-    def _train_one(self, task: Task) -> Params:
+    def _train_one(self, task: Task) -> Fit:
         params = {name: self._to_device(value).clone() for name, value in task.work.params.items()}
         constants = {name: self._to_device(value) for name, value in task.work.constants.items()}
+        moments: Params = {}
         for number, phase in enumerate(task.phases):
             carry: Carry = {name: self._to_device(value) for name, value in task.work.carry.items()}
+            moving = [params[name] for name in moving_names(params, phase, self._body)]
+            optimiser = StepwiseAdam(moving, phase.learning_rate)
+            if (before := kept(task.moments, number)) is not None:
+                optimiser.resume(*before)
             for epoch in range(phase.epochs):
+                if self._settings.moments is Moments.EPOCH:
+                    optimiser.restart()
                 key = task.key.child("phase", number, "epoch", epoch)
-                carry = self._epoch(task, phase, params, constants, carry, key)
-        return {name: value.detach().to("cpu", task.work.params[name].dtype) for name, value in params.items()}
+                carry = self._epoch(task, phase, optimiser, params, constants, carry, key)
+            if self._settings.moments is Moments.RUN and moving:
+                moments |= keep(number, *optimiser.moments)
+        trained = {name: value.detach().to("cpu", task.work.params[name].dtype) for name, value in params.items()}
+        return Fit(trained, moments)
 
-    def _epoch(self, task: Task, phase: Phase, params: Params, constants: Params, carry: Carry, key: object) -> Carry:
+    def _epoch(
+        self,
+        task: Task,
+        phase: Phase,
+        optimiser: StepwiseAdam,
+        params: Params,
+        constants: Params,
+        carry: Carry,
+        key: Key,
+    ) -> Carry:
         records = task.client.records
         transform = self._federation.transform
-        draws = draw_epoch(key, records, self._body, transform, self._settings.dtype)  # type: ignore[arg-type]
-        moving = {name: p for name, p in params.items() if name in phase.moves and name not in self._body.buffers}
-        for value in moving.values():
+        draws = draw_epoch(key, records, self._body, transform, self._settings.dtype)
+        for value in optimiser.params:
             value.requires_grad_(True)
-        # Made anew for each epoch, as the authors do: no moment survives into the next one.
-        optimiser = StepwiseAdam(list(moving.values()), phase.learning_rate)
         for start in range(0, records, self._settings.batch_size):
             batch, masks = self._batch(task, draws, slice(start, start + self._settings.batch_size))
             inputs, labels = batch
@@ -106,9 +140,9 @@ class LoopBackend:
             seen = Batch(features, logits(self._body.dropped(features, masks), params), labels, weights)
             loss, carry = phase.loss(seen, constants, carry)
             carry = {name: value.detach() for name, value in carry.items()}
-            if moving:
+            if optimiser.params:
                 optimiser.step(torch.autograd.grad(loss, optimiser.params, allow_unused=True))
-        for value in moving.values():
+        for value in optimiser.params:
             value.requires_grad_(False)
         return carry
 

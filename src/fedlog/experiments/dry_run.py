@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
+from fedlog.engine.local_sgd import Moments
 from fedlog.engine.simulator import Simulation
 from fedlog.experiments.spec import RunSpec, prepare
 
@@ -52,6 +53,7 @@ def forecast(spec: RunSpec) -> Forecast:
     federation = simulation.federation
     parameters = sum(v.numel() for v in simulation.bodies[0].training.parameters())
     parameters += federation.n_class * (1 + simulation.plan.width)
+    kept = 3 if spec.moments == Moments.RUN else 1  # a body, and both moments of each of its parameters
     pools = sum(p.inputs.numel() for p in (federation.train, federation.test))
     return Forecast(
         method=spec.method,
@@ -63,7 +65,7 @@ def forecast(spec: RunSpec) -> Forecast:
         bits_down_per_round=record.bits_down,
         bits_opening=opening,
         bits_total=spec.rounds * (record.bits_up + record.bits_down) + opening + last,
-        memory_bytes=_base_memory() + 5 * pools + 8 * parameters * len(federation.shards),
+        memory_bytes=_base_memory() + 5 * pools + 8 * parameters * kept * len(federation.shards),
         seconds=spec.rounds * seconds / spec.jobs,
     )
 

@@ -35,6 +35,8 @@ def settled_training(spec: RunSpec) -> RunSpec:
         raise InputError(f"DP-SGD is accounted for with one body for everyone: {', '.join(spec.body)}")
     if spec.calibration == Calibration.PAPER:
         raise InputError("the paper's calibration knows no training under noise", hint="--calibration exact")
+    if spec.moments is not None:
+        raise InputError(f"DP-SGD makes its optimiser anew for each round: --moments {spec.moments}")
     rate = SAMPLE_RATE if spec.sample_rate is None else float(spec.sample_rate)
     return replace(spec, sgd_clip=float(spec.sgd_clip or SGD_CLIP), sample_rate=rate)
 

@@ -22,7 +22,7 @@ from fedlog.data.federation import Federation
 from fedlog.engine.backends import Choice, Engine
 from fedlog.engine.clients import model_plan
 from fedlog.engine.cohort import Initialisation, Judge
-from fedlog.engine.local_sgd import Settings
+from fedlog.engine.local_sgd import Moments, Settings
 from fedlog.engine.simulator import Course, Simulation
 from fedlog.errors import InputError
 from fedlog.experiments import private
@@ -62,6 +62,7 @@ class RunSpec:
     threads: int = 1  # of PyTorch, in each process: the kernels are too small to split
     device: str = "cpu"
     data_dir: str | None = None
+    moments: str | None = None  # of Adam, made anew for each epoch (None), each round, or never: run
     privacy: str | None = None  # record, client or paper
     epsilon: float | None = None
     delta: float | None = None
@@ -125,6 +126,8 @@ def resolve(spec: RunSpec) -> RunSpec:
         partition=data.partition,
         dirichlet_alpha=data.dirichlet_alpha,
         train_records=data.train_records,
+        # Said or not, the default is one experiment.
+        moments=None if spec.moments == Moments.EPOCH else spec.moments,
         rounds=defaults.rounds if spec.rounds is None else spec.rounds,
         batch_size=defaults.batch_size_of(spec.method) if spec.batch_size is None else spec.batch_size,
         options=options,
@@ -157,7 +160,10 @@ def prepare(spec: RunSpec) -> Simulation:
         threads=spec.threads,
         refused_share=spec.refused_share or 0.0,
     )
-    engine = Engine(Settings(spec.batch_size, spec.device), _chosen(Choice, "backend", spec.backend))
+    settings = Settings(
+        spec.batch_size, spec.device, moments=_chosen(Moments, "moments", spec.moments or Moments.EPOCH)
+    )
+    engine = Engine(settings, _chosen(Choice, "backend", spec.backend))
     federation = load_federation(spec.data_spec)
     bodies = bodies_of(spec, federation)
     plan = model_plan(federation, bodies)

@@ -1,4 +1,4 @@
-"""Adam on one flat tensor for a whole chunk: one fused call a step, moments that are zeroed and never made anew."""
+"""Adam on one flat tensor for a whole chunk: one fused call a step, every client at an age of its own."""
 
 from __future__ import annotations
 
@@ -23,13 +23,21 @@ class FlatAdam:
         self._gradients = torch.zeros_like(self._rows)
         self._first = torch.zeros_like(self._rows)
         self._second = torch.zeros_like(self._rows)
-        self._steps = torch.zeros((), dtype=torch.float32)
+        self._steps = torch.zeros(len(self._rows), dtype=torch.float32)
 
     def restart(self) -> None:
         """Forget the moments, as an optimiser made anew."""
         self._first.zero_()
         self._second.zero_()
         self._steps.zero_()
+
+    def resume(self, client: int, first: Tensor, second: Tensor, steps: Tensor) -> None:
+        """Go on from the moments that `moments` gave of that client."""
+        self._first[client], self._second[client], self._steps[client] = first, second, steps
+
+    def moments(self, client: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Both, flat, and the steps so far: views."""
+        return self._first[client], self._second[client], self._steps[client]
 
     def values(self) -> Params:
         """The parameters by name, stacked: views of the rows."""
@@ -46,13 +54,14 @@ class FlatAdam:
                 view.zero_()
             else:
                 view.copy_(gradient)
+        self._steps[:clients] += 1
         torch._fused_adam_(
-            [self._rows[:clients]],
-            [self._gradients[:clients]],
-            [self._first[:clients]],
-            [self._second[:clients]],
+            self._rows[:clients].unbind(),
+            self._gradients[:clients].unbind(),
+            self._first[:clients].unbind(),
+            self._second[:clients].unbind(),
             [],
-            [self._steps.add_(1)],
+            self._steps[:clients].unbind(),
             lr=self._learning_rate,
             beta1=BETA1,
             beta2=BETA2,

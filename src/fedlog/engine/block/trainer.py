@@ -17,7 +17,19 @@ from fedlog.data.federation import Federation
 from fedlog.engine.block.adam import FlatAdam
 from fedlog.engine.block.feed import Feed, Stacked
 from fedlog.engine.clients import Client
-from fedlog.engine.local_sgd import EpochDraws, Look, Pool, Settings, Task, draw_epoch
+from fedlog.engine.local_sgd import (
+    EpochDraws,
+    Fit,
+    Look,
+    Moments,
+    Pool,
+    Settings,
+    Task,
+    draw_epoch,
+    keep,
+    kept,
+    moving_names,
+)
 from fedlog.models.body import Body, Params, logits
 
 EVALUATION_RECORDS = 50  # a slice of this many records per client stays in the cache
@@ -60,14 +72,15 @@ class BlockBackend:
             Pool.TEST: Feed(network, federation.test, federation.transform, judged_on, settings.dtype),
         }
 
-    def train(self, tasks: Sequence[Task]) -> list[Params]:
-        """The trained models, in the order of the tasks."""
+    def train(self, tasks: Sequence[Task]) -> list[Fit]:
+        """What the tasks came to, in their order."""
         order = sorted(range(len(tasks)), key=lambda at: -tasks[at].client.records)
-        stacked = self._train_chunk([tasks[at] for at in order])
-        trained: list[Params] = [{} for _ in tasks]
+        stacked, moments = self._train_chunk([tasks[at] for at in order])
+        fits = [Fit({})] * len(tasks)
         for row, at in enumerate(order):
-            trained[at] = {n: v[row].to(tasks[at].work.params[n].dtype) for n, v in stacked.items()}
-        return trained
+            params = {n: v[row].to(tasks[at].work.params[n].dtype) for n, v in stacked.items()}
+            fits[at] = Fit(params, moments[row])
+        return fits
 
     @torch.inference_mode()
     def features(self, looks: Sequence[Look]) -> list[Tensor]:
@@ -90,24 +103,32 @@ class BlockBackend:
             each[at] = torch.cat(rows)[: sizes[row]] if rows else empty
         return each
 
-    def _train_chunk(self, tasks: list[Task]) -> Params:
-        """The trained parameters of a chunk sorted by size, stacked."""
+    def _train_chunk(self, tasks: list[Task]) -> tuple[Params, list[Params]]:
+        """The trained parameters of a chunk sorted by size, stacked, and each client's moments."""
         dtype = self._settings.dtype
         params = _stack([task.work.params for task in tasks], dtype)
         constants = _stack([task.work.constants for task in tasks], dtype)
+        moments: list[Params] = [{} for _ in tasks]
         for number, phase in enumerate(tasks[0].phases):
             carry: Carry = _stack([task.work.carry for task in tasks], dtype)
-            moving = [name for name in params if name in phase.moves and name not in self._body.buffers]
+            moving = moving_names(params, phase, self._body)
             if not moving:
                 continue
             adam = FlatAdam({name: params[name] for name in moving}, phase.learning_rate)
             frozen = {name: value for name, value in params.items() if name not in moving}
+            for row, task in enumerate(tasks):
+                if (before := kept(task.moments, number)) is not None:
+                    adam.resume(row, *before)
             for epoch in range(phase.epochs):
-                adam.restart()
+                if self._settings.moments is Moments.EPOCH:
+                    adam.restart()
                 drawn = self._draw(tasks, number, epoch)
                 carry = self._epoch(tasks, phase, adam, frozen, constants, carry, drawn)
             params = {**frozen, **adam.values()}
-        return params
+            if self._settings.moments is Moments.RUN:
+                for row, mine in enumerate(moments):
+                    mine |= keep(number, *adam.moments(row))
+        return params, moments
 
     def _epoch(
         self,

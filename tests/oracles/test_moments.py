@@ -1,0 +1,108 @@
+"""How long Adam remembers: against PyTorch's own optimiser, and between backends for clients of different ages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedlog.algorithms.registry import build
+from fedlog.algorithms.shape import Work
+from fedlog.core.keys import Key
+from fedlog.data.federation import Federation
+from fedlog.engine.backends import Choice, Engine
+from fedlog.engine.clients import clients_of, model_plan
+from fedlog.engine.local_sgd import Fit, Moments, Settings, Task
+from fedlog.engine.simulator import Course, Simulation
+from fedlog.errors import InputError
+from fedlog.experiments.spec import RunSpec, resolve
+from fedlog.models.body import HEAD, initial_head
+from fedlog.models.catalog import body
+
+MakeFederation = Callable[..., Federation]
+EPOCHS, ROUNDS, RATE = 2, 3, 0.02
+NAMES = ("1.weight", "1.bias", "3.weight", "3.bias", HEAD)
+
+
+def _by_hand(start: dict[str, Tensor], inputs: Tensor, labels: Tensor, moments: Moments) -> list[Tensor]:
+    """Training alone on whole batches, with `torch.optim.Adam` made as often as asked for."""
+    values = [start[name].double().clone().requires_grad_(True) for name in NAMES]
+    optimiser = torch.optim.Adam(values, RATE)
+    for _ in range(ROUNDS):
+        if moments is Moments.ROUND:
+            optimiser = torch.optim.Adam(values, RATE)
+        for _ in range(EPOCHS):
+            if moments is Moments.EPOCH:
+                optimiser = torch.optim.Adam(values, RATE)
+            w1, b1, w2, b2, head = values
+            features = torch.relu(torch.relu(inputs @ w1.T + b1) @ w2.T + b2)
+            scores = features @ head[:, 1:].T + head[:, 0]
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(scores, labels).backward()
+            optimiser.step()
+    return [value.detach() for value in values]
+
+
+@pytest.mark.parametrize("choice", [Choice.LOOP, Choice.BLOCK, Choice.VMAP])
+@pytest.mark.parametrize("moments", Moments)
+def test_a_run_is_that_of_an_optimiser_made_as_often(
+    moments: Moments, choice: Choice, make_federation: MakeFederation
+) -> None:
+    found = body("mlp:6,5", (4,))
+    federation = make_federation([7, 5])
+    plan = model_plan(federation, [found] * 2)
+    engine = Engine(Settings(batch_size=9, dtype=torch.float64, moments=moments), choice)
+    algorithm = build("local", plan, {"epochs": EPOCHS, "learning_rate": RATE})
+    simulation = Simulation(algorithm, federation, [found] * 2, plan, engine, Course(ROUNDS))
+    cohort = simulation._crew._cohort
+    start = {index: dict(home) for index, home in cohort._homes.items()}
+    list(simulation.rounds())
+    for index, shard in enumerate(federation.shards):
+        inputs = federation.train.inputs[shard.train].double()
+        by_hand = _by_hand(start[index], inputs, federation.train.labels[shard.train], moments)
+        home = cohort._homes[index]
+        for name, value in zip(NAMES, by_hand, strict=True):
+            torch.testing.assert_close(home[name].double(), value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("choice", [Choice.BLOCK, Choice.VMAP])
+def test_clients_of_different_ages_train_together_as_alone(choice: Choice, make_federation: MakeFederation) -> None:
+    """Batches of 3 from 5, 0, 1 and 8 records: after a round their optimisers have made 4, 0, 2 and 6 steps."""
+    found = body("mlp:6,5", (4,))
+    federation = make_federation([5, 0, 1, 8])
+    algorithm = build("local", model_plan(federation, [found] * 4), {"epochs": EPOCHS, "learning_rate": RATE})
+    start = {HEAD: initial_head(found.width, federation.n_class, Key(1)), **found.initial(Key(1))}
+    (exchange,) = algorithm.schedule.round
+    clients = clients_of(federation, [found] * 4, algorithm)
+    trained: list[list[Fit]] = []
+    for one in (Choice.LOOP, choice):
+        settings = Settings(batch_size=3, dtype=torch.float64, moments=Moments.RUN)
+        (backend,) = Engine(settings, one).backends(federation, clients).values()
+        work = Work({name: value.double() for name, value in start.items()})
+        tasks = [Task(c, work, exchange.phases, Key(2).child(c.name)) for c in clients]
+        fits = backend.train(tasks)
+        again = [
+            replace(t, work=Work(fit.params), moments=fit.moments, key=Key(3))
+            for t, fit in zip(tasks, fits, strict=True)
+        ]
+        trained.append(backend.train(again))
+    for steps, *fits in zip((8, 0, 4, 12), *trained, strict=True):
+        alone, together = fits
+        assert int(alone.moments["0/steps"]) == steps
+        for mine, theirs in ((alone.params, together.params), (alone.moments, together.moments)):
+            assert mine.keys() == theirs.keys()
+            for name, value in mine.items():
+                torch.testing.assert_close(theirs[name], value, rtol=1e-9, atol=1e-12)
+
+
+def test_the_default_said_aloud_is_the_same_experiment() -> None:
+    silent, said, kept = (resolve(RunSpec(data="digits", moments=m)).digest for m in (None, "epoch", "run"))
+    assert silent == said != kept
+    private = RunSpec(
+        data="digits", privacy="record", epsilon=2.0, delta=1e-5, clip="l2:3", body_training="dp-sgd", moments="run"
+    )
+    with pytest.raises(InputError, match="anew for each round"):
+        resolve(private)
