@@ -45,6 +45,7 @@ CIFAR_CONVOLUTIONS = (3 * 25 * 6 + 6) + (6 * 25 * 16 + 16)
     [
         ("mobilenet-v2", (3, 32, 32), 1000, 3_504_872),  # the count stated with the published ImageNet weights
         ("cnn", (1, 28, 28), 10, 21_840),  # the paper's MNIST network
+        ("cnn-plain", (1, 28, 28), 10, 21_840),
         ("cnn", (3, 32, 32), 10, CIFAR_CONVOLUTIONS + (400 * 120 + 120) + (120 * 100 + 100) + 10 * 101),
     ],
 )
@@ -67,6 +68,8 @@ def test_the_small_network_of_the_flexible_experiment_lacks_only_the_second_last
     [
         ("cnn", (1, 28, 28), [(0.5, (20,)), (0.5, (50,))]),  # channels of the second convolution, then features
         ("cnn", (3, 32, 32), [(0.5, (100,))]),
+        ("cnn-plain", (1, 28, 28), []),
+        ("cnn-plain", (3, 32, 32), []),
         ("cnn-small", (3, 32, 32), [(0.5, (100,))]),
         ("mobilenet-v2", (3, 32, 32), [(0.2, (1280,))]),
         ("mlp:7,5", (4,), []),

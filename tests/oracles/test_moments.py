@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -18,6 +18,7 @@ from fedlog.engine.clients import clients_of, model_plan
 from fedlog.engine.local_sgd import Fit, Moments, Settings, Task
 from fedlog.engine.simulator import Course, Simulation
 from fedlog.errors import InputError
+from fedlog.experiments.catalog import experiment
 from fedlog.experiments.spec import RunSpec, resolve
 from fedlog.models.body import HEAD, initial_head
 from fedlog.models.catalog import body
@@ -96,6 +97,24 @@ def test_clients_of_different_ages_train_together_as_alone(choice: Choice, make_
             assert mine.keys() == theirs.keys()
             for name, value in mine.items():
                 torch.testing.assert_close(theirs[name], value, rtol=1e-9, atol=1e-12)
+
+
+def test_the_table_with_kept_moments_is_the_papers_but_for_them() -> None:
+    kept, printed = experiment("table-mnist-moments"), experiment("table-mnist")
+    for row in kept.rows:
+        assert row.spec.moments == "run"
+        assert replace(row, spec=replace(row.spec, moments=None)) == printed.row(row.name)
+    assert kept.seeds == printed.seeds
+
+
+def test_the_details_change_one_thing_at_a_time() -> None:
+    rows = {row.name: row.spec for row in experiment("details-mnist").rows}
+    assert len(rows) == 18
+    for name, spec in rows.items():
+        plain = rows[f"{spec.method}-as-described"]
+        changed = [f.name for f in fields(RunSpec) if getattr(spec, f.name) != getattr(plain, f.name)]
+        assert spec.data == "mnist-selection"
+        assert len(changed) == {"as-described": 0, "separate-starts": 2}.get(name.removeprefix(f"{spec.method}-"), 1)
 
 
 def test_the_default_said_aloud_is_the_same_experiment() -> None:

@@ -1,4 +1,4 @@
-"""Every experiment by name: the paper's, and the selections behind its settings."""
+"""Every experiment by name: the paper's, those beyond it, and the selections behind their settings."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from fedlog.errors import InputError
+from fedlog.experiments.beyond import BEYOND
 from fedlog.experiments.cells import Experiment, shortened
 from fedlog.experiments.paper import PAPER
 from fedlog.experiments.selection import SELECTION
 
-EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in (*PAPER, *SELECTION)}
+EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in (*PAPER, *BEYOND, *SELECTION)}
 
 
 def experiment(name: str) -> Experiment:

@@ -14,12 +14,12 @@ from torch import nn
 from fedlog.core.clip import clip_named
 from fedlog.errors import InputError
 from fedlog.models.body import Body, adopt
-from fedlog.models.cnn import cifar_cnn, cifar_cnn_small, mnist_cnn, signal_cnn, small_cnn
+from fedlog.models.cnn import cifar_cnn, cifar_cnn_small, mnist_cnn, signal_cnn, small_cnn, without_dropout
 from fedlog.models.frozen import frozen
 from fedlog.models.mlp import mlp, mlp_signed
 from fedlog.models.mobilenet import mobilenet_v2
 
-_FIXED = ("cnn", "cnn-small", "signal-cnn", "mobilenet-v2")
+_FIXED = ("cnn", "cnn-plain", "cnn-small", "signal-cnn", "mobilenet-v2")
 _WITH_WIDTHS = ("mlp", "mlp-signed")
 NAMES = (
     *_FIXED,
@@ -53,6 +53,8 @@ def _factory(name: str, input_shape: tuple[int, ...]) -> Callable[[], nn.Module]
         raise InputError(f"body {family} takes no widths: {rest} given", hint=f"write just {family}")
     if family == "cnn" and input_shape in _CNNS:
         return _CNNS[input_shape]
+    if family == "cnn-plain" and input_shape in _CNNS:
+        return partial(without_dropout, _CNNS[input_shape])
     if family == "cnn-small" and input_shape == (3, 32, 32):
         return cifar_cnn_small
     if family == "cnn-small" and len(input_shape) == 3 and min(input_shape[1:]) >= 12:
@@ -68,7 +70,7 @@ def _factory(name: str, input_shape: tuple[int, ...]) -> Callable[[], nn.Module]
     raise InputError(f"unknown body: {name}", hint=meant)
 
 
-_CNNS: dict[tuple[int, ...], Callable[[], nn.Module]] = {(1, 28, 28): mnist_cnn, (3, 32, 32): cifar_cnn}
+_CNNS: dict[tuple[int, ...], Callable[[], nn.Sequential]] = {(1, 28, 28): mnist_cnn, (3, 32, 32): cifar_cnn}
 
 
 def _widths(name: str, text: str) -> tuple[int, ...]:

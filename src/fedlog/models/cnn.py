@@ -5,6 +5,8 @@ Each is a plain `nn.Sequential` up to the features; the head is not part of a bo
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import nn
 
 
@@ -52,6 +54,11 @@ def _cifar_convolutions() -> list[nn.Module]:
         nn.MaxPool2d(2),
         nn.Flatten(),
     ]
+
+
+def without_dropout(make: Callable[[], nn.Sequential]) -> nn.Sequential:
+    """That body with nothing dropped: what its dropout is worth."""
+    return nn.Sequential(*(layer for layer in make() if not isinstance(layer, nn.Dropout | nn.Dropout2d)))
 
 
 def small_cnn(channels: int, height: int, width: int) -> nn.Sequential:
