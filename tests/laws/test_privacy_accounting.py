@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from fedlog.errors import InputError, RunError
 from fedlog.privacy.accounting import Entropy, Noise, Release, allow, closeness, spent
 from fedlog.privacy.calibration import epsilon_of, mu_of_releases, paper_sigma, sigma_of
 from fedlog.privacy.discrete import grid_for
-from fedlog.privacy.guarantee import Budget, Trust, Unit
+from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 from fedlog.privacy.release_log import parse_log, read_log, record_release, release_line, start_log
 
 
@@ -66,19 +65,29 @@ def test_a_plan_of_k_releases_is_allowed_exactly_k(
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.floats(0.05, 20.0), st.floats(1e-12, 0.1), st.integers(1, 60), st.sampled_from([paper_sigma, sigma_of]))
-def test_mode_paper_is_held_to_whichever_formula_allows_more(
-    epsilon: float, delta: float, k: int, calibrate: Callable[[Budget, int, float], float]
+@given(st.floats(0.05, 20.0), st.floats(1e-12, 0.1), st.integers(1, 60), st.sampled_from(Calibration))
+def test_mode_paper_is_held_to_the_formula_that_its_noise_came_from(
+    epsilon: float, delta: float, k: int, formula: Calibration
 ) -> None:
     budget = Budget(epsilon, delta)
-    sigma = calibrate(budget, k, 1.0)
-    *before, last = (release(sigma, round=number, unit=Unit.PAPER) for number in range(k))
-    assert len(allow(before, last, budget)) == k
-    mu = max(math.sqrt(k) / one(budget, k, 1.0) for one in (paper_sigma, sigma_of))
-    allowed = math.floor((mu * sigma) ** 2 * (1 + 1e-6))
-    many = [release(sigma, round=number, unit=Unit.PAPER) for number in range(allowed + 1)]
+    sigma = (paper_sigma if formula is Calibration.PAPER else sigma_of)(budget, k, 1.0)
+    *before, last, more = (
+        replace(release(sigma, round=number, unit=Unit.PAPER), calibration=formula) for number in range(k + 1)
+    )
+    log = allow(before, last, budget)
+    assert len(log) == k
     with pytest.raises(RunError, match="does not cover"):
-        allow(many[:-1], many[-1], budget)
+        allow(log, more, budget)
+
+
+def test_the_papers_formula_holds_no_run_that_promises_something() -> None:
+    budget = Budget(9.0, 1e-5)
+    sigma = sigma_of(budget, 3, 1.0)
+    for change in ({"unit": Unit.RECORD}, {"calibration": Calibration.EXACT}):
+        by_paper = {"unit": Unit.PAPER, "calibration": Calibration.PAPER} | change
+        log = [replace(release(sigma), **by_paper)] * 3  # type: ignore[arg-type]
+        with pytest.raises(RunError, match="does not cover"):
+            allow(log, log[0], budget)
 
 
 @settings(deadline=None, max_examples=50)
@@ -144,7 +153,7 @@ def test_impossible_releases_are_refused(change: dict[str, float]) -> None:
 
 @given(st.sampled_from([release(3.0), discrete(2.5, shares=7), release(1.0, unit=Unit.PAPER)]))
 def test_a_release_survives_the_log(one: Release) -> None:
-    text = '{"event": "budget", "version": 1, "epsilon": 1.0, "delta": 1e-05}\n' + release_line(one) + "\n"
+    text = '{"event": "budget", "version": 2, "epsilon": 1.0, "delta": 1e-05}\n' + release_line(one) + "\n"
     assert parse_log(text, "log").releases == (one,)
 
 
@@ -183,12 +192,12 @@ def _line(**changes: object) -> str:
     ],
 )
 def test_an_event_that_is_not_understood_is_refused_with_its_line(line: str) -> None:
-    text = '{"event": "budget", "version": 1, "epsilon": 1.0, "delta": 1e-05}\n' + line + "\n"
+    text = '{"event": "budget", "version": 2, "epsilon": 1.0, "delta": 1e-05}\n' + line + "\n"
     with pytest.raises(InputError, match="line 2"):
         parse_log(text, "run/privacy.jsonl")
 
 
 def test_a_cut_off_line_is_refused() -> None:
-    text = '{"event": "budget", "version": 1, "epsilon": 1.0, "delta": 1e-05}\n' + release_line(release(3.0))[:-4]
+    text = '{"event": "budget", "version": 2, "epsilon": 1.0, "delta": 1e-05}\n' + release_line(release(3.0))[:-4]
     with pytest.raises(InputError, match="cut off"):
         parse_log(text, "log")

@@ -31,9 +31,9 @@ from fedlog.engine.simulator import Course, Simulation
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import HEAD, Body, adopt
 from fedlog.models.catalog import body as body_named
-from fedlog.privacy.guarantee import Budget, Trust, Unit
+from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 from fedlog.privacy.limits import Limits
-from fedlog.privacy.mechanisms import Calibration, FloatSampler
+from fedlog.privacy.mechanisms import FloatSampler
 from fedlog.privacy.protection import Bound, NoiseSource, Protection, protection
 from fedlog.wire.codec import codec
 from fedlog.wire.message import Contribution, Kind, Message, lift

@@ -25,8 +25,7 @@ from fedlog.experiments.privacy_figure import (
 )
 from fedlog.experiments.run import SUMMARY
 from fedlog.experiments.spec import RunSpec, method_of, resolve
-from fedlog.privacy.guarantee import Trust
-from fedlog.privacy.mechanisms import Calibration
+from fedlog.privacy.guarantee import Calibration, Trust
 from fedlog.report.privacy_plot import privacy_plot
 from fedlog.report.privacy_tables import guarantee_table, level_table, verification_table
 

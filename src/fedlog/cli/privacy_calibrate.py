@@ -13,13 +13,14 @@ from fedlog.privacy.calibration import paper_sigma
 from fedlog.privacy.guarantee import (
     PAPER_CAVEAT,
     Budget,
+    Calibration,
     Trust,
     Unit,
     delta_warning,
     neighbouring_relation,
     trusted_party,
 )
-from fedlog.privacy.mechanisms import Calibration, Mechanism, plan, sensitivity_to_client, sensitivity_to_record
+from fedlog.privacy.mechanisms import Mechanism, plan, sensitivity_to_client, sensitivity_to_record
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]

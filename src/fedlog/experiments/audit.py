@@ -33,8 +33,7 @@ from fedlog.engine.cohort import Cohort
 from fedlog.engine.local_sgd import Settings
 from fedlog.errors import InputError
 from fedlog.models.body import adopt
-from fedlog.privacy.guarantee import Budget, Trust, Unit, neighbouring_relation
-from fedlog.privacy.mechanisms import Calibration
+from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit, neighbouring_relation
 from fedlog.privacy.protection import Bound, NoiseSource, Protection, protection
 from fedlog.wire.codec import codec
 from fedlog.wire.message import lift

@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from fedlog.experiments.cells import Experiment, Row, Shape
 from fedlog.experiments.spec import RunSpec
 from fedlog.privacy.calibration import epsilon_of, paper_epsilon
-from fedlog.privacy.guarantee import Trust, Unit
-from fedlog.privacy.mechanisms import Calibration
+from fedlog.privacy.guarantee import Calibration, Trust, Unit
 
 ROUNDS = 40
 CLIENT_ROUNDS = 10

@@ -17,9 +17,8 @@ from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.experiments.private_training import DP_SGD, settled_training, training_of
 from fedlog.privacy.accounting import spent
-from fedlog.privacy.guarantee import PAPER_CAVEAT, Budget, Trust, Unit, delta_warning
+from fedlog.privacy.guarantee import PAPER_CAVEAT, Budget, Calibration, Trust, Unit, delta_warning
 from fedlog.privacy.limits import Limits
-from fedlog.privacy.mechanisms import Calibration
 from fedlog.privacy.protection import Bound, NoiseSource, Protection, protection
 from fedlog.privacy.release_log import FILE_NAME, read_log, record_release, start_log
 

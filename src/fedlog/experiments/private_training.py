@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedlog.algorithms.shape import Algorithm, ModelPlan
 from fedlog.errors import InputError
-from fedlog.privacy.guarantee import Budget, Unit
-from fedlog.privacy.mechanisms import Calibration
+from fedlog.privacy.guarantee import Budget, Calibration, Unit
 from fedlog.privacy.sgd import SgdPlan, TrainingPlan, noise_for_share
 
 if TYPE_CHECKING:

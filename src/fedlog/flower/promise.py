@@ -15,8 +15,7 @@ from typing import Any
 from fedlog.core.clip import clip_named
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import spent
-from fedlog.privacy.guarantee import Budget, Trust, Unit, delta_warning
-from fedlog.privacy.mechanisms import Calibration
+from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit, delta_warning
 from fedlog.privacy.protection import Bound, NoiseSource, Protection, protection
 from fedlog.privacy.release_log import FILE_NAME, read_log, record_release, start_log
 

@@ -22,7 +22,7 @@ from itertools import accumulate
 from fedlog.errors import InputError, RunError
 from fedlog.privacy.calibration import delta_of, epsilon_of, paper_epsilon
 from fedlog.privacy.discrete import rounding_divergence, share_divergence
-from fedlog.privacy.guarantee import Budget, Guarantee, Trust, Unit
+from fedlog.privacy.guarantee import Budget, Calibration, Guarantee, Trust, Unit
 from fedlog.privacy.renyi import Curve, curve_delta, curve_epsilon, gaussian_curve, sampled_gaussian_curve
 
 
@@ -63,6 +63,8 @@ class Release:
     """H: the noise is the sum of this many clients' draws."""
     wrap_probability: float = 0.0
     """The chance that the sum with its noise left the range of the secure sum's modulus."""
+    calibration: Calibration = Calibration.EXACT
+    """The formula that sigma was taken from: a run in mode `paper` is held to its own."""
 
     def __post_init__(self) -> None:
         where = f"release of round {self.round}, exchange {self.exchange!r}"
@@ -189,18 +191,18 @@ class _Loss:
         """
         return self.distance + math.sqrt(self.divergence / 2)
 
-    def epsilon(self, unit: Unit, delta: float) -> float:
+    def epsilon(self, formula: Calibration, delta: float) -> float:
         if self.trained is not None:
             return self._renyi_epsilon(delta)
         mu = math.sqrt(self.mu_squared)
-        return paper_epsilon(mu, delta) if unit is Unit.PAPER else epsilon_of(mu, delta, self.closeness)
+        return paper_epsilon(mu, delta) if formula is Calibration.PAPER else epsilon_of(mu, delta, self.closeness)
 
-    def within(self, unit: Unit, budget: Budget) -> bool:
-        if unit is Unit.PAPER and self.epsilon(unit, budget.delta) <= budget.epsilon * (1 + 1e-9):
-            return True  # the formula it was calibrated by; it promises nothing with the exact one either
+    def within(self, formula: Calibration, budget: Budget) -> bool:
+        if formula is Calibration.PAPER:
+            return self.epsilon(formula, budget.delta) <= budget.epsilon * (1 + 1e-9)
         # In delta, where nothing has to be inverted, so that a plan of k releases is allowed exactly k.
         # The grid's share of delta grows with epsilon, so a smaller epsilon may hold where the budget's own does not.
-        return self._delta(budget.epsilon) <= budget.delta or self.epsilon(unit, budget.delta) <= budget.epsilon
+        return self._delta(budget.epsilon) <= budget.delta or self.epsilon(formula, budget.delta) <= budget.epsilon
 
     def _delta(self, epsilon: float) -> float:
         cost = (1 + math.exp(min(epsilon, 700.0))) * self.closeness
@@ -231,7 +233,8 @@ def spent(releases: Sequence[Event], delta: float) -> Spending:
         return Spending((), (), None, ())
     unit, trust = _one_promise(releases)
     losses = accumulate(_Loss.of(release) for release in releases)
-    epsilons = tuple(loss.epsilon(unit, delta) for loss in losses)
+    formula = Calibration.PAPER if unit is Unit.PAPER else Calibration.EXACT
+    epsilons = tuple(loss.epsilon(formula, delta) for loss in losses)
     last = epsilons[-1]
     guarantee = Guarantee(
         epsilon=None if unit is Unit.PAPER or last == math.inf else last,
@@ -255,10 +258,10 @@ def allow(releases: Sequence[Event], upcoming: Event, budget: Budget) -> tuple[E
     A run asks before each release, with everything that was ever recorded for it, so resuming it starts no new budget.
     """
     together = (*releases, upcoming)
-    unit, _ = _one_promise(together)
+    formula = _held_to(together)
     loss = sum((_Loss.of(release) for release in together), _Loss())
-    if not loss.within(unit, budget):
-        after = loss.epsilon(unit, budget.delta)
+    if not loss.within(formula, budget):
+        after = loss.epsilon(formula, budget.delta)
         raise BudgetSpentError(
             f"the privacy budget does not cover another release: round {upcoming.round} would bring epsilon to "
             f"{after:.6g} of {budget.epsilon:g} at delta {budget.delta:g}, after {len(releases)} releases",
@@ -273,6 +276,13 @@ def _one_promise(releases: Sequence[Event]) -> tuple[Unit, Trust]:
         found = ", ".join(sorted(f"{unit}/{trust}" for unit, trust in promises))
         raise InputError(f"releases of one run must protect one unit with one mechanism: {found}")
     return promises.pop()
+
+
+def _held_to(releases: Sequence[Event]) -> Calibration:
+    """Theorem 4's formula, which promises nothing, only for a run in mode `paper` that took its noise from it."""
+    unit, _ = _one_promise(releases)
+    formulas = {release.calibration for release in releases if isinstance(release, Release)}
+    return Calibration.PAPER if unit is Unit.PAPER and formulas == {Calibration.PAPER} else Calibration.EXACT
 
 
 def _caveats(releases: Sequence[Event]) -> tuple[str, ...]:

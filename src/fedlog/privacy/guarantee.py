@@ -29,6 +29,13 @@ class Trust(StrEnum):
     DISTRIBUTED = "distributed"
 
 
+class Calibration(StrEnum):
+    """How sigma follows from a budget."""
+
+    EXACT = "exact"
+    PAPER = "paper"
+
+
 PAPER_CAVEAT = "no formal guarantee: the bodies were trained on the protected records"
 
 _NEIGHBOURS = {

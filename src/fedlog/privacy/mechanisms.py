@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Protocol
 
 import torch
@@ -31,14 +30,7 @@ from fedlog.privacy.discrete import (
     share_divergence,
     steps_of,
 )
-from fedlog.privacy.guarantee import Budget, Trust, Unit
-
-
-class Calibration(StrEnum):
-    """How sigma follows from a budget."""
-
-    EXACT = "exact"
-    PAPER = "paper"
+from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 
 
 @dataclass(frozen=True)
@@ -52,6 +44,8 @@ class Mechanism:
     sensitivity: float
     honest_survivors: int = 1
     """H, for distributed noise: a round with fewer honest survivors must fail before anything is unmasked."""
+    calibration: Calibration = Calibration.EXACT
+    """The formula that sigma was taken from."""
 
     def __post_init__(self) -> None:
         if not (self.sigma > 0 and self.sensitivity > 0 and math.isfinite(self.sigma * self.sensitivity)):
@@ -105,6 +99,7 @@ class Mechanism:
             grid=sampler.grid,
             shares=self.honest_survivors,
             wrap_probability=wrap_probability,
+            calibration=self.calibration,
         )
 
 
@@ -201,7 +196,7 @@ def plan(
     else:
         closeness = planned_closeness(releases, coordinates, honest_survivors, wrap_probability)
         sigma = sigma_of(budget, releases, sensitivity, closeness)
-    return Mechanism(unit, trust, sigma, sensitivity, honest_survivors)
+    return Mechanism(unit, trust, sigma, sensitivity, honest_survivors, calibration)
 
 
 def record_statistics(features: Tensor, labels: Tensor, n_class: int, clip: Clip, grid: float) -> Statistics:

@@ -21,10 +21,9 @@ from fedlog.core.keys import Key
 from fedlog.core.stats import Statistics
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import Release, Training
-from fedlog.privacy.guarantee import Budget, Trust, Unit
+from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 from fedlog.privacy.limits import ROUNDING, Limits
 from fedlog.privacy.mechanisms import (
-    Calibration,
     DiscreteSampler,
     FloatSampler,
     Mechanism,

@@ -14,10 +14,10 @@ from typing import TypeVar
 
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import Entropy, Event, Noise, Release, Training, allow
-from fedlog.privacy.guarantee import Budget, Trust, Unit
+from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 
 FILE_NAME = "privacy.jsonl"
-_VERSION = 1
+_VERSION = 2
 _Line = TypeVar("_Line", Budget, Event)
 
 
@@ -162,6 +162,7 @@ def _release(entry: dict[str, object]) -> Release:
         grid=None if entry["grid"] is None else _number(entry, "grid"),
         shares=_whole(entry, "shares"),
         wrap_probability=_number(entry, "wrap_probability"),
+        calibration=Calibration(str(entry["calibration"])),
     )
 
 

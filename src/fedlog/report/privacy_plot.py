@@ -8,8 +8,7 @@ from matplotlib.figure import Figure
 from fedlog.core.clip import clip_named
 from fedlog.experiments.collected import Collected
 from fedlog.experiments.privacy_figure import CLIPS, DELTAS, LEVELS, READINGS, level_name, no_noise_name
-from fedlog.privacy.guarantee import Trust
-from fedlog.privacy.mechanisms import Calibration
+from fedlog.privacy.guarantee import Calibration, Trust
 from fedlog.report.figures import svg
 from fedlog.report.privacy_tables import WIDTH, points, verified_points
 
