@@ -21,7 +21,8 @@ from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, initial_head
 from fedlog.models.catalog import body
-from fedlog.models.folder import SavedModel, export_onnx, load_model, save_model
+from fedlog.models.folder import WEIGHTS, SavedModel, export_onnx, load_model, save_model
+from fedlog.models.frozen import refuse_trained
 
 TABLE = Schema("y", ("no", "yes"), (Feature("x", Kind.NUMERIC), Feature("z", Kind.CATEGORICAL, ("p", "q"))))
 IMAGES = Schema("y", ("a", "b", "c"), input_shape=(1, 12, 12))
@@ -128,3 +129,15 @@ def test_a_frozen_body_has_the_weights_of_its_file_and_never_moves(tmp_path: Pat
         save_file({"1.weight": weights["1.weight"]}, tmp_path / "short.safetensors", metadata={"body": "mlp:6,4"})
         with pytest.raises(InputError, match="body frozen"):
             body(f"frozen:{tmp_path / bad}", (5,))
+
+
+def test_weights_that_a_run_has_written_are_told_from_others(tmp_path: Path, folder: Path) -> None:
+    weights = body("mlp:6,4", (5,)).initial(Key(4))
+    save_file(weights, tmp_path / "public.safetensors", metadata={"body": "mlp:6,4"})
+    refuse_trained(tmp_path / "public.safetensors")
+    save_file(weights, tmp_path / "run.safetensors", metadata={"body": "mlp:6,4", "method": "fedlog"})
+    for path in (tmp_path / "run.safetensors", folder / WEIGHTS):
+        with pytest.raises(InputError, match="never saw private data"):
+            refuse_trained(path)
+    with pytest.raises(InputError, match="no weights can be read"):
+        refuse_trained(tmp_path / "nothing.safetensors")

@@ -29,6 +29,7 @@ from fedlog.data.transforms import Transform
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import HEAD, SHIFT, Body, Params, logits
 from fedlog.models.catalog import body as body_named
+from fedlog.models.frozen import METHOD
 
 VERSION = 1
 WEIGHTS, DESCRIPTION, SCHEMA, ENCODER = "model.safetensors", "model.json", "schema.toml", "encoder.json"
@@ -73,7 +74,9 @@ class SavedModel:
 def save_model(folder: Path, model: SavedModel) -> Path:
     """The folder, written; what was there under the same names is replaced."""
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: value.contiguous().clone() for name, value in model.params.items()}, folder / WEIGHTS)
+    tensors = {name: value.contiguous().clone() for name, value in model.params.items()}
+    # So that nobody takes them for weights that never saw private data.
+    save_file(tensors, folder / WEIGHTS, metadata={METHOD: "a federation"})
     described = {
         "version": VERSION,
         "body": model.body.name,

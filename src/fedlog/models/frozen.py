@@ -13,6 +13,8 @@ from fedlog.errors import InputError
 Factory = Callable[[], nn.Module]
 # In the file's metadata: which body the tensors belong to. Models that `fedlog run` saves have it.
 BODY = "body"
+# In the file's metadata: the method under which fedlog trained the model. Weights made elsewhere have no such entry.
+METHOD = "method"
 
 
 class Frozen(nn.Module):
@@ -36,6 +38,24 @@ class Frozen(nn.Module):
         """The features."""
         features: Tensor = self.inner(inputs)
         return features
+
+
+def refuse_trained(path: Path) -> None:
+    """Nothing; InputError for weights that fedlog wrote after a run, which saw the records that it protects or others.
+
+    What was trained elsewhere on the private data cannot be told from the file; there the user's word must do.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            method = (file.metadata() or {}).get(METHOD)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"no weights can be read from {path}: {error}") from None
+    if method is not None:
+        raise InputError(
+            f"single records are protected behind bodies that never saw private data, and the body in {path} comes "
+            f"from a run of: {method}",
+            hint="a random body, or one from public data; `fedlog run --body-training dp-sgd` trains one under noise",
+        )
 
 
 def frozen(name: str, path: Path, factory: Callable[[str], Factory]) -> Factory:
