@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -142,6 +144,35 @@ def test_mixed_promises_are_refused() -> None:
         spent([release(1.0), release(1.0, unit=Unit.CLIENT)], 1e-5)
 
 
+def _ask(path: Path, count: int) -> None:
+    for _ in range(count):
+        with suppress(RunError):
+            record_release(path, release(sigma_of(Budget(1.0, 1e-5), 5, 1.0)))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_processes_that_ask_at_once_get_no_more_than_the_budget(tmp_path: Path) -> None:
+    path = tmp_path / "privacy.jsonl"
+    start_log(path, Budget(1.0, 1e-5))
+    asking = [get_context("fork").Process(target=_ask, args=(path, 4)) for _ in range(4)]
+    for process in asking:
+        process.start()
+    for process in asking:
+        process.join()
+    assert len(read_log(path).releases) == 5
+
+
+def test_a_record_from_before_formulas_were_named_is_read(tmp_path: Path) -> None:
+    entry = json.loads(release_line(release(3.0)))
+    del entry["calibration"]
+    text = '{"event": "budget", "version": 1, "epsilon": 1.0, "delta": 1e-05}\n' + json.dumps(entry) + "\n"
+    assert parse_log(text, "log").releases == (release(3.0),)
+    (tmp_path / "privacy.jsonl").write_bytes(b"\xff\xfe")
+    for path in (tmp_path / "privacy.jsonl", tmp_path / "privacy.jsonl" / "below"):
+        with pytest.raises(InputError, match="record of releases"):
+            read_log(path)
+
+
 @pytest.mark.parametrize(
     "change",
     [{"sigma": 0.0}, {"sensitivity": -1.0}, {"round": -1}, {"grid": 0.1}, {"shares": 5}, {"wrap_probability": 1.0}],
@@ -153,7 +184,7 @@ def test_impossible_releases_are_refused(change: dict[str, float]) -> None:
 
 @given(st.sampled_from([release(3.0), discrete(2.5, shares=7), release(1.0, unit=Unit.PAPER)]))
 def test_a_release_survives_the_log(one: Release) -> None:
-    text = '{"event": "budget", "version": 2, "epsilon": 1.0, "delta": 1e-05}\n' + release_line(one) + "\n"
+    text = '{"event": "budget", "version": 1, "epsilon": 1.0, "delta": 1e-05}\n' + release_line(one) + "\n"
     assert parse_log(text, "log").releases == (one,)
 
 
@@ -192,12 +223,12 @@ def _line(**changes: object) -> str:
     ],
 )
 def test_an_event_that_is_not_understood_is_refused_with_its_line(line: str) -> None:
-    text = '{"event": "budget", "version": 2, "epsilon": 1.0, "delta": 1e-05}\n' + line + "\n"
+    text = '{"event": "budget", "version": 1, "epsilon": 1.0, "delta": 1e-05}\n' + line + "\n"
     with pytest.raises(InputError, match="line 2"):
         parse_log(text, "run/privacy.jsonl")
 
 
 def test_a_cut_off_line_is_refused() -> None:
-    text = '{"event": "budget", "version": 2, "epsilon": 1.0, "delta": 1e-05}\n' + release_line(release(3.0))[:-4]
+    text = '{"event": "budget", "version": 1, "epsilon": 1.0, "delta": 1e-05}\n' + release_line(release(3.0))[:-4]
     with pytest.raises(InputError, match="cut off"):
         parse_log(text, "log")

@@ -52,7 +52,7 @@ def test_the_worked_example(capsys: pytest.CaptureFixture[str]) -> None:
         (["--features", "51", "--clip", "l2:3"], math.sqrt(10)),
         (["--privacy", "client", "--clip", "3"], 3.0),
         (["--privacy", "client", "--clip", "message:3", "--mechanism", "local"], 6.0),
-        (["--privacy", "client", "--clip", "3", "--mechanism", "distributed", "--honest", "9"], 3.0),
+        (["--privacy", "client", "--clip", "3", "--mechanism", "distributed", "--honest", "10"], 3.0),
         (["--features", "51", "--clip", "2", "--sensitivity", "7"], 7.0),
     ],
 )

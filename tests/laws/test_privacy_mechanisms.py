@@ -88,7 +88,7 @@ def test_noise_on_the_sum_is_what_the_mechanism_says(trust: Trust, clients: int)
     expected = {
         Trust.CENTRAL: 3.0,
         Trust.LOCAL: 3.0 * math.sqrt(clients),
-        Trust.DISTRIBUTED: 3 * math.sqrt(clients / 5),
+        Trust.DISTRIBUTED: 3 * math.sqrt(clients / 4),
     }
     assert mechanism.std_of_sum(clients) == pytest.approx(expected[trust], rel=1e-12)
     total = torch.zeros((20, 101), dtype=torch.float64)
@@ -98,8 +98,13 @@ def test_noise_on_the_sum_is_what_the_mechanism_says(trust: Trust, clients: int)
     if mechanism.server_std:
         total = with_noise(total, mechanism.server_std, FloatSampler(Key(1).child("server")))
     assert float(total.std()) == pytest.approx(expected[trust], rel=0.1)
-    # With H survivors the distributed sum carries exactly the noise of the guarantee, and never less.
-    assert mechanism.std_of_sum(max(clients, 5)) >= mechanism.sigma * (1 - 1e-12)
+    # With H survivors the distributed sum carries the noise of the guarantee even without the share of whoever looks.
+    assert mechanism.std_of_sum(max(clients, 5)) ** 2 - mechanism.client_std**2 >= mechanism.sigma**2 * (1 - 1e-12)
+
+
+def test_distributed_noise_needs_another_to_hide_behind() -> None:
+    with pytest.raises(InputError, match="behind the others"):
+        Mechanism(Unit.RECORD, Trust.DISTRIBUTED, 3.0, 1.0, honest_survivors=1)
 
 
 def test_the_discrete_sampler_stays_on_the_grid_and_says_where_it_comes_from() -> None:
@@ -113,7 +118,7 @@ def test_the_discrete_sampler_stays_on_the_grid_and_says_where_it_comes_from() -
     assert DiscreteSampler(mechanism.grid, lambda count: bytes(count)).entropy is Entropy.SEED
     release = mechanism.release(round=0, exchange="opening", coordinates=510, sampler=sampler)
     assert release.private
-    assert release.shares == 10
+    assert release.shares == 9
     simulated = mechanism.release(round=0, exchange="opening", coordinates=510, sampler=FloatSampler(Key(0)))
     assert (simulated.noise, simulated.entropy, simulated.grid) == (Noise.FLOAT, Entropy.SEED, None)
 

@@ -239,7 +239,7 @@ def test_distributed_shares_add_up_under_the_secure_sum(make_federation: MakeFed
     )
     noise = private.server.state["statistics"] - plain.server.state["statistics"]
     torch.testing.assert_close(noise, expected, rtol=0, atol=1e-3)
-    assert float(private.server.state[NOISE]) == pytest.approx(guard.mechanism.sigma * math.sqrt(4 / 3))
+    assert float(private.server.state[NOISE]) == pytest.approx(guard.mechanism.sigma * math.sqrt(4 / 2))
     assert record.observed["secure_sum_turns"] == 5
     steps = {kind for kind in record.bits_by_kind if kind.startswith("secure")}
     assert {"secure keys up", "secure masked up", "secure unmask up", "secure shares down"} <= steps

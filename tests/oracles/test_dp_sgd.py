@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedlog.algorithms.fedlog import FedLog, FedLogC
-from fedlog.algorithms.shape import Batch, Work
+from fedlog.algorithms.shape import Batch, Phase, Work
 from fedlog.cli.main import main
 from fedlog.core.clip import Clip, clip_named
 from fedlog.core.keys import Key
@@ -36,7 +36,7 @@ from fedlog.experiments.spec import RunSpec, resolve
 from fedlog.models.body import HEAD, Body, adopt, logits
 from fedlog.privacy.accounting import Entropy, Event, Noise, Release, Training, allow, spent
 from fedlog.privacy.guarantee import Budget, Trust, Unit
-from fedlog.privacy.mechanisms import FloatSampler, record_statistics, with_noise
+from fedlog.privacy.mechanisms import DiscreteSampler, FloatSampler, record_statistics, with_noise
 from fedlog.privacy.release_log import FILE_NAME, parse_log, read_log, record_release, release_line, start_log
 from fedlog.privacy.sgd import SgdPlan, SgdTraining, noise_for_share, poisson_sample, sigma_beside_training
 
@@ -123,6 +123,29 @@ def test_one_record_moves_the_sum_of_a_step_by_the_clip_at_most(
     assert float(clipped.norm(dim=1).max()) <= clip
     assert float((clipped.sum(0) - clipped[kept].sum(0)).norm()) <= clip * (1 + 1e-12)
     assert bool((clipped / plan.grid == (clipped / plan.grid).round()).all())
+
+
+@pytest.mark.parametrize("source", ["system", "seed"])
+def test_dropout_and_crops_are_as_secret_as_the_noise(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They go by a record's place among those drawn: if they could be known, one record more would change the rest."""
+    backend, task = _task(_records(6), SgdPlan(1.0, 0.5, 1.0, 1))
+    sampler = DiscreteSampler(0.5**10) if source == "system" else FloatSampler(Key(5))
+    training = replace(backend._training, sampler=lambda key: sampler)
+    monkeypatch.setattr(backend, "_training", training)
+    backend.start_from(task.work.params)
+    keys = []
+
+    def noted(task: Task, phase: Phase, drawn: Tensor, key: Key) -> Tensor:
+        keys.append(key)
+        return gradients(task, phase, drawn, key)
+
+    gradients = backend.record_gradients
+    monkeypatch.setattr(backend, "record_gradients", noted)
+    for _ in range(2):
+        backend._noisy_gradients(task, task.phases[0], Key(7))
+    assert (keys[0] == keys[1]) == (source == "seed")
+    masks = [backend._plain.batch(task, torch.arange(6), key).masks for key in keys]
+    assert all(torch.equal(a, masks[1][site]) for site, a in masks[0].items()) == (source == "seed")
 
 
 def test_a_whole_step_on_neighbouring_data_moves_by_the_clip_at_most_over_a_divisor_that_no_record_moves() -> None:

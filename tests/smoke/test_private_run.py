@@ -60,7 +60,7 @@ def test_distributed_noise_for_whole_clients_goes_through_the_secure_sum(tmp_pat
     assert summary.privacy["rounds_with_old_head"] == 1
     assert any("kept the old head" in caveat for caveat in summary.privacy["caveats"])
     (release,) = read_log(tmp_path / "run" / FILE_NAME).releases
-    assert release.shares == 3
+    assert release.shares == 2  # of three survivors, whoever looks knows its own
     record = json.loads((tmp_path / "run" / "records.jsonl").read_text())
     assert record["bits_by_kind"]["secure masked up"] > 0
 

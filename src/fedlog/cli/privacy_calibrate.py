@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from fedlog.core.clip import Clamp, Clip, L2Clip
+from fedlog.engine.secure import FEWEST
 from fedlog.errors import InputError
 from fedlog.privacy.calibration import paper_sigma
 from fedlog.privacy.guarantee import (
@@ -65,7 +66,10 @@ def add_parser(verbs: Subparsers) -> None:
         "--calibration", choices=[str(kind) for kind in Calibration], help="default: exact (paper with --privacy paper)"
     )
     calibrate.add_argument(
-        "--honest", type=int, default=1, metavar="H", help="smallest number of honest survivors, for distributed noise"
+        "--honest",
+        type=int,
+        metavar="H",
+        help="fewest honest survivors, for distributed noise (default: 3)",
     )
     calibrate.add_argument(
         "--protected", type=int, metavar="N", help="records (or clients) protected: warns when delta is above 1/N"
@@ -91,7 +95,7 @@ def calibrate_command(args: argparse.Namespace) -> int:
         unit=unit,
         trust=trust,
         calibration=calibration,
-        honest_survivors=args.honest,
+        honest_survivors=args.honest or (FEWEST if trust is Trust.DISTRIBUTED else 1),
     )
     warning = None if args.protected is None else delta_warning(budget.delta, args.protected, unit)
     facts = _facts(mechanism, budget, args.releases, calibration, warning)
@@ -187,6 +191,9 @@ def _calibration_text(facts: dict[str, Any]) -> str:
         ("paper's formula", f"{facts['paper_sigma']:.6g}: {facts['times_less_noise_than_paper']:.3g} times this noise"),
     ]
     if facts["mechanism"] == Trust.DISTRIBUTED:
-        share = f"std {facts['client_std']:.6g}, for at least {facts['honest_survivors']} honest survivors a round"
+        share = (
+            f"std {facts['client_std']:.6g}, for at least {facts['honest_survivors']} honest survivors a round, each "
+            "hidden by the others' noise"
+        )
         rows.insert(2, ("each client adds", share))
     return "\n".join(f"{name:<17} {value}" for name, value in rows)

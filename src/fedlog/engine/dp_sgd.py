@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -93,14 +94,16 @@ class DpSgdBackend:
     def _noisy_gradients(self, task: Task, phase: Phase, key: Key) -> list[Tensor]:
         """The mean gradient of one step as it may be known: a noisy sum over what may be known, the planned batch."""
         plan, sampler = self._training.plan, self._training.sampler(key.child("noise"))
-        # Whoever can repeat the sample gains nothing from it having been drawn: it is as secret as the noise.
+        # Whoever can repeat the sample gains nothing from it having been drawn: it is as secret as the noise. So are
+        # dropout and crops, which go by the place in the sample: known ones would tell where a record was put in.
         secret = None if sampler.entropy is Entropy.SYSTEM else key.child("sample")
+        seen = Key(int.from_bytes(os.urandom(16))) if sampler.entropy is Entropy.SYSTEM else key.child("draws")
         drawn = poisson_sample(task.client.records, plan.sample_rate, secret)
         sizes = [value.numel() for value in self._values.values()]
         total = torch.zeros(sum(sizes), dtype=torch.float64)
         for number, some in enumerate(torch.split(drawn, RECORDS_AT_ONCE)):
             if len(some):
-                total += plan.clipped(self.record_gradients(task, phase, some, key.child("draws", number))).sum(0)
+                total += plan.clipped(self.record_gradients(task, phase, some, seen.child(number))).sum(0)
         noisy = total + sampler.draw(total.shape, plan.std)
         parts = torch.split(noisy / self._settings.batch_size, sizes)
         return [

@@ -50,9 +50,14 @@ class Mechanism:
     def __post_init__(self) -> None:
         if not (self.sigma > 0 and self.sensitivity > 0 and math.isfinite(self.sigma * self.sensitivity)):
             raise InputError(f"sigma and sensitivity must be finite and above 0: {self.sigma!r}, {self.sensitivity!r}")
-        if self.honest_survivors < 1 or (self.honest_survivors > 1 and self.trust is not Trust.DISTRIBUTED):
+        if self.trust is not Trust.DISTRIBUTED and self.honest_survivors != 1:
             raise InputError(
                 f"only distributed noise is divided among honest survivors: {self.honest_survivors} under {self.trust}"
+            )
+        if self.trust is Trust.DISTRIBUTED and self.honest_survivors < 2:
+            raise InputError(
+                f"distributed noise hides a client behind the others' shares: {self.honest_survivors} honest survivor",
+                hint="at least 2, and 3 for a secure sum",
             )
 
     @property
@@ -60,7 +65,12 @@ class Mechanism:
         """The std of what one client adds to its message before sending it."""
         if self.trust is Trust.CENTRAL:
             return 0.0
-        return self.sigma / math.sqrt(self.honest_survivors)
+        return self.sigma / math.sqrt(self.shares)
+
+    @property
+    def shares(self) -> int:
+        """How many draws the guarantee rests on: every honest survivor knows its own, and is hidden by the others'."""
+        return hiding_shares(self.trust, self.honest_survivors)
 
     @property
     def server_std(self) -> float:
@@ -97,7 +107,7 @@ class Mechanism:
             sensitivity=self.sensitivity,
             coordinates=coordinates,
             grid=sampler.grid,
-            shares=self.honest_survivors,
+            shares=self.shares,
             wrap_probability=wrap_probability,
             calibration=self.calibration,
         )
@@ -165,13 +175,16 @@ def sensitivity_to_client(norm: float, trust: Trust) -> float:
     return 2 * norm if trust is Trust.LOCAL else norm
 
 
-def planned_closeness(
-    releases: int, coordinates: int, honest_survivors: int = 1, wrap_probability: float = 0.0
-) -> float:
+def hiding_shares(trust: Trust, honest_survivors: int) -> int:
+    """The draws that hide a client from any single other party: one fewer than the clients that drew, if they did."""
+    return max(1, honest_survivors - 1) if trust is Trust.DISTRIBUTED else 1
+
+
+def planned_closeness(releases: int, coordinates: int, shares: int = 1, wrap_probability: float = 0.0) -> float:
     """The distance that grid and modulus will cost a plan at most; see `accounting.closeness`."""
     wraps = releases * wrap_probability
-    shares = releases * coordinates * math.expm1(share_divergence(float(STEPS_PER_STD), honest_survivors))
-    return wraps + shares + math.sqrt(releases * coordinates * rounding_divergence(STEPS_PER_STD) / 2)
+    sums = releases * coordinates * math.expm1(share_divergence(float(STEPS_PER_STD), shares))
+    return wraps + sums + math.sqrt(releases * coordinates * rounding_divergence(STEPS_PER_STD) / 2)
 
 
 def plan(
@@ -194,7 +207,8 @@ def plan(
     if calibration is Calibration.PAPER:
         sigma = paper_sigma(budget, releases, sensitivity)
     else:
-        closeness = planned_closeness(releases, coordinates, honest_survivors, wrap_probability)
+        shares = hiding_shares(trust, honest_survivors)
+        closeness = planned_closeness(releases, coordinates, shares, wrap_probability)
         sigma = sigma_of(budget, releases, sensitivity, closeness)
     return Mechanism(unit, trust, sigma, sensitivity, honest_survivors, calibration)
 

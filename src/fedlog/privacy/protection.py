@@ -176,7 +176,7 @@ def protection(
         wrap_probability=wraps,
     )
     if training is not None:
-        distance = planned_closeness(releases, coordinates, honest_survivors, wraps) + training.planned_closeness
+        distance = planned_closeness(releases, coordinates, mechanism.shares, wraps) + training.planned_closeness
         mechanism = replace(mechanism, sigma=training.sigma_beside(budget, releases, sensitivity, distance))
     found = Protection(budget, mechanism, bound, releases, coordinates, _samplers(noise, mechanism.grid))
     if training is not None:

@@ -5,9 +5,11 @@ The first line holds the budget, so a resumed run is held to the budget it start
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TypeVar
@@ -17,7 +19,7 @@ from fedlog.privacy.accounting import Entropy, Event, Noise, Release, Training, 
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 
 FILE_NAME = "privacy.jsonl"
-_VERSION = 2
+_VERSION = 1
 _Line = TypeVar("_Line", Budget, Event)
 
 
@@ -64,24 +66,26 @@ def read_log(path: Path) -> ReleaseLog:
     """The log in the file at `path`."""
     try:
         return parse_log(path.read_text(encoding="utf-8"), str(path))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise InputError(
             f"no record of releases: {path}", hint="give the folder of a run that was started with --privacy"
         ) from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not a record of releases: {error}") from None
 
 
 def start_log(path: Path, budget: Budget) -> ReleaseLog:
     """The log of a new or resumed run; a resumed one must name the budget it started with."""
-    if path.exists():
+    with _alone(path):
+        if not path.exists():
+            _append(path, budget_line(budget))
         log = read_log(path)
-        if log.budget != budget:
-            raise InputError(
-                f"{path}: the run started with epsilon {log.budget.epsilon:g}, delta {log.budget.delta:g}, and cannot "
-                f"go on with another budget: epsilon {budget.epsilon:g}, delta {budget.delta:g}"
-            )
-        return log
-    _append(path, budget_line(budget))
-    return ReleaseLog(budget)
+    if log.budget != budget:
+        raise InputError(
+            f"{path}: the run started with epsilon {log.budget.epsilon:g}, delta {log.budget.delta:g}, and cannot "
+            f"go on with another budget: epsilon {budget.epsilon:g}, delta {budget.delta:g}"
+        )
+    return log
 
 
 def record_release(path: Path, upcoming: Event) -> ReleaseLog:
@@ -89,10 +93,22 @@ def record_release(path: Path, upcoming: Event) -> ReleaseLog:
 
     Call it before the noisy object leaves: a crash in between wastes budget, the other order would hide a release.
     """
-    log = read_log(path)
-    together = allow(log.events, upcoming, log.budget)
-    _append(path, release_line(upcoming))
+    with _alone(path):
+        log = read_log(path)
+        together = allow(log.events, upcoming, log.budget)
+        _append(path, release_line(upcoming))
     return ReleaseLog(log.budget, together)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Nothing; two processes that want the same release see each other's: one of them may not be covered."""
+    lock = os.open(path.with_name(f"{path.name}.lock"), os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def _append(path: Path, line: str) -> None:
@@ -148,6 +164,7 @@ def _training(entry: dict[str, object]) -> Training:
 
 
 def _release(entry: dict[str, object]) -> Release:
+    entry = {"calibration": Calibration.EXACT, **entry}  # the first records do not name it
     _expect_keys(entry, "release", {field.name for field in fields(Release)})
     return Release(
         round=_whole(entry, "round"),
