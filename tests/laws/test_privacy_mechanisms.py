@@ -102,6 +102,12 @@ def test_noise_on_the_sum_is_what_the_mechanism_says(trust: Trust, clients: int)
     assert mechanism.std_of_sum(max(clients, 5)) ** 2 - mechanism.client_std**2 >= mechanism.sigma**2 * (1 - 1e-12)
 
 
+def test_more_epsilon_never_needs_more_noise_whatever_the_grid_costs() -> None:
+    told = {"releases": 100, "sensitivity": 1.0, "coordinates": 10_100, "unit": Unit.RECORD, "trust": Trust.CENTRAL}
+    sigmas = [plan(Budget(epsilon, 1e-5), **told).sigma for epsilon in (5.0, 12.0, 17.5, 18.0, 30.0, 900.0)]  # type: ignore[arg-type]
+    assert sigmas == sorted(sigmas, reverse=True)
+
+
 def test_distributed_noise_needs_another_to_hide_behind() -> None:
     with pytest.raises(InputError, match="behind the others"):
         Mechanism(Unit.RECORD, Trust.DISTRIBUTED, 3.0, 1.0, honest_survivors=1)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlog.core.keys import Key
-from fedlog.data.split import Shares, Split, split_by_class, split_by_group, split_by_time
+from fedlog.data.split import Shares, Split, split_by_class, split_by_content, split_by_group, split_by_time
 from fedlog.errors import InputError
 
 SHARES = Shares(0.2, 0.2)
@@ -51,6 +51,27 @@ def test_every_class_is_divided_alike(counts: list[int], seed: int) -> None:
             assert abs((labels[part] == label).sum() - 0.2 * count) <= 0.5
     again = split_by_class(labels, SHARES, Key(seed))
     assert np.array_equal(split.test, again.test)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.binary(max_size=3), max_size=60), st.binary(max_size=3), st.integers(0, 60), st.integers(0, 9))
+def test_by_content_one_row_more_moves_no_other_row(rows: list[bytes], extra: bytes, at: int, seed: int) -> None:
+    at = min(at, len(rows))
+    longer = [*rows[:at], extra, *rows[at:]]
+    before, after = (split_by_content(table, SHARES, Key(seed)) for table in (rows, longer))
+    parts = [(before.train, after.train), (before.validation, after.validation), (before.test, after.test)]
+    assert sorted(np.concatenate([new for _, new in parts]).tolist()) == list(range(len(longer)))
+    for old, new in parts:
+        assert [longer[row] for row in new if row != at] == [rows[row] for row in old]
+
+
+def test_by_content_the_parts_come_near_their_shares_and_depend_on_the_key() -> None:
+    rows = [number.to_bytes(2, "big") for number in range(5000)]
+    split = split_by_content(rows, Shares(0.1, 0.3), Key(5))
+    # Seven standard deviations of a binomial count.
+    assert abs(len(split.validation) - 500) < 150
+    assert abs(len(split.test) - 1500) < 230
+    assert not np.array_equal(split.test, split_by_content(rows, Shares(0.1, 0.3), Key(6)).test)
 
 
 def test_groups_come_near_the_shares() -> None:

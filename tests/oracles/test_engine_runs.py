@@ -16,11 +16,12 @@ from fedlog.data.federation import Federation
 from fedlog.engine import checkpoint
 from fedlog.engine.backends import Choice, Engine
 from fedlog.engine.clients import model_plan
-from fedlog.engine.cohort import Initialisation, Judge
+from fedlog.engine.cohort import Cohort, Initialisation, Judge
 from fedlog.engine.local_sgd import Moments, Settings
 from fedlog.engine.simulator import Course, RoundRecord, Simulation
 from fedlog.errors import InputError, RunError
 from fedlog.models.catalog import body
+from fedlog.wire.message import Kind, Message
 
 # From Python 3.12 on, forking a process that has threads is worth a warning; our workers use none of them.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -153,6 +154,26 @@ def test_a_checkpoint_of_other_clients_is_refused(
     save_file(load_file(path), path, metadata={"clients": "0 1 2 3 5"})
     with pytest.raises(InputError, match="client-4"):
         simulate().resume(tmp_path)
+
+
+@pytest.mark.parametrize("bad", [1, 2])
+def test_a_run_does_without_a_fifth_of_its_clients_at_most(
+    bad: int, simulate: Simulate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    working = Cohort.exchange
+
+    def poisoned(self: Cohort, *told: Any) -> list[tuple[int, bytes | None]]:
+        nothing = torch.full((3, 6), torch.nan)
+        blob = self._codec.encode(Message(Kind.STATISTICS, (nothing,)))
+        return [(index, blob if index < bad else sent) for index, sent in working(self, *told)]
+
+    monkeypatch.setattr(Cohort, "exchange", poisoned)
+    rounds = simulate(rounds=2).rounds()
+    if bad == 1:
+        assert [list(record.refused) for record in rounds] == [["client-0"]] * 2
+    else:
+        with pytest.raises(RunError, match=r"2 of 6 uploads cannot be used: client-0: .*; client-1: "):
+            list(rounds)
 
 
 def test_a_target_accuracy_ends_the_run_and_a_resumed_one_too(simulate: Simulate) -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import save_file
 
 from fedlog.cli.main import main
+from fedlog.core.keys import Key
 from fedlog.engine.cohort import Cohort
-from fedlog.errors import InputError, RunError
+from fedlog.errors import InputError
+from fedlog.experiments.private import notes
 from fedlog.experiments.run import execute
-from fedlog.experiments.spec import RunSpec, resolve
+from fedlog.experiments.spec import RunSpec, prepare, resolve
+from fedlog.models.catalog import body
 from fedlog.privacy.release_log import FILE_NAME, read_log
 
 SMALL = RunSpec(data="digits", clients=5, body=("mlp:8",), train_records=200, options={"epochs": 1})
@@ -80,13 +85,22 @@ def test_a_resumed_run_is_held_to_the_budget_it_started_with(tmp_path: Path, mon
         execute(spec, folder)
     assert [release.round for release in read_log(folder / FILE_NAME).releases] == [1, 2]
     monkeypatch.setattr(Cohort, "exchange", working)
-    # Round 2 was recorded before anything left, so it counts although nothing did: round 3 is one release too many.
-    with pytest.raises(RunError, match="budget"):
-        execute(spec, folder)
-    assert [release.round for release in read_log(folder / FILE_NAME).releases] == [1, 2, 2]
-    (folder / FILE_NAME).unlink()
+    shutil.copytree(folder, tmp_path / "unrecorded")
+    (tmp_path / "unrecorded" / FILE_NAME).unlink()
     with pytest.raises(InputError, match="releases recorded"):
-        execute(spec, folder)
+        execute(spec, tmp_path / "unrecorded")
+    # Round 2 was recorded before anything left, so it counts although nothing did: round 3 is one release too many.
+    summary = execute(spec, folder)
+    assert [release.round for release in read_log(folder / FILE_NAME).releases] == [1, 2, 2]
+    assert summary.rounds == 2
+    assert summary.privacy is not None
+    assert summary.privacy["epsilon"] <= 2.0
+    assert any("ended after round 2 of 3" in caveat for caveat in summary.privacy["caveats"])
+    assert len(list((folder / "models").iterdir())) == 5
+    execute(spec, tmp_path / "whole")
+    whole = (tmp_path / "whole" / "records.jsonl").read_text().splitlines()
+    for one, other in zip((folder / "records.jsonl").read_text().splitlines(), whole, strict=False):
+        assert json.loads(one)["correct_per_client"] == json.loads(other)["correct_per_client"]
 
 
 REFUSED: dict[str, dict[str, Any]] = {
@@ -104,6 +118,13 @@ REFUSED: dict[str, dict[str, Any]] = {
     "secure sum is for distributed": {**RECORD, "aggregation": "secure"},
     "must all be the same": {**RECORD, "initialisation": "separate"},
     "honest survivors": {**RECORD, "trust": "distributed", "honest": 9},
+    "one body for everyone": {
+        "privacy": "client",
+        "epsilon": 2.0,
+        "delta": 1e-5,
+        "message_norm": 5.0,
+        "body": ("mlp:8", "mlp:6,8"),
+    },
     "cannot read the body's parameters": {**RECORD, "body_file": "nowhere.safetensors"},
 }
 
@@ -115,13 +136,32 @@ def test_contradictions_are_refused_by_name(said: str, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_a_frozen_body_can_come_from_a_file_and_counts_by_its_content(tmp_path: Path) -> None:
-    execute(_spec(rounds=1, clip="l2:3"), tmp_path / "public")
-    trained = sorted((tmp_path / "public" / "models").glob("*.safetensors"))[0]
-    spec = resolve(_spec(**RECORD, rounds=1, body_file=str(trained)))
-    copy = tmp_path / "copy.safetensors"
-    copy.write_bytes(trained.read_bytes())
+def test_a_frozen_body_can_come_from_a_file_and_counts_by_its_content(
+    tmp_path: Path,
+) -> None:
+    public, copy = tmp_path / "public.safetensors", tmp_path / "copy.safetensors"
+    save_file(body("mlp:8", (64,)).initial(Key(9)), public)
+    copy.write_bytes(public.read_bytes())
+    spec = resolve(_spec(**RECORD, rounds=1, body_file=str(public)))
     assert resolve(_spec(**RECORD, rounds=1, body_file=str(copy))).digest == spec.digest
     assert execute(spec, tmp_path / "private").privacy is not None
+    assert any("takes your word" in note for note in notes(spec, prepare(spec)))
     with pytest.raises(InputError, match="must have shape"):
-        execute(_spec(**{**RECORD, "body": ("mlp:9",), "rounds": 1, "body_file": str(trained)}), tmp_path / "other")
+        execute(_spec(**{**RECORD, "body": ("mlp:9",), "rounds": 1, "body_file": str(public)}), tmp_path / "other")
+
+
+def test_a_body_that_a_run_trained_on_private_data_is_refused_by_name(tmp_path: Path) -> None:
+    execute(_spec(rounds=1, clip="l2:3"), tmp_path / "run")
+    trained = sorted((tmp_path / "run" / "models").glob("*.safetensors"))[0]
+    with pytest.raises(InputError, match="comes from a run of: fedlog"):
+        resolve(_spec(**RECORD, rounds=1, body_file=str(trained)))
+    with pytest.raises(InputError, match="comes from a run of: fedlog"):
+        resolve(_spec(**{**RECORD, "rounds": 1, "body": (f"frozen:{trained}",)}))
+
+
+def test_the_accuracies_of_a_private_run_are_said_to_be_outside_the_protocol(tmp_path: Path) -> None:
+    spec = resolve(_spec(**RECORD, rounds=1))
+    assert any("outside the protocol" in note for note in notes(spec, prepare(spec)))
+    summary = execute(spec, tmp_path / "run")
+    assert summary.privacy is not None
+    assert "outside the protocol" in summary.privacy["accuracies"]

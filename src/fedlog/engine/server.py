@@ -19,6 +19,8 @@ from fedlog.wire.codec import Codec
 from fedlog.wire.ledger import Direction, Ledger
 from fedlog.wire.message import Contribution, Kind, Message, lift
 
+NAMED = 5  # of the clients behind an error
+
 
 @dataclass(frozen=True)
 class Refusal:
@@ -95,9 +97,10 @@ class Server:
         self.refusals += [(round_number, refusal) for refusal in refused]
         if len(refused) > self.refused_share_allowed * len(seen):
             raise RunError(
-                f"round {round_number}: {len(refused)} of {len(seen)} uploads cannot be used; "
-                f"{refused[0].client}: {refused[0].reason}",
-                hint="the run folder is kept; see what that client sends",
+                f"round {round_number}: {len(refused)} of {len(seen)} uploads cannot be used: "
+                + "; ".join(f"{one.client}: {one.reason}" for one in refused[:NAMED])
+                + ("; ..." if len(refused) > NAMED else ""),
+                hint="see what those clients send; --refused-share says how many a run may do without",
             )
         if summed is not None:
             self.take(round_number, exchange, summed)

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from fedlog.engine.secure import SecureSums  # cryptography is loaded by runs that ask for it
 
 
+REFUSED_SHARE = 0.2
+
+
 @dataclass(frozen=True)
 class Course:
     """How long a run goes, who takes part, and what it is judged on."""
@@ -47,7 +50,7 @@ class Course:
     codec: str = "f32"
     jobs: int = 1
     threads: int = 1  # of PyTorch, in each worker process
-    refused_share: float = 0.0  # of a round's uploads that may be unusable before the run stops
+    refused_share: float = REFUSED_SHARE  # of a round's uploads that may be unusable before the run stops
 
     def __post_init__(self) -> None:
         if self.rounds < 1:

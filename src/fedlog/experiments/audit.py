@@ -1,29 +1,29 @@
-"""An audit that could catch us: plant a canary, train with and without it, bound epsilon from below by the messages.
+"""An audit that could catch us: plant a canary, train with and without it, bound epsilon from below by what leaves.
 
-The clients are real ones: bodies are trained and statistics taken by the engine, clipped and made ready to leave by the
-same code as in a run. The data are the worst we could think of: a canary at the very edge of the clip, and a balanced
-client whose body does not move at all until one more record breaks the balance (Adam then takes a full step, however
-small the gradient). What leaves is compared over many draws of the noise; an attacker that tells the two worlds apart
-more often than (epsilon, delta) allows proves the claim wrong, up to the stated confidence. That the bound stays below
-the claim proves nothing.
+The clients and the server are real ones. Bodies are trained and statistics taken by the engine; every trial then takes
+them through the run's own protection, codec and server with noise of its own, and looks at all that comes out: how many
+bytes, and every entry of every array. Nothing is added or taken away here, so a mechanism that adds too little noise, a
+message that carries too much or a clip that does not hold shows. The data are the worst we could think of: a canary at
+the very edge of the clip, and a balanced client whose body does not move at all until one more record breaks the
+balance (Adam then takes a full step, however small the gradient). An attacker that tells the two worlds apart more
+often than (epsilon, delta) allows proves the claim wrong, up to the stated confidence. That the bound stays below the
+claim proves nothing.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy.stats import beta
 from torch import Tensor, nn
 
 from fedlog.algorithms.fedlog import FedLog
 from fedlog.algorithms.frozen import frozen
-from fedlog.core.clip import Clip, clip_named
+from fedlog.algorithms.shape import Exchange
+from fedlog.core.clip import clip_named
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY
@@ -31,20 +31,22 @@ from fedlog.engine.backends import Choice, Engine
 from fedlog.engine.clients import clients_of, model_plan
 from fedlog.engine.cohort import Cohort
 from fedlog.engine.local_sgd import Settings
+from fedlog.engine.server import Server
 from fedlog.errors import InputError
-from fedlog.models.body import adopt
+from fedlog.experiments.distinguisher import Trial, epsilon_lower_bound, scores
+from fedlog.models.body import Params, adopt
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit, neighbouring_relation
 from fedlog.privacy.protection import Bound, NoiseSource, Protection, protection
 from fedlog.wire.codec import codec
-from fedlog.wire.message import lift
+from fedlog.wire.message import Contribution, Kind, Message, total
 
 INPUTS, WIDTH, CLASSES, RECORDS = 8, 4, 2, 128
 LEARNING_RATE = 1.0
-Scores = NDArray[np.float64]
+WIRE = codec("f32")
 
 
 class Fault(StrEnum):
-    """A mistake to plant on purpose, to see that the audit notices it."""
+    """A mistake to plant in the protection, to see that the audit notices it."""
 
     NONE = "none"
     SMALL_NOISE = "small-noise"
@@ -127,27 +129,30 @@ class Finding:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class _World:
-    """What leaves in one of the two worlds, for one training: the sums before noise, and what goes without noise."""
-
-    sums: Tensor
-    exact: Tensor
-
-
 def run_audit(audit: Audit) -> Finding:
     """The lower bound on epsilon that these trainings and draws of noise support."""
     guard = _protection(audit)
-    pairs = [_worlds(audit, guard, Key(audit.seed).child("training", number)) for number in range(audit.trainings)]
-    key = Key(audit.seed).child("noise")
-    present = _scores(audit, guard, pairs, key.child("with"), 0)
-    absent = _scores(audit, guard, pairs, key.child("without"), 1)
+    here, elsewhere = _neighbours(audit)
+    present, absent = scores(_trials(audit, guard, here, "with"), _trials(audit, guard, elsewhere, "without"))
     return Finding(audit, epsilon_lower_bound(present, absent, audit.budget.delta, audit.confidence))
 
 
+def _trials(audit: Audit, guard: Protection, clients: Sequence[Records], world: str) -> list[Trial]:
+    """What leaves in one of the two worlds, many times."""
+    key = Key(audit.seed)
+    rounds = [
+        _trained(audit, guard, clients, key.child("training", number), key.child("noise", world, number))
+        for number in range(audit.trainings)
+    ]
+    # Each trial draws its own training, so that trials are independent and alike.
+    drawn = key.child("drawn", world).numpy().integers(0, audit.trainings, audit.trials)
+    return [Trial(int(number), rounds[number].seen(trial)) for trial, number in enumerate(drawn)]
+
+
 def _protection(audit: Audit) -> Protection:
+    """The protection of a run with this claim, and the planted mistake in it."""
     client = audit.unit is Unit.CLIENT
-    return protection(
+    guard = protection(
         audit.budget,
         unit=audit.unit,
         trust=audit.trust,
@@ -158,50 +163,111 @@ def _protection(audit: Audit) -> Protection:
         clients=1,
         noise=audit.noise,
     )
-
-
-def _worlds(audit: Audit, guard: Protection, key: Key) -> tuple[_World, _World]:
-    """With the canary and without it."""
-    if audit.unit is Unit.CLIENT:
-        # The canary is a whole client; under local noise another data set of its takes its place, else nothing does.
-        here = _world(audit, guard, _balanced(extra=1), key)
-        if audit.trust is Trust.LOCAL:
-            return here, _world(audit, guard, _opposite(), key)
-        return here, _World(torch.zeros_like(here.sums), torch.zeros_like(here.exact))
-    canary = _balanced(extra=1) if audit.unit is Unit.PAPER else _with_far_record(_balanced(extra=0))
-    return _world(audit, guard, canary, key), _world(audit, guard, _balanced(extra=0), key)
-
-
-def _world(audit: Audit, guard: Protection, data: Records, key: Key) -> _World:
-    counted = [float(len(data))] if audit.fault is Fault.EXACT_COUNT else []
-    return _World(_message(audit, guard, data, key), torch.tensor(counted))
-
-
-def _message(audit: Audit, guard: Protection, data: Records, key: Key) -> Tensor:
-    """The client's sums as they leave it but for noise, after its whole round: training, statistics, clip, grid."""
-    clip: Clip | None = None if audit.unit is Unit.CLIENT else clip_named(audit.clip)
+    if audit.fault is Fault.SMALL_NOISE:
+        return replace(guard, mechanism=replace(guard.mechanism, sigma=guard.mechanism.sigma / 10))
     if audit.fault is Fault.UNCLIPPED:
-        clip, guard = None, replace(guard, bound=Bound())
-    # Noise is drawn for many trials at once afterwards, so the client itself adds none here.
-    exact = replace(guard, mechanism=replace(guard.mechanism, trust=Trust.CENTRAL))
+        return replace(guard, bound=Bound())
+    return _Counting(**_parts(guard)) if audit.fault is Fault.EXACT_COUNT else guard
+
+
+def _parts(guard: Protection) -> dict[str, Any]:
+    return {part.name: getattr(guard, part.name) for part in fields(Protection)}
+
+
+class _Counting(Protection):
+    """A protection whose messages carry the number of records beside the noisy statistics."""
+
+    def outgoing(self, message: Message, key: Key) -> Message:
+        """The message as it leaves, and one array more."""
+        made = super().outgoing(message, key)
+        return replace(made, arrays=(*made.arrays, message.arrays[0][:, :1].sum(0).to(torch.int64)))
+
+
+@dataclass(frozen=True)
+class _Tap(Protection):
+    """A protection that keeps what clients hand to it: the last that is the same however often noise is drawn."""
+
+    messages: list[Message] = field(default_factory=list)
+
+    def outgoing(self, message: Message, key: Key) -> Message:
+        """The message as it leaves."""
+        self.messages.append(message)
+        return super().outgoing(message, key)
+
+
+class _Publishing(FedLog):
+    """FedLog whose server publishes the sum it is left with; whatever else it could do is post-processing."""
+
+    def step(self, exchange: str, server: Params, total: Contribution) -> Params:
+        """All of the sum."""
+        return {str(number): array for number, array in enumerate(total.arrays)}
+
+    def broadcast(self, server: Params) -> Message:
+        """The sum as FedLog-C sends it down."""
+        return Message(Kind.STATISTICS, tuple(server.values()))
+
+
+@dataclass(frozen=True, eq=False)
+class _Round:
+    """A round after its training: what the clients hand to the protection, and a server that waits for it."""
+
+    messages: Sequence[Message]
+    guard: Protection
+    exchange: Exchange
+    server: Server
+    key: Key
+
+    def seen(self, trial: int) -> Tensor:
+        """(1 + entries,): what whoever is not trusted sees, with noise of its own: the bytes, and all they say."""
+        keys = [self.key.child("client", at, trial) for at in range(len(self.messages))]
+        blobs = [WIRE.encode(self.guard.outgoing(m, key)) for m, key in zip(self.messages, keys, strict=True)]
+        beside: list[Tensor] = []
+        if self.guard.mechanism.trust is Trust.CENTRAL:
+            uploads = [WIRE.decode(blob) for blob in blobs]
+            # The server's noise is for the statistics. Whatever comes beside them has none: it counts as seen.
+            beside = [array for upload in uploads for array in upload.arrays[1:]]
+            sums = [self.server.lifted(replace(upload, arrays=upload.arrays[:1])) for upload in uploads]
+            self.server.take(trial, self.exchange, total(sums))
+            blobs = [self.server.broadcast(trial, copies=1)]
+        (blob,) = blobs
+        arrays = [*WIRE.decode(blob).arrays, *beside]
+        return torch.cat([torch.tensor([len(blob)]), *(array.reshape(-1).to(torch.float64) for array in arrays)])
+
+
+def _trained(audit: Audit, guard: Protection, clients: Sequence[Records], key: Key, noise: Key) -> _Round:
+    """The clients' local work, done by the engine as in a run."""
+    data = Records(torch.cat([own.inputs for own in clients]), torch.cat([own.labels for own in clients]))
+    parts = torch.split(torch.arange(len(data)), [len(own) for own in clients])
+    shards = tuple(Shard(f"client {at}", part, part[:1], part[:0]) for at, part in enumerate(parts))
+    federation = Federation("audit", CLASSES, (INPUTS,), data, data, shards, IDENTITY, ("0", "1"))
     weight = 1 / 16 if audit.unit is Unit.RECORD else 0.0
-    body = adopt("canary", lambda: _Linear(weight), (INPUTS,), clip)
-    everyone = torch.arange(len(data))
-    shard = Shard("canary", everyone, everyone[:1], everyone[:0])
-    federation = Federation("audit", CLASSES, (INPUTS,), data, data, (shard,), IDENTITY, ("0", "1"))
-    plan = model_plan(federation, [body])
+    bodies = [adopt("canary", lambda: _Linear(weight), (INPUTS,), guard.bound.clip)] * len(clients)
+    plan = model_plan(federation, bodies)
     method = FedLog(plan, epochs=1, learning_rate=LEARNING_RATE)
     algorithm = frozen(method) if audit.unit is Unit.RECORD else method
     # One batch of everything, in float64: the balance of the adversarial client is then exact.
     engine = Engine(Settings(batch_size=len(data), dtype=torch.float64), Choice.LOOP)
-    wire = codec("f32")
-    cohort = Cohort(
-        algorithm, federation, clients_of(federation, [body], algorithm), engine, wire, key, protection=exact
-    )
-    cohort.hear(wire.encode(algorithm.broadcast(algorithm.begin(key.child("server")))))
-    ((_, blob),) = cohort.exchange(1, algorithm.schedule.round[0], [0])
-    assert blob is not None
-    return exact.lifted(lift(wire.decode(blob))).arrays[0]
+    tap = _Tap(**_parts(guard))
+    members = clients_of(federation, bodies, algorithm)
+    cohort = Cohort(algorithm, federation, members, engine, WIRE, key, protection=tap)
+    cohort.hear(WIRE.encode(algorithm.broadcast(algorithm.begin(key.child("server")))))
+    (exchange,) = algorithm.schedule.round
+    cohort.exchange(1, exchange, [member.index for member in members])
+    server = Server(_Publishing(plan), WIRE, {}, {}, protection=guard, noise_key=noise.child("server"))
+    return _Round(tap.messages, guard, exchange, server, noise)
+
+
+def _neighbours(audit: Audit) -> tuple[list[Records], list[Records]]:
+    """The clients' records with the canary and without it."""
+    balanced = _balanced(extra=0)
+    if audit.unit is Unit.RECORD:
+        return [_with_far_record(balanced)], [balanced]
+    if audit.unit is Unit.PAPER:
+        return [_balanced(extra=1)], [balanced]
+    # The canary is a whole client. Under local noise another data set of its takes its place; in a sum nothing does.
+    if audit.trust is Trust.LOCAL:
+        return [_balanced(extra=1)], [_opposite()]
+    return [balanced, _balanced(extra=1)], [balanced]
 
 
 class _Linear(nn.Linear):
@@ -229,52 +295,3 @@ def _with_far_record(data: Records) -> Records:
     """The data and one record whose features lie far beyond any clip."""
     far = torch.full((1, INPUTS), 1000.0)
     return Records(torch.cat([data.inputs, far]), torch.cat([data.labels, torch.zeros(1, dtype=torch.int64)]))
-
-
-def _scores(audit: Audit, guard: Protection, pairs: Sequence[tuple[_World, _World]], key: Key, world: int) -> Scores:
-    """How much each trial's message looks like one with the canary: its place on the line between the two worlds."""
-    # Each trial draws its own training, so that trials are independent and alike.
-    chosen = torch.from_numpy(key.child("training").numpy().integers(0, len(pairs), audit.trials))
-    std = guard.mechanism.sigma / (10 if audit.fault is Fault.SMALL_NOISE else 1)
-    sampler = guard.sampler(key.child("draws"))
-    # A discrete sampler's grid is made for the right noise: less of it is scaled, as a faulty program would.
-    noise = sampler.draw(torch.Size((audit.trials, CLASSES * (1 + WIDTH))), guard.mechanism.sigma)
-    noise = noise * (std / guard.mechanism.sigma)
-    here, other = (torch.stack([pair[at].sums.reshape(-1) for pair in pairs]) for at in (0, 1))
-    seen = (here, other)[world][chosen] + noise
-    along = here - other
-    along = along / along.norm(dim=1, keepdim=True).clamp_min(1e-300)
-    scores = ((seen - other[chosen]) * along[chosen]).sum(1)
-    # Whatever leaves without noise settles the matter where it differs between the worlds.
-    telling = torch.tensor([not torch.equal(a.exact, b.exact) for a, b in pairs])
-    certain = torch.where(telling[chosen], math.inf if world == 0 else -math.inf, scores)
-    return certain.numpy()
-
-
-def epsilon_lower_bound(present: Scores, absent: Scores, delta: float, confidence: float) -> float:
-    """A lower bound on epsilon that is wrong with probability at most 1 - confidence.
-
-    A test (score above a threshold, or below it) that says yes with probability p in one world and q in the other
-    shows epsilon >= ln((p - delta) / q). The test is chosen on one half of the trials and judged on the other, with
-    Clopper-Pearson bounds on p and q, half of the error to each.
-    """
-    half, rest = len(present) // 2, len(absent) // 2
-    error = (1 - confidence) / 2
-    levels = np.concatenate([present[:half], absent[:rest], [0.0]])
-    thresholds = np.quantile(levels[np.isfinite(levels)], np.linspace(0.001, 0.999, 199))
-    best, test = -math.inf, (0.0, 1)
-    for threshold in thresholds:
-        for sign in (1, -1):
-            found = _bound(present[:half], absent[:rest], float(threshold), sign, delta, error)
-            if found > best:
-                best, test = found, (float(threshold), sign)
-    return max(0.0, _bound(present[half:], absent[rest:], test[0], test[1], delta, error))
-
-
-def _bound(present: Scores, absent: Scores, threshold: float, sign: int, delta: float, error: float) -> float:
-    # Above the threshold speaks for the canary, below it against: the two worlds change places.
-    likely, unlikely = (present, absent) if sign > 0 else (absent, present)
-    hits, misses = (int(np.sum(sign * scores > sign * threshold)) for scores in (likely, unlikely))
-    p = float(beta.ppf(error, hits, len(likely) - hits + 1)) if hits else 0.0
-    q = float(beta.ppf(1 - error, misses + 1, len(unlikely) - misses)) if misses < len(unlikely) else 1.0
-    return math.log((p - delta) / q) if p > delta else -math.inf

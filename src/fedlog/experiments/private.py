@@ -16,6 +16,8 @@ from fedlog.core.clip import clip_named
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.experiments.private_training import DP_SGD, settled_training, training_of
+from fedlog.models.frozen import FROZEN as FROZEN_FILE
+from fedlog.models.frozen import refuse_trained
 from fedlog.privacy.accounting import spent
 from fedlog.privacy.guarantee import PAPER_CAVEAT, Budget, Calibration, Trust, Unit, delta_warning
 from fedlog.privacy.limits import Limits
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 FROZEN = "frozen"
 SECURE = "secure"
+OUTSIDE_THE_PROTOCOL = "accuracies are measured by the simulator, outside the protocol; no guarantee covers them"
 _ONLY_WITH_PRIVACY = ("epsilon", "delta", "message_norm", "trust", "calibration", "noise")
 
 
@@ -91,6 +94,14 @@ def _settled_privacy(spec: RunSpec) -> RunSpec:
             hint="--body-training frozen (with --body-file for one made elsewhere), --body-training dp-sgd, "
             "or --privacy client",
         )
+    if unit is Unit.RECORD:
+        _refuse_trained_files(spec)
+    if unit is Unit.CLIENT and trust is not Trust.LOCAL and len(spec.body) > 1:
+        raise InputError(
+            f"--privacy client with {trust} noise needs one body for everyone: with several, one client more changes "
+            f"which client gets which: {', '.join(spec.body)}",
+            hint="--trust local, or one body",
+        )
     if unit is Unit.CLIENT and trust is not Trust.LOCAL and spec.participation < 1:
         # Who is drawn depends on who is there, so one client more would move other clients' messages too.
         raise InputError(
@@ -112,6 +123,12 @@ def _settled_privacy(spec: RunSpec) -> RunSpec:
         noise=str(_one_of("noise", spec.noise or NoiseSource.FLOAT, list(NoiseSource))),
         aggregation=SECURE if trust is Trust.DISTRIBUTED else spec.aggregation,
     )
+
+
+def _refuse_trained_files(spec: RunSpec) -> None:
+    files = [name.partition("@")[0].removeprefix(FROZEN_FILE) for name in spec.body if name.startswith(FROZEN_FILE)]
+    for path in (*files, *([spec.body_file] if spec.body_file else [])):
+        refuse_trained(Path(path))
 
 
 def with_body_training(algorithm: Algorithm, spec: RunSpec) -> Algorithm:
@@ -212,6 +229,9 @@ def notes(spec: RunSpec, simulation: Simulation) -> list[str]:
         said.append(f"warning: {PAPER_CAVEAT}")
     if warning:
         said.append(f"warning: {warning}")
+    if spec.body_file is not None and unit is Unit.RECORD:
+        said.append(f"note: the guarantee takes your word that the body in {spec.body_file} never saw the private data")
+    said.append(f"note: {OUTSIDE_THE_PROTOCOL}")
     if spec.noise == NoiseSource.FLOAT:
         said.append("warning: simulation only: the noise is not private, it comes from the run's seed")
     if spec.body_training == FROZEN and guard.releases > 1:
@@ -236,7 +256,7 @@ def watch_budget(simulation: Simulation, folder: Path) -> None:
     simulation.record_release = partial(record_release, path)
 
 
-def promise(folder: Path, rounds: Sequence[RoundRecord]) -> dict[str, Any] | None:
+def promise(folder: Path, rounds: Sequence[RoundRecord], ended_early: str | None = None) -> dict[str, Any] | None:
     """What the run in the folder has spent and promises, as plain values; None for a run without privacy."""
     if not (folder / FILE_NAME).exists():
         return None
@@ -246,8 +266,9 @@ def promise(folder: Path, rounds: Sequence[RoundRecord]) -> dict[str, Any] | Non
     budget = {"epsilon": log.budget.epsilon, "delta": log.budget.delta}
     kept = int(sum(record.observed.get("kept_old_head", 0.0) for record in rounds))
     drowned = f"{kept} of {len(rounds)} rounds kept the old head: the noisy count was below twice its own noise"
-    caveats = [*spending.caveats, *([drowned] if kept else [])]
-    return {**stated, "budget": budget, "rounds_with_old_head": kept, "caveats": caveats}
+    caveats = [*spending.caveats, *([drowned] if kept else []), *([ended_early] if ended_early else [])]
+    told = {"budget": budget, "rounds_with_old_head": kept, "caveats": caveats, "accuracies": OUTSIDE_THE_PROTOCOL}
+    return {**stated, **told}
 
 
 def _digest_of(path: str | None) -> str | None:

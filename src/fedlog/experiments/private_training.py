@@ -37,7 +37,8 @@ def settled_training(spec: RunSpec) -> RunSpec:
     if spec.moments is not None:
         raise InputError(f"DP-SGD makes its optimiser anew for each round: --moments {spec.moments}")
     rate = SAMPLE_RATE if spec.sample_rate is None else float(spec.sample_rate)
-    return replace(spec, sgd_clip=float(spec.sgd_clip or SGD_CLIP), sample_rate=rate)
+    clip = SGD_CLIP if spec.sgd_clip is None else float(spec.sgd_clip)
+    return replace(spec, sgd_clip=clip, sample_rate=rate)
 
 
 def training_of(spec: RunSpec, algorithm: Algorithm, plan: ModelPlan) -> TrainingPlan | None:

@@ -26,6 +26,7 @@ from fedlog.errors import InputError, RunError
 from fedlog.experiments import private, records
 from fedlog.experiments.records import Summary
 from fedlog.experiments.spec import RunSpec, as_plain, from_plain, prepare, resolve
+from fedlog.privacy.accounting import BudgetSpentError
 from fedlog.wire.ledger import Direction
 
 SECONDS_TO_WAIT_FOR_LOCK = 10.0
@@ -83,9 +84,13 @@ def _run(spec: RunSpec, folder: Path, listener: Listener, keep: Keep, made: list
         done = _restored(simulation, folder)
         private.watch_budget(simulation, folder)
         listener.begun(spec, simulation, done)
-        for record in _rounds(simulation, folder, done):
-            listener.finished_round(record)
-        return _finish(spec, simulation, folder, keep)
+        ended_early = None
+        try:
+            for record in _rounds(simulation, folder, done):
+                listener.finished_round(record)
+        except BudgetSpentError as error:
+            ended_early = _back_to_the_last_round(simulation, folder, error)
+        return _finish(spec, simulation, folder, keep, ended_early)
     except OSError as error:
         raise RunError(
             f"cannot write to {folder}: {error.strerror or error}", hint="make room; the run can then be resumed"
@@ -189,6 +194,14 @@ def _rounds(simulation: Simulation, folder: Path, done: list[RoundRecord]) -> It
         yield record
 
 
+def _back_to_the_last_round(simulation: Simulation, folder: Path, error: BudgetSpentError) -> str:
+    """Why the run ends early, when it has a round to end with: an interruption costs a release that was not made."""
+    if not checkpoint.exists(folder / "checkpoint"):
+        raise error
+    simulation.resume(folder / "checkpoint")  # bodies have been trained for the round that cannot be
+    return f"ended after round {simulation.round_number} of {simulation.course.rounds}: {error.message}"
+
+
 def _save_models(simulation: Simulation, folder: Path) -> None:
     models = folder / "models"
     models.mkdir(exist_ok=True)
@@ -196,7 +209,7 @@ def _save_models(simulation: Simulation, folder: Path) -> None:
     save_file({n: v.contiguous().clone() for n, v in simulation.server.state.items()}, folder / "server.safetensors")
 
 
-def _finish(spec: RunSpec, simulation: Simulation, folder: Path, keep: Keep) -> Summary:
+def _finish(spec: RunSpec, simulation: Simulation, folder: Path, keep: Keep, ended_early: str | None = None) -> Summary:
     """The models and the summary, written; the checkpoint is of no more use."""
     closed = simulation.close()
     if keep is Keep.MODELS:
@@ -221,7 +234,7 @@ def _finish(spec: RunSpec, simulation: Simulation, folder: Path, keep: Keep) -> 
         run_dir=str(folder),
         made_with=made_with(),
         bits_opening=ledger.by_kind(0),
-        privacy=private.promise(folder, lines),
+        privacy=private.promise(folder, lines, ended_early),
     )
     # The path is put in when the summary is read: a folder may be moved, or committed from someone's machine.
     records.write_json(folder / SUMMARY, {**asdict(summary), "run_dir": "."})

@@ -23,7 +23,7 @@ from fedlog.engine.backends import Choice, Engine
 from fedlog.engine.clients import model_plan
 from fedlog.engine.cohort import Initialisation, Judge
 from fedlog.engine.local_sgd import Moments, Settings
-from fedlog.engine.simulator import Course, Simulation
+from fedlog.engine.simulator import REFUSED_SHARE, Course, Simulation
 from fedlog.errors import InputError
 from fedlog.experiments import private
 from fedlog.experiments.presets import preset
@@ -158,7 +158,7 @@ def prepare(spec: RunSpec) -> Simulation:
         codec=spec.codec,
         jobs=spec.jobs,
         threads=spec.threads,
-        refused_share=spec.refused_share or 0.0,
+        refused_share=REFUSED_SHARE if spec.refused_share is None else spec.refused_share,
     )
     settings = Settings(
         spec.batch_size, spec.device, moments=_chosen(Moments, "moments", spec.moments or Moments.EPOCH)

@@ -128,17 +128,28 @@ def _plain_epsilon(mu: float, delta: float) -> float:
 
 
 def sigma_of(budget: Budget, releases: int, sensitivity: float, closeness: float = 0.0) -> float:
-    """The smallest standard deviation with which `releases` Gaussian releases stay within the budget."""
+    """The smallest standard deviation with which `releases` Gaussian releases stay within the budget.
+
+    What the grid of the noise costs of delta grows with e^epsilon: under a large epsilon it may be cheaper to keep a
+    smaller one, which keeps the larger too.
+    """
     _check_plan(releases, sensitivity)
-    left = budget.delta - (1 + math.exp(min(budget.epsilon, 700.0))) * closeness
-    if left <= 0:
+    smaller = np.arange(10.0, min(budget.epsilon, 60.0), 0.5) if closeness else ()
+    tried = [_mu_beside_grid(Budget(float(epsilon), budget.delta), closeness) for epsilon in (budget.epsilon, *smaller)]
+    mu = max(tried)
+    if mu == 0:
         raise InputError(
             f"delta {budget.delta:g} leaves no room for the grid of the discrete noise: it alone needs "
-            f"{(1 + math.exp(min(budget.epsilon, 700.0))) * closeness:.2g}",
+            f"{(1 + math.exp(min(budget.epsilon, 10.0))) * closeness:.2g}",
             hint="use a larger delta or a smaller epsilon",
         )
-    mu = mu_of(Budget(budget.epsilon, left))
     return math.sqrt(releases) * sensitivity / mu * (1 + _PRIVATE_SIDE)
+
+
+def _mu_beside_grid(budget: Budget, closeness: float) -> float:
+    """The largest mu for what the grid leaves of delta; 0 if it leaves nothing."""
+    left = budget.delta - (1 + math.exp(min(budget.epsilon, 700.0))) * closeness
+    return mu_of(Budget(budget.epsilon, left)) if left > 0 else 0.0
 
 
 def mu_of_releases(sigma: float, releases: int, sensitivity: float) -> float:

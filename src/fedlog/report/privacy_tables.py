@@ -114,7 +114,7 @@ def _guarantee_row(row: Row, found: Collected) -> tuple[str, ...]:
     ]
     return (
         row.label,
-        f"{stated.get('epsilon') or 0:.4g}",
+        "unbounded" if stated.get("epsilon") is None else f"{stated['epsilon']:.4g}",
         asked[1],
         asked[2],
         str(stated.get("neighbours", "")),
