@@ -44,7 +44,7 @@ def scores(present: Sequence[Trial], absent: Sequence[Trial]) -> tuple[Scores, S
         deviations.append(learnt - centres[-1][after])
     apart, middle = centres[0] - centres[1], (centres[0] + centres[1]) / 2
     # What does not vary at all is certain up to rounding; where it is the same in both worlds it says nothing.
-    weights = apart / (torch.cat(deviations).square().mean(0) + 1e-12)
+    weights = apart / (torch.cat(deviations).square().mean(0) + 1e-12 * apart.square() + 1e-300)
     scored = [((seen - middle[drawn]) * weights[drawn]).sum(1).numpy() for seen, drawn in worlds]
     return scored[0], scored[1]
 
