@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedlog.errors import InputError
 
 Factory = Callable[[], nn.Module]
+FROZEN = "frozen:"  # and the file, in a body's name
 # In the file's metadata: which body the tensors belong to. Models that `fedlog run` saves have it.
 BODY = "body"
 # In the file's metadata: the method under which fedlog trained the model. Weights made elsewhere have no such entry.
@@ -45,17 +46,32 @@ def refuse_trained(path: Path) -> None:
 
     What was trained elsewhere on the private data cannot be told from the file; there the user's word must do.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            method = (file.metadata() or {}).get(METHOD)
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"no weights can be read from {path}: {error}") from None
+    method = _metadata(path).get(METHOD)
     if method is not None:
         raise InputError(
             f"single records are protected behind bodies that never saw private data, and the body in {path} comes "
             f"from a run of: {method}",
             hint="a random body, or one from public data; `fedlog run --body-training dp-sgd` trains one under noise",
         )
+
+
+def architecture(name: str) -> str:
+    """What a body of that name computes, its weights apart: a frozen body by what it is and not by where its file lies.
+
+    The clip behind the `@`, if there is one, stays.
+    """
+    plain, at, clip = name.partition("@")
+    if not plain.startswith(FROZEN):
+        return name
+    return f"{FROZEN}{_metadata(Path(plain.removeprefix(FROZEN))).get(BODY)}{at}{clip}"
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return dict(file.metadata() or {})
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"no weights can be read from {path}: {error}") from None
 
 
 def frozen(name: str, path: Path, factory: Callable[[str], Factory]) -> Factory:
@@ -66,7 +82,7 @@ def frozen(name: str, path: Path, factory: Callable[[str], Factory]) -> Factory:
             weights = {entry: file.get_tensor(entry) for entry in file.keys()}  # noqa: SIM118 (not a mapping)
     except (OSError, SafetensorError) as error:
         raise InputError(f"body {name}: no weights can be read from {path}: {error}") from None
-    if inner_name is None or inner_name.startswith("frozen:"):
+    if inner_name is None or inner_name.startswith(FROZEN):
         raise InputError(
             f"body {name}: expected the metadata entry `{BODY}` with the body's name in {path}, found: {inner_name}",
             hint='save_file(tensors, path, metadata={"body": "mlp:64,64"})',
