@@ -9,6 +9,7 @@ import pytest
 from made_up_runs import write_run
 
 from fedlog.algorithms.shape import ModelPlan
+from fedlog.errors import InputError
 from fedlog.experiments import private
 from fedlog.experiments.cells import Cell, Choice, cells
 from fedlog.experiments.collected import collect
@@ -28,6 +29,7 @@ from fedlog.experiments.spec import RunSpec, method_of, resolve
 from fedlog.privacy.guarantee import Calibration, Trust
 from fedlog.report.privacy_plot import privacy_plot
 from fedlog.report.privacy_tables import guarantee_table, level_table, verification_table
+from fedlog.report.reproduction import GUARANTEES, GUARANTEES_END, write_markdown
 
 
 def test_every_level_and_verified_cell_has_the_noise_it_is_named_after() -> None:
@@ -93,3 +95,22 @@ def _state_privacy(cell: Cell, kept: int) -> None:
     path = cell.folder / SUMMARY
     stated = {"epsilon": 7.9, "neighbours": "n", "trusted": "the server, which", "rounds_with_old_head": kept}
     path.write_text(json.dumps({**json.loads(path.read_text()), "privacy": stated}))
+
+
+def test_the_page_on_privacy_gets_its_table_in_its_place_and_keeps_the_rest(tmp_path: Path) -> None:
+    page = tmp_path / "docs" / "privacy.md"
+    page.parent.mkdir()
+    page.write_text(f"before\n{GUARANTEES}\nold\n{GUARANTEES_END}\nafter\n")
+    results = tmp_path / "results"
+    results.mkdir()
+    for _ in range(2):
+        assert page in write_markdown(results, page.parent)
+        said = page.read_text()
+        assert said.startswith(f"before\n{GUARANTEES}\n| cell | epsilon | delta | unit |")
+        assert said.endswith(f"{GUARANTEES_END}\nafter\n")
+        assert said.count("client, epsilon 8") == 1
+        assert "not run" in said
+        assert "old\n" not in said
+    page.write_text("no place")
+    with pytest.raises(InputError, match="no place"):
+        write_markdown(results, page.parent)

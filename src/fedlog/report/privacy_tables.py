@@ -100,6 +100,15 @@ def guarantee_table(found: Collected) -> Table:
     return Table(columns, rows, "What is promised, and what it costs")
 
 
+def short_guarantee_table(found: Collected) -> Table:
+    """Epsilon, unit and accuracy alone."""
+    whole = guarantee_table(found)
+    kept = [whole.columns.index(name) for name in ("cell", "epsilon", "delta", "unit", "releases", "seeds")]
+    kept += range(whole.columns.index("accuracy, %"), len(whole.columns))
+    rows = tuple(tuple(row[at] for at in kept) for row in whole.rows)
+    return Table(tuple(whole.columns[at] for at in kept), rows)
+
+
 def _guarantee_row(row: Row, found: Collected) -> tuple[str, ...]:
     runs = found.runs[row.name]
     asked = (f"{row.spec.epsilon:g}", f"{row.spec.delta:g}", str(row.spec.privacy))

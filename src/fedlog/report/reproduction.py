@@ -12,18 +12,21 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedlog.errors import InputError
 from fedlog.experiments.catalog import on_disk
 from fedlog.experiments.cells import CellState, Shape
 from fedlog.experiments.collected import Collected, collect
+from fedlog.experiments.privacy_figure import PRIVACY_FIGURE
 from fedlog.experiments.records import write_whole
 from fedlog.report import figures
 from fedlog.report.method_tables import tables_of
 from fedlog.report.other_tables import grid_table, synthetic_selection_table, synthetic_table
 from fedlog.report.privacy_plot import privacy_plot
-from fedlog.report.privacy_tables import privacy_tables
+from fedlog.report.privacy_tables import privacy_tables, short_guarantee_table
 from fedlog.report.tables import Table
 
 DISCUSSION, FIGURE = "discussion.md", "figure.svg"
+GUARANTEES, GUARANTEES_END = "<!-- guarantees: written by `fedlog docs` -->", "<!-- end of guarantees -->"
 
 INTRODUCTION = (
     "This page is made from the records under `results/` by `fedlog docs`; no number on it is typed. The final round "
@@ -83,7 +86,7 @@ def _section(found: Collected) -> Section:
 
 
 def write_markdown(results: Path, docs: Path) -> list[Path]:
-    """The files written: `reproduction.md`, and each figure beside its records."""
+    """The files written: `reproduction.md`, each figure beside its records, and tables inside other pages."""
     written = []
     parts = ["# The paper, reproduced\n", INTRODUCTION + "\n"]
     for section in sections(results):
@@ -101,7 +104,20 @@ def write_markdown(results: Path, docs: Path) -> list[Path]:
     page = docs / "reproduction.md"
     page.parent.mkdir(parents=True, exist_ok=True)
     write_whole(page, "\n".join(parts))
-    return [page, *written]
+    return [page, *_write_guarantees(results, docs / "privacy.md"), *written]
+
+
+def _write_guarantees(results: Path, page: Path) -> list[Path]:
+    """The page on privacy, if it is there, with the table of what is promised and what it costs in its place."""
+    if not page.exists():
+        return []
+    before, start, rest = page.read_text().partition(GUARANTEES)
+    _, end, after = rest.partition(GUARANTEES_END)
+    if not (start and end):
+        raise InputError(f"{page} has no place for the table of guarantees", hint=f"{GUARANTEES} and {GUARANTEES_END}")
+    table = short_guarantee_table(collect(PRIVACY_FIGURE, results))
+    write_whole(page, f"{before}{start}\n{table.markdown()}{end}{after}")
+    return [page]
 
 
 def write_results_page(results: Path) -> Path:
