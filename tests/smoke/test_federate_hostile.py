@@ -93,7 +93,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 
 def run_app(federation: Federation, folder: Path, plan: Plan, code: dict[str, str]) -> None:
     """A plain `flwr run` of an app whose modules were exchanged."""
-    write_app(folder, app_settings(plan, Terms(1, 60.0)))
+    write_app(folder, app_settings(plan, Terms(1, 60.0, refused_share=0.5)))
     for name, text in code.items():
         (folder / "fedlog_app" / f"{name}.py").write_text(text)
     call(flwr_command(federation.server, "run", str(folder), CONNECTION, "--stream"), timeout_seconds=500)

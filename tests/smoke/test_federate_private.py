@@ -12,7 +12,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from three_sites import BODIES, SCHEMA, InProcess, events_named, fill_site, make_server, quick_clock
 
 from fedlog.cli.main import main
-from fedlog.data.site import Scaling
+from fedlog.core.keys import Key
+from fedlog.data.site import Preparation
 from fedlog.engine import checkpoint
 from fedlog.errors import InputError, RunError
 from fedlog.flower.events import read_events
@@ -26,9 +27,12 @@ from fedlog.flower.run_side import leave
 from fedlog.flower.site_data import load_data
 from fedlog.flower.site_state import RunState
 from fedlog.flower.site_work import respond
+from fedlog.flower.telling import SiteTeller, run_line
 from fedlog.privacy.accounting import Entropy, Noise
+from fedlog.privacy.protection import Protection
 from fedlog.privacy.release_log import FILE_NAME, read_log
 from fedlog.wire.codec import codec
+from fedlog.wire.message import Contribution
 
 CENTRAL = Promise("client", "central", 20.0, 1e-5, message_norm=20.0)
 LOCAL = replace(CENTRAL, trust="local")
@@ -60,7 +64,7 @@ class Listening(InProcess):
 
 @pytest.fixture
 def post(tmp_path: Path) -> Listening:
-    made = Listening({name: fill_site(SiteFolder(tmp_path / name), name, body) for name, body in BODIES.items()})
+    made = Listening({name: fill_site(SiteFolder(tmp_path / name), name, own) for name, own in BODIES.items()})
     made.heard = []
     return made
 
@@ -102,18 +106,57 @@ def test_a_private_run_counts_at_the_server_and_at_every_site(
     assert f"unit: {promise.unit}" in report["privacy"]["statement"]
 
 
-def test_nothing_leaves_a_site_but_dense_statistics_and_the_name_of_its_body(
-    post: Listening, server: ServerFolder
+def statistics_of(post: Listening, round_number: int, step: float = 1.0) -> dict[str, torch.Tensor]:
+    """What each site has sent in that round, in units of the features; `step`: the grid of messages in whole steps."""
+    sent = [f.payload for f in post.heard if f.kind is FrameKind.UPLOAD and f.round_number == round_number]
+    return {
+        name: codec("f32").decode(blob).arrays[0].double() * step for name, blob in zip(post.sites, sent, strict=True)
+    }
+
+
+def clipped_in_round_1(folder: Path) -> dict[str, torch.Tensor]:
+    """What the sites would send in the first round without noise: the first head comes from the seed alone.
+
+    From a run with the same seed and norm under central noise, whose messages are exact.
+    """
+    folder.mkdir()
+    twins = Listening({name: fill_site(SiteFolder(folder / name), name, own) for name, own in BODIES.items()})
+    twins.heard = []
+    without_a_class(twins.sites["east"])
+    conduct(twins, make_server(ServerFolder(folder / "server")), plan(CENTRAL))
+    guard = plan(CENTRAL).protection(3, 8)
+    assert guard is not None
+    return statistics_of(twins, 1, guard.mechanism.grid)
+
+
+def without_a_class(folder: SiteFolder) -> None:
+    """Nothing; the site's table then has no row of the last class."""
+    path = Path(folder.read_config().data or "")
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if SCHEMA.label_values[-1] not in line))
+
+
+def test_nothing_leaves_a_site_but_dense_noisy_statistics_and_the_name_of_its_body(
+    post: Listening, server: ServerFolder, tmp_path: Path
 ) -> None:
+    without_a_class(post.sites["east"])
+    exact = clipped_in_round_1(tmp_path / "twins")
+    assert bool((exact["east"][2] == 0).all())
     conduct(post, server, plan(LOCAL))
+    guard = plan(LOCAL).protection(3, 8)
+    assert guard is not None
+    std = guard.mechanism.client_std
+    noise = torch.stack([sums - exact[name] for name, sums in statistics_of(post, 1).items()])
+    # 81 draws: a std beyond these bounds has a probability below 1e-7.
+    assert 0.6 * std < float(noise.square().mean().sqrt()) < 1.5 * std
+    # On every entry, counts and the class that one site lacks among them; as close to 0 as this once in 10,000 runs.
+    assert float(noise.abs().min()) > 1e-6 * std
     kinds = {frame.kind for frame in post.heard}
     assert kinds == {FrameKind.WELCOME, FrameKind.UPLOAD, FrameKind.REPORT}
     for frame in post.heard:
         if frame.kind is FrameKind.UPLOAD:
             (sums,) = codec("f32").decode(frame.payload).arrays
             assert sums.shape == (3, 9)
-            assert bool((sums != 0).all())  # also in the rows of classes that the site does not have
-            assert bool((sums[:, 0] != sums[:, 0].round()).any())  # no exact count
         elif frame.kind is FrameKind.REPORT:
             assert set(json.loads(frame.payload)) == {"body"}
         else:
@@ -124,18 +167,30 @@ def test_nothing_leaves_a_site_but_dense_statistics_and_the_name_of_its_body(
     assert not any("accuracy" in line for line in (server.logs / "events.jsonl").read_text().splitlines())
 
 
-def test_central_noise_is_on_the_sum_and_messages_stay_within_their_norm(post: Listening, server: ServerFolder) -> None:
-    state = conduct(post, server, plan(CENTRAL))
+def test_central_noise_is_on_the_sum_and_messages_stay_within_their_norm(
+    post: Listening, server: ServerFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[torch.Tensor] = []
+    original = Protection.finished
+
+    def finished(self: Protection, total: Contribution, key: Key) -> Contribution:
+        found = original(self, total, key)
+        released.append(found.arrays[0])
+        return found
+
+    monkeypatch.setattr(Protection, "finished", finished)
+    conduct(post, server, plan(CENTRAL))
     guard = plan(CENTRAL).protection(3, 8)
     assert guard is not None
     assert RunFolder.of(server, "trial").uploads() == {}
-    sent = [frame.payload for frame in post.heard if frame.kind is FrameKind.UPLOAD and frame.round_number == 2]
-    exact = [codec("f32").decode(blob).arrays[0].double() * guard.mechanism.grid for blob in sent]
-    assert len(exact) == 3
-    assert all(0 < float(sums.norm()) <= 20.0 for sums in exact)
-    if "statistics" in state.values:
-        noise = state.values["statistics"] - sum(exact)
-        assert 0.3 * guard.mechanism.sigma < float(noise.std()) < 3 * guard.mechanism.sigma
+    noise = []
+    for number in (1, 2):
+        exact = list(statistics_of(post, number, guard.mechanism.grid).values())
+        assert all(0 < float(sums.norm()) <= 20.0 for sums in exact)
+        noise.append(released[number - 1] - torch.stack(exact).sum(0))
+    # 54 draws: a std beyond these bounds has a probability below 1e-8.
+    std = float(torch.stack(noise).square().mean().sqrt())
+    assert 0.5 * guard.mechanism.sigma < std < 1.7 * guard.mechanism.sigma
 
 
 def test_single_records_are_protected_behind_equal_bodies_that_nobody_trained_and_public_scaling(
@@ -152,9 +207,9 @@ def test_single_records_are_protected_behind_equal_bodies_that_nobody_trained_an
         # Untrained: the second round's statistics are those of the first head's body, count by count.
         sums = codec("f32").decode(blob).arrays[0].double() * guard.mechanism.grid
         folder = equals.sites[name]
-        own = load_data(folder, folder.read_config(), Scaling.PUBLIC)
+        own = load_data(folder, folder.read_config(), Preparation.ALONE)
         assert sums[:, 0].tolist() == torch.bincount(own.federation.train.labels[own.shard.train], minlength=3).tolist()
-    scaled, public = (load_data(folder, folder.read_config(), scaling) for scaling in Scaling)
+    scaled, public = (load_data(folder, folder.read_config(), preparation) for preparation in Preparation)
     assert not torch.equal(scaled.federation.train.inputs, public.federation.train.inputs)
     assert public.encoder is not None
     assert set(public.encoder.mean) == {0.0}
@@ -191,7 +246,9 @@ def test_a_round_begun_twice_is_paid_for_twice_and_the_run_is_finished_all_the_s
     with pytest.raises(KilledError):
         going.conduct()
     conduct(post, server, plan(CENTRAL))
-    assert [event["round"] for event in events_named(server, "budget spent")] == [2]
+    (spent,) = events_named(server, "budget spent")
+    assert spent["round"] == 2
+    assert "finished with what it has" in str(run_line(spent))
     assert RunFolder.of(server, "trial").report() is not None
     assert len(read_log(RunFolder.of(server, "trial").path / FILE_NAME).releases) == 2
 
@@ -213,14 +270,28 @@ def test_a_site_asks_for_noise_and_a_budget_of_its_own(post: Listening, server: 
     for less in (None, CENTRAL):
         with pytest.raises(InputError, match="this site"):
             limit.check(less)
-    with pytest.raises(InputError, match="expected TRUST:EPSILON:DELTA"):
-        Limit.read("local:8")
+    for wrong in ("local:8", "local", "paper:local:8:1e-5", "a:b:c:d:e", "record:8:1e-5"):
+        with pytest.raises(InputError, match="expected TRUST:EPSILON:DELTA"):
+            Limit.read(wrong)
+
+
+def test_a_site_can_ask_for_what_is_to_be_protected(post: Listening, server: ServerFolder) -> None:
+    Limit.read("client:local:20:1e-5").check(LOCAL)
+    Limit.read("record:central:20:1e-5").check(RECORD)
+    with pytest.raises(InputError, match="asks for client privacy, found: record"):
+        Limit.read("client:central:20:1e-5").check(RECORD)
+    east = post.sites["east"]
+    east.write_config(replace(east.read_config(), privacy="record:local:20:1e-5"))
+    conduct(post, server, plan(LOCAL))
+    assert "this site asks for record privacy, found: client" in str(events_named(server, "left out")[0]["reason"])
 
 
 def test_a_delta_above_one_over_the_records_is_warned_of_at_the_site(equals: Listening, server: ServerFolder) -> None:
     conduct(equals, server, plan(replace(RECORD, delta=0.1)))
     said = [event for event in read_events(equals.sites["east"].logs / "events.jsonl") if event["event"] == "warning"]
     assert "delta 0.1 is above 1/" in str(said[0]["reason"])
+    assert len(said) == 1  # once in a run, not in every round
+    assert "run trial: warning: delta 0.1 is above 1/" in str(SiteTeller().line(said[0]))
     assert warning(replace(CENTRAL, delta=0.5), 100, 3) is not None
     assert warning(CENTRAL, 100, 3) is None is warning(None, 100, 3)
 
@@ -256,6 +327,8 @@ def test_what_was_spent_can_be_asked_at_the_server_and_at_a_site(
         (["--privacy", "client", "--epsilon", "1", "--delta", "2"], "delta must lie"),
         (["--aggregation", "secure"], "expected the list of the sites' keys"),
         (["--privacy", "client", "--epsilon", "1", "--delta", "1e-5"], "needs a bound on each client's message"),
+        (["--honest", "3"], "no secure sum"),
+        (["--refused-share", "1.5"], "share of uploads that may be refused"),
     ],
 )
 def test_the_command_refuses_what_it_cannot_promise(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,8 @@ from fedlog.flower.frame import Frame, FrameKind, run_tag
 from fedlog.flower.plan import Plan, checked_plan, read_hello
 from fedlog.flower.rounds import Run
 from fedlog.flower.run_folder import RunFolder, Terms
-from fedlog.flower.run_side import leave
+from fedlog.flower.run_side import app_settings, leave
+from fedlog.flower.server_app import settings_read
 from fedlog.flower.site_state import RunState
 from fedlog.flower.site_work import respond
 from fedlog.flower.telling import SiteTeller, run_line
@@ -205,7 +207,8 @@ def test_a_site_with_another_width_is_left_out_by_name(post: InProcess, server: 
     assert "expected a body with 8 features, found 5: mlp:5" in str(event["reason"])
 
 
-def test_an_upload_that_cannot_be_used_is_refused_by_name(post: InProcess, server: ServerFolder) -> None:
+def tamper(post: InProcess) -> None:
+    """Let one of three sites send sums that are not finite."""
     original = post.pull_messages
     bad = Message(Kind.STATISTICS, (torch.full((3, 9), float("nan")),))
 
@@ -220,11 +223,38 @@ def test_an_upload_that_cannot_be_used_is_refused_by_name(post: InProcess, serve
             yield message
 
     post.pull_messages = tampering  # type: ignore[method-assign]
-    run(post, server).conduct()
+
+
+def test_an_upload_that_cannot_be_used_is_refused_by_name(post: InProcess, server: ServerFolder) -> None:
+    tamper(post)
+    Run(post, server, SCHEMA, PLAN, Terms(2, 20.0, refused_share=0.4), quick_clock()).conduct()
     refused = events_named(server, "refused")
     assert {event["site"] for event in refused} == {"east"}
     assert "not finite" in str(refused[0]["reason"])
     assert all(event["sites"] == ["north", "south"] for event in events_named(server, "uploads"))
+    assert [line["full"] for line in rounds_of(server)] == [1, 1, 1]
+    for line in rounds_of(server):
+        (named,) = line["refused"]
+        assert (named["site"], "not finite" in named["reason"]) == ("east", True)
+
+
+def test_more_bad_uploads_than_the_stated_share_stop_the_run(post: InProcess, server: ServerFolder) -> None:
+    tamper(post)
+    with pytest.raises(RunError, match=r"1 of 3 uploads cannot be used.*east.*not finite"):
+        run(post, server).conduct()  # one of three is more than the usual share
+    (line,) = rounds_of(server)
+    assert (line["full"], line["refused"][0]["site"]) == (0, "east")
+    assert [event["site"] for event in events_named(server, "refused")] == ["east"]
+    with pytest.raises(InputError, match="share of uploads"):
+        Terms(2, 20.0, refused_share=1.0)
+    settings = {**app_settings(PLAN, Terms(2, 20.0, 0.35))}
+    assert settings_read(settings)[1] == Terms(2, 20.0, 0.35)
+    del settings["refused-share"]  # of an app that was written before there was one
+    assert settings_read(settings)[1] == Terms(2, 20.0)
+
+
+def rounds_of(server: ServerFolder) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (RunFolder.of(server, "trial").path / "rounds.jsonl").read_text().splitlines()]
 
 
 def test_leaving_gives_the_head_of_those_who_remain(post: InProcess, server: ServerFolder) -> None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from flwr.supercore.task_identity import TaskIdentity
 from three_sites import SCHEMA, InProcess, events_named, fill_site, make_server, quick_clock
 
+from fedlog.cli.main import main
 from fedlog.engine import checkpoint
+from fedlog.engine.secure import summed
 from fedlog.errors import InputError, RunError
-from fedlog.flower.folders import ServerFolder, SiteFolder
+from fedlog.flower import secure_rounds
+from fedlog.flower.events import read_events
+from fedlog.flower.folders import ServerConfig, ServerFolder, SiteFolder
 from fedlog.flower.frame import Frame, FrameKind, decode_frame, run_tag
 from fedlog.flower.plan import Plan
 from fedlog.flower.promise import Promise, Secure
@@ -22,9 +27,11 @@ from fedlog.flower.run_folder import RunFolder, Terms
 from fedlog.flower.secure_site import Opening, read_opening
 from fedlog.flower.site_state import RunState
 from fedlog.flower.site_work import respond
+from fedlog.flower.telling import run_line
 from fedlog.privacy.release_log import FILE_NAME, read_log
 from fedlog.privacy.secagg.terms import Step
 from fedlog.wire.codec import WireError, codec
+from fedlog.wire.message import Contribution
 
 NAMES = ("east", "north", "south", "west")
 PLAIN = Plan("trial", rounds=2, options={"epochs": 1, "learning_rate": 0.01}, seed=4)
@@ -106,19 +113,47 @@ def test_a_secure_sum_gives_the_head_of_the_plain_one_and_shows_no_sites_part(
 
 
 def test_distributed_noise_is_counted_at_every_site_and_only_a_noisy_sum_comes_out(
-    post: Watched, server: ServerFolder
+    post: Watched, server: ServerFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    sums: list[torch.Tensor] = []
+
+    def seen(*given: Any) -> Contribution:
+        found = summed(*given)
+        sums.append(found.arrays[0])
+        return found
+
+    monkeypatch.setattr(secure_rounds, "summed", seen)
     conduct(post, server, PRIVATE)
     guard = PRIVATE.protection(3, 8)
     assert guard is not None
+    std = guard.mechanism.std_of_sum(len(NAMES))
+    assert std > guard.mechanism.sigma
+    # 27 draws: a std beyond these bounds has a probability below 1e-6.
+    noise = sums[0] - clipped_sum_of_round_1(tmp_path / "twins")
+    assert 0.4 * std < float(noise.square().mean().sqrt()) < 1.9 * std
+    shares = guard.release(1, "statistics").shares
     for folder in post.sites.values():
         log = read_log(RunState.of(folder, run_tag("trial")).path / FILE_NAME)
-        assert [(release.round, release.shares) for release in log.releases] == [(1, 3), (2, 3)]
+        assert [(release.round, release.shares) for release in log.releases] == [(1, shares), (2, shares)]
         assert log.releases[0].wrap_probability > 0
     report = RunFolder.of(server, "trial").report()
     assert report is not None
     assert report["privacy"]["mechanism"] == "distributed"
     assert [set(site) for site in report["sites"]] == [{"name", "body"}] * 4
+
+
+def clipped_sum_of_round_1(folder: Path) -> torch.Tensor:
+    """The sum of what the sites would send in the first round without noise: under central noise messages are exact."""
+    folder.mkdir()
+    central = replace(PLAIN, promise=Promise("client", "central", 20.0, 1e-5, message_norm=20.0))
+    guard = central.protection(3, 8)
+    assert guard is not None
+    twins = Watched({name: fill_site(SiteFolder(folder / name), name, "mlp:8") for name in NAMES})
+    twins.asked, twins.answered, twins.silent_from = [], [], {}
+    conduct(twins, make_server(ServerFolder(folder / "server")), central)
+    sent = [f.payload for _, f in twins.answered if f.kind is FrameKind.UPLOAD and f.round_number == 1]
+    assert len(sent) == len(NAMES)
+    return torch.stack([codec("f32").decode(blob).arrays[0].double() for blob in sent]).sum(0) * guard.mechanism.grid
 
 
 @pytest.mark.parametrize("step", list(Step))
@@ -127,7 +162,10 @@ def test_a_site_that_vanishes_is_in_the_sum_if_its_vector_came(post: Watched, se
     conduct(post, server, SUMS)
     first = events_named(server, "uploads")[0]
     assert first["sites"] == (list(NAMES) if step > Step.MASKED else list(NAMES[:3]))
-    assert events_named(server, "silent")[0]["site"] == "west"
+    silent = events_named(server, "silent")[0]
+    assert silent["site"] == "west"
+    told = f"round 1: no answer to step {step.name.lower()} of the secure sum from west within 20 s"
+    assert run_line(silent) == told
 
 
 @pytest.mark.parametrize("step", [Step.KEYS, Step.SHARES, Step.MASKED])
@@ -136,7 +174,11 @@ def test_below_the_honest_survivors_nothing_is_unmasked_and_the_old_head_stays(
 ) -> None:
     post.silent_from = {"west": (2, step), "south": (2, step)}
     found = conduct(post, server, SUMS)
-    assert [event["round"] for event in events_named(server, "secure sum failed")] == [2]
+    (failed,) = events_named(server, "secure sum failed")
+    assert failed["round"] == 2
+    assert str(run_line(failed)).startswith("round 2: the secure sum failed; the head stays as it was: ")
+    for event in read_events(server.logs / "events.jsonl"):
+        run_line(event)  # whatever happens, the operator's command can say it
     steps = [frame.payload[0] for _, frame in post.asked if frame.kind is FrameKind.SECURE and frame.round_number == 2]
     assert Step.UNMASK not in steps
     assert found.values["statistics"] is not None
@@ -200,6 +242,22 @@ def test_a_server_with_keys_of_its_own_gets_nothing(post: Watched, server: Serve
     with pytest.raises(RunError):
         conduct(post, server, SUMS)
     assert not [frame for _, frame in post.answered if frame.kind is FrameKind.SECURED]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--honest", "0"], "3 honest sites at least"),
+        (["--honest", "5"], "no more than there are: 5 of 4"),
+        (["--refused-share", "0.1"], "under a secure sum none can"),
+    ],
+)
+def test_the_command_refuses_terms_that_no_secure_sum_can_keep(
+    server: ServerFolder, capsys: pytest.CaptureFixture[str], given: list[str], said: str
+) -> None:
+    server.write_config(ServerConfig(("127.0.0.1",), "127.0.0.1", 1))
+    assert main(["federate", "run", str(server.path), "--aggregation", "secure", *given]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_openings_and_lists_are_read_strictly(post: Watched, server: ServerFolder) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 import torch
 from flwr.app import Message
+from torch import nn
 
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard, validated
@@ -31,6 +32,11 @@ SCHEMA = Schema(
     ("label-one", "label-two", "label-three"),
     (Feature("x1", Kind.NUMERIC), Feature("x2", Kind.NUMERIC), Feature("z", Kind.CATEGORICAL, ("p", "q"))),
 )
+
+
+def normalised() -> nn.Module:
+    """A body with batch normalisation, named `three_sites:normalised`."""
+    return nn.Sequential(nn.Linear(SCHEMA.shape[0], 8), nn.BatchNorm1d(8))
 
 
 def write_table(path: Path, name: str, rows: int = 60) -> Path:

@@ -204,8 +204,8 @@ def _add_site(commands: Subparsers) -> None:
     )
     parser.add_argument(
         "--require-privacy",
-        metavar="T:E:D",
-        help="noise and budget for all runs together, e.g. local:8:1e-5",
+        metavar="[U:]T:E:D",
+        help="noise and budget for all runs together, e.g. local:8:1e-5, or client:local:8:1e-5 for that unit only",
     )
 
 

@@ -11,7 +11,9 @@ from fedlog.cli.subcommand import command
 
 if TYPE_CHECKING:
     from fedlog.flower.folders import ServerFolder
+    from fedlog.flower.plan import Plan
     from fedlog.flower.promise import Promise, Secure
+    from fedlog.flower.run_folder import Terms
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -53,14 +55,36 @@ def promise_of(args: argparse.Namespace) -> Promise | None:
 
 def secure_of(args: argparse.Namespace, folder: ServerFolder) -> Secure | None:
     """The terms of secure sums that the options ask for; as many sites as the server's list of keys has."""
+    from fedlog.errors import InputError
+
     if args.aggregation is None and args.trust != "distributed":
+        if args.honest is not None:
+            raise InputError(
+                f"the run has no secure sum, and yet it was told how many survivors one needs: {args.honest}",
+                hint="--aggregation secure, or --trust distributed",
+            )
         return None
     from fedlog.engine.secure import smallest_survivors
-    from fedlog.flower.promise import Secure
+    from fedlog.flower.promise import Secure, checked_secure
     from fedlog.flower.roster import read_roster
 
     sites = len(read_roster(folder.path))
-    return Secure(args.honest or smallest_survivors(sites), sites)
+    return checked_secure(Secure(smallest_survivors(sites) if args.honest is None else args.honest, sites))
+
+
+def terms_of(args: argparse.Namespace, plan: Plan) -> Terms:
+    """How long the server waits and what it puts up with; InputError for a share of what nobody can see."""
+    from fedlog.errors import InputError
+    from fedlog.flower.run_folder import Terms
+
+    if args.refused_share is None:
+        return Terms(args.minimum_sites, args.deadline)
+    if plan.secure is not None:
+        raise InputError(
+            f"a refused share needs uploads that can be checked, and under a secure sum none can: {args.refused_share}",
+            hint="leave --refused-share out",
+        )
+    return Terms(args.minimum_sites, args.deadline, args.refused_share)
 
 
 def add_roster(commands: Subparsers) -> None:

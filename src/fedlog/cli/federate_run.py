@@ -35,6 +35,13 @@ def _add_run(commands: Subparsers) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minimum-sites", type=int, default=2, help="with fewer the old head stays (default: 2)")
     parser.add_argument("--deadline", type=float, default=600.0, help="seconds the server waits (default: 600)")
+    parser.add_argument(
+        "--refused-share",
+        type=float,
+        metavar="P",
+        help="of a round's uploads that may be unusable (not finite, beyond the clip, ...) before the run stops "
+        "(default: 0.2); those sites are left out of the round and named",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     federate_privacy.add_options(parser)
 
@@ -44,7 +51,6 @@ def _run(args: argparse.Namespace) -> int:
     from fedlog.flower.plan import Plan
     from fedlog.flower.processes import StopRequestedError, stopping_on_sigterm
     from fedlog.flower.promise import warning
-    from fedlog.flower.run_folder import Terms
     from fedlog.flower.run_side import run_federation, run_name
 
     folder = ServerFolder(args.folder)
@@ -59,11 +65,13 @@ def _run(args: argparse.Namespace) -> int:
         promise=federate_privacy.promise_of(args),
         secure=federate_privacy.secure_of(args, folder),
     )
+    terms = federate_privacy.terms_of(args, plan)
+    # One over the records of a site is for the site to know, and it is warned there.
     if said := warning(plan.promise, 1, len(folder.known_sites())):
         _say(f"warning: {said}")
     try:
         with stopping_on_sigterm():
-            report = run_federation(folder, plan, Terms(args.minimum_sites, args.deadline), _say)
+            report = run_federation(folder, plan, terms, _say)
     except StopRequestedError:
         _say(f"no longer following {plan.name}; at the server it goes on")
         return 0

@@ -18,7 +18,7 @@ from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard, validated
 from fedlog.data.images import read_images
 from fedlog.data.schema import Schema
-from fedlog.data.split import Shares, Split, split_by_class, split_by_group, split_by_time
+from fedlog.data.split import Shares, Split, split_by_class, split_by_content, split_by_group, split_by_time
 from fedlog.data.tables import TABLE_SUFFIXES, Encoder, fit_encoder, read_table
 from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.errors import InputError
@@ -43,14 +43,15 @@ class Arrays:
 
     inputs: Tensor  # (n, *input_shape) uint8 or float32
     labels: NDArray[np.int64]
-    groups: NDArray[np.int64] | None = None
+    groups: NDArray[np.int64] | None = None  # (n,) positions in `group_names`
+    group_names: tuple[str, ...] = ()
 
 
-class Scaling(Enum):
-    """Where the scaling of inputs comes from."""
+class Preparation(Enum):
+    """What may become of a row, its scaling and whether it is held out, because of the other rows."""
 
-    OWN = "the site's training rows"
-    PUBLIC = "nobody's rows: numbers as they stand, pixels from -1 to 1"
+    TOGETHER = "scaled by the site's training rows; held out by class, group or time"
+    ALONE = "nothing: numbers as they stand, pixels from -1 to 1; held out by its own content, or its group's name"
 
 
 def load_site(
@@ -59,16 +60,18 @@ def load_site(
     name: str,
     key: Key,
     shares: Shares | None = None,
-    scaling: Scaling = Scaling.OWN,
+    preparation: Preparation = Preparation.TOGETHER,
 ) -> Site:
     """The site behind `source`: a table (.csv, .tsv, .parquet), a folder of images, an .npz, or `module:function`.
 
     The split depends on the rows and on the key alone, so that a site that restarts finds the same rows held out.
     """
+    if preparation is Preparation.ALONE:
+        refuse_split_by_time(schema)
     shares = shares or Shares()
     path = Path(source)
     if path.suffix in TABLE_SUFFIXES:
-        return _table_site(path, schema, name, key, shares, scaling)
+        return _table_site(path, schema, name, key, shares, preparation)
     if path.suffix == ".npz":
         arrays = _read_npz(path, schema)
     elif path.is_dir():
@@ -80,19 +83,35 @@ def load_site(
             f"expected a .csv, .tsv, .parquet or .npz file, a folder of images, or package.module:function, "
             f"found: {source}"
         )
+    if preparation is Preparation.ALONE:
+        split = _split_alone(arrays, shares, key)
+        return Site(_federation(name, schema, arrays, split, _public_transform(arrays.inputs)), None)
     split = _split(arrays.labels, arrays.groups, None, shares, key)
-    return Site(_federation(name, schema, arrays, split, _image_transform(arrays.inputs, split, scaling)), None)
+    return Site(validated(_federation(name, schema, arrays, split, _image_transform(arrays.inputs, split))), None)
 
 
-def _table_site(path: Path, schema: Schema, name: str, key: Key, shares: Shares, scaling: Scaling) -> Site:
+def refuse_split_by_time(schema: Schema) -> None:
+    """Nothing; InputError for a schema under which rows cannot be held out each by itself."""
+    if schema.time_column is not None:
+        raise InputError(
+            "where single records are protected, whether a row is held out must not depend on the others, and by time "
+            f"it does: column {schema.time_column}",
+            hint="a schema without `time`: rows are then held out by a hash of their own content",
+        )
+
+
+def _table_site(path: Path, schema: Schema, name: str, key: Key, shares: Shares, preparation: Preparation) -> Site:
     if not schema.features:
         raise InputError(f"expected [[feature]] tables in the schema for the table {path}, found [input]")
     table = read_table(path, schema)
+    if preparation is Preparation.ALONE:
+        encoder = fit_encoder(schema, table.columns, np.arange(0))  # of no rows: numbers keep their units
+        arrays = Arrays(encoder.encode(table.columns), table.labels, table.groups, table.group_names)
+        return Site(_federation(name, schema, arrays, _split_alone(arrays, shares, key), IDENTITY), encoder)
     split = _split(table.labels, table.groups, table.times, shares, key)
-    rows = split.train if scaling is Scaling.OWN else split.train[:0]  # no rows: numbers keep their units
-    encoder = fit_encoder(schema, table.columns, rows)
-    arrays = Arrays(encoder.encode(table.columns), table.labels, table.groups)
-    return Site(_federation(name, schema, arrays, split, IDENTITY), encoder)
+    encoder = fit_encoder(schema, table.columns, split.train)
+    arrays = Arrays(encoder.encode(table.columns), table.labels, table.groups, table.group_names)
+    return Site(validated(_federation(name, schema, arrays, split, IDENTITY)), encoder)
 
 
 def _split(
@@ -109,6 +128,15 @@ def _split(
     return split_by_class(labels, shares, key)
 
 
+def _split_alone(arrays: Arrays, shares: Shares, key: Key) -> Split:
+    """By each row's input and label; by its group's name where groups stay whole."""
+    if arrays.groups is not None:
+        return split_by_content((arrays.group_names[group].encode() for group in arrays.groups), shares, key)
+    inputs = arrays.inputs.numpy()
+    contents = (row.tobytes() + int(label).to_bytes(8, "big") for row, label in zip(inputs, arrays.labels, strict=True))
+    return split_by_content(contents, shares, key)
+
+
 def _federation(name: str, schema: Schema, arrays: Arrays, split: Split, transform: Transform) -> Federation:
     """One shard whose training pool holds the training rows first and the validation rows after them."""
     kept = np.concatenate([split.train, split.validation])
@@ -119,17 +147,15 @@ def _federation(name: str, schema: Schema, arrays: Arrays, split: Split, transfo
         test=torch.arange(len(split.test)),
         validation=torch.arange(n_train, len(kept)),
     )
-    return validated(
-        Federation(
-            name=name,
-            n_class=schema.n_class,
-            input_shape=schema.shape,
-            train=_records(arrays, kept),
-            test=_records(arrays, split.test),
-            shards=(shard,),
-            transform=transform,
-            class_names=schema.label_values,
-        )
+    return Federation(
+        name=name,
+        n_class=schema.n_class,
+        input_shape=schema.shape,
+        train=_records(arrays, kept),
+        test=_records(arrays, split.test),
+        shards=(shard,),
+        transform=transform,
+        class_names=schema.label_values,
     )
 
 
@@ -139,12 +165,17 @@ def _records(arrays: Arrays, rows: NDArray[np.int64]) -> Records:
     return Records(arrays.inputs[at], torch.from_numpy(arrays.labels)[at], users)
 
 
-def _image_transform(inputs: Tensor, split: Split, scaling: Scaling) -> Transform:
+def _public_transform(inputs: Tensor) -> Transform:
+    """Pixels from -1 to 1; arrays of floats are left as they are."""
+    if inputs.dtype != torch.uint8:
+        return IDENTITY
+    return Transform(mean=(0.5,) * inputs.shape[1], std=(0.5,) * inputs.shape[1])
+
+
+def _image_transform(inputs: Tensor, split: Split) -> Transform:
     """Per-channel scaling of images by the site's own training rows; arrays of floats are left as they are."""
     if inputs.dtype != torch.uint8:
         return IDENTITY
-    if scaling is Scaling.PUBLIC:
-        return Transform(mean=(0.5,) * inputs.shape[1], std=(0.5,) * inputs.shape[1])
     pixels = inputs[torch.from_numpy(split.train)].to(torch.float64) / 255
     dims = [dim for dim in range(pixels.ndim) if dim != 1]
     std = pixels.std(dim=dims, correction=0)
@@ -204,8 +235,11 @@ def _arrays(
         row = int(np.flatnonzero(~np.isfinite(inputs.reshape(len(inputs), -1)).all(axis=1))[0])
         raise InputError(f"expected finite inputs in {where}, found none in row {row + 1}")
     values = inputs if inputs.dtype == np.uint8 else inputs.astype(np.float32)
-    codes = None if groups is None else np.unique(groups, return_inverse=True)[1].astype(np.int64)
-    return Arrays(torch.from_numpy(np.ascontiguousarray(values)), _label_codes(labels, schema, where), codes)
+    tensor, codes = torch.from_numpy(np.ascontiguousarray(values)), _label_codes(labels, schema, where)
+    if groups is None:
+        return Arrays(tensor, codes)
+    names, places = np.unique(groups, return_inverse=True)
+    return Arrays(tensor, codes, places.astype(np.int64), tuple(str(name) for name in names.tolist()))
 
 
 def _label_codes(labels: NDArray[Any], schema: Schema, where: str) -> NDArray[np.int64]:

@@ -33,7 +33,8 @@ class Table:
     where: str
     columns: dict[str, pl.Series]
     labels: NDArray[np.int64]  # (n,) positions in the schema's label values
-    groups: NDArray[np.int64] | None
+    groups: NDArray[np.int64] | None  # (n,) positions in `group_names`
+    group_names: tuple[str, ...]
     times: NDArray[np.float64] | None
 
     def __len__(self) -> int:
@@ -65,9 +66,9 @@ def read_table(path: Path, schema: Schema) -> Table:
     wanted = [schema.label_column, *(name for name in (schema.group_column, schema.time_column) if name)]
     columns = _feature_columns(frame, schema, str(path), tuple(wanted))
     labels = _labels(frame[schema.label_column], schema, str(path))
-    groups = None if schema.group_column is None else _groups(frame[schema.group_column], str(path))
+    groups, names = (None, ()) if schema.group_column is None else _groups(frame[schema.group_column], str(path))
     times = None if schema.time_column is None else _times(frame[schema.time_column], str(path))
-    return Table(str(path), columns, labels, groups, times)
+    return Table(str(path), columns, labels, groups, names, times)
 
 
 def read_unlabelled(path: Path, schema: Schema) -> dict[str, pl.Series]:
@@ -189,10 +190,11 @@ def _labels(series: pl.Series, schema: Schema, where: str) -> NDArray[np.int64]:
     return _codes(texts, schema.label_values)
 
 
-def _groups(series: pl.Series, where: str) -> NDArray[np.int64]:
+def _groups(series: pl.Series, where: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     texts = _texts(series)
     _refuse_first(texts.is_null(), series, "a group", where)
-    return _codes(texts, tuple(sorted(set(texts.to_list()))))
+    names = tuple(sorted(set(texts.to_list())))
+    return _codes(texts, names), names
 
 
 def _times(series: pl.Series, where: str) -> NDArray[np.float64]:

@@ -153,7 +153,7 @@ class SiteConfig:
     data: str | None = None
     body: str | None = None
     hold_out: str | None = None  # the shares of the rows for validation and test, e.g. 0.2,0.5
-    privacy: str | None = None  # what it asks of every run: TRUST:EPSILON:DELTA
+    privacy: str | None = None  # what it asks of every run: [UNIT:]TRUST:EPSILON:DELTA
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from fedlog.errors import InputError
 from fedlog.flower.folders import site_name
 from fedlog.flower.frame import FrameError
 from fedlog.flower.handshake import HELLO_LIMIT_BYTES, Identity
-from fedlog.flower.promise import Promise, Secure, protection_of, read_promise, read_secure
+from fedlog.flower.promise import Promise, Secure, checked_secure, protection_of, read_promise, read_secure
 from fedlog.models.body import HEAD
 from fedlog.privacy.protection import Protection
 from fedlog.wire.codec import codec
@@ -85,6 +85,29 @@ class Guest:
 
     body: str
     width: int
+    digest: str | None = None
+    """Of what the body computes, its parameters included; only where all bodies must be equal and stay untrained."""
+
+    @property
+    def equal_body(self) -> EqualBody:
+        """This site's body as the one that every site must have."""
+        return EqualBody(self.body, self.digest)
+
+
+@dataclass(frozen=True)
+class EqualBody:
+    """The untrained body of all sites: the name that one of them has for it, and the digest that each must have."""
+
+    name: str
+    digest: str | None
+
+    def difference(self, guest: Guest) -> str | None:
+        """In words, what is another at this site; None for the same body, wherever its file lies there."""
+        if self.digest == guest.digest:
+            return None
+        if self.name != guest.body:
+            return f"expected body {self.name} at every site, found: {guest.body}"
+        return f"expected the same parameters of body {self.name} at every site, found others"
 
 
 def checked_plan(plan: Plan) -> Plan:
@@ -100,6 +123,8 @@ def checked_plan(plan: Plan) -> Plan:
     codec(plan.codec)
     if plan.promise is not None and plan.codec.startswith("rows"):
         raise InputError(f"codec {plan.codec} shows which classes a site holds", hint="a private run sends dense rows")
+    if plan.secure is not None:
+        checked_secure(plan.secure)
     plan.algorithm(2, 2)
     plan.protection(2, 2)
     return plan
@@ -132,16 +157,19 @@ def read_hello(payload: bytes) -> Plan:
 
 def welcome(ours: Identity, guest: Guest) -> bytes:
     """The payload of a WELCOME frame."""
-    return json.dumps({**asdict(ours), **asdict(guest)}).encode()
+    told = {name: value for name, value in asdict(guest).items() if value is not None}
+    return json.dumps({**asdict(ours), **told}).encode()
 
 
 def read_welcome(payload: bytes) -> Guest:
     """What the site tells of its body."""
     stored = _object(payload)
-    body, width = stored.get("body"), stored.get("width")
+    body, width, digest = stored.get("body"), stored.get("width"), stored.get("digest")
     if not isinstance(body, str) or type(width) is not int or not 0 < width < 2**20:
         raise FrameError("expected a body and its number of features in a welcome, found something else")
-    return Guest(body[:200], width)
+    if digest is not None and (not isinstance(digest, str) or len(digest) != 64):
+        raise FrameError("expected the digest of a body in a welcome, found something else")
+    return Guest(body[:200], width, digest)
 
 
 def _object(payload: bytes) -> dict[str, Any]:

@@ -59,9 +59,11 @@ def read_promise(values: object) -> Promise | None:
 
 def read_secure(values: object) -> Secure | None:
     """The terms of secure sums in these JSON values; None where there are none."""
-    if values is None:
-        return None
-    secure = Secure(**_typed(values, Secure))
+    return None if values is None else checked_secure(Secure(**_typed(values, Secure)))
+
+
+def checked_secure(secure: Secure) -> Secure:
+    """The terms, if they can be kept."""
     if not FEWEST <= secure.honest <= secure.sites <= 10_000:
         raise InputError(
             f"a secure sum needs {FEWEST} honest sites at least and no more than there are: {secure.honest} of "
@@ -144,21 +146,30 @@ def spent_in(folder: Path) -> dict[str, object] | None:
 
 @dataclass(frozen=True)
 class Limit:
-    """What a site asks of every run: noise from no farther away than this, and no more than this for all together."""
+    """What a site asks of every run: noise from no farther away than this, and no more than this for all together.
+
+    With a unit, just that one: a promise for whole sites is none of the same epsilon for single records where one site
+    more or less is the neighbour, and the other way round it is none at all.
+    """
 
     trust: Trust
     budget: Budget
+    unit: Unit | None = None  # None: either
 
     @classmethod
     def read(cls, text: str) -> Limit:
-        """The limit in `TRUST:EPSILON:DELTA`, for example local:8:1e-5."""
-        trust, _, numbers = text.partition(":")
+        """The limit in `TRUST:EPSILON:DELTA` or `UNIT:TRUST:EPSILON:DELTA`, for example record:local:8:1e-5."""
+        *units, trust, epsilon, delta = text.split(":") if text.count(":") in (2, 3) else ("", "", "")
         try:
-            epsilon, delta = map(float, numbers.split(":"))
-            return cls(Trust(trust), Budget(epsilon, delta))
+            budget = Budget(float(epsilon), float(delta))
+            unit = Unit(units[0]) if units else None
+            if unit not in (None, Unit.RECORD, Unit.CLIENT):
+                raise ValueError
+            return cls(Trust(trust), budget, unit)
         except ValueError:
             raise InputError(
-                f"expected TRUST:EPSILON:DELTA, found: {text!r}", hint="for example local:8:1e-5, distributed:2:1e-6"
+                f"expected TRUST:EPSILON:DELTA or UNIT:TRUST:EPSILON:DELTA, found: {text!r}",
+                hint="for example local:8:1e-5, client:distributed:2:1e-6",
             ) from None
 
     def check(self, promise: Promise | None) -> None:
@@ -168,6 +179,8 @@ class Limit:
             raise InputError("this site takes part in private runs only")
         if order.index(Trust(promise.trust)) < order.index(self.trust):
             raise InputError(f"this site asks for {self.trust} noise, found: {promise.trust}")
+        if self.unit is not None and promise.unit != self.unit:
+            raise InputError(f"this site asks for {self.unit} privacy, found: {promise.unit}")
         if promise.epsilon > self.budget.epsilon or promise.delta > self.budget.delta:
             raise InputError(
                 f"this site allows epsilon {self.budget.epsilon:g} at delta {self.budget.delta:g}, found: "

@@ -39,15 +39,15 @@ GREETING_SECONDS = 60.0
 EMPTY_ROUNDS_ALLOWED = 3
 
 
-def beginning(plan: Plan, schema: Schema, width: int) -> Server:
-    """The engine's server before the first broadcast. An upload that cannot be used never stops the others."""
+def beginning(plan: Plan, schema: Schema, width: int, refused_share: float = 0.0) -> Server:
+    """The engine's server before the first broadcast; more than that share of unusable uploads stops it."""
     key = Key(plan.seed)
     algorithm = plan.algorithm(schema.n_class, width)
     initial = {HEAD: initial_head(width, schema.n_class, key)}
     shape = Plan.model_plan(schema.n_class, width)
     guard = plan.protection(schema.n_class, width)
     server = Server.beginning(algorithm, codec(plan.codec), shape, initial, key.child("server"), guard)
-    server.refused_share_allowed = 1.0
+    server.refused_share_allowed = refused_share
     return server
 
 
@@ -63,6 +63,7 @@ class Run:
     clock: Clock = field(default_factory=Clock)
     guests: dict[str, Guest] = field(default_factory=dict)
     width: int = 0  # of the features, common to all sites; 0 until the first greeting has settled it
+    refused: list[dict[str, Value]] = field(default_factory=list)  # in the round under way: site and reason
 
     def conduct(self) -> None:
         """Go through the run, from its checkpoint if it has one, to the sites' reports."""
@@ -97,13 +98,15 @@ class Run:
 
     def _note(self, event: str, **fields: Value) -> None:
         note(self._log, event, run=self.plan.name, **fields)
+        if event == "refused":
+            self.refused.append({"site": fields["site"], "reason": fields["reason"]})
 
     def _restored(self) -> tuple[Server, int] | None:
         """The server and the last finished round of the checkpoint; None without one."""
         if not checkpoint.exists(self.home.checkpoint):
             return None
         self.width = self.home.width()
-        server = beginning(self.plan, self.schema, self.width)
+        server = beginning(self.plan, self.schema, self.width, self.terms.refused_share)
         state = checkpoint.read(self.home.checkpoint, lambda _: None)
         server.state, server.ledger = state.values, state.ledger
         self._note("resumed", after_round=state.round_number)
@@ -125,17 +128,18 @@ class Run:
                 self._note("left out", site=site, reason=_other_width(guest, self.width))
                 del self.guests[site]
         self._leave_out_other_bodies()
-        return beginning(self.plan, self.schema, self.width)
+        return beginning(self.plan, self.schema, self.width, self.terms.refused_share)
 
     def _leave_out_other_bodies(self) -> None:
         """Untrained bodies must be equal, or their features mean different things and cannot be added up."""
         if self.plan.promise is None or not self.plan.promise.frozen:
             return
-        usual = Counter(guest.body for _, guest in sorted(self.guests.items())).most_common(1)[0][0]
+        found = Counter(guest.digest for _, guest in sorted(self.guests.items())).most_common(1)[0][0]
+        usual = next(guest.equal_body for _, guest in sorted(self.guests.items()) if guest.digest == found)
         self.home.keep_body(usual)
         for site, guest in sorted(self.guests.items()):
-            if guest.body != usual:
-                self._note("left out", site=site, reason=_other_body(guest, usual))
+            if reason := usual.difference(guest):
+                self._note("left out", site=site, reason=reason)
                 del self.guests[site]
 
     def _save(self, server: Server, number: int) -> None:
@@ -171,8 +175,8 @@ class Run:
                 guest = read_welcome(answer.payload)
                 if self.width and guest.width != self.width:
                     raise FrameError(_other_width(guest, self.width))
-                if (body := self.home.body()) is not None and guest.body != body:
-                    raise FrameError(_other_body(guest, body))
+                if (body := self.home.body()) is not None and (reason := body.difference(guest)):
+                    raise FrameError(reason)
                 self.guests[site] = guest
             except FrameError as error:
                 reasons[site] = error.message
@@ -191,7 +195,7 @@ class Run:
         opening = server.algorithm.schedule.opening
         if opening is None or done:
             return
-        if len({guest.body for guest in self.guests.values()}) > 1:
+        if len({guest.digest or guest.body for guest in self.guests.values()}) > 1:
             raise RunError(
                 f"expected one body at all sites, since {self.plan.method} opens with untrained features, "
                 f"found: {', '.join(sorted({guest.body for guest in self.guests.values()}))}",
@@ -215,7 +219,8 @@ class Run:
             **server.algorithm.observe(server.state),
         }
         self._note("round", **record)
-        self.home.record(record)
+        self.home.record({**record, "refused": self.refused})
+        self.refused = []
         return full
 
     def _exchange(self, server: Server, number: int, at: int, exchange: Exchange) -> bool:
@@ -232,11 +237,9 @@ class Run:
         outcome = self._ask(nodes, frame, FrameKind.UPLOAD, self.terms.deadline_seconds)
         self._tell(outcome, number, self.terms.deadline_seconds)
         uploads = {site: outcome.answers[site].payload for site in sorted(outcome.answers)}
-        before, refusals = server.state, len(server.refusals)
-        server.receive(number, exchange, uploads.items())
-        for _, refusal in server.refusals[refusals:]:
-            self._note("refused", site=refusal.client, round=number, reason=refusal.reason)
-            del uploads[refusal.client]
+        before = server.state
+        for site in self._received(server, number, exchange, uploads):
+            del uploads[site]
         if len(uploads) < self.terms.minimum:
             server.state = before
             self._note("too few", round=number, sites=sorted(uploads), minimum=self.terms.minimum)
@@ -246,6 +249,23 @@ class Run:
         self._note("uploads", round=number, sites=sorted(uploads))
         return True
 
+    def _received(self, server: Server, number: int, exchange: Exchange, uploads: Mapping[str, bytes]) -> list[str]:
+        """The sites whose uploads were refused; a RunError where they are too many, after the record names them."""
+        known = len(server.refusals)
+        stopped: RunError | None = None
+        try:
+            server.receive(number, exchange, uploads.items())
+        except RunError as error:
+            stopped = error
+        refused = [refusal for _, refusal in server.refusals[known:]]
+        for refusal in refused:
+            self._note("refused", site=refusal.client, round=number, reason=refusal.reason)
+        if stopped is not None:
+            told = {"round": number, "of": self.plan.rounds, "full": 0, "seconds": 0.0, "refused": self.refused}
+            self.home.record({**told, "stopped": stopped.message})
+            raise stopped
+        return [refusal.client for refusal in refused]
+
     def _summed(
         self, server: Server, step: tuple[int, int], exchange: Exchange, nodes: Mapping[str, int], blob: bytes
     ) -> bool:
@@ -254,7 +274,7 @@ class Run:
         def asked(some: Mapping[str, int], frames: Mapping[str, Frame], kind: FrameKind) -> Outcome:
             return ask(self.post, some, frames, kind, self.terms.deadline_seconds, self.clock)
 
-        sums = SumAtServer(self.folder, self.home, self.plan, asked, self._note)
+        sums = SumAtServer(self.folder, self.home, self.plan, asked, self._note, self.terms.deadline_seconds)
         survivors = sums.take(server, step, exchange, nodes, blob)
         if survivors is not None:
             self._note("uploads", round=step[0], sites=list(survivors))
@@ -301,10 +321,6 @@ class Run:
         self._save(server, number)
         self.home.keep_report(report)
         self._note("finished", sites=[str(site["name"]) for site in sites])
-
-
-def _other_body(guest: Guest, body: str) -> str:
-    return f"expected body {body} at every site, found: {guest.body}"
 
 
 def _other_width(guest: Guest, width: int) -> str:

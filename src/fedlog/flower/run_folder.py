@@ -11,20 +11,24 @@ from typing import Any
 from fedlog.errors import InputError
 from fedlog.flower.folders import ServerFolder, write_atomically
 from fedlog.flower.frame import FrameError
-from fedlog.flower.plan import Plan, read_plan
+from fedlog.flower.plan import EqualBody, Plan, read_plan
 
 PLAN, REPORT, ROUNDS, UPLOADS, WIDTH = "plan.json", "report.json", "rounds.jsonl", "uploads", "width.json"
 BODY = "body.json"
+REFUSED_SHARE = 0.2
 
 
 @dataclass(frozen=True)
 class Terms:
-    """How long the server waits, and for how many."""
+    """How long the server waits, for how many, and how many bad uploads it puts up with."""
 
     minimum: int
     deadline_seconds: float
+    refused_share: float = REFUSED_SHARE  # of a round's uploads that may be unusable before the run stops
 
     def __post_init__(self) -> None:
+        if not 0 <= self.refused_share < 1:
+            raise InputError(f"the share of uploads that may be refused lies in [0, 1): {self.refused_share}")
         if self.minimum < 1 or not self.deadline_seconds > 0:
             raise InputError(
                 f"expected a minimum of 1 site and a deadline above 0, found: {self.minimum}, {self.deadline_seconds}"
@@ -99,14 +103,14 @@ class RunFolder:
         """Write the feature width beside the checkpoint."""
         write_atomically(self.path / WIDTH, f"{width}\n")
 
-    def body(self) -> str | None:
+    def body(self) -> EqualBody | None:
         """The body that every site must have; None where they may differ."""
         path = self.path / BODY
-        return str(json.loads(path.read_text())) if path.exists() else None
+        return EqualBody(**json.loads(path.read_text())) if path.exists() else None
 
-    def keep_body(self, body: str) -> None:
+    def keep_body(self, body: EqualBody) -> None:
         """Write the body that every site must have."""
-        write_atomically(self.path / BODY, json.dumps(body) + "\n")
+        write_atomically(self.path / BODY, json.dumps(asdict(body)) + "\n")
 
     def keep_uploads(self, uploads: Mapping[str, bytes]) -> None:
         """Keep the newest upload of each site, so that one site's part can be taken out of the sum later."""

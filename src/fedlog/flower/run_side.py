@@ -56,6 +56,7 @@ def app_settings(plan: Plan, terms: Terms) -> dict[str, Value]:
         "batch-size": plan.batch_size,
         "minimum-sites": terms.minimum,
         "deadline-seconds": terms.deadline_seconds,
+        "refused-share": terms.refused_share,
         "promise": as_setting(plan.promise),
         "secure": as_setting(plan.secure),
     }

@@ -38,6 +38,7 @@ class SumAtServer:
     plan: Plan
     ask: Ask
     tell: Callable[..., None]
+    deadline_seconds: float  # of each question
 
     def take(
         self, server: Server, step: tuple[int, int], exchange: Exchange, nodes: Nodes, broadcast: bytes
@@ -93,7 +94,8 @@ class SumAtServer:
         for site, reason in sorted(outcome.refused.items()):
             self.tell("refused", site=site, round=round_number, reason=reason)
         for site in outcome.silent:
-            self.tell("silent", site=site, round=round_number, step=state.step.name.lower())
+            step, seconds = state.step.name.lower(), self.deadline_seconds
+            self.tell("silent", site=site, round=round_number, step=step, deadline_seconds=seconds)
         for site, frame in sorted(outcome.answers.items()):
             try:
                 state = receive(state, frame.payload)

@@ -19,7 +19,7 @@ from fedlog.flower.folders import ServerFolder
 from fedlog.flower.plan import Plan, checked_plan
 from fedlog.flower.promise import read_promise, read_secure
 from fedlog.flower.rounds import Run
-from fedlog.flower.run_folder import Terms
+from fedlog.flower.run_folder import REFUSED_SHARE, Terms
 
 FOLDER_VARIABLE = "FEDLOG_FEDERATION"
 app = ServerApp()
@@ -54,7 +54,8 @@ def settings_read(settings: Mapping[str, Any]) -> tuple[Plan, Terms]:
             promise=read_promise(json.loads(str(settings.get("promise") or "null"))),
             secure=read_secure(json.loads(str(settings.get("secure") or "null"))),
         )
-        terms = Terms(int(settings["minimum-sites"]), float(settings["deadline-seconds"]))
+        share = float(settings.get("refused-share", REFUSED_SHARE))
+        terms = Terms(int(settings["minimum-sites"]), float(settings["deadline-seconds"]), share)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"expected the settings of `fedlog federate run`, found: {error}") from None
     return checked_plan(plan), terms

@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedlog.flower.folders import SiteFolder, write_atomically
 from fedlog.flower.frame import FrameError
@@ -41,24 +42,28 @@ class RunState:
     def agree(self, plan: Plan, guest: Guest) -> None:
         """Keep the plan and the body; refuse when this run began under another plan or with another body."""
         if (self.path / "plan.json").exists():
-            stored, began = self._stored()
-            if not stored.same_run(plan):
+            if not self.plan().same_run(plan):
                 raise FrameError(f"expected the plan under which run {plan.name} began, found another")
-            if began != guest.body:
-                raise FrameError(f"expected body {began}, with which this site began the run, found: {guest.body}")
-        write_atomically(
-            self.path / "plan.json", json.dumps({"plan": plan.as_plain(), "body": guest.body}, indent=1) + "\n"
-        )
+            self.check_body(guest)
+        told = {"plan": plan.as_plain(), "body": guest.body, "digest": guest.digest}
+        write_atomically(self.path / "plan.json", json.dumps(told, indent=1) + "\n")
+
+    def check_body(self, guest: Guest) -> None:
+        """Nothing; a FrameError when this site began the run with another body, or with other weights of it."""
+        stored = self._stored()
+        if stored["body"] != guest.body:
+            raise FrameError(f"expected body {stored['body']}, with which this site began the run, found: {guest.body}")
+        if stored.get("digest") != guest.digest:
+            raise FrameError(f"expected body {guest.body} as this site began the run with it, found other parameters")
 
     def plan(self) -> Plan:
         """The plan of the run; a FrameError when the site was not greeted."""
         if not (self.path / "plan.json").exists():
             raise FrameError("expected a greeting first, found a question of a run that this site does not know")
-        return self._stored()[0]
+        return read_plan(self._stored()["plan"])
 
-    def _stored(self) -> tuple[Plan, str]:
-        stored = json.loads((self.path / "plan.json").read_text())
-        return read_plan(stored["plan"]), str(stored["body"])
+    def _stored(self) -> dict[str, Any]:
+        return dict(json.loads((self.path / "plan.json").read_text()))
 
     def answer(self, step: Step, question: bytes) -> bytes | None:
         """The stored answer to this very question."""

@@ -5,98 +5,30 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 
 from fedlog import __version__
-from fedlog.algorithms import registry
 from fedlog.algorithms.shape import Algorithm, Exchange
 from fedlog.core.classification import Metrics, metrics
-from fedlog.core.keys import Key
-from fedlog.data.schema import Schema, load_schema
-from fedlog.data.site import Scaling, Site
-from fedlog.engine.backends import Engine
-from fedlog.engine.clients import clients_of
+from fedlog.data.schema import load_schema
 from fedlog.engine.cohort import Cohort, Judge
-from fedlog.engine.local_sgd import Pool, Settings
-from fedlog.errors import InputError
+from fedlog.engine.local_sgd import Pool
 from fedlog.flower.events import note
-from fedlog.flower.folders import SiteConfig, SiteFolder, write_atomically
+from fedlog.flower.folders import SiteFolder, write_atomically
 from fedlog.flower.frame import Frame, FrameError, FrameKind
 from fedlog.flower.handshake import check_identity, identity, read_identity
-from fedlog.flower.plan import Guest, Plan, read_hello, welcome
-from fedlog.flower.promise import Limit, release, warning
-from fedlog.flower.roster import read_roster
-from fedlog.flower.secure_site import SumAtSite, opened
-from fedlog.flower.site_data import load_body, load_data
+from fedlog.flower.plan import read_hello, welcome
+from fedlog.flower.promise import Limit, release
+from fedlog.flower.secure_site import opened
 from fedlog.flower.site_state import RunState, step_of
-from fedlog.models.body import Body, Params
+from fedlog.flower.workplace import Workplace, accept
+from fedlog.models.body import Params
 from fedlog.models.folder import SavedModel, save_model
-from fedlog.privacy.guarantee import Unit
-from fedlog.privacy.protection import Protection
-from fedlog.wire.codec import codec
 
 ONE = (0,)  # a site's cohort has one client
-
-
-@dataclass(frozen=True)
-class Workplace:
-    """Everything a site needs for one message of a run; data are read only where they are needed."""
-
-    folder: SiteFolder
-    config: SiteConfig
-    plan: Plan
-
-    @cached_property
-    def schema(self) -> Schema:
-        """The agreed schema."""
-        return load_schema(self.folder.schema_file)
-
-    @cached_property
-    def body(self) -> Body:
-        """The site's own body."""
-        promise = self.plan.promise
-        return load_body(self.config, self.schema.shape, None if promise is None else promise.clip)
-
-    @cached_property
-    def site(self) -> Site:
-        """The site's data, split and scaled; where single records are protected, by nothing that they can move."""
-        promise = self.plan.promise
-        scaling = Scaling.PUBLIC if promise is not None and promise.unit == Unit.RECORD else Scaling.OWN
-        return load_data(self.folder, self.config, scaling)
-
-    @cached_property
-    def guard(self) -> Protection | None:
-        """What protects the uploads."""
-        return self.plan.protection(self.schema.n_class, self.body.width)
-
-    def algorithm(self) -> Algorithm:
-        """The run's method."""
-        return self.plan.algorithm(self.schema.n_class, self.body.width)
-
-    def local_only(self) -> Algorithm:
-        """Training alone, with the run's epochs and learning rate."""
-        own = self.algorithm()
-        told = {name: getattr(own, name) for name in registry.options("local") if hasattr(own, name)}
-        return registry.build("local", self.plan.model_plan(self.schema.n_class, self.body.width), told)
-
-    def sum(self, state: RunState) -> SumAtSite:
-        """This site in the secure sums of the run; a FrameError in a run that has none."""
-        if self.plan.secure is None:
-            raise FrameError("expected no secure sum in this run, found one of its steps")
-        return SumAtSite(self.folder, self.plan, self.guard, state)
-
-    def cohort(self, algorithm: Algorithm, guard: Protection | None = None) -> Cohort:
-        """The cohort of this one site at the start of a run."""
-        federation = self.site.federation
-        clients = clients_of(federation, [self.body], algorithm)
-        engine = Engine(Settings(self.plan.batch_size))
-        return Cohort(
-            algorithm, federation, clients, engine, codec(self.plan.codec), Key(self.plan.seed), protection=guard
-        )
 
 
 def respond(request: Frame, folder: SiteFolder) -> Frame:
@@ -108,6 +40,8 @@ def respond(request: Frame, folder: SiteFolder) -> Frame:
         raise FrameError(f"expected a request, found a frame of kind {request.kind.name}")
     state = RunState.of(folder, request.run)
     place = Workplace(folder, folder.read_config(), state.plan())
+    if place.by_record:
+        state.check_body(place.guest)
     if request.kind is FrameKind.SECURE:
         return request.answer(FrameKind.SECURED, place.sum(state).stepped(request))
     kind = FrameKind.UPLOAD if request.kind is FrameKind.WORK else FrameKind.REPORT
@@ -126,23 +60,11 @@ def greeted(request: Frame, folder: SiteFolder) -> Frame:
     ours = identity(load_schema(folder.schema_file).digest)
     check_identity(ours, read_identity(request.payload), "the server")
     plan = read_hello(request.payload)
-    accept(plan, folder, config)
-    body = Workplace(folder, config, plan).body
-    guest = Guest(body.name, body.width)
-    RunState.of(folder, request.run).agree(plan, guest)
-    note(_log(folder), "welcome", run=plan.name, method=plan.method, rounds=plan.rounds, body=body.name)
-    return request.answer(FrameKind.WELCOME, welcome(ours, guest))
-
-
-def accept(plan: Plan, folder: SiteFolder, config: SiteConfig) -> None:
-    """Nothing; a FrameError for a plan that promises less than this site asks for, or needs what it does not have."""
-    try:
-        if config.privacy is not None:
-            Limit.read(config.privacy).check(plan.promise)
-        if plan.secure is not None:
-            read_roster(folder.path)
-    except InputError as error:
-        raise FrameError(error.message) from None
+    place = Workplace(folder, config, plan)
+    accept(place)
+    RunState.of(folder, request.run).agree(plan, place.guest)
+    note(_log(folder), "welcome", run=plan.name, method=plan.method, rounds=plan.rounds, body=place.body.name)
+    return request.answer(FrameKind.WELCOME, welcome(ours, place.guest))
 
 
 def work(request: Frame, place: Workplace, state: RunState) -> bytes:
@@ -152,12 +74,12 @@ def work(request: Frame, place: Workplace, state: RunState) -> bytes:
     exchange = _exchange(algorithm, request)
     cohort = place.cohort(algorithm, place.guard)
     loaded = time.perf_counter()
-    if said := warning(place.plan.promise, len(place.site.shard.train), 1):
-        note(_log(place.folder), "warning", run=place.plan.name, reason=said)
     step = (request.round_number, request.exchange)
     earlier = state.before(step)
     if earlier is not None:
         cohort.load([earlier])
+    else:
+        place.warn()
     heard, answering = (request.payload, None)
     if place.plan.secure is not None:
         heard, answering = opened(request.payload, place.sum(state), step)
@@ -181,7 +103,7 @@ def work(request: Frame, place: Workplace, state: RunState) -> bytes:
         round=request.round_number,
         of=place.plan.rounds,
         own_state_of_round=_round_of(earlier),
-        validation_accuracy=score.correct / score.records,
+        validation_accuracy=score.correct / score.records if score.records else None,
         bits_up=8 * len(made),
         bits_down=8 * len(request.payload),
         load_seconds=round(loaded - start, 2),
@@ -264,9 +186,12 @@ def _judged(place: Workplace, params: Params) -> Judged:
 
 
 def _trained_alone(place: Workplace, state: RunState) -> Params:
-    """The site's local-only model: the same body, epochs and rounds, and nothing from anyone else."""
+    """The site's local-only model: the same body, epochs and rounds, and nothing from anyone else.
+
+    The guard is there for a training that diverges, which in a private run must not become an error.
+    """
     algorithm = place.local_only()
-    cohort = place.cohort(algorithm)
+    cohort = place.cohort(algorithm, place.guard)
     for number in range(1, place.plan.rounds + 1):
         for exchange in algorithm.schedule.round:
             cohort.exchange(number, exchange, ONE)

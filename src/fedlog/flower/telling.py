@@ -17,7 +17,14 @@ def run_line(event: Mapping[str, Any]) -> str | None:
             at = f"round {event['round']}: " if "round" in event else ""
             return f"{at}without {event['site']}: {event['reason']}"
         case "silent":
-            return f"round {event['round']}: no answer from {event['site']} within {event['deadline_seconds']:.0f} s"
+            at = f" to step {event['step']} of the secure sum" if "step" in event else ""
+            return (
+                f"round {event['round']}: no answer{at} from {event['site']} within {event['deadline_seconds']:.0f} s"
+            )
+        case "secure sum failed":
+            return f"round {event['round']}: the secure sum failed; the head stays as it was: {event['reason']}"
+        case "budget spent":
+            return f"round {event['round']}: not begun, and the run is finished with what it has: {event['reason']}"
         case "too few":
             return (
                 f"round {event['round']}: {len(event['sites'])} of at least {event['minimum']} sites "
@@ -45,15 +52,17 @@ def site_line(event: Mapping[str, Any]) -> str | None:
         case "worked":
             return (
                 f"run {event['run']}, round {event['round']} of {event['of']}: validation accuracy "
-                f"{event['validation_accuracy']:.3f}, {event['bits_up'] / 1000:.1f} kbit sent, "
+                f"{_share(event['validation_accuracy'])}, {event['bits_up'] / 1000:.1f} kbit sent, "
                 f"{event['bits_down'] / 1000:.1f} kbit received, {event['load_seconds'] + event['work_seconds']:.1f} s"
             )
         case "finished":
             return (
                 f"run {event['run']}: kept the {event['kept']} model, better or equal on the validation rows; test "
-                f"accuracy {event['test_accuracy']:.3f} (local-only {event['local_only_test_accuracy']:.3f}); "
+                f"accuracy {_share(event['test_accuracy'])} (local-only {_share(event['local_only_test_accuracy'])}); "
                 f"model in {event['model']}"
             )
+        case "warning":
+            return f"run {event['run']}: warning: {event['reason']}"
         case "answered again":
             return f"run {event['run']}, round {event['round']}: sent the stored answer again"
         case "refused" | "failed":
@@ -78,6 +87,10 @@ class SiteTeller:
             return told
         pace = (now - before[1]).total_seconds() / (number - before[0])
         return f"{told}; about {_time(pace * (event['of'] - number))} left"
+
+
+def _share(value: float | None) -> str:
+    return "of no rows" if value is None else f"{value:.3f}"
 
 
 def _listed(sites: list[str]) -> str:

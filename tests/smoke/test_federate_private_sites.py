@@ -1,0 +1,178 @@
+"""What private runs over Flower ask of a site's rows and of its body, so that one row moves no more than itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from flwr.supercore.task_identity import TaskIdentity
+from safetensors.torch import save_file
+from three_sites import BODIES, SCHEMA, InProcess, events_named, fill_site, make_server, quick_clock
+
+from fedlog.core.keys import Key
+from fedlog.data.schema import dump_schema
+from fedlog.data.site import Preparation
+from fedlog.errors import InputError
+from fedlog.flower.events import read_events
+from fedlog.flower.folders import ServerFolder, SiteFolder
+from fedlog.flower.frame import Frame, FrameKind, run_tag
+from fedlog.flower.plan import Guest, Plan
+from fedlog.flower.promise import Promise
+from fedlog.flower.rounds import Run
+from fedlog.flower.run_folder import RunFolder, Terms
+from fedlog.flower.site_data import load_data, refuse_body_across_records
+from fedlog.flower.site_state import RunState
+from fedlog.flower.site_work import respond
+from fedlog.flower.telling import site_line
+from fedlog.models.catalog import body
+
+LOCAL = Promise("client", "local", 20.0, 1e-5, message_norm=20.0)
+RECORD = Promise("record", "central", 20.0, 1e-5, clip="l2:3")
+FOR_TRAINING, HELD_OUT = "0.0,2.0,p,label-one", "1.0,2.0,q,label-one"  # at site east, and at site north
+PLAN = Plan("trial", rounds=2, options={"epochs": 1, "learning_rate": 0.01}, seed=4)
+
+
+def plan(promise: Promise) -> Plan:
+    return replace(PLAN, promise=promise)
+
+
+@pytest.fixture(autouse=True)
+def _inside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+@pytest.fixture
+def equals(tmp_path: Path) -> InProcess:
+    return InProcess({name: fill_site(SiteFolder(tmp_path / name), name, "mlp:8") for name in BODIES})
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> ServerFolder:
+    return make_server(ServerFolder(tmp_path / "server"))
+
+
+def conduct(post: InProcess, server: ServerFolder, what: Plan) -> None:
+    Run(post, server, SCHEMA, what, Terms(2, 20.0), quick_clock()).conduct()
+
+
+def training_rows(folder: SiteFolder) -> Counter[tuple[bytes, int]]:
+    site = load_data(folder, folder.read_config(), Preparation.ALONE)
+    records = site.federation.train.at(site.shard.train)
+    rows = zip(records.inputs.numpy(), records.labels.tolist(), strict=True)
+    return Counter((row.tobytes(), label) for row, label in rows)
+
+
+@pytest.mark.parametrize("group", [False, True])
+def test_one_row_more_changes_the_training_rows_by_that_row_at_most(tmp_path: Path, group: bool) -> None:
+    folder = fill_site(SiteFolder(tmp_path / "east"), "east", "mlp:8")
+    path = Path(folder.read_config().data or "")
+    header, *rows = path.read_text().splitlines()
+    if group:
+        folder.schema_file.write_text(dump_schema(replace(SCHEMA, group_column="person")))
+        # Without one row there is a person fewer, and in the order of the names all others have another place.
+        header, rows = f"{header},person", [f"{row},p{at // 2 if at > 1 else at}" for at, row in enumerate(rows)]
+    path.write_text("\n".join([header, *rows]) + "\n")
+    whole = training_rows(folder)
+    assert 20 < sum(whole.values()) < 50
+    for gone in range(0, 60, 4):
+        path.write_text("\n".join([header, *rows[:gone], *rows[gone + 1 :]]) + "\n")
+        fewer = training_rows(folder)
+        assert not fewer - whole
+        assert sum((whole - fewer).values()) <= 1
+
+
+def test_where_records_are_protected_rows_are_not_held_out_by_time(equals: InProcess, server: ServerFolder) -> None:
+    east = equals.sites["east"]
+    path = Path(east.read_config().data or "")
+    header, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([f"{header},day", *(f"{row},{at}" for at, row in enumerate(rows))]) + "\n")
+    east.schema_file.write_text(dump_schema(replace(SCHEMA, time_column="day")))
+    assert len(load_data(east, east.read_config()).shard.test) == 12
+    with pytest.raises(InputError, match="must not depend on the others, and by time it does: column day"):
+        load_data(east, east.read_config(), Preparation.ALONE)
+
+
+def test_a_site_with_next_to_no_rows_answers_like_any_other(equals: InProcess, server: ServerFolder) -> None:
+    """Which part a single row is in must not be told by an error."""
+    sizes = set()
+    for name, row in (("east", FOR_TRAINING), ("north", HELD_OUT)):
+        path = Path(equals.sites[name].read_config().data or "")
+        header = path.read_text().splitlines()[0]
+        path.write_text(f"{header}\n{row}\n")
+        sizes.add(len(load_data(equals.sites[name], equals.sites[name].read_config(), Preparation.ALONE).shard.train))
+    assert sizes == {0, 1}
+    conduct(equals, server, plan(RECORD))
+    assert [event["sites"] for event in events_named(server, "uploads")] == [sorted(BODIES)] * 2
+    assert not events_named(server, "refused")
+    report = RunFolder.of(server, "trial").report()
+    assert report is not None
+    assert [site["name"] for site in report["sites"]] == sorted(BODIES)
+    told = [site_line(event) for event in read_events(equals.sites["east"].logs / "events.jsonl")]
+    assert any("warning: there are no" in str(line) for line in told)
+    assert any("accuracy of no rows" in str(line) for line in told)
+
+
+def weights_at(path: Path, seed: int, **metadata: str) -> str:
+    """The name of a body with weights in that file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file(body("mlp:8", SCHEMA.shape).initial(Key(seed)), path, metadata={"body": "mlp:8", **metadata})
+    return f"frozen:{path}"
+
+
+def test_bodies_from_files_must_hold_the_same_weights_at_every_site(
+    equals: InProcess, server: ServerFolder, tmp_path: Path
+) -> None:
+    for name in ("east", "north", "south"):
+        fill_site(equals.sites[name], name, weights_at(tmp_path / "w" / name / "w", 1))
+    equals.sites["west"] = fill_site(
+        SiteFolder(tmp_path / "west"), "west", weights_at(tmp_path / "w" / "west" / "w", 2)
+    )
+    conduct(equals, server, plan(RECORD))
+    assert {event["site"] for event in events_named(server, "left out")} == {"west"}
+    assert all(event["sites"] == sorted(BODIES) for event in events_named(server, "uploads"))
+    # Under one name: other parameters are refused all the same, by the server and, in mid-run, by the site itself.
+    first, other = (Guest("package:body", 8, digest=64 * letter) for letter in "ab")
+    assert first.equal_body.difference(first) is None
+    assert "the same parameters of body package:body" in str(first.equal_body.difference(other))
+    weights_at(tmp_path / "w" / "east" / "w", 3)
+    again = Frame(FrameKind.WORK, run_tag("trial"), 2, 0, b"")
+    with pytest.raises(InputError, match="found other parameters"):
+        respond(again, equals.sites["east"])
+
+
+def test_a_body_that_a_run_has_trained_is_refused_where_records_are_protected(
+    equals: InProcess, server: ServerFolder, tmp_path: Path
+) -> None:
+    fill_site(equals.sites["east"], "east", weights_at(tmp_path / "w.safetensors", 1, method="fedlog"))
+    conduct(equals, server, plan(RECORD))
+    left = events_named(server, "left out")[0]
+    assert left["site"] == "east"
+    assert "never saw private data" in str(left["reason"])
+
+
+@pytest.mark.parametrize("promise", [LOCAL, RECORD])
+def test_bodies_that_need_more_than_one_record_are_refused_in_private_runs_before_any_work(
+    equals: InProcess, server: ServerFolder, promise: Promise
+) -> None:
+    fill_site(equals.sites["east"], "east", "three_sites:normalised")
+    conduct(equals, server, plan(promise))
+    left = events_named(server, "left out")[0]
+    assert left["site"] == "east"
+    assert "no batch normalisation" in str(left["reason"])
+    assert not (RunState.of(equals.sites["east"], run_tag("trial")).path).exists()
+    conduct(equals, server, replace(plan(LOCAL), name="open", promise=None))
+    assert events_named(server, "greeted")[-1]["sites"] == sorted(BODIES)
+    refuse_body_across_records(body("cnn", (1, 28, 28)))  # dropout is no reason
+
+
+def test_local_training_that_diverges_at_the_end_is_no_error_of_a_private_run(
+    equals: InProcess, server: ServerFolder
+) -> None:
+    conduct(equals, server, replace(plan(LOCAL), options={"epochs": 1, "learning_rate": 1e38}))
+    assert not events_named(server, "refused")
+    report = RunFolder.of(server, "trial").report()
+    assert report is not None
+    assert len(report["sites"]) == 3
