@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from fedlog.algorithms.registry import METHODS
 from fedlog.algorithms.shape import ModelPlan, Work
@@ -18,7 +19,7 @@ from fedlog.engine.clients import clients_of
 from fedlog.engine.local_sgd import Look, Pool, Task
 from fedlog.engine.simulator import RoundRecord, Simulation
 from fedlog.errors import InputError
-from fedlog.models.body import HEAD, initial_head
+from fedlog.models.body import HEAD, adopt, initial_head
 from fedlog.wire.codec import codec
 from fedlog.wire.message import Kind, Message
 
@@ -276,14 +277,20 @@ def works(method: str, simulation: Simulation) -> list[tuple[list[Task], str]]:
     return found
 
 
+def _dropping() -> nn.Module:
+    """As the contract's own body, with dropout on the features: the further losses must see them whole."""
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Dropout(0.5))
+
+
 @every_method
 @pytest.mark.parametrize("choice", [choice for choice in Choice if choice is not Choice.LOOP])
 def test_every_backend_agrees_with_the_loop(method: str, choice: Choice, small: Any) -> None:
     federation = small.federation([0, 1, 7, 23], one_class=[2])
+    bodies = [adopt("dropping", _dropping, (4,))] * 4
     # Two rounds first, so that losses meet real class means and global means.
-    simulation = small.simulation(method, federation)
+    simulation = small.simulation(method, federation, bodies)
     run(simulation)
-    engines = [small.simulation(method, federation, choice=c).engine for c in (Choice.LOOP, choice)]
+    engines = [small.simulation(method, federation, bodies, choice=c).engine for c in (Choice.LOOP, choice)]
     clients = clients_of(federation, simulation.bodies, simulation.algorithm)
     loop, other = (next(iter(engine.backends(federation, clients).values())) for engine in engines)
     assert type(loop) is not type(other)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedlog.core.family import sufficient_statistic, with_constant
 from fedlog.core.keys import Key
-from fedlog.core.stats import Statistics, check, check_noisy, spread_of_means
+from fedlog.core.stats import Statistics, spread_of_means
 from fedlog.errors import InputError
 
 Records = tuple[torch.Tensor, torch.Tensor, int]
@@ -101,34 +101,6 @@ def test_spread_scales_with_the_features_and_ignores_a_shift(scale: float, shift
     one = spread_of_means(Statistics.of(features, labels, 5))
     other = spread_of_means(Statistics.of(features * scale + shift, labels, 5))
     assert other == pytest.approx(one * scale, rel=1e-9, abs=1e-11)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("checker", [check, check_noisy])
-def test_an_entry_that_is_no_number_is_named_with_its_client(value: float, checker: object) -> None:
-    sums = torch.zeros((3, 4))
-    sums[2, 1] = value
-    with pytest.raises(InputError, match=r"client 17.*entry \[2, 1\].*class 2.*found: -?(nan|inf)"):
-        checker(Statistics(sums), n_class=3, width=4, who="client 17")  # type: ignore[operator]
-
-
-def test_a_negative_count_is_named_unless_noise_may_have_made_it() -> None:
-    sums = torch.zeros((3, 4))
-    sums[1, 0] = -2
-    with pytest.raises(InputError, match=r"client 17.*class 1.*entry \[1, 0\].*negative, found: -2"):
-        check(sums, n_class=3, width=4, who="client 17")
-    assert torch.equal(check_noisy(sums, n_class=3, width=4, who="client 17").sums, sums.double())
-
-
-@pytest.mark.parametrize("shape", [(3, 5), (4, 4), (4, 3), (12,), (1, 3, 4)])
-def test_a_wrong_shape_is_refused_with_the_client_and_both_shapes(shape: tuple[int, ...]) -> None:
-    with pytest.raises(InputError, match=r"client 17: expected shape \(3, 4\).*found: \("):
-        check(torch.zeros(shape), n_class=3, width=4, who="client 17")
-
-
-def test_good_statistics_pass_the_check_unchanged() -> None:
-    statistics = Statistics.of(torch.randn((5, 3)), torch.tensor([0, 0, 2, 2, 2]), 3)
-    assert torch.equal(check(statistics, n_class=3, width=4, who="client 1").sums, statistics.sums)
 
 
 def test_labels_and_shapes_that_do_not_fit_are_refused() -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from fedlog.algorithms.losses import cross_entropy
 from fedlog.algorithms.registry import build
+from fedlog.algorithms.shape import Batch
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.data.transforms import Transform
@@ -17,7 +21,7 @@ from fedlog.engine.clients import clients_of, model_plan
 from fedlog.engine.local_sgd import Backend, Look, Pool, Settings, Task
 from fedlog.engine.simulator import Course, Simulation
 from fedlog.errors import InputError
-from fedlog.models.body import HEAD, Body, initial_head
+from fedlog.models.body import HEAD, Body, adopt, initial_head
 from fedlog.models.catalog import body
 
 MakeFederation = Callable[..., Federation]
@@ -113,3 +117,29 @@ def test_the_choice_is_explained_and_an_impossible_one_refused() -> None:
     for choice in (Choice.BLOCK, Choice.VMAP):
         with pytest.raises(InputError, match="body mobilenet-v2"):
             Engine(choice=choice).explain(normalised)
+
+
+@pytest.mark.parametrize("choice", [Choice.LOOP, Choice.BLOCK, Choice.VMAP])
+def test_losses_see_the_features_whole_and_the_scores_behind_the_dropout(
+    choice: Choice, make_federation: MakeFederation
+) -> None:
+    """FedLog-C's distances, FedProto's and FedDBE's terms would otherwise carry the variance of the dropout."""
+    seen: list[Batch] = []
+
+    def noting(batch: Batch, constants: Any, carry: Any) -> Any:
+        seen.append(batch)
+        return cross_entropy(batch, constants, carry)
+
+    found = adopt("signed", lambda: nn.Sequential(nn.Linear(4, 9), nn.Dropout(0.5)), (4,))
+    federation = make_federation([6, 6])
+    algorithm = build("fedlog", model_plan(federation, [found] * 2), {"epochs": 1})
+    phases = tuple(replace(phase, loss=noting) for phase in algorithm.schedule.round[0].phases)
+    tasks = [replace(task, phases=phases) for task in _tasks(algorithm, federation, found)]
+    _backend(Engine(Settings(batch_size=6, dtype=torch.float64), choice), federation, tasks).train(tasks)
+    head = tasks[0].work.params[HEAD]
+    assert seen
+    for batch in seen:
+        features = batch.features.detach()
+        assert bool((features != 0).all())
+        whole = features @ head[:, 1:].T + head[:, 0]
+        assert not torch.allclose(batch.logits.detach(), whole)

@@ -22,6 +22,7 @@ from fedlog.algorithms.shape import (
     ModelPlan,
     Phase,
     Schedule,
+    Sum,
     Summary,
     Trained,
     Training,
@@ -70,6 +71,12 @@ class FedLog:
     bodies = Bodies.ANY
     training = Training.OWN
 
+    def __post_init__(self) -> None:
+        if not self.nu >= 0:
+            raise InputError(f"the prior's nu must not be negative: {self.nu}")
+        if not self.head_norm > 0:
+            raise InputError(f"the first head's rows need a length: head_norm {self.head_norm}")
+
     @property
     def loss(self) -> Loss:
         """What the body is trained under."""
@@ -83,6 +90,8 @@ class FedLog:
         return Schedule(
             round=(Exchange("statistics", (train,), Summary.STATISTICS),),
             opening=opening if self.first_head is FirstHead.STATISTICS else None,
+            # Statistics add up, and those of whoever pauses are still true of a body that has not moved.
+            sum=Sum.EVERYONE,
         )
 
     def begin(self, key: Key) -> Params:
@@ -122,6 +131,8 @@ class FedLog:
         statistics = Statistics(sums)
         if total.noise_std and not count_is_usable(statistics, total.noise_std):
             return server
+        if not total.noise_std and not statistics.total:
+            return server  # nobody who took part has a record: nothing is known that was not known before
         solved = solve_head(Prior(nu=self.nu).posterior(statistics))
         noise = {NOISE: torch.tensor([total.noise_std], dtype=torch.float64)} if total.noise_std else {}
         return {
@@ -165,6 +176,7 @@ class FedLogC(FedLog):
     name = "fedlog-c"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.alpha < 0 or self.beta < 0:
             raise InputError(f"alpha and beta must not be negative: alpha {self.alpha}, beta {self.beta}")
         if self.margin is not None and self.margin <= 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from enum import Enum
@@ -36,6 +37,21 @@ METHODS: dict[str, Factory] = {
 }
 
 
+METHOD_PARTS = (
+    "schedule",
+    "begin",
+    "join",
+    "broadcast",
+    "hear",
+    "open",
+    "close",
+    "step",
+    "deploy",
+    "observe",
+    "advice",
+)
+
+
 def factory(method: str) -> Factory:
     """The method's constructor; `package.module:name` brings in a user's own."""
     if method in METHODS:
@@ -44,7 +60,7 @@ def factory(method: str) -> Factory:
     if attribute:
         try:
             return cast(Factory, getattr(importlib.import_module(module), attribute))
-        except (ImportError, AttributeError) as error:
+        except Exception as error:  # a user's own module: whatever it raises, it cannot be imported
             raise InputError(f"method {method} cannot be imported: {error}", hint="is it on PYTHONPATH?") from error
     close = get_close_matches(method, METHODS, n=1)
     meant = f"did you mean {close[0]}?" if close else f"one of {', '.join(METHODS)}"
@@ -80,7 +96,14 @@ def typed(method: str, told: Mapping[str, Any]) -> dict[str, Any]:
 
 def build(method: str, plan: ModelPlan, told: Mapping[str, Any]) -> Algorithm:
     """The method for this model, told these options."""
-    return factory(method)(plan, **typed(method, told))
+    made = factory(method)(plan, **typed(method, told))
+    missing = [name for name in METHOD_PARTS if not hasattr(made, name)]
+    if missing:
+        raise InputError(
+            f"method {method} is no algorithm: it has no {', '.join(missing)}",
+            hint="see docs/methods, and fedlog.algorithms.shape.Algorithm",
+        )
+    return made
 
 
 def _typed(method: str, name: str, value: Any, hint: Any) -> Any:
@@ -94,7 +117,10 @@ def _typed(method: str, name: str, value: Any, hint: Any) -> Any:
             return kind(value)
         if kind is int and float(value) != int(float(value)):
             raise ValueError
-        return kind(float(value)) if kind is int else kind(value)
+        made = kind(float(value)) if kind is int else kind(value)
+        if kind is float and not math.isfinite(made):
+            raise ValueError
+        return made
     except (TypeError, ValueError, OverflowError):
         choices = f"one of {', '.join(k.value for k in kind)}" if issubclass(kind, Enum) else kind.__name__
         raise InputError(f"option {name} of {method} cannot be {value!r}", hint=f"expected {choices}") from None

@@ -130,6 +130,13 @@ class Audience(Enum):
     EVERYONE = "everyone"
 
 
+class Sum(Enum):
+    """Whose uploads a step of the server sums when only some clients take part in a round."""
+
+    PARTICIPANTS = "this round's"
+    EVERYONE = "everyone's last"
+
+
 @dataclass(frozen=True)
 class Schedule:
     """An optional opening exchange, the exchanges of each round, and an optional closing phase before deployment."""
@@ -138,6 +145,7 @@ class Schedule:
     opening: Exchange | None = None
     closing: tuple[Phase, ...] = ()
     audience: Audience = Audience.NEXT
+    sum: Sum = Sum.PARTICIPANTS
 
 
 @dataclass(frozen=True, eq=False)

@@ -55,9 +55,11 @@ def _what_and_where(args: argparse.Namespace) -> tuple[RunSpec, Path]:
                 f"--resume takes the settings from the folder: {', '.join(sorted(started_with)) or 'more'} given",
                 hint=f"fedlog run --resume {args.resume}",
             )
-        return replace(stored_spec(args.resume), **given), args.resume
-    on_cpu = given.get("device", "cpu") == "cpu"
-    start = RunSpec(jobs=_cores() if on_cpu else 1)
+        spec = replace(stored_spec(args.resume), **given)
+        # Another device than the one it was started on: its number of processes was made for that one.
+        return (replace(spec, jobs=1) if spec.device != "cpu" and "jobs" not in given else spec), args.resume
+    device = given.get("device") or (from_toml(args.config).device if args.config else "cpu")
+    start = RunSpec(jobs=_cores() if device == "cpu" else 1)
     spec = from_toml(args.config, start) if args.config else start
     spec = replace(spec, **{**given, "options": {**spec.options, **given.get("options", {})}})
     return spec, args.out or _new_folder(spec)

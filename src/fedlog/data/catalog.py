@@ -225,7 +225,7 @@ def _own_function(name: str) -> Callable[[DataSpec], object]:
         raise InputError(f"no data set by the name: {name}", hint=meant)
     try:
         function: object = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # a user's own module: whatever it raises, it cannot be imported
         raise InputError(
             f"data set {name}: cannot be imported: {error}", hint="give package.module:function"
         ) from error

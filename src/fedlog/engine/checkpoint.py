@@ -10,15 +10,19 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from fedlog.engine.server import Memory
 from fedlog.errors import InputError
 from fedlog.models.body import Params
 from fedlog.wire.ledger import Ledger
+from fedlog.wire.message import Contribution
 
 LATEST = "latest.json"
 
@@ -30,6 +34,7 @@ class ServerState:
     round_number: int
     values: Params
     ledger: Ledger
+    memory: Memory = field(default_factory=dict)
 
 
 def exists(folder: Path) -> bool:
@@ -43,6 +48,7 @@ def write(folder: Path, state: ServerState, save_clients: Callable[[Path], None]
     shutil.rmtree(part, ignore_errors=True)  # left by a kill in mid-write
     part.mkdir(parents=True)
     save_file({name: value.contiguous().clone() for name, value in state.values.items()}, part / "server.safetensors")
+    save_file(_flat(state.memory), part / "memory.safetensors")
     (part / "ledger.json").write_text(json.dumps(state.ledger.as_rows()))
     save_clients(part)
     _name_latest(folder, part.name, state.round_number)
@@ -58,10 +64,31 @@ def read(folder: Path, load_clients: Callable[[Path], None]) -> ServerState:
         part = folder / latest["folder"]
         values = load_file(part / "server.safetensors")
         rows = [tuple(row) for row in json.loads((part / "ledger.json").read_text())]
+        memory = _remembered(load_file(part / "memory.safetensors"))
         load_clients(part)
-        return ServerState(latest["round"], values, Ledger.from_rows(rows))
+        return ServerState(latest["round"], values, Ledger.from_rows(rows), memory)
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise InputError(f"no usable checkpoint in {folder}: {error}", hint="start the run anew") from error
+
+
+def _flat(memory: Memory) -> Params:
+    """One entry for each array, and one for the noise in them; names as JSON, since a client's is the user's."""
+    flat: Params = {}
+    for exchange, clients in memory.items():
+        for client, last in clients.items():
+            noise = torch.tensor([last.noise_std], dtype=torch.float64)
+            for at, array in enumerate((noise, *last.arrays)):
+                flat[json.dumps([exchange, client, at])] = array.contiguous()
+    return flat
+
+
+def _remembered(flat: Params) -> Memory:
+    memory: Memory = {}
+    entries = sorted(((json.loads(name), value) for name, value in flat.items()), key=lambda entry: entry[0])
+    for (exchange, client), found in groupby(entries, key=lambda entry: entry[0][:2]):
+        noise, *arrays = (value for _, value in found)
+        memory.setdefault(exchange, {})[client] = Contribution(tuple(arrays), noise_std=float(noise))
+    return memory
 
 
 def _name_latest(folder: Path, name: str, round_number: int) -> None:

@@ -25,7 +25,7 @@ from fedlog.engine.backends import Engine
 from fedlog.engine.clients import Client
 from fedlog.engine.local_sgd import Backend, Fit, Look, Pool, Task
 from fedlog.errors import InputError, RunError
-from fedlog.models.body import HEAD, Params, initial_head, logits
+from fedlog.models.body import HEAD, SHIFT, Params, initial_head, logits
 from fedlog.privacy.protection import Protection
 from fedlog.wire.codec import Codec
 
@@ -250,7 +250,7 @@ class Cohort:
 
 
 def _like(params: Params, features: Tensor) -> Params:
-    return {name: value.to(features.dtype) for name, value in params.items() if name in ("head", "shift")}
+    return {name: value.to(features.dtype) for name, value in params.items() if name in (HEAD, SHIFT)}
 
 
 def _all_finite(params: Params) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
 
 import torch
 from torch import Tensor
@@ -19,6 +21,8 @@ from fedlog.wire.codec import Codec
 from fedlog.wire.ledger import Direction, Ledger
 from fedlog.wire.message import Contribution, Kind, Message, lift
 
+Memory = dict[str, dict[str, Contribution]]
+"""Every client's last contribution to each exchange."""
 NAMED = 5  # of the clients behind an error
 
 
@@ -44,6 +48,7 @@ class Server:
     protection: Protection | None = None
     limits: Limits | None = None  # what statistics can be at most, where a clip is known
     noise_key: Key = field(default_factory=lambda: Key(0))
+    memory: Memory | None = None  # None: a step sums the uploads of its own exchange, and nothing is kept
     kept_state: bool = False  # whether the last sum drowned in its noise, so that everything stayed as it was
 
     @staticmethod
@@ -92,6 +97,8 @@ class Server:
             seen.append(client)
             if isinstance(taken, Refusal):
                 refused.append(taken)
+            elif self.memory is not None:
+                self.memory.setdefault(exchange.name, {})[client] = taken
             else:
                 summed = taken if summed is None else summed + taken
         self.refusals += [(round_number, refusal) for refusal in refused]
@@ -102,6 +109,10 @@ class Server:
                 + ("; ..." if len(refused) > NAMED else ""),
                 hint="see what those clients send; --refused-share says how many a run may do without",
             )
+        if self.memory:
+            kept = self.memory.get(exchange.name, {})
+            # By name, so that the order in which clients came first decides nothing.
+            summed = reduce(add, (kept[client] for client in sorted(kept))) if kept else None
         if summed is not None:
             self.take(round_number, exchange, summed)
 
@@ -164,10 +175,16 @@ def _check(message: Message, pattern: Message | None) -> None:
 
 
 def _check_counts(message: Message) -> None:
-    """Refuse negative counts."""
+    """Refuse negative counts, and sums of no record, by naming the entry."""
+    kind = message.kind.name.lower()
     counts = message.arrays[0][:, 0] if message.kind is Kind.STATISTICS else message.arrays[-1]
     if bool((counts < 0).any()):
-        raise InputError(f"a negative count: {float(counts.min())} ({message.kind.name.lower()})")
+        entry = int((counts < 0).nonzero()[0, 0])
+        raise InputError(f"count {entry} of {kind} is negative: {float(counts[entry]):g}")
+    if message.kind is Kind.STATISTICS:
+        of_nothing = (counts == 0) & (message.arrays[0] != 0).any(dim=1)
+        if bool(of_nothing.any()):
+            raise InputError(f"row {int(of_nothing.nonzero()[0, 0])} of {kind} is the sum of no record, and not zero")
 
 
 def _sort(array: Tensor) -> str:

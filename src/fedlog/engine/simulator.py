@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedlog.algorithms.shape import Algorithm, Audience, Exchange, ModelPlan
+from fedlog.algorithms.shape import Algorithm, Audience, Exchange, ModelPlan, Sum
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.engine import checkpoint
@@ -120,6 +120,9 @@ class Simulation:
         self.server = Server.beginning(self.algorithm, wire, self.plan, initial, server_key, self.protection)
         self.server.refused_share_allowed = self.course.refused_share
         self.server.limits = self.server.limits or self.limits
+        # Under a secure sum the server sees no single upload that it could remember.
+        if self.course.participation < 1 and self.algorithm.schedule.sum is Sum.EVERYONE and self.secure is None:
+            self.server.memory = {}
         self._crew = self._make_crew(wire)
 
     def _check_start(self) -> None:
@@ -186,13 +189,17 @@ class Simulation:
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint; the one before it stays valid until this one is whole."""
-        state = checkpoint.ServerState(self.round_number, self.server.state, self.server.ledger)
+        state = checkpoint.ServerState(
+            self.round_number, self.server.state, self.server.ledger, self.server.memory or {}
+        )
         checkpoint.write(folder, state, self._crew.save)
 
     def resume(self, folder: Path) -> None:
         """Go on from the checkpoint in the folder."""
         state = checkpoint.read(folder, self._crew.load)
         self.round_number, self.server.state, self.server.ledger = state.round_number, state.values, state.ledger
+        if self.server.memory is not None:
+            self.server.memory = state.memory
 
     def stop(self) -> None:
         """End the worker processes."""

@@ -30,7 +30,8 @@ class Limits:
         stray = NOISE_REACH * self.noise_std
         counts = sums[:, 0]
         if not self.noise_std and bool((counts < 0).any()):
-            raise InputError(f"a negative count where no noise was added: {float(counts.min()):g}")
+            entry = int((counts < 0).nonzero()[0, 0])
+            raise InputError(f"count {entry} is negative where no noise was added: {float(counts[entry]):g}")
         if self.message_norm is not None:
             self._check_norm(sums)
         if self.clip is not None:
