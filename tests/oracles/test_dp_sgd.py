@@ -29,8 +29,9 @@ from fedlog.engine import dp_sgd
 from fedlog.engine.clients import clients_of, model_plan
 from fedlog.engine.dp_sgd import DpSgdBackend
 from fedlog.engine.local_sgd import Look, Pool, Settings, Task
+from fedlog.engine.loop import RecordBatch
 from fedlog.errors import InputError, RunError
-from fedlog.experiments.audit import epsilon_lower_bound
+from fedlog.experiments.distinguisher import epsilon_lower_bound
 from fedlog.experiments.run import execute
 from fedlog.experiments.spec import RunSpec, resolve
 from fedlog.models.body import HEAD, Body, adopt, logits
@@ -114,14 +115,32 @@ def test_one_record_moves_the_sum_of_a_step_by_the_clip_at_most(
     count: int, scale: float, clip: float, left_out: int
 ) -> None:
     plan = SgdPlan(1.0, clip, 1.0, 1)
-    everyone = _records(count + 1, scale)
-    kept = torch.tensor([at for at in range(count + 1) if at != left_out % (count + 1)])
-    backend, task = _task(everyone, plan)
-    backend.start_from(task.work.params)
-    rows = backend.record_gradients(task, task.phases[0], torch.arange(count + 1), Key(4))
+    everyone, left_out = _records(count + 1, scale), left_out % (count + 1)
+    kept = torch.tensor([at for at in range(count + 1) if at != left_out])
+    others = Records(everyone.inputs[kept], everyone.labels[kept])
+    with_record, task = _task(everyone, plan)
+    without, task_without = _task(others, plan)
+    drawn = with_record._plain.batch(task, torch.arange(count + 1), Key(5).child("draws", 0)).masks
+    plain = without._plain.batch
+
+    def coupled(task: Task, chosen: Tensor, key: Key) -> RecordBatch:
+        # Dropout is as secret as the noise and alike for every record: what holds for each draw of it holds.
+        return replace(plain(task, chosen, key), masks={site: mask[kept][chosen] for site, mask in drawn.items()})
+
+    sums = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(without._plain, "batch", coupled)
+        for backend, own in ((with_record, task), (without, task_without)):
+            backend.start_from(own.work.params)
+            step = backend._noisy_gradients(own, own.phases[0], Key(5))
+            sums.append(torch.cat([part.reshape(-1) for part in step]).to(torch.float64) * 50)
+    moved = sums[0] - sums[1]
+    assert float(moved.norm()) <= clip * (1 + 1e-5)
+    # It moves by its own gradient, clipped, and nobody else's changes.
+    rows = with_record.record_gradients(task, task.phases[0], torch.arange(count + 1), Key(5).child("draws", 0))
     clipped = plan.clipped(rows)
+    assert float((moved - clipped[left_out]).norm()) <= 1e-5 * clip
     assert float(clipped.norm(dim=1).max()) <= clip
-    assert float((clipped.sum(0) - clipped[kept].sum(0)).norm()) <= clip * (1 + 1e-12)
     assert bool((clipped / plan.grid == (clipped / plan.grid).round()).all())
 
 
