@@ -40,7 +40,7 @@ def _add_run(commands: Subparsers) -> None:
         type=float,
         metavar="P",
         help="of a round's uploads that may be unusable (not finite, beyond the clip, ...) before the run stops "
-        "(default: 0.2); those sites are left out of the round and named",
+        "(default: 0.5); those sites are left out of the round and named",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     federate_privacy.add_options(parser)

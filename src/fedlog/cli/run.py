@@ -77,7 +77,7 @@ def _add_privacy(run: argparse.ArgumentParser) -> None:
     privacy.add_argument("--dropout-rate", type=float, metavar="P", help="of clients that vanish in a secure sum")
     privacy.add_argument("--honest", type=int, metavar="H", help="honest survivors that a secure sum needs")
     privacy.add_argument(
-        "--refused-share", type=float, metavar="F", help="of a round's uploads that may be unusable (default: 0)"
+        "--refused-share", type=float, metavar="F", help="of a round's uploads that may be unusable (default: 0.5)"
     )
 
 

@@ -23,6 +23,7 @@ from fedlog.wire.message import Contribution, Kind, Message, lift
 
 Memory = dict[str, dict[str, Contribution]]
 """Every client's last contribution to each exchange."""
+REFUSED_SHARE = 0.5  # of a round's uploads that may be unusable before the run stops, unless told otherwise
 NAMED = 5  # of the clients behind an error
 
 

@@ -21,7 +21,7 @@ from fedlog.engine.backends import Engine
 from fedlog.engine.clients import Client, clients_of
 from fedlog.engine.cohort import Cohort, Initialisation, Judge, Score
 from fedlog.engine.crew import Alone, Crew, Scores, Workers
-from fedlog.engine.server import Server
+from fedlog.engine.server import REFUSED_SHARE, Server
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, initial_head
 from fedlog.privacy.accounting import Event, allow
@@ -32,9 +32,6 @@ from fedlog.wire.ledger import Direction
 
 if TYPE_CHECKING:
     from fedlog.engine.secure import SecureSums  # cryptography is loaded by runs that ask for it
-
-
-REFUSED_SHARE = 0.2
 
 
 @dataclass(frozen=True)

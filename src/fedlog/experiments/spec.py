@@ -23,7 +23,8 @@ from fedlog.engine.backends import Choice, Engine
 from fedlog.engine.clients import model_plan
 from fedlog.engine.cohort import Initialisation, Judge
 from fedlog.engine.local_sgd import Moments, Settings
-from fedlog.engine.simulator import REFUSED_SHARE, Course, Simulation
+from fedlog.engine.server import REFUSED_SHARE
+from fedlog.engine.simulator import Course, Simulation
 from fedlog.errors import InputError
 from fedlog.experiments import private
 from fedlog.experiments.presets import preset

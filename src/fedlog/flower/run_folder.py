@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fedlog.engine.server import REFUSED_SHARE
 from fedlog.errors import InputError
 from fedlog.flower.folders import ServerFolder, write_atomically
 from fedlog.flower.frame import FrameError
@@ -15,7 +16,6 @@ from fedlog.flower.plan import EqualBody, Plan, read_plan
 
 PLAN, REPORT, ROUNDS, UPLOADS, WIDTH = "plan.json", "report.json", "rounds.jsonl", "uploads", "width.json"
 BODY = "body.json"
-REFUSED_SHARE = 0.2
 
 
 @dataclass(frozen=True)

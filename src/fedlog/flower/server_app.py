@@ -13,13 +13,14 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedlog.data.schema import load_schema
+from fedlog.engine.server import REFUSED_SHARE
 from fedlog.errors import FedlogError, InputError
 from fedlog.flower.events import note
 from fedlog.flower.folders import ServerFolder
 from fedlog.flower.plan import Plan, checked_plan
 from fedlog.flower.promise import read_promise, read_secure
 from fedlog.flower.rounds import Run
-from fedlog.flower.run_folder import REFUSED_SHARE, Terms
+from fedlog.flower.run_folder import Terms
 
 FOLDER_VARIABLE = "FEDLOG_FEDERATION"
 app = ServerApp()
