@@ -72,7 +72,6 @@ def test_decoding_gives_back_what_was_encoded(message: Message) -> None:
         expected = sent.to(torch.float32) if sent.is_floating_point() else sent
         assert got.dtype == expected.dtype
         assert torch.equal(got, expected)
-    assert received.payload_entries == message.payload_entries
 
 
 @settings(deadline=None, max_examples=60)
@@ -111,7 +110,7 @@ def test_forged_bytes_with_a_right_checksum_are_refused_or_small(message: Messag
         received = CODEC.decode(blob)
     except WireError:
         return
-    assert received.payload_entries <= 8 * len(blob)
+    assert sum(array.numel() for array in received.arrays) <= 8 * len(blob)
 
 
 @settings(deadline=None, max_examples=100)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import add
 
 import torch
 from torch import Tensor
@@ -19,7 +17,7 @@ from fedlog.privacy.limits import Limits
 from fedlog.privacy.protection import Protection
 from fedlog.wire.codec import Codec
 from fedlog.wire.ledger import Direction, Ledger
-from fedlog.wire.message import Contribution, Kind, Message, lift
+from fedlog.wire.message import Contribution, Kind, Message, lift, total
 
 Memory = dict[str, dict[str, Contribution]]
 """Every client's last contribution to each exchange."""
@@ -113,7 +111,7 @@ class Server:
         if self.memory:
             kept = self.memory.get(exchange.name, {})
             # By name, so that the order in which clients came first decides nothing.
-            summed = reduce(add, (kept[client] for client in sorted(kept))) if kept else None
+            summed = total([kept[client] for client in sorted(kept)]) if kept else None
         if summed is not None:
             self.take(round_number, exchange, summed)
 

@@ -36,11 +36,6 @@ class Message:
     kind: Kind
     arrays: tuple[Tensor, ...]
 
-    @property
-    def payload_entries(self) -> int:
-        """The number of entries in all arrays, framing apart."""
-        return sum(array.numel() for array in self.arrays)
-
 
 @dataclass(frozen=True, eq=False)
 class Contribution:
