@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import convolution, head, methods, scale, secagg, simulator
+from benchmarks import audit, convolution, head, methods, scale, secagg, simulator
 
 head.main(head.RECORDS)
 convolution.main()
@@ -10,3 +10,4 @@ simulator.main()
 methods.main()
 scale.main()
 secagg.main()
+audit.main()
