@@ -71,3 +71,17 @@ def test_options_that_cannot_be_are_refused_before_anything_is_trained(
 ) -> None:
     with pytest.raises(InputError, match=said):
         build(method, PLAN, told)
+
+
+class NoAlgorithm:
+    """What a user may name by mistake: it is made from a plan, and can do nothing."""
+
+    name = "nothing"
+
+    def __init__(self, plan: ModelPlan) -> None:
+        self.plan = plan
+
+
+def test_a_users_method_that_lacks_a_part_is_refused_with_what_it_lacks() -> None:
+    with pytest.raises(InputError, match=r"is no algorithm: it has no bodies, training, schedule, begin, .*advice"):
+        build(f"{__name__}:NoAlgorithm", PLAN, {})

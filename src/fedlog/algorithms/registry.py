@@ -37,21 +37,6 @@ METHODS: dict[str, Factory] = {
 }
 
 
-METHOD_PARTS = (
-    "schedule",
-    "begin",
-    "join",
-    "broadcast",
-    "hear",
-    "open",
-    "close",
-    "step",
-    "deploy",
-    "observe",
-    "advice",
-)
-
-
 def factory(method: str) -> Factory:
     """The method's constructor; `package.module:name` brings in a user's own."""
     if method in METHODS:
@@ -97,7 +82,7 @@ def typed(method: str, told: Mapping[str, Any]) -> dict[str, Any]:
 def build(method: str, plan: ModelPlan, told: Mapping[str, Any]) -> Algorithm:
     """The method for this model, told these options."""
     made = factory(method)(plan, **typed(method, told))
-    missing = [name for name in METHOD_PARTS if not hasattr(made, name)]
+    missing = [name for name in vars(Algorithm) if not name.startswith("_") and not hasattr(made, name)]
     if missing:
         raise InputError(
             f"method {method} is no algorithm: it has no {', '.join(missing)}",
