@@ -26,6 +26,7 @@ from fedlog.engine.clients import Client
 from fedlog.engine.local_sgd import Backend, Fit, Look, Pool, Task
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import HEAD, SHIFT, Params, initial_head, logits
+from fedlog.models.frozen import BODY, METHOD
 from fedlog.privacy.protection import Protection
 from fedlog.wire.codec import Codec
 
@@ -138,7 +139,7 @@ class Cohort:
                     {name: value.contiguous().clone() for name, value in params.items()},
                     # A name is the user's: a slash in it must not become a folder.
                     folder / f"{quote(self._clients[index].name, safe=' ')}.safetensors",
-                    metadata={"body": self._clients[index].body.name, "method": self._algorithm.name},
+                    metadata={BODY: self._clients[index].body.name, METHOD: self._algorithm.name},
                 )
 
     def save(self, path: Path) -> None:
