@@ -140,6 +140,15 @@ def test_folders_remember(tmp_path: Path) -> None:
         ServerFolder(tmp_path / "none").read_config()
 
 
+def test_paths_hold_wherever_a_run_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = SiteFolder(tmp_path / "c")
+    site.write_config(SiteConfig("north", "h:1"))
+    (tmp_path / "rows.csv").touch()
+    monkeypatch.chdir(tmp_path)
+    chosen = site.choose("rows.csv", "frozen:weights.safetensors")
+    assert (chosen.data, chosen.body) == (str(tmp_path / "rows.csv"), f"frozen:{tmp_path / 'weights.safetensors'}")
+
+
 def test_names_and_addresses() -> None:
     assert server_address("a.example") == "a.example:8443"
     assert server_address("a.example:1") == "a.example:1"

@@ -17,6 +17,7 @@ from typing import Any
 from fedlog.data.schema import toml_quoted
 from fedlog.errors import InputError
 from fedlog.flower.certificates import CertificateFiles
+from fedlog.models.frozen import FROZEN
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
 DEFAULT_PORT = 8443
@@ -229,9 +230,11 @@ class SiteFolder:
     def choose(self, data: str | None, body: str | None, hold_out: str | None = None) -> SiteConfig:
         """The decisions with this data, body and split, written; what is None stays as it was."""
         config = self.read_config()
+        # The apps of a run start in another folder than the person who typed the paths.
         if data is not None and Path(data).exists():
-            # The apps of a run start in another folder than the person who typed the path.
             data = str(Path(data).resolve())
+        if body is not None and body.startswith(FROZEN):
+            body = FROZEN + str(Path(body.removeprefix(FROZEN)).resolve())
         config = replace(
             config, data=data or config.data, body=body or config.body, hold_out=hold_out or config.hold_out
         )
