@@ -118,6 +118,10 @@ def test_both_pages_hold_every_experiment_and_every_discussion(results: Path) ->
 def test_numbers_are_written_in_the_papers_units() -> None:
     assert [bits(3.18e6), bits(0.14e9), bits(37.9e9), bits(12)] == ["3.18 Mb", "140 Mb", "37.9 Gb", "12 b"]
     assert bits_with_error(Mean(3.45e9, 2e7, 10)) == "3.45 ± 0.02 Gb"
+    assert bits_with_error(Mean(4.7e6, 1e6, 3)) == "4.70 ± 1.00 Mb"
+    assert bits_with_error(Mean(36.3e6, 3.4e6, 3)) == "36.3 ± 3.4 Mb"
+    assert bits_with_error(Mean(257e6, 1.1e8, 3)) == "257 ± 110 Mb"
+    assert bits_with_error(Mean(0, 0, 3)) == "0 ± 0 b"
     assert with_error(Mean(98.411, 0.0712, 10)) == "98.41 ± 0.07"
     assert with_error(Mean(98.411, None, 1)) == "98.41"
     assert [p_value(0.0009765625), p_value(2e-6)] == ["0.0010", "2.0e-06"]

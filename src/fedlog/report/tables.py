@@ -55,11 +55,13 @@ def bits(value: float) -> str:
 
 
 def bits_with_error(mean: Mean) -> str:
-    """Bits with their standard error, both in one unit."""
+    """Bits with their standard error, both in one unit and to the digit that three significant ones of the mean give."""
     if mean.error is None:
         return bits(mean.value)
     factor, unit = next(((f, u) for f, u in ((1e9, "Gb"), (1e6, "Mb"), (1e3, "kb")) if mean.value >= f), (1.0, "b"))
-    return f"{mean.value / factor:.3g} ± {mean.error / factor:.2g} {unit}"
+    value, error = mean.value / factor, mean.error / factor
+    digits = 0 if unit == "b" else 2 if value < 10 else 1 if value < 100 else 0
+    return f"{value:.{digits}f} ± {error:.{digits}f} {unit}"
 
 
 def p_value(p: float) -> str:
