@@ -55,7 +55,7 @@ def bits(value: float) -> str:
 
 
 def bits_with_error(mean: Mean) -> str:
-    """Bits with their standard error, both in one unit and to the digit that three significant ones of the mean give."""
+    """Bits with their standard error, in one unit and to one digit: the third significant one of the mean."""
     if mean.error is None:
         return bits(mean.value)
     factor, unit = next(((f, u) for f, u in ((1e9, "Gb"), (1e6, "Mb"), (1e3, "kb")) if mean.value >= f), (1.0, "b"))
