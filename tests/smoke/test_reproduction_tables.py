@@ -67,7 +67,7 @@ def test_the_cost_table_counts_to_the_threshold_or_to_the_best_round(results: Pa
     assert rows["FedLog-C"][1:6] == ("8 of 8", "2.0 ± 0.0", "2.00 ± 0.00 kb", "2.10 ± 0.00 kb", "4.10 ± 0.00 kb")
     # FedLog only on seed 0, in round 3; on the others its most accurate round is the third too.
     assert rows["FedLog"][1:3] == ("1 of 8", "3.0 ± 0.0")
-    assert rows["FedLog"][5] == "6.1 ± 0 kb ⇑"
+    assert rows["FedLog"][5] == "6.10 ± 0.00 kb ⇑"
     # FedAvg never does, and is best in round 2.
     assert rows["FedAvg"][1:3] == ("0 of 8", "2.0 ± 0.0")
     assert rows["FedAvg"][7] == "100.00"
