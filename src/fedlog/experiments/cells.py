@@ -133,10 +133,28 @@ class Cell:
         """What is on disk, compared with what is asked for."""
         if not (self.folder / CONFIG).exists():
             return CellState.ABSENT
-        # Resolved again: an option that was added to a method since then takes its default in both.
-        if resolve(stored_spec(self.folder)).digest != self.spec.digest:
+        if _stored_digest(self.folder) != self.spec.digest:
             return CellState.OTHER
-        return CellState.DONE if (self.folder / SUMMARY).exists() else CellState.BEGUN
+        whole = (self.folder / SUMMARY).exists() and self._has_its_records()
+        return CellState.DONE if whole else CellState.BEGUN
+
+    def _has_its_records(self) -> bool:
+        """Whether no line is missing; a training run, which may stop early, is taken at its summary's word."""
+        if self.experiment.shape is not Shape.SYNTHETIC:
+            return True
+        try:
+            return self.records.read_text().count("\n") == self.steps
+        except OSError:
+            return False
+
+
+def _stored_digest(folder: Path) -> str | None:
+    """What the folder was made with, None if that cannot be told today: unreadable, or of a method that has changed."""
+    try:
+        # Resolved again: an option that was added to a method since then takes its default in both.
+        return resolve(stored_spec(folder)).digest
+    except InputError:
+        return None
 
 
 @dataclass(frozen=True)

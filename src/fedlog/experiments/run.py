@@ -66,7 +66,7 @@ def execute(spec: RunSpec, folder: Path, listener: Listener | None = None, keep:
     spec = resolve(spec)
     if (folder / SUMMARY).exists() and stored_spec(folder).digest == spec.digest:
         return stored_summary(folder)
-    made = _enter(folder, spec)
+    made = enter(folder, spec)
     with _locked(folder):
         if (folder / SUMMARY).exists():
             return stored_summary(folder)  # by the run that held the lock until now
@@ -104,7 +104,7 @@ def stored_spec(folder: Path) -> RunSpec:
     path = folder / CONFIG
     try:
         return from_plain(json.loads(path.read_text())["spec"], str(path))
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(
             f"not a run folder: {folder} ({error})", hint="name a folder that `fedlog run` wrote"
         ) from error
@@ -118,7 +118,7 @@ def stored_summary(folder: Path) -> Summary:
         raise InputError(f"not a finished run: {folder} ({error})", hint="go on with `fedlog run --resume`") from error
 
 
-def _enter(folder: Path, spec: RunSpec) -> list[Path]:
+def enter(folder: Path, spec: RunSpec) -> list[Path]:
     """The folders made for this run; one that holds something else, or that cannot be written, is refused."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:

@@ -27,7 +27,7 @@ from fedlog.engine.local_sgd import Settings
 from fedlog.engine.server import Server
 from fedlog.errors import InputError
 from fedlog.experiments import records
-from fedlog.experiments.run import CONFIG, RECORDS, SUMMARY, made_with
+from fedlog.experiments.run import CONFIG, RECORDS, SUMMARY, enter, made_with
 from fedlog.experiments.spec import RunSpec, as_plain, method_of
 from fedlog.models.body import HEAD, Params, initial_head, logits
 from fedlog.models.catalog import body
@@ -116,9 +116,11 @@ def accuracy(found: OneRound, pool: Records, positions: Mapping[int, Tensor]) ->
 def sweep_local_iterations(spec: RunSpec, folder: Path) -> float:
     """The test accuracy with the most local iterations; the records of all of them are written.
 
-    The whole sweep takes seconds, so one that was cut off starts anew.
+    The whole sweep takes seconds, so one that was cut off starts anew. A folder with other settings is refused.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    enter(folder, spec)
+    # First of all: from here until the last record is written, the cell is not done.
+    (folder / SUMMARY).unlink(missing_ok=True)
     (folder / RECORDS).unlink(missing_ok=True)
     records.write_json(folder / CONFIG, {"digest": spec.digest, "spec": as_plain(spec), "made_with": made_with()})
     federation = load_federation(spec.data_spec)
