@@ -18,6 +18,7 @@ from fedlog.experiments.significance import (
     compare,
     compare_all,
     holm,
+    paired_ratio,
     seeds_needed,
     shift,
     signed_rank_p,
@@ -94,14 +95,88 @@ def test_too_few_seeds_give_an_effect_and_no_p_value() -> None:
     assert compare({0: 1.0}, {1: 1.0}).pairs == 0
 
 
+def test_pairs_that_are_equal_do_not_count_as_seeds() -> None:
+    reference = dict.fromkeys(range(8), 5.0)
+    same = compare(reference, reference)
+    assert (same.pairs, same.differing, same.side, same.p) == (8, 0, None, None)
+    six = compare({seed: 5.0 + max(0, seed - 1) for seed in range(8)}, reference)
+    assert (six.pairs, six.differing, six.side, six.p) == (8, 6, None, None)
+    seven = compare({seed: 5.0 + seed for seed in range(8)}, reference)
+    assert seven.p == pytest.approx(2.0**-7)
+    assert seven.side is Side.GREATER
+
+
+def test_means_that_were_summed_in_another_order_are_equal() -> None:
+    reference = dict.fromkeys(range(8), 0.3)
+    assert 0.1 + 0.2 != 0.3
+    assert compare(dict.fromkeys(range(8), 0.1 + 0.2), reference).differing == 0
+
+
+def test_without_a_direction_no_side_is_named() -> None:
+    # Magnitudes 1 to 8; 1 + 2 + 7 + 8 = 3 + 4 + 5 + 6, so both tails are the same.
+    balanced = compare(dict(enumerate([1.0, 2, -3, -4, -5, -6, 7, 8])), dict.fromkeys(range(8), 0.0))
+    assert balanced.side is None
+    assert balanced.p is not None
+    assert balanced.p > 0.5
+
+
+def _below(seeds: int) -> dict[int, float]:
+    return {seed: -1.0 - seed for seed in range(seeds)}
+
+
 def test_the_correction_is_left_out_where_it_could_not_be_passed() -> None:
     reference = dict.fromkeys(range(7), 0.0)
-    rows = {"ref": reference, **{name: {seed: -1.0 - seed for seed in range(7)} for name in "abc"}}
-    found = compare_all(rows, "ref")
+    rows = {"ref": reference, **{name: _below(7) for name in "abc"}}
+    found = compare_all(rows, "ref", family="abc")
     assert set(found) == set("abc")
     assert all(c.p == pytest.approx(2.0**-7) and c.p < LEVEL and c.p_holm is None for c in found.values())
-    alone = compare_all({"ref": reference, "a": rows["a"]}, "ref")
+    alone = compare_all({"ref": reference, "a": rows["a"]}, "ref", family="a")
     assert alone["a"].p_holm == pytest.approx(2.0**-7)
+
+
+def test_rows_outside_the_family_are_tested_and_do_not_count_in_the_correction() -> None:
+    rows = {"ref": dict.fromkeys(range(10), 0.0), **{name: _below(10) for name in "abcdefghijkl"}}
+    found = compare_all(rows, "ref", family="abcdefghij")
+    assert all(found[name].p_holm == pytest.approx(10 / 1024) for name in "abcdefghij")
+    assert all(found[name].p == pytest.approx(1 / 1024) for name in "kl")
+    assert all(found[name].p_holm is None and not found[name].in_family for name in "kl")
+
+
+def test_a_row_with_few_seeds_may_pass_the_correction_behind_rows_with_many() -> None:
+    rows = {"ref": dict.fromkeys(range(14), 0.0), "few": _below(7), **{name: _below(14) for name in "abcd"}}
+    found = compare_all(rows, "ref", family=("few", *"abcd"))
+    assert found["few"].p_holm == pytest.approx(2.0**-7)
+    assert found["a"].p_holm == pytest.approx(5 * 2.0**-14)
+    twice = compare_all({**rows, "too": _below(7)}, "ref", family=("few", "too", *"abcd"))
+    assert twice["few"].p_holm is None
+    assert twice["a"].p_holm == pytest.approx(6 * 2.0**-14)
+
+
+positive = st.lists(st.tuples(st.integers(1, 500), st.integers(1, 500)), min_size=1, max_size=9)
+
+
+@law
+@given(positive, st.sampled_from([0.5, 2.0, 8.0]))
+def test_a_paired_ratio_scales_with_the_row_and_turns_over_with_the_sides(
+    pairs: list[tuple[int, int]], factor: float
+) -> None:
+    row, reference = (dict(enumerate(float(pair[at]) for pair in pairs)) for at in range(2))
+    found, turned = paired_ratio(row, reference), paired_ratio(reference, row)
+    scaled = paired_ratio({seed: factor * value for seed, value in row.items()}, reference)
+    assert scaled.estimate == pytest.approx(factor * found.estimate)
+    assert turned.estimate == pytest.approx(1 / found.estimate)
+    assert (found.low is None) == (len(pairs) < 6)
+    if found.low is None:
+        assert found.estimate == pytest.approx(math.prod(a / b for a, b in pairs) ** (1 / len(pairs)))
+    else:
+        assert found.low <= found.estimate <= found.high
+        assert (turned.low, turned.high) == pytest.approx((1 / found.high, 1 / found.low))
+
+
+def test_there_is_no_ratio_of_nothing() -> None:
+    assert paired_ratio({0: 0.0, 1: 1.0}, {0: 1.0, 1: 1.0}) is None
+    assert paired_ratio({0: 1.0}, {0: 0.0}) is None
+    assert paired_ratio({0: 1.0}, {1: 1.0}) is None
 
 
 @law

@@ -78,6 +78,52 @@ def test_the_cost_table_counts_to_the_threshold_or_to_the_best_round(results: Pa
     assert "gives 96 % on these runs (without lg-fedavg-1, lg-fedavg-2, fedproto: not run)" in table.notes[0]
 
 
+def _table(out: Path, finals: dict[str, list[float]], bits: dict[str, int] | None = None) -> Path:
+    """One round of each row and seed, with these final accuracies and bits each way."""
+    for name, accuracies in finals.items():
+        seeds = tuple(range(len(accuracies)))
+        for cell, accuracy in zip(
+            cells(EXPERIMENTS["table-mnist"], out, Choice(rows=(name,), seeds=seeds)), accuracies, strict=True
+        ):
+            write_run(cell, [accuracy], (bits or {}).get(name, 1000))
+    return out
+
+
+def test_a_table_run_in_full_has_corrected_p_values_for_the_papers_rows_and_no_others(tmp_path: Path) -> None:
+    experiment = EXPERIMENTS["table-mnist"]
+    below = [0.90 - 0.001 * seed for seed in experiment.seeds]
+    finals = {row.name: below for row in experiment.rows} | {"fedlog-c": [0.95] * len(below)}
+    table = accuracy_table(collect(experiment, _table(tmp_path, finals)))
+    p, holm = table.columns.index("p"), table.columns.index("p, Holm")
+    rows = rows_of(table)
+    competitors = [row.label for row in experiment.rows if row.name not in ("fedlog-c", "local", "pooled")]
+    assert len(competitors) == 10
+    assert {rows[label][holm] for label in competitors} == {"0.0098"}  # 10 / 1024
+    for label in ("local only (no exchange)", "pooled (all data in one place)"):
+        assert (rows[label][p], rows[label][holm]) == ("0.0010 (lower)", "-")
+    assert "of which 10 could be tested (10 differing seeds of each would do)" in table.notes[1]
+    assert "outside the correction (-)" in table.notes[1]
+
+
+def test_ties_are_not_taken_for_seeds(tmp_path: Path) -> None:
+    finals = {
+        "fedlog-c": [0.95] * 8,
+        "fedlog": [0.95] * 8,
+        "fedproto": [0.95] * 5 + [0.96, 0.97, 0.98],
+        "fedrep": [0.951, 0.952, 0.947, 0.946, 0.945, 0.944, 0.957, 0.958],  # ranks 1 2 7 8 up, 3 4 5 6 down
+        "fedper": [0.95] * 5,
+    }
+    table = accuracy_table(collect(EXPERIMENTS["table-mnist"], _table(tmp_path, finals)))
+    rows, p = rows_of(table), table.columns.index("p")
+    assert rows["FedLog"][p] == "no difference"
+    assert rows["FedLog"][2] == "95.00 ± 0.00"
+    assert rows["FedProto"][p] == "too few seeds (3 of 8 differ)"
+    assert rows["FedPer"][p] == "no difference"
+    assert rows["FedRep"][p].startswith("0.5")
+    assert "(" not in rows["FedRep"][p]
+    assert "about twice as often" in table.notes[0]
+
+
 def test_the_bars_compare_two_standard_errors_with_the_paper(results: Path) -> None:
     bars = rows_of(bar_table(collect(EXPERIMENTS["table-mnist"], results)))
     assert bars["FedLog-C"][4] == "missed by 0.41"

@@ -1,13 +1,13 @@
 """Statistics over seeds: means, exact one-tailed signed-rank tests, Holm's correction, effect sizes with intervals.
 
 Runs are paired by seed. With few seeds a signed-rank test cannot reach a small p value whatever the numbers are (with n
-pairs it is never below 2^-n); then nothing is tested, and the result says how many seeds it would take.
+pairs that differ it is never below 2^-n); then nothing is tested, and the result says how many there were.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -16,6 +16,9 @@ from scipy.stats import rankdata
 
 LEVEL = 0.01  # the paper's
 CONFIDENCE = 0.95
+SAME = 9  # decimals; below that a difference of means is how their sums were rounded
+
+BySeed = Mapping[int, float]
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,13 @@ def _rank_sum_counts(ranks: np.ndarray) -> np.ndarray:
     return counts
 
 
+def smallest_p(differing: int) -> float:
+    """The smallest p value that so many differing pairs can have: that of all of them on one side."""
+    return 2.0**-differing
+
+
 def seeds_needed(level: float, comparisons: int = 1) -> int:
-    """The fewest pairs with which p times the number of comparisons can be below the level."""
+    """The fewest differing pairs, the same for all, with which p times the number of comparisons can be below it."""
     return math.floor(math.log2(comparisons / level)) + 1
 
 
@@ -119,15 +127,37 @@ def shift(differences: Sequence[float], confidence: float = CONFIDENCE) -> Shift
     return Shift(estimate, float(means[cut]), float(means[-1 - cut]), float(1 - 2 * below[cut]))
 
 
+def paired_differences(row: BySeed, reference: BySeed) -> list[float]:
+    """Row minus reference on the seeds that both have, by seed."""
+    return [round(row[seed] - reference[seed], SAME) for seed in sorted(row.keys() & reference.keys())]
+
+
+def paired_ratio(row: BySeed, reference: BySeed) -> Shift | None:
+    """The row over the reference on common seeds: Hodges-Lehmann on logarithms, with its interval.
+
+    The geometric mean alone with too few pairs for an interval; None without pairs or where a value is not positive.
+    """
+    seeds = sorted(row.keys() & reference.keys())
+    if not seeds or min(by_seed[seed] for by_seed in (row, reference) for seed in seeds) <= 0:
+        return None
+    logarithms = [math.log(row[seed] / reference[seed]) for seed in seeds]
+    found = shift(logarithms)
+    if found.low is None or found.high is None:
+        return Shift(math.exp(math.fsum(logarithms) / len(seeds)), None, None, None)
+    return Shift(math.exp(found.estimate), math.exp(found.low), math.exp(found.high), found.coverage)
+
+
 @dataclass(frozen=True)
 class Comparison:
     """A row against the reference, over the seeds that both have."""
 
     pairs: int
+    differing: int  # the pairs that are not equal, which alone enter the test
     shift: Shift | None  # row minus reference; None without a common seed
-    side: Side | None  # the direction that was seen, which is the one tested
-    p: float | None  # None: too few pairs for any outcome to be significant
+    side: Side | None  # the direction that was seen, which is the one tested; None where neither was
+    p: float | None  # None: too few differing pairs for any outcome to be significant
     p_holm: float | None = None
+    in_family: bool = False  # whether the correction is for this row too
 
     @property
     def significant(self) -> bool:
@@ -135,28 +165,34 @@ class Comparison:
         return self.p is not None and self.p < LEVEL
 
 
-def compare(row: Mapping[int, float], reference: Mapping[int, float]) -> Comparison:
+def compare(row: BySeed, reference: BySeed) -> Comparison:
     """The row's values by seed against the reference's."""
-    seeds = sorted(row.keys() & reference.keys())
-    differences = [row[seed] - reference[seed] for seed in seeds]
-    if not seeds:
-        return Comparison(0, None, None, None)
+    differences = paired_differences(row, reference)
+    pairs, differing = len(differences), sum(difference != 0 for difference in differences)
+    if not pairs:
+        return Comparison(0, 0, None, None, None)
     found = shift(differences)
-    if len(seeds) < seeds_needed(LEVEL):
-        return Comparison(len(seeds), found, None, None)
+    if smallest_p(differing) >= LEVEL:
+        return Comparison(pairs, differing, found, None, None)
     greater, less = (signed_rank_p(differences, side) for side in Side)
-    side = Side.GREATER if greater <= less else Side.LESS
-    return Comparison(len(seeds), found, side, min(greater, less))
+    side = None if greater == less else Side.GREATER if greater < less else Side.LESS
+    return Comparison(pairs, differing, found, side, min(greater, less))
 
 
-def compare_all(rows: Mapping[str, Mapping[int, float]], reference: str) -> dict[str, Comparison]:
-    """Every other row against the reference; Holm's correction is over those that could be tested.
+def compare_all(rows: Mapping[str, BySeed], reference: str, family: Collection[str]) -> dict[str, Comparison]:
+    """Every other row against the reference; Holm's correction is over those of the family that could be tested.
 
-    It is left out where even the most extreme outcome could not be significant after it.
+    It is left out where a row could not be significant after it even if all outcomes were the most extreme.
     """
     found = {name: compare(row, rows[reference]) for name, row in rows.items() if name != reference}
-    tested = {name: comparison.p for name, comparison in found.items() if comparison.p is not None}
+    tested = {name: c.p for name, c in found.items() if name in family and c.p is not None}
     corrected = holm(tested)
-    needed = seeds_needed(LEVEL, max(1, len(tested)))
-    possible = {name for name in tested if found[name].pairs >= needed}
-    return {name: replace(c, p_holm=corrected[name] if name in possible else None) for name, c in found.items()}
+    lowest = holm({name: smallest_p(found[name].differing) for name in tested})
+    return {
+        name: replace(
+            c,
+            p_holm=corrected[name] if name in tested and lowest[name] < LEVEL else None,
+            in_family=name in family,
+        )
+        for name, c in found.items()
+    }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedlog.experiments.cells import Arrow, Experiment, Printed, Row, Shape
+from fedlog.experiments.cells import Experiment, Printed, Row, Shape
 from fedlog.experiments.collected import Collected, RunResult
 from fedlog.experiments.cost import Cost, cost_to, threshold_by_rule
 from fedlog.experiments.paper import COMPETITIVE
-from fedlog.experiments.significance import LEVEL, Comparison, Mean, Side, compare_all, seeds_needed
-from fedlog.report.tables import NOT_RUN, Table, bits_with_error, p_value, with_error
+from fedlog.experiments.significance import Comparison, Mean
+from fedlog.report.comparisons import arrow_text, comparisons, holm_text, notes_on_tests, p_text, reference_label
+from fedlog.report.tables import NOT_RUN, Table, bits_with_error, with_error
 
 BARRED = ("fedlog-c", "fedlog")  # the methods that are measured against the paper's own figures
 
@@ -27,13 +28,13 @@ def accuracy_table(found: Collected) -> Table:
     """The final round beside the paper's figure, tested against the reference; the best round and the closing apart."""
     experiment = found.experiment
     final = {row.name: found.final(row.name) for row in experiment.rows if found.runs[row.name]}
-    tests = _tests(experiment, final)
+    tests = comparisons(experiment, final)
     columns = (
         "method",
         "seeds",
         "final round, %",
         "paper, %",
-        f"minus {_reference_label(experiment)}, points",
+        f"minus {reference_label(experiment)}, points",
         "p",
         "p, Holm",
         "minus local only, points",
@@ -41,7 +42,7 @@ def accuracy_table(found: Collected) -> Table:
         "after closing phase, %",
     )
     rows = tuple(_accuracy_row(row, found.runs[row.name], final, tests) for row in experiment.rows)
-    return Table(columns, rows, "Accuracy, mean over clients", _test_notes(experiment, tests))
+    return Table(columns, rows, "Accuracy, mean over clients", _notes(experiment, tests))
 
 
 def _accuracy_row(
@@ -54,18 +55,17 @@ def _accuracy_row(
     if not runs:
         return (row.label, "0", NOT_RUN, printed, *[""] * 6)
     test = tests.get(row.name)
-    arrow = _arrow(test)
     best = Mean.of([100 * run.summary.best_accuracy for run in runs])
     closed = [run.summary.accuracy_after_closing for run in runs]
     after = [100 * accuracy for accuracy in closed if accuracy is not None]
     return (
         row.label,
         str(len(runs)),
-        with_error(Mean.of(list(final[row.name].values()))) + (f" {arrow}" if arrow else ""),
+        with_error(Mean.of(list(final[row.name].values()))) + arrow_text(test),
         printed,
         _difference(test),
-        _p(test),
-        _p_holm(test),
+        p_text(test),
+        holm_text(test),
         _above_local(row.name, final),
         with_error(best),
         with_error(Mean.of(after)) if after else "",
@@ -84,7 +84,7 @@ def cost_table(found: Collected) -> Table:
         if found.runs[row.name]
     }
     both = {name: {seed: float(cost.both) for seed, cost in by_seed.items()} for name, by_seed in costs.items()}
-    tests = _tests(experiment, both)
+    tests = comparisons(experiment, both)
     columns = (
         "method",
         "reached",
@@ -115,7 +115,6 @@ def _cost_row(
         return (row.label, NOT_RUN, *[""] * 4, printed, "", of_printed, "")
     values = list(costs.values())
     both = Mean.of([float(cost.both) for cost in values])
-    arrow = _arrow(tests.get(row.name))
     share = "" if not fedavg else f"{100 * both.value / Mean.of(list(fedavg.values())).value:.2f}"
     return (
         row.label,
@@ -123,11 +122,11 @@ def _cost_row(
         with_error(Mean.of([float(cost.round) for cost in values]), 1),
         bits_with_error(Mean.of([float(cost.bits_up) for cost in values])),
         bits_with_error(Mean.of([float(cost.bits_down) for cost in values])),
-        bits_with_error(both) + (f" {arrow}" if arrow else ""),
+        bits_with_error(both) + arrow_text(tests.get(row.name)),
         printed,
         share,
         of_printed,
-        _p(tests.get(row.name)),
+        p_text(tests.get(row.name)),
     )
 
 
@@ -146,42 +145,12 @@ def bar_table(found: Collected) -> Table:
     return Table(("method", "seeds", "ours, %", "paper, %", "verdict"), tuple(rows), "Bars")
 
 
-def _tests(experiment: Experiment, values: Mapping[str, Mapping[int, float]]) -> dict[str, Comparison]:
-    if experiment.reference is None or experiment.reference not in values:
-        return {}
-    return compare_all(values, experiment.reference)
-
-
-def _reference_label(experiment: Experiment) -> str:
-    return experiment.row(experiment.reference).label if experiment.reference else "reference"
-
-
-def _arrow(test: Comparison | None) -> str:
-    if test is None or not test.significant:
-        return ""
-    return Arrow.UP.value if test.side is Side.GREATER else Arrow.DOWN.value
-
-
 def _difference(test: Comparison | None) -> str:
     if test is None or test.shift is None:
         return ""
     found = test.shift
     interval = "" if found.low is None or found.high is None else f" [{found.low:+.2f}, {found.high:+.2f}]"
     return f"{found.estimate:+.2f}{interval}"
-
-
-def _p(test: Comparison | None) -> str:
-    if test is None or not test.pairs:
-        return ""
-    if test.p is None or test.side is None:
-        return f"too few seeds ({test.pairs})"
-    return f"{p_value(test.p)} ({'higher' if test.side is Side.GREATER else 'lower'})"
-
-
-def _p_holm(test: Comparison | None) -> str:
-    if test is None or test.p is None:
-        return ""
-    return "too few seeds" if test.p_holm is None else p_value(test.p_holm)
 
 
 def _above_local(name: str, final: Mapping[str, Mapping[int, float]]) -> str:
@@ -208,17 +177,9 @@ def _printed_cost(row: Row, experiment: Experiment) -> tuple[str, str]:
     return f"{bits_with_error(Mean(printed.cost, printed.cost_error, 10))} {printed.cost_arrow}".rstrip(), share
 
 
-def _test_notes(experiment: Experiment, tests: Mapping[str, Comparison]) -> tuple[str, ...]:
-    if not tests:
-        return ("No row could be tested: the reference has not been run.",) if experiment.reference else ()
-    tested = sum(test.p is not None for test in tests.values())
-    few = f"p < {LEVEL} takes at least {seeds_needed(LEVEL)} common seeds"
-    corrected = f", and {seeds_needed(LEVEL, tested)} after Holm's correction for {tested} rows" if tested > 1 else ""
-    return (
-        f"Tests: one-tailed Wilcoxon signed-rank against {_reference_label(experiment)}, paired by seed, in the "
-        f"direction that was seen; {few}{corrected}. Arrows, as in the paper: p < {LEVEL} without correction. "
-        "Differences: Hodges-Lehmann, with an exact interval of at least 95 % from 6 seeds on.",
-    )
+def _notes(experiment: Experiment, tests: Mapping[str, Comparison]) -> tuple[str, ...]:
+    differences = "Differences: Hodges-Lehmann, with an exact interval of at least 95 % from 6 seeds on."
+    return (*notes_on_tests(experiment, tests), *([differences] if tests else []))
 
 
 def _cost_notes(experiment: Experiment, both: Mapping[str, Mapping[int, float]]) -> tuple[str, ...]:

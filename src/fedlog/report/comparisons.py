@@ -1,0 +1,89 @@
+"""Which rows of an experiment are tested against its reference, and how the outcome is written in a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fedlog.experiments.cells import Arrow, Experiment
+from fedlog.experiments.significance import LEVEL, BySeed, Comparison, Shift, Side, compare_all, seeds_needed
+from fedlog.report.tables import p_value
+
+BOUNDS = ("local", "pooled")  # nothing is federated in these: they bound the methods and do not compete
+OUTSIDE = "-"  # stands for a corrected p value where the correction is not for the row
+
+
+def family(experiment: Experiment) -> frozenset[str]:
+    """The rows that Holm's correction is for: those the paper prints; if it prints none, all but the bounds."""
+    printed = {row.name for row in experiment.rows if row.printed is not None}
+    chosen = printed or {row.name for row in experiment.rows if row.name not in BOUNDS}
+    return frozenset(chosen - {experiment.reference})
+
+
+def comparisons(experiment: Experiment, values: Mapping[str, BySeed]) -> dict[str, Comparison]:
+    """The rows against the reference, where that has been run."""
+    if experiment.reference is None or experiment.reference not in values:
+        return {}
+    return compare_all(values, experiment.reference, family(experiment))
+
+
+def reference_label(experiment: Experiment) -> str:
+    """The reference's name for people."""
+    return experiment.row(experiment.reference).label if experiment.reference else "reference"
+
+
+def arrow_text(test: Comparison | None) -> str:
+    """The paper's arrow after a space, or nothing."""
+    if test is None or not test.significant:
+        return ""
+    return f" {Arrow.UP if test.side is Side.GREATER else Arrow.DOWN}"
+
+
+def p_text(test: Comparison | None) -> str:
+    """The p value and its direction, or why there is none."""
+    if test is None or not test.pairs:
+        return ""
+    if not test.differing:
+        return "no difference"
+    if test.p is None:
+        differing = f"{test.pairs}" if test.differing == test.pairs else f"{test.differing} of {test.pairs} differ"
+        return f"too few seeds ({differing})"
+    if test.side is None:
+        return p_value(test.p)
+    return f"{p_value(test.p)} ({'higher' if test.side is Side.GREATER else 'lower'})"
+
+
+def holm_text(test: Comparison | None) -> str:
+    """The corrected p value; that it could not have been small enough; or a dash outside the family."""
+    if test is None or not test.pairs:
+        return ""
+    if not test.in_family:
+        return OUTSIDE
+    if test.p is None:
+        return ""
+    return "too few seeds" if test.p_holm is None else p_value(test.p_holm)
+
+
+def interval_text(found: Shift | None) -> str:
+    """`-0.31 [-0.52, -0.11]`; blank with too few pairs for an interval."""
+    if found is None or found.low is None or found.high is None:
+        return ""
+    return f"{found.estimate:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
+
+
+def notes_on_tests(experiment: Experiment, tests: Mapping[str, Comparison]) -> tuple[str, ...]:
+    """What the p values and arrows of a table mean, and how many seeds they take."""
+    if not tests:
+        return ("No row could be tested: the reference has not been run.",) if experiment.reference else ()
+    tested = sum(test.in_family and test.p is not None for test in tests.values())
+    printed = any(row.printed is not None for row in experiment.rows)
+    members = "the rows that the paper prints" if printed else "the federated methods"
+    enough = f" ({seeds_needed(LEVEL, tested)} differing seeds of each would do)" if tested > 1 else ""
+    return (
+        f"p: one-tailed Wilcoxon signed-rank test against {reference_label(experiment)}, paired by seed, in the "
+        f"direction that was seen; p < {LEVEL} takes at least {seeds_needed(LEVEL)} common seeds that differ. Arrows, "
+        f"as in the paper: p < {LEVEL} without correction. The direction is chosen after looking, so that by chance "
+        "alone an arrow comes up about twice as often as this level says; the paper does the same, and Holm's column "
+        "is there for caution.",
+        f"Holm: p corrected for {members}, of which {tested or 'none'} could be tested{enough}; "
+        f"the others are outside the correction ({OUTSIDE}).",
+    )
