@@ -30,7 +30,7 @@ class Printed:
     accuracy_error: float
     accuracy_arrow: Arrow = Arrow.NONE
     cost: float | None = None
-    cost_error: float | None = None
+    cost_text: str = ""  # digits and unit as printed, with the standard error
     cost_arrow: Arrow = Arrow.NONE
 
 

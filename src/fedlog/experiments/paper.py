@@ -33,55 +33,68 @@ LABELS = {
     "pooled": "pooled (all data in one place)",
 }
 
-# Table 1: accuracy in per cent and cost to the threshold in Mb, each with its standard error. An arrow that the paper
-# does not print is marked "-".
+# Table 1 with the digits and units it prints: accuracy in per cent and cost to the threshold, each with its standard
+# error. An arrow that the paper does not print is marked "-".
 _MNIST = """
-fedavg      89.76 0.69 ⇓ 3450  20   ⇑
-lg-fedavg-1 97.85 0.05 ⇓ 4.81  0.31 ⇑
-lg-fedavg-2 98.18 0.06 ⇓ 160   70   ⇑
-fedper      96.16 0.19 ⇓ 650   50   ⇑
-fedrep      95.51 0.29 ⇓ 36.3  3.38 ⇑
-cs-fl       79.65 1.22 ⇓ 350   10   ⇑
-fedbabu     86.30 1.04 ⇓ 2250  20   ⇑
-fedproto    98.19 0.06 ⇓ 3.02  0.17 -
-feddbe      96.79 0.34 ⇓ 1710  390  ⇑
-fedlog      98.15 0.05 ⇓ 3.18  0.31 -
-fedlog-c    98.41 0.07 - 3.18  0.15 -
+fedavg      89.76 0.69 ⇓ 3.45 0.02 Gb ⇑
+lg-fedavg-1 97.85 0.05 ⇓ 4.81 0.31 Mb ⇑
+lg-fedavg-2 98.18 0.06 ⇓ 0.16 0.07 Gb ⇑
+fedper      96.16 0.19 ⇓ 0.65 0.05 Gb ⇑
+fedrep      95.51 0.29 ⇓ 36.3 3.38 Mb ⇑
+cs-fl       79.65 1.22 ⇓ 0.35 0.01 Gb ⇑
+fedbabu     86.30 1.04 ⇓ 2.25 0.02 Gb ⇑
+fedproto    98.19 0.06 ⇓ 3.02 0.17 Mb -
+feddbe      96.79 0.34 ⇓ 1.71 0.39 Gb ⇑
+fedlog      98.15 0.05 ⇓ 3.18 0.31 Mb -
+fedlog-c    98.41 0.07 - 3.18 0.15 Mb -
 """
 _CIFAR10 = """
-fedavg      26.29 0.44 ⇓ 37900 1310 ⇑
-lg-fedavg-1 86.57 0.29 ⇓ 260   20   ⇑
-lg-fedavg-2 85.56 0.32 ⇓ 3380  320  ⇑
-fedper      83.54 0.40 ⇓ 27700 1500 ⇑
-fedrep      82.96 0.35 ⇓ 15300 1330 ⇑
-cs-fl       23.60 1.08 ⇓ 2720  410  ⇑
-fedbabu     25.37 0.44 ⇓ 34700 2290 ⇑
-fedproto    87.37 0.26 ⇓ 180   10   ⇑
-feddbe      72.77 0.79 ⇓ 38300 950  ⇑
-fedlog      87.08 0.22 ⇓ 140   10   ⇑
-fedlog-c    87.57 0.25 - 110   10   -
+fedavg      26.29 0.44 ⇓ 37.9 1.31 Gb ⇑
+lg-fedavg-1 86.57 0.29 ⇓ 0.26 0.02 Gb ⇑
+lg-fedavg-2 85.56 0.32 ⇓ 3.38 0.32 Gb ⇑
+fedper      83.54 0.40 ⇓ 27.7 1.50 Gb ⇑
+fedrep      82.96 0.35 ⇓ 15.3 1.33 Gb ⇑
+cs-fl       23.60 1.08 ⇓ 2.72 0.41 Gb ⇑
+fedbabu     25.37 0.44 ⇓ 34.7 2.29 Gb ⇑
+fedproto    87.37 0.26 ⇓ 0.18 0.01 Gb ⇑
+feddbe      72.77 0.79 ⇓ 38.3 0.95 Gb ⇑
+fedlog      87.08 0.22 ⇓ 0.14 0.01 Gb ⇑
+fedlog-c    87.57 0.25 - 0.11 0.01 Gb -
 """
 _CIFAR100 = """
-fedavg      13.34 0.15 ⇓ 69100 470  ⇑
-lg-fedavg-1 55.00 0.26 ⇓ 4340  180  ⇑
-lg-fedavg-2 54.90 0.24 ⇓ 9530  530  ⇑
-fedper      52.82 0.21 ⇓ 42700 1470 ⇑
-fedrep      48.70 0.29 ⇓ 11000 400  ⇑
-cs-fl       4.52  0.15 ⇓ 13700 220  ⇑
-fedbabu     9.70  0.16 ⇓ 59300 310  ⇑
-fedproto    55.32 0.19 ⇓ 3010  120  ⇑
-feddbe      36.67 0.85 ⇓ 55100 2800 ⇑
-fedlog      56.46 0.27 ⇓ 2380  90   ⇓
-fedlog-c    56.78 0.26 - 2740  120  -
+fedavg      13.34 0.15 ⇓ 69.1 0.47 Gb ⇑
+lg-fedavg-1 55.00 0.26 ⇓ 4.34 0.18 Gb ⇑
+lg-fedavg-2 54.90 0.24 ⇓ 9.53 0.53 Gb ⇑
+fedper      52.82 0.21 ⇓ 42.7 1.47 Gb ⇑
+fedrep      48.70 0.29 ⇓ 11.0 0.40 Gb ⇑
+cs-fl       4.52  0.15 ⇓ 13.7 0.22 Gb ⇑
+fedbabu     9.70  0.16 ⇓ 59.3 0.31 Gb ⇑
+fedproto    55.32 0.19 ⇓ 3.01 0.12 Gb ⇑
+feddbe      36.67 0.85 ⇓ 55.1 2.80 Gb ⇑
+fedlog      56.46 0.27 ⇓ 2.38 0.09 Gb ⇓
+fedlog-c    56.78 0.26 - 2.74 0.12 Gb -
 """
 
 _ONE_WAY = "The printed costs of this table fit messages counted in one direction; ours are shown both ways."
 _BOTH_WAYS = "The printed costs of this table fit messages counted in both directions."
-_TABLE_1 = {  # title, printed rows, threshold in per cent, what the costs count
-    "mnist": ("MNIST", _MNIST, 97, _ONE_WAY),
-    "cifar10": ("CIFAR-10", _CIFAR10, 83, _BOTH_WAYS),
-    "cifar100": ("CIFAR-100", _CIFAR100, 53, _BOTH_WAYS),
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One data set's part of Table 1."""
+
+    title: str
+    printed: str
+    threshold: int  # per cent
+    counted: str  # what the printed costs count
+
+
+TABLE_1 = {
+    "mnist": _Part("MNIST", _MNIST, 97, _ONE_WAY),
+    "cifar10": _Part("CIFAR-10", _CIFAR10, 83, _BOTH_WAYS),
+    "cifar100": _Part("CIFAR-100", _CIFAR100, 53, _BOTH_WAYS),
 }
+_BITS = {"Mb": 1e6, "Gb": 1e9}
 
 
 def printed_rows(text: str) -> dict[str, Printed]:
@@ -89,13 +102,13 @@ def printed_rows(text: str) -> dict[str, Printed]:
     found = {}
     for line in text.split("\n"):
         if line:
-            method, accuracy, error, arrow, cost, cost_error, cost_arrow = line.split()
+            method, accuracy, error, arrow, cost, cost_error, unit, cost_arrow = line.split()
             found[method] = Printed(
                 float(accuracy),
                 float(error),
                 Arrow(arrow.strip("-")),
-                1e6 * float(cost),
-                1e6 * float(cost_error),
+                _BITS[unit] * float(cost),
+                f"{cost} ± {cost_error} {unit}",
                 Arrow(cost_arrow.strip("-")),
             )
     return found
@@ -103,18 +116,18 @@ def printed_rows(text: str) -> dict[str, Printed]:
 
 def table(data: str) -> Experiment:
     """The part of Table 1 on that data set."""
-    title, text, threshold, units = _TABLE_1[data]
-    printed = printed_rows(text)
+    part = TABLE_1[data]
+    printed = printed_rows(part.printed)
     methods = [*printed, "local", "pooled"]
     return Experiment(
         name=f"table-{data}",
-        title=f"Table 1, {title}",
+        title=f"Table 1, {part.title}",
         shape=Shape.TABLE,
         rows=tuple(Row(m, LABELS[m], RunSpec(method=m, data=data), printed.get(m)) for m in methods),
         seeds=TEN_SEEDS,
-        threshold=threshold,
+        threshold=part.threshold,
         reference=REFERENCE,
-        remarks=(units,),
+        remarks=(part.counted,),
     )
 
 
@@ -228,7 +241,7 @@ PAPER = (
         "A local iteration is one pass over the client's 40 records in batches of 10, an epoch of the other "
         "experiments.",
     ),
-    *(table(data) for data in _TABLE_1),
+    *(table(data) for data in TABLE_1),
     _flexible("cifar100", _FLEXIBLE, "The paper's text says CIFAR-100."),
     _flexible("cifar10", {}, "The authors' code has CIFAR-10; the paper prints no values for it."),
     _curves(

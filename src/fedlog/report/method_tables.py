@@ -170,11 +170,11 @@ def _printed_accuracy(printed: Printed | None) -> str:
 
 def _printed_cost(row: Row, experiment: Experiment) -> tuple[str, str]:
     printed = row.printed
-    if printed is None or printed.cost is None or printed.cost_error is None:
+    if printed is None or printed.cost is None:
         return "", ""
     fedavg = experiment.row("fedavg").printed
     share = "" if fedavg is None or fedavg.cost is None else f"{100 * printed.cost / fedavg.cost:.2f}"
-    return f"{bits_with_error(Mean(printed.cost, printed.cost_error, 10))} {printed.cost_arrow}".rstrip(), share
+    return f"{printed.cost_text} {printed.cost_arrow}".rstrip(), share
 
 
 def _notes(experiment: Experiment, tests: Mapping[str, Comparison]) -> tuple[str, ...]:
