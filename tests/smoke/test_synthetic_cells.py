@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from fedlog.experiments import synthetic
+from fedlog.cli.main import main
+from fedlog.experiments import records, synthetic
 from fedlog.experiments.catalog import EXPERIMENTS
 from fedlog.experiments.cell_process import Outcome, carry_out, order_of
-from fedlog.experiments.cells import Cell, CellState, Experiment, cells
+from fedlog.experiments.cells import Cell, CellState, Choice, Experiment, cells
+from fedlog.experiments.collected import Collected, collect
+from fedlog.experiments.spec import as_plain
+from fedlog.report import figures
+from fedlog.report.other_tables import synthetic_table
 
 FIGURE = EXPERIMENTS["figure-synthetic"]
 
@@ -82,3 +87,66 @@ def test_a_summary_with_half_the_records_is_not_done(tmp_path: Path) -> None:
         assert cell.state() is CellState.BEGUN
     cell.records.unlink()
     assert cell.state() is CellState.BEGUN
+
+
+def _write_sweep(cell: Cell) -> None:
+    """A finished sweep with made-up numbers."""
+    cell.folder.mkdir(parents=True)
+    records.write_json(cell.folder / "config.json", {"spec": as_plain(cell.spec)})
+    lines = (synthetic.IterationRecord(at + 1, 0.5 + at / 100, 0.5, 1, 1, 0.0) for at in range(cell.steps))
+    cell.records.write_text("".join(json.dumps(asdict(line)) + "\n" for line in lines))
+    records.write_json(cell.folder / "summary.json", {})
+    if cell.seed == synthetic.DRAWN_SEED:
+        points, head = [[0.0, 1.0], [1.0, 0.0]], [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+        features = dict.fromkeys(("points", "features_before", "features_after"), points)
+        heads = dict.fromkeys(("head_before", "head_local", "head_after"), head)
+        records.write_json(cell.folder / synthetic.REPRESENTATIONS, [{"labels": [0, 1], **features, **heads}] * 2)
+
+
+def _found(out: Path, *made: tuple[str, int]) -> Collected:
+    for row, seed in made:
+        _write_sweep(cells(FIGURE, out, Choice(rows=(row,), seeds=(seed,)))[0])
+    return collect(FIGURE, out)
+
+
+def test_one_row_alone_is_drawn_and_the_other_is_named_as_missing(tmp_path: Path) -> None:
+    found = _found(tmp_path, ("fedlog", 0))
+    drawn = figures.synthetic(found)
+    assert "FedLog: the server's separator" in drawn
+    assert drawn.count("not run: LG-FedAvg 1, seed 0") == 1
+    assert drawn.count("LG-FedAvg 1: not run") == 2  # in both panels of accuracies
+    assert "not run: FedLog" not in drawn
+    table = synthetic_table(found)
+    assert table.title == "Accuracy, mean over clients and seeds (FedLog: 1, LG-FedAvg 1: 0; both: 0)"
+    assert table.rows[0] == ("1", "50.0", "not run", "50.0", "not run", "no seed in common", "no seed in common")
+
+
+def test_the_raw_data_are_drawn_from_whichever_row_is_there(tmp_path: Path) -> None:
+    drawn = figures.synthetic(_found(tmp_path, ("lg-fedavg-1", 0)))
+    assert "client 0 class 1" in drawn
+    assert drawn.count("not run: FedLog, seed 0") == 2
+
+
+def test_without_the_drawn_seed_the_accuracies_are_left(tmp_path: Path) -> None:
+    found = _found(tmp_path, ("fedlog", 1), ("lg-fedavg-1", 1))
+    drawn = figures.synthetic(found)
+    assert drawn.count("not run: ") == 4
+    assert "LG-FedAvg 1: not run" not in drawn
+    assert synthetic_table(found).title.endswith("and 1 seeds")
+
+
+def test_a_drawing_made_with_other_settings_is_not_shown(tmp_path: Path) -> None:
+    _write_sweep(cells(_with(FIGURE, learning_rate=0.5), tmp_path)[0])
+    assert "not run: FedLog, seed 0" in figures.synthetic(_found(tmp_path, ("fedlog", 1)))
+
+
+def test_rows_without_a_common_seed_are_reported_and_documented(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "results"
+    _found(out, ("fedlog", 0), ("lg-fedavg-1", 1), ("lg-fedavg-1", 2))
+    assert main(["report", str(out)]) == 0
+    assert main(["docs", "--results", str(out), "--out", str(tmp_path / "docs")]) == 0
+    assert "FedLog: 1, LG-FedAvg 1: 2; both: 0" in (tmp_path / "docs" / "reproduction.md").read_text()
+    assert (out / "figure-synthetic" / "figure.svg").exists()
+    capsys.readouterr()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -14,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
+from fedlog.experiments.cells import Row
 from fedlog.experiments.collected import Collected, RunResult
 from fedlog.experiments.synthetic import DRAWN_SEED, REPRESENTATIONS, IterationRecord
 
@@ -55,32 +55,46 @@ def _over_rounds(runs: Sequence[RunResult]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def synthetic(found: Collected) -> str:
-    """The paper's six panels, for the drawn seed and the mean over all seeds."""
-    ours, averaged = (row.name for row in found.experiment.rows)
+    """The paper's six panels, for the drawn seed and the mean over all seeds; one without records says so."""
+    ours, averaged = found.experiment.rows
     figure = Figure(figsize=(12, 7), layout="constrained")
     panels = figure.subplots(2, 3)
-    drawn = {name: _drawn(found.folder / name) for name in (ours, averaged)}
-    _scatter(panels[0, 0], drawn[ours], "points")
-    panels[0, 0].legend(fontsize="x-small")
-    panels[0, 0].set_title("raw data", fontsize="medium")
-    _scatter(panels[0, 1], drawn[ours], "features_before")
-    _separators(panels[0, 1], [drawn[ours][0]["head_before"]], "black")
-    panels[0, 1].set_title("initial representations, FedLog's first head", fontsize="medium")
+    of_ours, of_averaged = _drawn(found, ours), _drawn(found, averaged)
+    either = f"{ours.label} or {averaged.label}"
+    if _panel(panels[0, 0], "raw data", of_ours or of_averaged, "points", either):  # both have the same
+        panels[0, 0].legend(fontsize="x-small")
+    title = "initial representations, FedLog's first head"
+    if _panel(panels[0, 1], title, of_ours, "features_before", ours.label):
+        _separators(panels[0, 1], [of_ours[0]["head_before"]], "black")
     _accuracies(panels[0, 2], found, "train_accuracy", "training accuracy (%)")
-    _scatter(panels[1, 0], drawn[averaged], "features_after")
-    _separators(panels[1, 0], [client["head_local"] for client in drawn[averaged]], "black")
-    _separators(panels[1, 0], [drawn[averaged][0]["head_after"]], "red")
-    panels[1, 0].set_title("LG-FedAvg: local (black), averaged (red)", fontsize="medium")
-    _scatter(panels[1, 1], drawn[ours], "features_after")
-    _separators(panels[1, 1], [drawn[ours][0]["head_after"]], "red")
-    panels[1, 1].set_title("FedLog: the server's separator (red)", fontsize="medium")
+    title = "LG-FedAvg: local (black), averaged (red)"
+    if _panel(panels[1, 0], title, of_averaged, "features_after", averaged.label):
+        _separators(panels[1, 0], [client["head_local"] for client in of_averaged], "black")
+        _separators(panels[1, 0], [of_averaged[0]["head_after"]], "red")
+    if _panel(panels[1, 1], "FedLog: the server's separator (red)", of_ours, "features_after", ours.label):
+        _separators(panels[1, 1], [of_ours[0]["head_after"]], "red")
     _accuracies(panels[1, 2], found, "test_accuracy", "test accuracy (%)")
     return svg(figure)
 
 
-def _drawn(folder: Path) -> list[dict[str, Any]]:
-    clients: list[dict[str, Any]] = json.loads((folder / f"seed-{DRAWN_SEED}" / REPRESENTATIONS).read_text())
+def _drawn(found: Collected, row: Row) -> list[dict[str, Any]]:
+    """What is drawn of each client, nothing if the drawn seed was not run."""
+    path = found.folder / row.name / f"seed-{DRAWN_SEED}" / REPRESENTATIONS
+    if DRAWN_SEED not in found.sweeps[row.name] or not path.exists():
+        return []
+    clients: list[dict[str, Any]] = json.loads(path.read_text())
     return clients
+
+
+def _panel(axes: Axes, title: str, clients: Sequence[dict[str, Any]], what: str, whose: str) -> bool:
+    """Whether there was something to draw; else the panel's place says what is missing."""
+    axes.set_title(title, fontsize="medium")
+    if clients:
+        _scatter(axes, clients, what)
+        return True
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, f"not run: {whose}, seed {DRAWN_SEED}", ha="center", transform=axes.transAxes)
+    return False
 
 
 def _scatter(axes: Axes, clients: Sequence[dict[str, Any]], what: str) -> None:
@@ -111,6 +125,9 @@ def _separators(axes: Axes, heads: Sequence[list[list[float]]], colour: str) -> 
 def _accuracies(axes: Axes, found: Collected, part: str, name: str) -> None:
     for row in found.experiment.rows:
         sweeps: Sequence[Sequence[IterationRecord]] = list(found.sweeps[row.name].values())
+        if not sweeps:
+            axes.plot([], [], " ", label=f"{row.label}: not run")
+            continue
         values = np.array([[100 * getattr(line, part) for line in sweep] for sweep in sweeps])
         axes.plot(np.arange(1, values.shape[1] + 1), values.mean(0), label=row.label)
     axes.set(xlabel="local iterations", ylabel=name)

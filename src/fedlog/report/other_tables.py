@@ -43,11 +43,19 @@ def synthetic_table(found: Collected) -> Table:
         "difference, test, points",
     )
     sweeps = found.sweeps
-    if not sweeps[first] or not sweeps[second]:
+    if not sweeps[first] and not sweeps[second]:
         return Table(columns, ((NOT_RUN, *[""] * (len(columns) - 1)),))
     rows = tuple(_iteration_row(at, sweeps[first], sweeps[second]) for at in SHOWN_ITERATIONS)
-    seeds = len(sweeps[first].keys() & sweeps[second].keys())
-    return Table(columns, rows, f"Accuracy, mean over clients and {seeds} seeds", found.experiment.remarks)
+    return Table(columns, rows, f"Accuracy, mean over clients and {_seeds(found)}", found.experiment.remarks)
+
+
+def _seeds(found: Collected) -> str:
+    """How many seeds: one number, or each row's where they differ."""
+    first, second = (found.sweeps[row.name].keys() for row in found.experiment.rows)
+    if first == second:
+        return f"{len(first)} seeds"
+    told = ", ".join(f"{row.label}: {len(found.sweeps[row.name])}" for row in found.experiment.rows)
+    return f"seeds ({told}; both: {len(first & second)})"
 
 
 Sweeps = Mapping[int, Sequence[IterationRecord]]
@@ -60,10 +68,17 @@ def _iteration_row(iterations: int, first: Sweeps, second: Sweeps) -> tuple[str,
     cells, differences = [], []
     for part in ("train_accuracy", "test_accuracy"):
         one, other = of(first, part), of(second, part)
-        cells += [with_error(Mean.of(list(values.values())), 1) for values in (one, other)]
-        paired = Mean.of([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
-        differences.append(("+" if paired.value >= 0 else "") + with_error(paired, 1))
+        cells += [with_error(Mean.of(list(each.values())), 1) if each else NOT_RUN for each in (one, other)]
+        paired = [one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())]
+        differences.append(_difference(paired))
     return (str(iterations), *cells, *differences)
+
+
+def _difference(paired: Sequence[float]) -> str:
+    if not paired:
+        return "no seed in common"
+    mean = Mean.of(paired)
+    return ("+" if mean.value >= 0 else "") + with_error(mean, 1)
 
 
 def synthetic_selection_table(found: Collected) -> Table:
