@@ -20,11 +20,11 @@ def add_parser(subparsers: Subparsers) -> None:
 def report_command(args: argparse.Namespace) -> int:
     """Exit code 0, after the page has been written and named."""
     # PyTorch and matplotlib: not for `--help`.
-    from fedlog.experiments.catalog import EXPERIMENTS
+    from fedlog.experiments.catalog import on_disk
     from fedlog.report.page import write_run_page
     from fedlog.report.reproduction import write_results_page
 
-    holds_experiments = any((args.folder / name).is_dir() for name in EXPERIMENTS)
+    holds_experiments = any((args.folder / experiment.name).is_dir() for experiment in on_disk(args.folder))
     page = write_results_page(args.folder) if holds_experiments else write_run_page(args.folder)
     print(f"report: {page}")
     return 0

@@ -7,11 +7,19 @@ from pathlib import Path
 
 from fedlog.errors import InputError
 from fedlog.experiments.beyond import BEYOND
-from fedlog.experiments.cells import Experiment, shortened
+from fedlog.experiments.cells import Experiment, Shape, shortened
 from fedlog.experiments.paper import PAPER
 from fedlog.experiments.selection import SELECTION
 
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in (*PAPER, *BEYOND, *SELECTION)}
+
+# The paper has one name for what its text and its authors' code run on different data.
+GROUPS = {"figure-flexible": ("figure-flexible-cifar100", "figure-flexible-cifar10")}
+
+
+def experiments(name: str) -> tuple[Experiment, ...]:
+    """The experiment of that name, or those that the name stands for."""
+    return tuple(experiment(each) for each in GROUPS.get(name, (name,)))
 
 
 def experiment(name: str) -> Experiment:
@@ -28,8 +36,10 @@ def on_disk(results: Path) -> list[Experiment]:
     found = []
     for experiment in EXPERIMENTS.values():
         found.append(experiment)
+        if experiment.shape is Shape.SYNTHETIC:  # of one round, always
+            continue
         for folder in results.glob(f"{experiment.name}-*-rounds"):
             number = folder.name.removeprefix(f"{experiment.name}-").removesuffix("-rounds")
-            if number.isdigit():
+            if folder.is_dir() and number.isdecimal() and int(number):
                 found.append(shortened(experiment, int(number)))
     return found

@@ -31,6 +31,7 @@ class Collected:
     runs: dict[str, list[RunResult]]
     sweeps: dict[str, dict[int, list[IterationRecord]]]
     states: dict[CellState, int]
+    others: tuple[Path, ...]  # the folders of what was made with other settings
 
     @property
     def nothing(self) -> bool:
@@ -47,9 +48,12 @@ def collect(experiment: Experiment, out: Path) -> Collected:
     states = dict.fromkeys(CellState, 0)
     runs: dict[str, list[RunResult]] = {row.name: [] for row in experiment.rows}
     sweeps: dict[str, dict[int, list[IterationRecord]]] = {row.name: {} for row in experiment.rows}
+    others = []
     for cell in _all_cells(experiment, out):
         state = cell.state()
         states[state] += 1
+        if state is CellState.OTHER:
+            others.append(cell.folder)
         if state is not CellState.DONE:
             continue
         if experiment.shape is Shape.SYNTHETIC:
@@ -57,7 +61,7 @@ def collect(experiment: Experiment, out: Path) -> Collected:
         else:
             run = RunResult(cell.seed, stored_summary(cell.folder), records.read(cell.records))
             runs[cell.row.name].append(run)
-    return Collected(experiment, out / experiment.name, runs, sweeps, states)
+    return Collected(experiment, out / experiment.name, runs, sweeps, states, tuple(others))
 
 
 def _all_cells(experiment: Experiment, out: Path) -> list[Cell]:

@@ -23,7 +23,7 @@ class Entry:
     missing: str | None  # what is not on this machine
     cells: int
     done: int
-    other: int  # made with other settings
+    others: tuple[Path, ...]  # folders made with other settings
     hours_left: float | None  # None where the data are missing
 
     def plain(self) -> dict[str, Any]:
@@ -37,7 +37,8 @@ class Entry:
             "seeds": list(experiment.seeds),
             "cells": self.cells,
             "done": self.done,
-            "made_with_other_settings": self.other,
+            "made_with_other_settings": len(self.others),
+            "folders_made_with_other_settings": [str(folder) for folder in self.others],
             "missing": self.missing,
             "hours_left": self.hours_left,
         }
@@ -56,7 +57,8 @@ def _entry(experiment: Experiment, out: Path, data_dir: Path | None, jobs: int) 
     to_do = [cell for cell, state in zip(found, states, strict=True) if state is not CellState.DONE]
     done = [cell for cell in found if cell not in to_do]
     hours = None if missing else _hours(to_do, done, jobs)
-    return Entry(experiment, missing, len(found), states.count(CellState.DONE), states.count(CellState.OTHER), hours)
+    others = tuple(cell.folder for cell, state in zip(found, states, strict=True) if state is CellState.OTHER)
+    return Entry(experiment, missing, len(found), states.count(CellState.DONE), others, hours)
 
 
 def _missing(names: Sequence[str], folder: Path) -> str | None:

@@ -55,7 +55,8 @@ class Section:
         if states[CellState.BEGUN]:
             told.append(f"{states[CellState.BEGUN]} begun")
         if states[CellState.OTHER]:
-            told.append(f"{states[CellState.OTHER]} left out: made with other settings")
+            folders = ", ".join(folder.relative_to(self.found.folder).as_posix() for folder in self.found.others)
+            told.append(f"{states[CellState.OTHER]} left out: made with other settings ({folders})")
         return ", ".join(told)
 
 
