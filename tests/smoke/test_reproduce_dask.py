@@ -63,3 +63,14 @@ def test_a_killed_worker_loses_its_cell_to_another_which_goes_on(tmp_path: Path)
 def test_a_cluster_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no Dask scheduler"):
         executor("dask://127.0.0.1:1", 1, tmp_path)
+
+
+def test_an_unusable_results_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None, host="127.0.0.1", protocol="tcp"
+    ) as cluster:
+        address = cluster.scheduler_address.replace("tcp://", "dask://")
+        for out in (tmp_path / "file", tmp_path / "file" / "below"):
+            with pytest.raises(InputError, match=f"cannot write to {out}"):
+                executor(address, 1, out)

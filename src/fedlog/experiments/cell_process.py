@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -78,24 +79,26 @@ def read_answer(order: str, stdout: str, stderr: str, code: int) -> Outcome:
 
 def run_order(order: str) -> str:
     """The answer to an order from a process started for it; runs inside a cluster's worker."""
-    process = subprocess.Popen(
-        command(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(order + "\n")
-    process.stdin.flush()
-    # Read before closing: a closed standard input tells the process to end.
-    stdout = process.stdout.read()
-    stderr = process.stderr.read() if process.stderr is not None else ""
-    code = process.wait()
-    process.stdin.close()
-    return json.dumps(read_answer(order, stdout, stderr, code).__dict__)
+    # A file for what it complains of: a second pipe could fill up while the first is read.
+    with tempfile.TemporaryFile("w+") as complaints:
+        process = subprocess.Popen(
+            command(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            text=True,
+            env=environment(),
+        )
+        # Leaving the block closes standard input, which tells the process to end: not before it has answered.
+        with process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(order + "\n")
+            process.stdin.flush()
+            stdout = process.stdout.read()
+            code = process.wait()
+        complaints.seek(0)
+        return json.dumps(read_answer(order, stdout, complaints.read(), code).__dict__)
 
 
 def carry_out(order: Mapping[str, Any]) -> Outcome:

@@ -122,14 +122,21 @@ class DaskCluster:
             raise InputError(f"no Dask scheduler at {address}: {error}", hint="dask scheduler --port 8786") from error
         self._ended: Any = as_completed([], with_results=False)
         self._orders: dict[str, str] = {}
-        self._check_folder(out)
+        try:
+            self._check_folder(out)
+        except BaseException:
+            self._client.close()
+            raise
 
     def _check_folder(self, out: Path) -> None:
         if not self._client.scheduler_info()["workers"]:
             raise InputError("the Dask cluster has no worker", hint="dask worker HOST:PORT")
-        out.mkdir(parents=True, exist_ok=True)
         probe = out / f".probe-{uuid.uuid4().hex}"
-        probe.touch()
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            probe.touch()
+        except OSError as error:
+            raise InputError(f"cannot write to {out}: {error.strerror}", hint="choose another --out") from error
         try:
             seen: dict[str, bool] = self._client.run(_exists, str(probe.resolve()))
         finally:
