@@ -13,7 +13,7 @@ from rich.table import Table
 
 from fedlog.cli.cell_progress import CellProgress
 from fedlog.errors import InputError
-from fedlog.experiments.catalog import experiment
+from fedlog.experiments.catalog import experiments
 from fedlog.experiments.cell_process import Outcome
 from fedlog.experiments.cells import Cell, Choice, cells
 from fedlog.experiments.executors import executor
@@ -43,50 +43,73 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def reproduce_command(args: argparse.Namespace) -> int:
     """Exit code 0 when every cell is done, 1 when one of them failed."""
+    for option, number in (("--rounds", args.rounds), ("--jobs", args.jobs)):
+        if number is not None and number < 1:
+            raise InputError(f"{option} must be at least 1: {number}", hint=f"for example {option} 2, or leave it out")
     if args.list:
         return _list(args)
     if args.name is None:
         raise InputError("name an experiment", hint="fedlog reproduce --list")
-    wanted = cells(experiment(args.name), args.out, _choice(args))
+    choice = _choice(args)
+    wanted = {found.name: cells(found, args.out, choice) for found in experiments(args.name)}
+    try:
+        ended = {name: _run(args, found) for name, found in wanted.items()}
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("the same command goes on where this one stopped; cells that are done stay") from None
+    if args.json:
+        told = [line for name, found in wanted.items() for line in _told(name, found, ended[name])]
+        print(json.dumps({"cells": told}))
+    return 1 if any(outcome.error is not None for outcomes in ended.values() for outcome in outcomes) else 0
+
+
+def _run(args: argparse.Namespace, wanted: list[Cell]) -> list[Outcome]:
+    """How the cells of one experiment ended, told as it goes."""
     console = Console(stderr=True, highlight=False, quiet=args.quiet)
     where = executor(args.executor, args.jobs or os.cpu_count() or 1, args.out)
     with CellProgress(console) as progress:
         outcomes = run_cells(wanted, where, progress, args.data_dir)
     failed = [outcome for outcome in outcomes if outcome.error is not None]
-    if args.json:
-        print(json.dumps(_told(wanted, outcomes)))
     loud = Console(stderr=True, highlight=False, soft_wrap=True)  # --quiet silences progress, not failures
     for outcome in failed:
         loud.print(f"failed: {outcome.cell}: {outcome.error}", style="red")
     if not args.json:
-        print(f"{args.name}: {len(wanted) - len(failed)} of {len(wanted)} cells done in {args.out}")
-    return 1 if failed else 0
+        name = wanted[0].experiment.name
+        print(f"{name}: {len(wanted) - len(failed)} of {len(wanted)} cells done in {args.out}")
+    return outcomes
 
 
 def _choice(args: argparse.Namespace) -> Choice:
-    rows = tuple(name.strip() for name in (args.methods or "").split(",") if name.strip())
-    try:
-        seeds = tuple(int(seed) for seed in (args.seeds or "").split(",") if seed.strip())
-    except ValueError:
-        raise InputError(f"seeds are whole numbers with commas: {args.seeds}", hint="--seeds 0,1,2") from None
-    return Choice(rows, seeds, args.rounds)
+    rows = _listed("--methods", args.methods, "fedlog,fedavg")
+    told = _listed("--seeds", args.seeds, "0,1,2")
+    if not all(seed.isdecimal() for seed in told):
+        raise InputError(f"--seeds must be whole numbers from 0 on, with commas: {args.seeds}", hint="--seeds 0,1,2")
+    return Choice(rows, tuple(dict.fromkeys(int(seed) for seed in told)), args.rounds)
 
 
-def _told(wanted: list[Cell], outcomes: list[Outcome]) -> dict[str, object]:
+def _listed(option: str, text: str | None, example: str) -> tuple[str, ...]:
+    """What was named, each once; nothing only if the option was left out, which means all there is."""
+    if text is None:
+        return ()
+    named = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not named:
+        raise InputError(f"{option} names nothing: {text!r}", hint=f"{option} {example}, or leave it out")
+    return named
+
+
+def _told(experiment: str, wanted: list[Cell], outcomes: list[Outcome]) -> list[dict[str, object]]:
     ran = {outcome.cell: outcome for outcome in outcomes}
-    return {
-        "cells": [
-            {
-                "row": cell.row.name,
-                "seed": cell.seed,
-                "folder": str(cell.folder),
-                "state": "skipped" if cell.name not in ran else "failed" if ran[cell.name].error else "done",
-                "accuracy": ran[cell.name].accuracy if cell.name in ran else None,
-                "error": ran[cell.name].error if cell.name in ran else None,
-            }
-            for cell in wanted
-        ]
-    }
+    return [
+        {
+            "experiment": experiment,
+            "row": cell.row.name,
+            "seed": cell.seed,
+            "folder": str(cell.folder),
+            "state": "skipped" if cell.name not in ran else "failed" if ran[cell.name].error else "done",
+            "accuracy": ran[cell.name].accuracy if cell.name in ran else None,
+            "error": ran[cell.name].error if cell.name in ran else None,
+        }
+        for cell in wanted
+    ]
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -103,6 +126,8 @@ def _list(args: argparse.Namespace) -> int:
     for entry in entries:
         if entry.missing:
             print(f"{entry.experiment.name}: {entry.missing}")
+        for folder in entry.others:
+            print(f"{entry.experiment.name}: made with other settings, or not readable: {folder}")
     return 0
 
 

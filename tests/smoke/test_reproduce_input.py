@@ -1,0 +1,206 @@
+"""What a user can get wrong around `fedlog reproduce` and `fedlog report`: folders, numbers, names, interruptions."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from fedlog.cli import reproduce
+from fedlog.cli.main import main
+from fedlog.experiments import calibration, cell_process
+from fedlog.experiments.catalog import EXPERIMENTS, experiments, on_disk
+from fedlog.experiments.cell_process import Outcome, order_of, run_order
+from fedlog.experiments.cells import Cell, CellState, Choice, cells
+from fedlog.experiments.collected import collect
+
+sys.path.insert(0, str(Path(__file__).parent))
+from made_up_runs import write_run
+
+TABLE = EXPERIMENTS["table-mnist"]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDLOG_DATA", str(tmp_path / "no data"))
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("--rounds 0", "--rounds must be at least 1: 0"),
+        ("--rounds -2", "--rounds must be at least 1: -2"),
+        ("--jobs 0", "--jobs must be at least 1: 0"),
+        ("--jobs -3", "--jobs must be at least 1: -3"),
+        ("--list --jobs 0", "--jobs must be at least 1: 0"),
+        ("--seeds=-1", "--seeds must be whole numbers from 0 on, with commas: -1"),
+        ("--seeds=0,-1", "--seeds must be whole numbers from 0 on, with commas: 0,-1"),
+        ("--seeds 1.5", "--seeds must be whole numbers from 0 on, with commas: 1.5"),
+        ("--seeds ,", "--seeds names nothing: ','"),
+        ("--methods ,", "--methods names nothing: ','"),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_one_line_with_a_hint(
+    typed: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", "natural-users", *typed.split()]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    message, hint = told.err.splitlines()
+    assert message == f"error: {said}"
+    assert hint.startswith(("hint: --", "hint: for example --"))
+    assert list(tmp_path.iterdir()) == []
+
+
+class Asked:
+    """Stands in for the runner: remembers the cells, and finishes each at once."""
+
+    def __init__(self) -> None:
+        self.cells: list[Cell] = []
+
+    def __call__(self, wanted: Sequence[Cell], *_: object) -> list[Outcome]:
+        self.cells += wanted
+        return [Outcome(cell.name, 0.5, None) for cell in wanted]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    stand_in = Asked()
+    monkeypatch.setattr(reproduce, "run_cells", stand_in)
+    return stand_in
+
+
+def test_a_seed_or_method_named_twice_runs_once(asked: Asked) -> None:
+    assert main(["reproduce", "table-mnist", "--methods", "fedlog,fedlog", "--seeds", "3,3,03,1"]) == 0
+    assert [(cell.row.name, cell.seed) for cell in asked.cells] == [("fedlog", 3), ("fedlog", 1)]
+
+
+def test_the_flexible_figure_is_both_of_its_readings(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [found.name for found in experiments("figure-flexible")] == [
+        "figure-flexible-cifar100",
+        "figure-flexible-cifar10",
+    ]
+    arguments = ["reproduce", "figure-flexible", "--methods", "fedlog", "--seeds", "0", "--rounds", "2"]
+    assert main([*arguments, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["cells"]
+    assert [(cell["experiment"], cell["state"]) for cell in told] == [
+        ("figure-flexible-cifar100", "done"),
+        ("figure-flexible-cifar10", "done"),
+    ]
+    assert [cell.spec.data for cell in asked.cells] == ["cifar100", "cifar10"]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.count("-2-rounds: 1 of 1 cells done in results") == 2
+
+
+def test_an_interruption_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: object) -> list[Outcome]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reproduce, "run_cells", interrupted)
+    assert main(["reproduce", "table-mnist", "--quiet"]) == 130
+    assert capsys.readouterr().err == (
+        "interrupted\nhint: the same command goes on where this one stopped; cells that are done stay\n"
+    )
+
+
+def _made_up(out: Path, rounds: int) -> Cell:
+    cell = cells(TABLE, out, Choice(rows=("local",), seeds=(0,), rounds=rounds))[0]
+    write_run(cell, [0.5] * rounds, 10)
+    return cell
+
+
+def test_a_folder_with_a_shortened_table_alone_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "results"
+    _made_up(out, 3)
+    assert main(["report", str(out)]) == 0
+    assert "table-mnist-3-rounds" in (out / "report.html").read_text()
+    capsys.readouterr()
+
+
+def test_folders_that_only_look_like_a_shortened_experiment_are_passed_over(tmp_path: Path) -> None:
+    for name in ("figure-synthetic-5-rounds", "table-mnist-0-rounds", "table-mnist-x-rounds"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "table-mnist-4-rounds").touch()
+    assert [experiment.name for experiment in on_disk(tmp_path)] == list(EXPERIMENTS)
+
+
+UNUSABLE = ["", "[]", "{}", '{"spec": []}', '{"spec": {"metod": "x"}}', '{"spec": {"method": "gone"}}']
+
+
+def test_a_configuration_that_cannot_be_used_counts_as_another(tmp_path: Path) -> None:
+    cell = _made_up(tmp_path, 3)
+    assert cell.state() is CellState.DONE
+    config = cell.folder / "config.json"
+    stored = json.loads(config.read_text())
+    stored["spec"]["options"]["learn_rate"] = 1
+    for text in (*UNUSABLE, json.dumps(stored)):
+        config.write_text(text)
+        assert cell.state() is CellState.OTHER, text
+
+
+def test_the_report_and_the_list_name_what_was_made_with_other_settings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "results"
+    cell = cells(TABLE, out, Choice(rows=("local",), seeds=(0,)))[0]
+    write_run(cell, [0.5], 10)
+    config = cell.folder / "config.json"
+    stored = json.loads(config.read_text())
+    stored["spec"]["options"]["learn_rate"] = 1
+    config.write_text(json.dumps(stored))
+    assert collect(TABLE, out).others == (cell.folder,)
+    assert main(["report", str(out)]) == 0
+    assert "1 left out: made with other settings (local/seed-0)" in (out / "report.html").read_text()
+    capsys.readouterr()
+    listing = ["reproduce", "--list", "--out", "results"]
+    assert main(listing) == 0
+    assert "table-mnist: made with other settings, or not readable: results/table-mnist/local/seed-0" in (
+        capsys.readouterr().out
+    )
+    assert main([*listing, "--json"]) == 0
+    (entry,) = (e for e in json.loads(capsys.readouterr().out)["experiments"] if e["name"] == "table-mnist")
+    assert entry["made_with_other_settings"] == 1
+    assert entry["folders_made_with_other_settings"] == ["results/table-mnist/local/seed-0"]
+
+
+TALKATIVE = """
+import json, sys
+order = json.loads(sys.stdin.readline())
+sys.stderr.write("x" * 200_000 + "\\n")
+print(json.dumps({"cell": order["cell"], "accuracy": 0.25, "error": None}))
+"""
+
+
+def test_a_cell_that_complains_at_length_still_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cell_process, "command", lambda: [sys.executable, "-c", TALKATIVE])
+    answers: list[str] = []
+    order = order_of(cells(TABLE, tmp_path)[0], None)
+    # A daemon: where the answer never comes, the test fails and the process is left to end with its input.
+    asking = threading.Thread(target=lambda: answers.append(run_order(order)), daemon=True)
+    asking.start()
+    asking.join(timeout=60)
+    assert [json.loads(answer)["accuracy"] for answer in answers] == [0.25]
+
+
+def test_the_calibration_does_not_count_what_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Waiting:
+        """A simulation that works for no time and waits for the processor."""
+
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def rounds(self) -> object:
+            for _ in range(2):
+                time.sleep(0.5)
+                yield
+
+    monkeypatch.setattr(calibration, "Simulation", Waiting)
+    clients = calibration.SIZES["digits"].clients / calibration.SIZES["digits"].sample
+    # Not through the cache, which other tests read.
+    assert calibration._seconds_an_epoch.__wrapped__("digits", "mlp:4", 10) < 0.4 * clients
