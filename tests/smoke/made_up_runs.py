@@ -12,8 +12,10 @@ from fedlog.experiments.run import CONFIG, SUMMARY
 from fedlog.experiments.spec import as_plain
 
 
-def write_run(cell: Cell, accuracies: list[float], bits_each_way: int, closed: float | None = None) -> None:
-    """A finished run with these accuracies, so many bits each way a round and 100 down before the first."""
+def write_run(
+    cell: Cell, accuracies: list[float], bits_each_way: int, closed: float | None = None, opening: int = 100
+) -> None:
+    """A finished run with these accuracies, so many bits each way a round, and the opening's down before the first."""
     cell.folder.mkdir(parents=True)
     records.write_json(cell.folder / CONFIG, {"digest": cell.spec.digest, "spec": as_plain(cell.spec), "made_with": {}})
     for at, accuracy in enumerate(accuracies):
@@ -32,7 +34,7 @@ def write_run(cell: Cell, accuracies: list[float], bits_each_way: int, closed: f
         best_round=best + 1,
         best_accuracy=accuracies[best],
         bits_up=bits_each_way * len(accuracies),
-        bits_down=bits_each_way * len(accuracies) + 100,
+        bits_down=bits_each_way * len(accuracies) + opening,
         seconds=0.0,
         run_dir=".",
     )

@@ -9,7 +9,8 @@ import pytest
 from fedlog.experiments.catalog import EXPERIMENTS
 from fedlog.experiments.collected import collect
 from fedlog.experiments.paper import LABELS, TABLE_1
-from fedlog.report.method_tables import accuracy_table, cost_table
+from fedlog.report.cost_table import cost_table
+from fedlog.report.method_tables import accuracy_table
 from fedlog.report.tables import Table
 
 

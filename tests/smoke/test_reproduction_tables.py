@@ -12,7 +12,9 @@ from fedlog.experiments.catalog import EXPERIMENTS
 from fedlog.experiments.cells import Choice, cells
 from fedlog.experiments.collected import collect
 from fedlog.experiments.significance import Mean
-from fedlog.report.method_tables import accuracy_table, bar_table, cost_table
+from fedlog.report.comparisons import family
+from fedlog.report.cost_table import cost_table
+from fedlog.report.method_tables import accuracy_table, bar_table
 from fedlog.report.other_tables import grid_table
 from fedlog.report.reproduction import write_markdown, write_results_page
 from fedlog.report.tables import Table, bits, bits_with_error, p_value, with_error
@@ -39,7 +41,13 @@ def results(tmp_path: Path) -> Path:
 
 
 def rows_of(table: Table) -> dict[str, tuple[str, ...]]:
+    assert all(len(row) == len(table.columns) for row in table.rows)
     return {row[0]: row for row in table.rows}
+
+
+def column(table: Table, heading: str) -> dict[str, str]:
+    at = table.columns.index(heading)
+    return {label: row[at] for label, row in rows_of(table).items()}
 
 
 def test_the_accuracy_table_tests_what_can_be_tested_and_says_what_cannot(results: Path) -> None:
@@ -48,14 +56,14 @@ def test_the_accuracy_table_tests_what_can_be_tested_and_says_what_cannot(result
     fedlog = rows["FedLog"]
     assert fedlog[2] == "96.97 ± 0.01 ⇓"
     assert fedlog[3] == "98.15 ± 0.05 ⇓"
-    assert fedlog[4] == "-1.04 [-1.06, -1.01]"
-    assert fedlog[5] == "0.0039 (lower)"  # 2^-8
-    assert fedlog[6] == "0.0078"  # two rows are tested
-    assert fedlog[7] == "+0.50 ± 0.00"
-    assert rows["FedRep"][5] == "too few seeds (2)"
-    assert rows["FedRep"][6] == ""
-    assert float(rows["FedRep"][8].split()[0]) == pytest.approx(94.995, abs=0.0051)
-    assert rows["FedRep"][9] == "95.50 ± 0.00"
+    assert fedlog[4] == "-1.04 ± 0.01"
+    assert fedlog[5] == "-1.04 [-1.06, -1.01]"
+    assert fedlog[6] == "0.0039 (lower)"  # 2^-8
+    assert fedlog[7] == "0.0078"  # two rows are tested
+    assert fedlog[8] == "+0.50 ± 0.00"
+    assert rows["FedRep"][5:8] == ("", "too few seeds (2)", "")
+    assert float(rows["FedRep"][9].split()[0]) == pytest.approx(94.995, abs=0.0051)
+    assert rows["FedRep"][10] == "95.50 ± 0.00"
     assert rows["CS-FL"][1:4] == ("0", "not run", "79.65 ± 1.22 ⇓")
     assert rows["local only (no exchange)"][3] == ""
 
@@ -70,22 +78,23 @@ def test_the_cost_table_counts_to_the_threshold_or_to_the_best_round(results: Pa
     assert rows["FedLog"][5] == "6.10 ± 0.00 kb ⇑"
     # FedAvg never does, and is best in round 2.
     assert rows["FedAvg"][1:3] == ("0 of 8", "2.0 ± 0.0")
-    assert rows["FedAvg"][7] == "100.00"
-    assert rows["FedLog-C"][7] == f"{100 * 4100 / 400100:.2f}"
-    assert rows["FedLog-C"][8] == "0.09"
+    assert rows["FedAvg"][10] == "100.00"
+    assert rows["FedLog-C"][10] == f"{100 * 4100 / 400100:.2f}"
+    assert rows["FedLog-C"][11] == "0.09"
+    assert rows["FedLog"][7:10] == ("1.49 [1.49, 1.49]", "0.0039 (higher)", "0.0078")
+    assert rows["FedLog-C"][7:10] == ("", "", "")
     assert rows["FedProto"][1] == "not run"
     assert rows["FedProto"][6] == "3.02 ± 0.17 Mb"
     assert "gives 96 % on these runs (without lg-fedavg-1, lg-fedavg-2, fedproto: not run)" in table.notes[0]
 
 
-def _table(out: Path, finals: dict[str, list[float]], bits: dict[str, int] | None = None) -> Path:
-    """One round of each row and seed, with these final accuracies and bits each way."""
+def _table(out: Path, finals: dict[str, list[float]]) -> Path:
+    """One round of each row and seed with these accuracies."""
     for name, accuracies in finals.items():
         seeds = tuple(range(len(accuracies)))
-        for cell, accuracy in zip(
-            cells(EXPERIMENTS["table-mnist"], out, Choice(rows=(name,), seeds=seeds)), accuracies, strict=True
-        ):
-            write_run(cell, [accuracy], (bits or {}).get(name, 1000))
+        found = cells(EXPERIMENTS["table-mnist"], out, Choice(rows=(name,), seeds=seeds))
+        for cell, accuracy in zip(found, accuracies, strict=True):
+            write_run(cell, [accuracy], 1000)
     return out
 
 
@@ -94,15 +103,20 @@ def test_a_table_run_in_full_has_corrected_p_values_for_the_papers_rows_and_no_o
     below = [0.90 - 0.001 * seed for seed in experiment.seeds]
     finals = {row.name: below for row in experiment.rows} | {"fedlog-c": [0.95] * len(below)}
     table = accuracy_table(collect(experiment, _table(tmp_path, finals)))
-    p, holm = table.columns.index("p"), table.columns.index("p, Holm")
-    rows = rows_of(table)
+    p, holm = column(table, "p"), column(table, "p, Holm")
     competitors = [row.label for row in experiment.rows if row.name not in ("fedlog-c", "local", "pooled")]
     assert len(competitors) == 10
-    assert {rows[label][holm] for label in competitors} == {"0.0098"}  # 10 / 1024
+    assert {holm[label] for label in competitors} == {"0.0098"}  # 10 / 1024
     for label in ("local only (no exchange)", "pooled (all data in one place)"):
-        assert (rows[label][p], rows[label][holm]) == ("0.0010 (lower)", "-")
-    assert "of which 10 could be tested (10 differing seeds of each would do)" in table.notes[1]
-    assert "outside the correction (-)" in table.notes[1]
+        assert (p[label], holm[label]) == ("0.0010 (lower)", "-")
+    notes = "\n".join(table.notes)
+    assert "the rows that the paper prints, of which 10 could be tested (10 differing seeds of each would do)" in notes
+    assert "outside the correction (-)" in notes
+
+
+def test_where_the_paper_prints_nothing_the_correction_is_for_the_federated_methods() -> None:
+    assert family(EXPERIMENTS["figure-flexible-cifar10"]) == {"fedlog", "fedproto", "lg-fedavg-1"}
+    assert family(EXPERIMENTS["figure-flexible-cifar100"]) == {"fedlog", "fedproto", "lg-fedavg-1"}
 
 
 def test_ties_are_not_taken_for_seeds(tmp_path: Path) -> None:
@@ -114,14 +128,69 @@ def test_ties_are_not_taken_for_seeds(tmp_path: Path) -> None:
         "fedper": [0.95] * 5,
     }
     table = accuracy_table(collect(EXPERIMENTS["table-mnist"], _table(tmp_path, finals)))
-    rows, p = rows_of(table), table.columns.index("p")
-    assert rows["FedLog"][p] == "no difference"
-    assert rows["FedLog"][2] == "95.00 ± 0.00"
-    assert rows["FedProto"][p] == "too few seeds (3 of 8 differ)"
-    assert rows["FedPer"][p] == "no difference"
-    assert rows["FedRep"][p].startswith("0.5")
-    assert "(" not in rows["FedRep"][p]
-    assert "about twice as often" in table.notes[0]
+    p = column(table, "p")
+    assert p["FedLog"] == p["FedPer"] == "no difference"
+    assert column(table, "final round, %")["FedLog"] == "95.00 ± 0.00"
+    assert p["FedProto"] == "too few seeds (3 of 8 differ)"
+    assert p["FedRep"].startswith("0.5")
+    assert "(" not in p["FedRep"]
+    assert "about twice as often" in "\n".join(table.notes)
+
+
+def test_both_difference_columns_are_means_and_the_ranks_have_a_column_of_their_own(tmp_path: Path) -> None:
+    finals = {
+        "fedlog-c": [0.95] * 6,
+        "local": [0.95] * 6,
+        "fedlog": [0.951, 0.952, 0.953, 0.954, 0.955, 0.900],  # one bad seed outweighs five good ones in the mean
+        "fedrep": [0.951, 0.952, 0.953, 0.954, 0.955],
+    }
+    table = accuracy_table(collect(EXPERIMENTS["table-mnist"], _table(tmp_path, finals)))
+    to_reference, to_local = column(table, "minus FedLog-C, points"), column(table, "minus local only, points")
+    ranks = column(table, "Hodges-Lehmann [95 %]")
+    assert to_reference["FedLog"] == to_local["FedLog"] == "-0.58 ± 0.89"
+    assert ranks["FedLog"].startswith("+0.25 [-5.00, ")
+    assert (to_reference["FedRep"], ranks["FedRep"]) == ("+0.30 ± 0.07", "")
+    assert (to_reference["FedLog-C"], to_local["local only (no exchange)"]) == ("", "")
+
+
+def _costs(out: Path, bits: dict[str, list[int]]) -> Table:
+    """The cost table of runs that reach the threshold in one round, with these bits in both directions by seed."""
+    for name, totals in bits.items():
+        seeds = tuple(range(len(totals)))
+        found = cells(EXPERIMENTS["table-mnist"], out, Choice(rows=(name,), seeds=seeds))
+        for cell, total in zip(found, totals, strict=True):
+            write_run(cell, [0.98], total // 2, opening=0)
+    return cost_table(collect(EXPERIMENTS["table-mnist"], out))
+
+
+def test_costs_are_compared_seed_by_seed(tmp_path: Path) -> None:
+    table = _costs(
+        tmp_path,
+        {
+            "fedlog-c": [1000, 2000, 1000, 2000, 1000, 2000, 1000],
+            "fedlog": [2000, 4000, 2000, 4000, 2000, 4000, 2000],
+            "fedproto": [1000, 2000, 1000, 2000, 1000, 2000, 1000],
+            "fedper": [2000, 16000],
+            "fedavg": [10000, 40000],
+        },
+    )
+    ratio, p, holm = (column(table, heading) for heading in ("times FedLog-C's", "p", "p, Holm"))
+    assert (ratio["FedLog"], p["FedLog"], holm["FedLog"]) == ("2.00 [2.00, 2.00]", "0.0078 (higher)", "0.0078")
+    assert (ratio["FedProto"], p["FedProto"]) == ("1.00 [1.00, 1.00]", "no difference")
+    assert (ratio["FedPer"], p["FedPer"], holm["FedPer"]) == ("4.00", "too few seeds (2)", "")  # sqrt(2 x 8)
+    # FedAvg has two seeds: 6000 of 50000 on those, where the mean over all seven would give 11.43.
+    assert column(table, "% of FedAvg's")["FedLog"] == "12.00"
+    assert ratio["FedAvg"] == "14.1"  # sqrt(10 x 20)
+
+
+def test_what_is_free_and_what_is_not_counted_are_told_apart(tmp_path: Path) -> None:
+    table = _costs(tmp_path, {"fedlog-c": [1000] * 7, "fedavg": [9000] * 7, "local": [0] * 7, "pooled": [0] * 7})
+    rows = rows_of(table)
+    local, pooled = rows["local only (no exchange)"], rows["pooled (all data in one place)"]
+    assert local[3:] == ("0 ± 0 b", "0 ± 0 b", "0 ± 0 b ⇓", "", "", "0.0078 (lower)", "-", "0.00", "")
+    assert pooled[1:3] == ("7 of 7", "1.0 ± 0.0")
+    assert set(pooled[3:]) == {""}
+    assert "no cost, as bringing the data there is not counted" in table.notes[-1]
 
 
 def test_the_bars_compare_two_standard_errors_with_the_paper(results: Path) -> None:

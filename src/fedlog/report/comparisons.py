@@ -70,6 +70,20 @@ def interval_text(found: Shift | None) -> str:
     return f"{found.estimate:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
 
 
+def ratio_text(found: Shift | None) -> str:
+    """`1.71 [1.29, 2.30]`, or the estimate alone with too few pairs for an interval."""
+    if found is None:
+        return ""
+    if found.low is None or found.high is None:
+        return _times(found.estimate)
+    return f"{_times(found.estimate)} [{_times(found.low)}, {_times(found.high)}]"
+
+
+def _times(ratio: float) -> str:
+    """Three digits of a ratio, without an exponent."""
+    return f"{ratio:.{0 if ratio >= 100 else 1 if ratio >= 10 else 2}f}"
+
+
 def notes_on_tests(experiment: Experiment, tests: Mapping[str, Comparison]) -> tuple[str, ...]:
     """What the p values and arrows of a table mean, and how many seeds they take."""
     if not tests:
