@@ -2,7 +2,7 @@
 
     python -m benchmarks.federation_har --data-dir DATA --out results/federation/har/record.json
 
-The people are grouped as in `fedlog reproduce natural-users`, seed 0, and the first four of its six sites take part.
+The people are grouped as in `fedlog reproduce natural-sites`, seed 0, and the first four of its six sites take part.
 Windows of one person overlap, so a site holds out whole people: one for validation, one for test. The simulator then
 runs FedLog, FedLog-C, FedAvg and local-only training on the very same rows, with the same bodies and rounds.
 """

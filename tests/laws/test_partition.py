@@ -21,6 +21,7 @@ from fedlog.data.partition import (
     group_people,
     hold_out,
     hold_out_people,
+    hold_out_recordings,
     iid,
 )
 from fedlog.errors import InputError
@@ -243,6 +244,29 @@ def test_held_out_people_are_whole_and_never_everybody(users: list[int], fractio
     assert not set(column[kept].tolist()) & set(column[held].tolist())
     assert len(kept)
     assert (len(held) > 0) == (fraction > 0 and len(set(users)) > 1)
+
+
+@LAW
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=60),
+    fraction=st.floats(0, 0.99),
+    seed=seeds,
+)
+def test_held_out_recordings_are_whole_and_leave_one_of_every_class(
+    rows: list[tuple[int, int]], fraction: float, seed: int
+) -> None:
+    labels = torch.tensor([label for label, _ in rows])
+    recordings = torch.tensor([10 * label + recording for label, recording in rows])
+    kept, held = hold_out_recordings(torch.arange(len(rows)), labels, recordings, fraction, Key(seed))
+    assert sorted([*kept.tolist(), *held.tolist()]) == list(range(len(rows)))
+    assert not set(recordings[kept].tolist()) & set(recordings[held].tolist())
+    assert set(labels[kept].tolist()) == set(labels.tolist())
+    for label in set(labels.tolist()):
+        of_class = labels == label
+        largest = int(torch.bincount(recordings[of_class]).max())
+        assert int((labels[held] == label).sum()) <= fraction * int(of_class.sum()) + largest
+        several = len(set(recordings[of_class].tolist())) > 1
+        assert bool((labels[held] == label).any()) == (several and fraction > 0)
 
 
 TEN = labels_with([20] * 10, 0)

@@ -104,6 +104,53 @@ def test_har_sites_test_on_people_nobody_trains_on(tmp_path: Path) -> None:
     assert all_positions([shard.test for shard in federation.shards]) == list(range(len(federation.test)))
 
 
+def overlapping_windows(folder: Path, generator: np.random.Generator) -> Path:
+    """UCI HAR's layout with 30 people, 2 activities, three recordings of 3 to 5 windows each, in a random order."""
+    for split, people in (("train", range(1, 21)), ("test", range(21, 31))):
+        rows: list[tuple[int, int, np.ndarray]] = []
+        for person in people:
+            for activity in (1, 2):
+                for length in (3, 4, 5):
+                    signals = generator.normal(size=(len(HAR_SIGNALS), 64 * (length + 1)))
+                    rows += [(person, activity, signals[:, 64 * at : 64 * at + 128]) for at in range(length)]
+        rows = [rows[at] for at in generator.permutation(len(rows))]
+        base = folder / "UCI HAR Dataset" / split
+        (base / "Inertial Signals").mkdir(parents=True)
+        for channel, signal in enumerate(HAR_SIGNALS):
+            np.savetxt(base / "Inertial Signals" / f"{signal}_{split}.txt", [row[2][channel] for row in rows])
+        np.savetxt(base / f"y_{split}.txt", [row[1] for row in rows], fmt="%d")
+        np.savetxt(base / f"subject_{split}.txt", [row[0] for row in rows], fmt="%d")
+    return folder
+
+
+def test_a_har_person_is_tested_on_whole_recordings_of_its_own(tmp_path: Path) -> None:
+    folder = overlapping_windows(tmp_path, np.random.default_rng(0))
+    spec = DataSpec("har", data_dir=folder, partition="person", validation_fraction=0.3)
+    federation = load_federation(spec)
+    records = federation.train
+    assert [shard.name for shard in federation.shards] == [f"person-{number}" for number in range(1, 31)]
+    assert all_positions(
+        [part for shard in federation.shards for part in (shard.train, shard.validation, shard.test)]
+    ) == list(range(len(records)))
+    assert records.users is not None
+    for number, shard in enumerate(federation.shards, start=1):
+        seen: set[bytes] = set()
+        for part in (shard.train, shard.validation, shard.test):
+            assert set(records.users[part].tolist()) == {number}
+            assert set(records.labels[part].tolist()) == {0, 1}
+            windows = records.inputs[part].numpy()
+            halves = {one.tobytes() for half in (windows[:, :, :64], windows[:, :, 64:]) for one in half}
+            assert not seen & halves  # no sample stands on two sides of a split
+            seen |= halves
+    few = load_federation(replace(spec, clients=3))
+    assert [shard.name for shard in few.shards] == ["person-1", "person-2", "person-3"]
+    assert torch.equal(few.shards[2].test, federation.shards[2].test)
+    other = load_federation(replace(spec, seed=1))
+    assert any(not torch.equal(a.test, b.test) for a, b in zip(federation.shards, other.shards, strict=True))
+    with pytest.raises(InputError, match="30 people; clients asked for: 31"):
+        load_federation(replace(spec, clients=31))
+
+
 def test_har_by_label_keeps_the_official_halves(tmp_path: Path) -> None:
     spec = DataSpec("har", data_dir=har_data(tmp_path), partition="shards", clients=6, classes_per_client=2)
     federation = load_federation(spec)
@@ -113,7 +160,7 @@ def test_har_by_label_keeps_the_official_halves(tmp_path: Path) -> None:
 def test_as_many_har_sites_as_people_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="people: 30") as failure:
         load_federation(DataSpec("har", data_dir=har_data(tmp_path), clients=30))
-    assert failure.value.hint == "use at most 15 clients"
+    assert failure.value.hint == "use at most 15 clients, or --partition person"
 
 
 def test_a_users_own_function_gives_the_federation(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     run.add_argument("--clients", type=int, metavar="N")
     run.add_argument("--classes-per-client", type=int, metavar="K")
-    run.add_argument("--partition", choices=["shards", "dirichlet", "user", "iid", "ordered"])
+    run.add_argument("--partition", choices=["shards", "dirichlet", "user", "person", "iid", "ordered"])
     run.add_argument("--dirichlet-alpha", type=float, metavar="A")
     run.add_argument("--train-records", type=int, metavar="N", help="the first N training records only")
     run.add_argument("--validation-fraction", type=float, metavar="F", help="of each client's training records")

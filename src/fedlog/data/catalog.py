@@ -26,13 +26,14 @@ from fedlog.data.partition import (
     group_people,
     hold_out,
     hold_out_people,
+    hold_out_recordings,
     iid,
 )
-from fedlog.data.pools import Pools
+from fedlog.data.pools import Pools, recordings
 from fedlog.data.sources import data_folder
 from fedlog.errors import InputError
 
-Partition = Literal["shards", "dirichlet", "user", "iid", "ordered"]
+Partition = Literal["shards", "dirichlet", "user", "person", "iid", "ordered"]
 
 Value = TypeVar("Value", int, float)
 
@@ -72,9 +73,11 @@ DEFAULTS = {
 
 _PARTITIONS: dict[str, tuple[Partition, ...]] = {
     "circle": ("ordered", "shards", "dirichlet", "iid"),
-    "har": ("user", "shards", "dirichlet", "iid"),
+    "har": ("user", "person", "shards", "dirichlet", "iid"),
     "leaf": ("user",),
 }
+_PEOPLE = 30  # in UCI HAR
+_HELD_OUT_OF_A_PERSON = 0.25
 _LABEL_PARTITIONS: tuple[Partition, ...] = ("shards", "dirichlet", "iid")
 
 
@@ -104,15 +107,19 @@ def resolved(spec: DataSpec) -> DataSpec:
         raise InputError(f"classes per client belong to the shards partition; the partition is: {partition}")
     if partition != "dirichlet" and spec.dirichlet_alpha is not None:
         raise InputError(f"a Dirichlet alpha belongs to the dirichlet partition; the partition is: {partition}")
-    if partition == "user" and spec.train_records is not None:
-        raise InputError(f"the user partition takes whole people; training records asked for: {spec.train_records}")
+    if partition in ("user", "person") and spec.train_records is not None:
+        raise InputError(
+            f"the {partition} partition takes whole people; training records asked for: {spec.train_records}"
+        )
+    if partition == "person" and not 1 <= (spec.clients or 1) <= _PEOPLE:
+        raise InputError(f"data set {spec.name} has {_PEOPLE} people; clients asked for: {spec.clients}")
     if spec.train_records is not None and spec.train_records < 1:
         raise InputError(f"at least 1 training record is needed; found: {spec.train_records}")
     shards_default = DEFAULT_CLASSES_PER_CLIENT if default.classes_per_client is None else default.classes_per_client
     return replace(
         spec,
         partition=partition,
-        clients=_given(spec.clients, default.clients),
+        clients=_given(spec.clients, _PEOPLE if partition == "person" else default.clients),
         classes_per_client=_given(spec.classes_per_client, shards_default) if partition == "shards" else None,
         dirichlet_alpha=_given(spec.dirichlet_alpha, DEFAULT_DIRICHLET_ALPHA) if partition == "dirichlet" else None,
         train_records=_given(spec.train_records, default.train_records),
@@ -134,6 +141,9 @@ def _named_federation(spec: DataSpec, key: Key) -> Federation:
     if spec.partition == "user":
         found, deal = _sites(found, clients, key.child("sites"))
         names = [f"site-{site}" for site in range(clients)]
+    elif spec.partition == "person":
+        found, deal = _persons(found, clients, key.child("persons"))
+        names = [f"person-{person + 1}" for person in range(clients)]
     else:
         deal = _deal(found, spec, clients, key.child("partition"))
         names = [f"client-{client}" for client in range(clients)]
@@ -180,11 +190,30 @@ def _deal(found: Pools, spec: DataSpec, clients: int, key: Key) -> Deal:
     return by_shards(train, test, clients=clients, classes_per_client=classes, n_class=n_class, key=key)
 
 
-def _sites(found: Pools, sites: int, key: Key) -> tuple[Pools, Deal]:
-    # All people of both halves are grouped anew; a person is then either trained on or tested on, never both.
+def _everybody(found: Pools) -> tuple[Records, Tensor]:
+    """The records of both halves, and whose they are."""
     users = torch.cat([_users(found.train), _users(found.test)])
     inputs = torch.cat([found.train.inputs, found.test.inputs])
-    everybody = Records(inputs, torch.cat([found.train.labels, found.test.labels]), users)
+    return Records(inputs, torch.cat([found.train.labels, found.test.labels]), users), users
+
+
+def _persons(found: Pools, persons: int, key: Key) -> tuple[Pools, Deal]:
+    # Each person trains on some recordings and is tested on others; the first `persons` numbers take part.
+    everybody, users = _everybody(found)
+    of_recording = recordings(everybody.inputs)
+    split = [
+        hold_out_recordings(
+            (users == person).nonzero()[:, 0], everybody.labels, of_recording, _HELD_OUT_OF_A_PERSON, key.child(person)
+        )
+        for person in range(1, persons + 1)
+    ]
+    kept, held = zip(*split, strict=True)
+    return replace(found, train=everybody, test=everybody), Deal(kept, held)
+
+
+def _sites(found: Pools, sites: int, key: Key) -> tuple[Pools, Deal]:
+    # All people of both halves are grouped anew; a person is then either trained on or tested on, never both.
+    everybody, users = _everybody(found)
     groups = group_people(users, sites=sites, key=key)
     held_out = torch.tensor([person for site in groups for person in site.test_people])
     for_test = torch.isin(users, held_out)
@@ -195,13 +224,17 @@ def _sites(found: Pools, sites: int, key: Key) -> tuple[Pools, Deal]:
 def _with_validation(federation: Federation, spec: DataSpec, key: Key) -> Federation:
     if spec.validation_fraction == 0 or any(len(shard.validation) for shard in federation.shards):
         return federation
-    shards = []
+    train, shards = federation.train, []
+    of_recording = recordings(train.inputs) if spec.partition == "person" else None
     for index, shard in enumerate(federation.shards):
+        here, fraction, own = shard.train, spec.validation_fraction, key.child(index)
         # Overlapping windows of one person must not stand on both sides of the split.
-        split, column = (
-            (hold_out_people, _users(federation.train)) if spec.name == "har" else (hold_out, federation.train.labels)
-        )
-        kept, held = split(shard.train, column, spec.validation_fraction, key.child(index))
+        if of_recording is not None:
+            kept, held = hold_out_recordings(here, train.labels, of_recording, fraction, own)
+        elif spec.name == "har":
+            kept, held = hold_out_people(here, _users(train), fraction, own)
+        else:
+            kept, held = hold_out(here, train.labels, fraction, own)
         shards.append(replace(shard, train=kept, validation=held))
     return replace(federation, shards=tuple(shards))
 

@@ -154,7 +154,7 @@ def group_people(users: Tensor, *, sites: int, key: Key) -> tuple[Site, ...]:
         raise InputError(
             f"{sites} sites of at least 2 people, one to train on and one held out for test, "
             f"cannot be made of people: {len(people)}",
-            hint=f"use at most {len(people) // 2} clients",
+            hint=f"use at most {len(people) // 2} clients, or --partition person",
         )
     groups = np.array_split(key.child("people").numpy().permutation(people), sites)
     grouped = []
@@ -199,6 +199,29 @@ def hold_out_people(train_positions: Tensor, users: Tensor, fraction: float, key
     chosen = key.numpy().permutation(people)[: min(wanted, len(people) - 1)]
     mask = torch.from_numpy(np.isin(of_client, chosen))
     return train_positions[~mask], train_positions[mask]
+
+
+def hold_out_recordings(
+    positions: Tensor, labels: Tensor, recordings: Tensor, fraction: float, key: Key
+) -> tuple[Tensor, Tensor]:
+    """(kept, held out) positions of one client, with whole recordings held out.
+
+    Of each class as many recordings, in a drawn order, as make up `fraction` of its records or a little more, but never
+    all: a class with one recording is kept.
+    """
+    _check_fraction(fraction)
+    of_client, of_recording = labels[positions].numpy(), recordings[positions].numpy()
+    held = np.zeros(len(of_client), dtype=bool)
+    generator = key.numpy()
+    for label in np.unique(of_client):
+        of_class = of_client == label
+        wanted = fraction * of_class.sum()
+        for recording in generator.permutation(np.unique(of_recording[of_class]))[1:]:
+            if held[of_class].sum() >= wanted:
+                break
+            held |= of_class & (of_recording == recording)
+    mask = torch.from_numpy(held)
+    return positions[~mask], positions[mask]
 
 
 def _deal_shards(labels: Tensor, class_lists: Positions, n_class: int, pool: str, key: Key) -> tuple[Tensor, ...]:

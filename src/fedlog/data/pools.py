@@ -8,6 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.data.federation import Records
@@ -116,6 +119,23 @@ def har(folder: Path) -> Pools:
     require(HAR, folder)
     train, test = (_har_records(read_har(folder / "UCI HAR Dataset", split)) for split in ("train", "test"))
     return Pools(train, test, HAR_TRANSFORM, HAR_NAMES)
+
+
+def recordings(windows: Tensor) -> Tensor:
+    """(n,) numbers, the same for windows of one uninterrupted recording, in whatever order a file has them.
+
+    Windows overlap by half: those that have a half in common, or are joined by others that do, are one recording.
+    """
+    half = windows.shape[-1] // 2
+    numbers: dict[bytes, int] = {}
+    halves = [
+        [numbers.setdefault(one.tobytes(), len(numbers)) for one in part.contiguous().numpy()]
+        for part in (windows[..., :half], windows[..., half:])
+    ]
+    ones = np.ones(len(windows), dtype=np.int8)
+    joined = coo_array((ones, (np.array(halves[0]), np.array(halves[1]))), shape=(len(numbers), len(numbers)))
+    _, of_half = connected_components(joined, directed=False)
+    return torch.from_numpy(of_half[halves[0]].astype(np.int64))
 
 
 def _idx_pair(folder: Path, part: str) -> Records:
