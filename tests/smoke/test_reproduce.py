@@ -157,7 +157,7 @@ def test_the_printed_tables_are_whole() -> None:
         rows = EXPERIMENTS[name].rows
         assert sum(row.printed is not None for row in rows) == 11
         assert [row.name for row in rows if row.printed is None] == ["local", "pooled"]
-    printed = printed_rows("fedavg 89.76 0.69 ⇓ 3450 20 ⇑\n")["fedavg"]
+    printed = printed_rows("fedavg 89.76 0.69 ⇓ 3.45 0.02 Gb ⇑\n")["fedavg"]
     assert (printed.accuracy, printed.cost, printed.accuracy_arrow.value) == (89.76, 3.45e9, "⇓")
 
 
