@@ -208,25 +208,36 @@ def test_runs_with_other_settings_are_left_out_and_counted(results: Path) -> Non
     assert "No row could be tested" in page
 
 
-def test_the_grid_marks_the_highest(tmp_path: Path) -> None:
+def test_the_grid_marks_the_highest_and_what_the_tables_have(tmp_path: Path) -> None:
     grid = EXPERIMENTS["select-fedlog-c-push-mnist"]
     for cell, accuracy in zip(cells(grid, tmp_path), (0.96, 0.97), strict=True):
         write_run(cell, [accuracy], 10)
     rows = rows_of(grid_table(collect(grid, tmp_path)))
     assert rows["unbounded"][1].endswith("margin none")
-    assert rows["unbounded"][2:] == ("96.00", "")
+    assert rows["unbounded"][2:] == ("1", "96.00", "")
     assert rows["margin-5"][1].endswith("margin 5")
-    assert rows["margin-5"][2:] == ("97.00", "highest")
+    assert rows["margin-5"][2:] == ("1", "97.00", "highest")
+    details = EXPERIMENTS["details-mnist"]
+    for cell in cells(details, tmp_path, Choice(seeds=(100,))):
+        write_run(cell, [0.9 if "moments" in cell.row.name else 0.8], 10)
+    rows = rows_of(grid_table(collect(details, tmp_path)))
+    assert rows["FedLog, as described"][1:] == ("", "1", "80.00", "in the tables")
+    assert rows["FedLog, moments for the run"][1:] == ("moments for the run", "1", "90.00", "highest")
+    assert rows["FedLog-C, no dropout"][1] == "body cnn-plain"
+    assert rows["FedLog-C, separate starts"][1] == "first_head random, separate starts"
+    assert sum(row[4].startswith("highest") for row in rows.values()) == 6  # two of each of three methods
+    fedproto = EXPERIMENTS["select-fedproto-mnist"]
+    assert [row[0] for row in grid_table(collect(fedproto, tmp_path)).rows if row[4] == "in the tables"] == ["lambda-1"]
 
 
 def test_both_pages_hold_every_experiment_and_every_discussion(results: Path) -> None:
-    (results / "table-mnist" / "discussion.md").write_text("What we make <of> this.\n")
+    (results / "table-mnist" / "discussion.md").write_text("What **we** make <of> this.\n")
     write_markdown(results, results / "docs")
     text = (results / "docs" / "reproduction.md").read_text()
     html = write_results_page(results).read_text()
     assert text.count("\n## ") == len(EXPERIMENTS) == html.count("<h2>")
-    assert "What we make <of> this." in text
-    assert "What we make &lt;of&gt; this." in html
+    assert "What **we** make <of> this." in text
+    assert "<p>What <strong>we</strong> make &lt;of&gt; this.</p>" in html
     assert "29 of 130 cells run" in text
 
 

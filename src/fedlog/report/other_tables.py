@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fedlog.experiments.collected import Collected
 from fedlog.experiments.significance import Mean
+from fedlog.experiments.spec import RunSpec, resolve
 from fedlog.experiments.synthetic import IterationRecord
 from fedlog.report.tables import NOT_RUN, Table, with_error
 
@@ -14,18 +16,41 @@ SHOWN_ITERATIONS = (1, 2, 5, 10, 15, 20, 25, 30)
 
 
 def grid_table(found: Collected) -> Table:
-    """Each setting's validation accuracy after the final round, the highest marked."""
+    """Each setting's validation accuracy after the final round; marked: each method's highest, and what the tables use."""
     finals = {row.name: found.final(row.name) for row in found.experiment.rows}
     means = {name: Mean.of(list(by_seed.values())) for name, by_seed in finals.items() if by_seed}
-    highest = max((mean.value for mean in means.values()), default=None)
+    highest: dict[str, float] = {}
+    for row in found.experiment.rows:
+        if row.name in means:
+            highest[row.spec.method] = max(highest.get(row.spec.method, 0.0), means[row.name].value)
     rows = []
     for row in found.experiment.rows:
-        options = ", ".join(f"{name} {_shown(value)}" for name, value in row.spec.options.items())
         mean = means.get(row.name)
         told = NOT_RUN if mean is None else with_error(mean)
-        rows.append((row.label, options, told, "highest" if mean is not None and mean.value == highest else ""))
-    columns = ("setting", "options", "validation accuracy, final round, %", "")
+        marks = ["highest"] if mean is not None and mean.value == highest[row.spec.method] else []
+        marks += ["in the tables"] if _in_the_tables(row.spec) else []
+        seeds = "" if mean is None else str(mean.seeds)
+        rows.append((row.label, _settings(row.spec), seeds, told, ", ".join(marks)))
+    columns = ("setting", "what was set", "seeds", "validation accuracy, final round, %", "")
     return Table(columns, tuple(rows), "Validation accuracy, mean over clients", found.experiment.remarks)
+
+
+def _settings(spec: RunSpec) -> str:
+    """What the specification sets: the method's options, and what else is not the default."""
+    told = [f"{name} {_shown(value)}" for name, value in spec.options.items()]
+    if spec.moments is not None:
+        told.append(f"moments for the {spec.moments}")
+    if spec.body:
+        told.append(f"body {', '.join(spec.body)}")
+    if spec.initialisation != RunSpec.initialisation:
+        told.append(f"{spec.initialisation} starts")
+    return ", ".join(told)
+
+
+def _in_the_tables(spec: RunSpec) -> bool:
+    """Whether a run of its method takes these settings unless told otherwise."""
+    plain = replace(spec, options={}, moments=None, body=(), initialisation=RunSpec.initialisation)
+    return resolve(spec) == resolve(plain)
 
 
 def _shown(value: Any) -> str:

@@ -12,6 +12,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from markdown_it import MarkdownIt
+
 from fedlog.errors import InputError
 from fedlog.experiments.catalog import on_disk
 from fedlog.experiments.cells import CellState, Shape
@@ -25,16 +27,18 @@ from fedlog.report.privacy_plot import privacy_plot
 from fedlog.report.privacy_tables import privacy_tables, short_guarantee_table
 from fedlog.report.tables import Table
 
+_MARKDOWN = MarkdownIt("commonmark", {"html": False})
 DISCUSSION, FIGURE = "discussion.md", "figure.svg"
 GUARANTEES, GUARANTEES_END = "<!-- guarantees: written by `fedlog docs` -->", "<!-- end of guarantees -->"
 
 INTRODUCTION = (
-    "This page is made from the records under `results/` by `fedlog docs`; no number on it is typed. The final round "
-    "is the headline of every run. `fedlog reproduce NAME` runs an experiment, and goes on where it was stopped; "
-    "`--executor dask://host:port` runs its cells on a Dask cluster that sees the same folder. A cell that has not "
-    "been run says so. Accuracies are means over clients, each on its own held-out records; ± "
-    "is the standard error over seeds. Bits are those of the encoded messages of all clients, framing and opening "
-    "exchange included."
+    "This page is made from the records under `results/` by `fedlog docs`; no number in its tables and figures is typed, "
+    "and what is said below them stands as `discussion.md` beside the records. The final round is the headline of every "
+    "run. `fedlog reproduce NAME` runs an experiment, and goes on where it was stopped; `--methods` and `--seeds` choose "
+    "among its cells, `--jobs` runs several side by side, and `--executor dask://host:port` (`pip install "
+    "'fedlog[dask]'`) on a Dask cluster that sees the same folder. A cell that has not been run says so. Accuracies are "
+    "means over clients, each on its own held-out records; ± is the standard error over seeds. Bits are those of the "
+    "encoded messages of all clients, framing and opening exchange included."
 )
 
 
@@ -136,7 +140,7 @@ def write_results_page(results: Path) -> Path:
                 f'<p><img alt="{html.escape(experiment.title)}" src="data:image/svg+xml;base64,{encoded}"></p>'
             )
         if section.discussion is not None:
-            parts += [f"<p>{html.escape(text)}</p>" for text in section.discussion.strip().split("\n\n")]
+            parts.append(_MARKDOWN.render(section.discussion))
     path = results / "report.html"
     write_whole(path, _PAGE.format(body="\n".join(parts)))
     return path
