@@ -16,7 +16,7 @@ SHOWN_ITERATIONS = (1, 2, 5, 10, 15, 20, 25, 30)
 
 
 def grid_table(found: Collected) -> Table:
-    """Each setting's validation accuracy after the final round; marked: each method's highest, and what the tables use."""
+    """Each setting's validation accuracy after the final round; each method's highest and what the tables use."""
     finals = {row.name: found.final(row.name) for row in found.experiment.rows}
     means = {name: Mean.of(list(by_seed.values())) for name, by_seed in finals.items() if by_seed}
     highest: dict[str, float] = {}

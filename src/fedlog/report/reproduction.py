@@ -32,13 +32,14 @@ DISCUSSION, FIGURE = "discussion.md", "figure.svg"
 GUARANTEES, GUARANTEES_END = "<!-- guarantees: written by `fedlog docs` -->", "<!-- end of guarantees -->"
 
 INTRODUCTION = (
-    "This page is made from the records under `results/` by `fedlog docs`; no number in its tables and figures is typed, "
-    "and what is said below them stands as `discussion.md` beside the records. The final round is the headline of every "
-    "run. `fedlog reproduce NAME` runs an experiment, and goes on where it was stopped; `--methods` and `--seeds` choose "
-    "among its cells, `--jobs` runs several side by side, and `--executor dask://host:port` (`pip install "
-    "'fedlog[dask]'`) on a Dask cluster that sees the same folder. A cell that has not been run says so. Accuracies are "
-    "means over clients, each on its own held-out records; ± is the standard error over seeds. Bits are those of the "
-    "encoded messages of all clients, framing and opening exchange included."
+    "This page is made from the records under `results/` by `fedlog docs`; no number in its tables and figures is "
+    "typed, and what is said below them stands as `discussion.md` beside the records. The final round is the "
+    "headline of every run. `fedlog reproduce NAME` runs an experiment, and goes on where it was stopped; "
+    "`--methods` and `--seeds` choose among its cells, `--jobs` runs several side by side, and `--executor "
+    "dask://host:port` (`pip install 'fedlog[dask]'`) on a Dask cluster that sees the same folder. A cell that "
+    "has not been run says so. Accuracies are means over clients, each on its own held-out records; ± is the "
+    "standard error over seeds. Bits are those of the encoded messages of all clients, framing and opening "
+    "exchange included."
 )
 
 
