@@ -114,6 +114,9 @@ def printed_rows(text: str) -> dict[str, Printed]:
     return found
 
 
+_MARGIN = "FedLog-C departs from the paper in one respect: its push stops at a distance of 5 (docs/deviations.md says why)."
+
+
 def table(data: str) -> Experiment:
     """The part of Table 1 on that data set."""
     part = TABLE_1[data]
@@ -127,7 +130,7 @@ def table(data: str) -> Experiment:
         seeds=TEN_SEEDS,
         threshold=part.threshold,
         reference=REFERENCE,
-        remarks=(part.counted,),
+        remarks=(part.counted, _MARGIN),
     )
 
 
