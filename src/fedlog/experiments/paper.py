@@ -114,7 +114,7 @@ def printed_rows(text: str) -> dict[str, Printed]:
     return found
 
 
-_MARGIN = "FedLog-C departs from the paper in one respect: its push stops at a distance of 5 (docs/deviations.md says why)."
+_MARGIN = "FedLog-C departs from the paper in one respect: its push stops at a distance of 5 (see docs/deviations.md)."
 
 
 def table(data: str) -> Experiment:
