@@ -171,16 +171,17 @@ def test_costs_are_compared_seed_by_seed(tmp_path: Path) -> None:
             "fedlog": [2000, 4000, 2000, 4000, 2000, 4000, 2000],
             "fedproto": [1000, 2000, 1000, 2000, 1000, 2000, 1000],
             "fedper": [2000, 16000],
-            "fedavg": [10000, 40000],
+            "fedavg": [10000, 40000, 10000],
         },
     )
     ratio, p, holm = (column(table, heading) for heading in ("times FedLog-C's", "p", "p, Holm"))
     assert (ratio["FedLog"], p["FedLog"], holm["FedLog"]) == ("2.00 [2.00, 2.00]", "0.0078 (higher)", "0.0078")
     assert (ratio["FedProto"], p["FedProto"]) == ("1.00 [1.00, 1.00]", "no difference")
     assert (ratio["FedPer"], p["FedPer"], holm["FedPer"]) == ("4.00", "too few seeds (2)", "")  # sqrt(2 x 8)
-    # FedAvg has two seeds: 6000 of 50000 on those, where the mean over all seven would give 11.43.
-    assert column(table, "% of FedAvg's")["FedLog"] == "12.00"
-    assert ratio["FedAvg"] == "14.1"  # sqrt(10 x 20)
+    assert ratio["FedAvg"] == "12.6"  # the third root of 10 x 20 x 10
+    # On common seeds: 8000 of 60000 (all of FedLog's would give 14.29), and 18000 of 50000 (30.00 of all of FedAvg's).
+    percentage = column(table, "% of FedAvg's")
+    assert (percentage["FedLog"], percentage["FedPer"]) == ("13.33", "36.00")
 
 
 def test_what_is_free_and_what_is_not_counted_are_told_apart(tmp_path: Path) -> None:
