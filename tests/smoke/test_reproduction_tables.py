@@ -200,6 +200,17 @@ def test_the_bars_compare_two_standard_errors_with_the_paper(results: Path) -> N
     assert bars["FedLog"][3] == "98.15"
 
 
+def test_a_bar_says_whether_it_takes_the_error(tmp_path: Path) -> None:
+    table = EXPERIMENTS["table-mnist"]
+    choice = Choice(rows=("fedlog", "fedlog-c"), seeds=(0, 1))
+    finals = {("fedlog", 0): 0.982, ("fedlog", 1): 0.983, ("fedlog-c", 0): 0.98, ("fedlog-c", 1): 0.986}
+    for cell in cells(table, tmp_path, choice):
+        write_run(cell, [finals[cell.row.name, cell.seed]], 10)
+    bars = rows_of(bar_table(collect(table, tmp_path)))
+    assert bars["FedLog"][4] == "reached by the mean alone"
+    assert bars["FedLog-C"][2:] == ("98.90 (mean + 2 standard errors)", "98.41", "reached")
+
+
 def test_runs_with_other_settings_are_left_out_and_counted(results: Path) -> None:
     table = EXPERIMENTS["table-mnist"]
     other = tuple(replace(row, spec=replace(row.spec, batch_size=11)) for row in table.rows)
