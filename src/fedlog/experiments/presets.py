@@ -66,7 +66,7 @@ PRESETS: dict[str, Preset] = {
         methods={
             "fedrep": {"head_epochs": 10, "head_learning_rate": 0.0025},
             "fedbabu": {"fine_tune_learning_rate": 0.0005},
-            "fedproto": {"regularisation": 0.1},  # the method's own value for this data set
+            "fedproto": {"regularisation": 10.0},  # by `select-fedproto-cifar10`; the original has 0.1
             "cs-fl": {"threshold": 0.0005, "reduction": 0.2, "phase_1_rate": 0.001, "phase_2_rate": 0.01},
         },
         batch_sizes={"cs-fl": 10},
@@ -79,6 +79,7 @@ PRESETS: dict[str, Preset] = {
         body="cnn",
         methods={
             "fedlog-c": {"beta": 0.0001},  # the growth factor of the smaller sets at a hundred classes
+            "fedproto": {"regularisation": 10.0},  # as on CIFAR-10
             "fedrep": {"head_epochs": 3, "head_learning_rate": 0.0025},
             "fedbabu": {"fine_tune_learning_rate": 0.0005},
             "cs-fl": {
