@@ -190,17 +190,17 @@ def _deal(found: Pools, spec: DataSpec, clients: int, key: Key) -> Deal:
     return by_shards(train, test, clients=clients, classes_per_client=classes, n_class=n_class, key=key)
 
 
-def _everybody(found: Pools) -> tuple[Records, Tensor]:
-    """The records of both halves, and whose they are."""
+def _everybody(found: Pools) -> Records:
+    """The records of both halves."""
     users = torch.cat([_users(found.train), _users(found.test)])
     inputs = torch.cat([found.train.inputs, found.test.inputs])
-    return Records(inputs, torch.cat([found.train.labels, found.test.labels]), users), users
+    return Records(inputs, torch.cat([found.train.labels, found.test.labels]), users)
 
 
 def _persons(found: Pools, persons: int, key: Key) -> tuple[Pools, Deal]:
     # Each person trains on some recordings and is tested on others; the first `persons` numbers take part.
-    everybody, users = _everybody(found)
-    of_recording = recordings(everybody.inputs)
+    everybody = _everybody(found)
+    users, of_recording = _users(everybody), recordings(everybody.inputs)
     split = [
         hold_out_recordings(
             (users == person).nonzero()[:, 0], everybody.labels, of_recording, _HELD_OUT_OF_A_PERSON, key.child(person)
@@ -213,7 +213,8 @@ def _persons(found: Pools, persons: int, key: Key) -> tuple[Pools, Deal]:
 
 def _sites(found: Pools, sites: int, key: Key) -> tuple[Pools, Deal]:
     # All people of both halves are grouped anew; a person is then either trained on or tested on, never both.
-    everybody, users = _everybody(found)
+    everybody = _everybody(found)
+    users = _users(everybody)
     groups = group_people(users, sites=sites, key=key)
     held_out = torch.tensor([person for site in groups for person in site.test_people])
     for_test = torch.isin(users, held_out)

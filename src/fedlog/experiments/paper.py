@@ -77,6 +77,7 @@ fedlog-c    56.78 0.26 - 2.74 0.12 Gb -
 
 _ONE_WAY = "The printed costs of this table fit messages counted in one direction; ours are shown both ways."
 _BOTH_WAYS = "The printed costs of this table fit messages counted in both directions."
+_MARGIN = "FedLog-C departs from the paper in one respect: its push stops at a distance of 5 (see docs/deviations.md)."
 
 
 @dataclass(frozen=True)
@@ -112,9 +113,6 @@ def printed_rows(text: str) -> dict[str, Printed]:
                 Arrow(cost_arrow.strip("-")),
             )
     return found
-
-
-_MARGIN = "FedLog-C departs from the paper in one respect: its push stops at a distance of 5 (see docs/deviations.md)."
 
 
 def table(data: str) -> Experiment:

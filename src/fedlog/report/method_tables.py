@@ -17,7 +17,7 @@ from fedlog.report.comparisons import (
     reference_label,
 )
 from fedlog.report.cost_table import cost_table
-from fedlog.report.tables import NOT_RUN, Table, with_error
+from fedlog.report.tables import NOT_RUN, Table, difference_with_error, with_error
 
 BARRED = ("fedlog-c", "fedlog")  # the methods that are measured against the paper's own figures
 
@@ -88,8 +88,7 @@ def _minus(row: BySeed, other: BySeed) -> str:
     differences = paired_differences(row, other)
     if not differences:
         return ""
-    mean = Mean.of(differences)
-    return ("+" if mean.value >= 0 else "") + with_error(mean)
+    return difference_with_error(Mean.of(differences))
 
 
 def _notes(experiment: Experiment, tests: Mapping[str, Comparison]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from fedlog.experiments.collected import Collected
 from fedlog.experiments.significance import Mean
 from fedlog.experiments.spec import RunSpec, resolve
 from fedlog.experiments.synthetic import IterationRecord
-from fedlog.report.tables import NOT_RUN, Table, with_error
+from fedlog.report.tables import NOT_RUN, Table, difference_with_error, with_error
 
 SHOWN_ITERATIONS = (1, 2, 5, 10, 15, 20, 25, 30)
 
@@ -95,15 +95,8 @@ def _iteration_row(iterations: int, first: Sweeps, second: Sweeps) -> tuple[str,
         one, other = of(first, part), of(second, part)
         cells += [with_error(Mean.of(list(each.values())), 1) if each else NOT_RUN for each in (one, other)]
         paired = [one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())]
-        differences.append(_difference(paired))
+        differences.append(difference_with_error(Mean.of(paired), 1) if paired else "no seed in common")
     return (str(iterations), *cells, *differences)
-
-
-def _difference(paired: Sequence[float]) -> str:
-    if not paired:
-        return "no seed in common"
-    mean = Mean.of(paired)
-    return ("+" if mean.value >= 0 else "") + with_error(mean, 1)
 
 
 def synthetic_selection_table(found: Collected) -> Table:

@@ -46,6 +46,11 @@ def with_error(mean: Mean, digits: int = 2) -> str:
     return f"{mean.value:.{digits}f}{error}"
 
 
+def difference_with_error(mean: Mean, digits: int = 2) -> str:
+    """`+0.31 ± 0.07`: the same, with its sign."""
+    return ("+" if mean.value >= 0 else "") + with_error(mean, digits)
+
+
 def bits(value: float) -> str:
     """A number of bits in the paper's units, three significant digits."""
     for factor, unit in ((1e9, "Gb"), (1e6, "Mb"), (1e3, "kb")):
