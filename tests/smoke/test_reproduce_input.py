@@ -58,6 +58,19 @@ def test_a_number_that_makes_no_sense_is_one_line_with_a_hint(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_unusable_results_folder_is_refused_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    for out in ("file", "file/below"):
+        assert main(["reproduce", "figure-synthetic", "--seeds", "0", "--out", out]) == 2
+        told = capsys.readouterr()
+        assert told.out == ""
+        message, hint = told.err.splitlines()
+        assert message.startswith(f"error: cannot write to {out}: ")
+        assert hint == "hint: choose another --out"
+
+
 class Asked:
     """Stands in for the runner: remembers the cells, and finishes each at once."""
 

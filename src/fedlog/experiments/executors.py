@@ -8,7 +8,8 @@ import tempfile
 import time
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -131,16 +132,8 @@ class DaskCluster:
     def _check_folder(self, out: Path) -> None:
         if not self._client.scheduler_info()["workers"]:
             raise InputError("the Dask cluster has no worker", hint="dask worker HOST:PORT")
-        probe = out / f".probe-{uuid.uuid4().hex}"
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            probe.touch()
-        except OSError as error:
-            raise InputError(f"cannot write to {out}: {error.strerror}", hint="choose another --out") from error
-        try:
+        with _probe(out) as probe:
             seen: dict[str, bool] = self._client.run(_exists, str(probe.resolve()))
-        finally:
-            probe.unlink()
         blind = sorted(worker for worker, sees in seen.items() if not sees)
         if blind:
             raise InputError(
@@ -181,10 +174,26 @@ def _exists(path: str) -> bool:
     return Path(path).exists()
 
 
+@contextmanager
+def _probe(out: Path) -> Iterator[Path]:
+    """An empty file in the results folder, to see who can write and read there."""
+    probe = out / f".probe-{uuid.uuid4().hex}"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+    except OSError as error:
+        raise InputError(f"cannot write to {out}: {error.strerror}", hint="choose another --out") from error
+    try:
+        yield probe
+    finally:
+        probe.unlink()
+
+
 def executor(name: str, jobs: int, out: Path) -> Executor:
     """The executor of that name: `processes`, or `dask://host:port`."""
     if name == "processes":
-        return Processes(jobs)
+        with _probe(out):
+            return Processes(jobs)
     if name.startswith(DASK):
         return DaskCluster(name, out)
     raise InputError(f"unknown executor: {name}", hint="processes, or dask://host:port")

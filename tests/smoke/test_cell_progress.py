@@ -1,0 +1,86 @@
+"""What `fedlog reproduce` shows while cells run: one bar for the whole and a line a cell, with the time left."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fedlog.cli import cell_progress
+from fedlog.cli.cell_progress import CellProgress
+from fedlog.experiments.catalog import EXPERIMENTS
+from fedlog.experiments.cell_process import Outcome
+from fedlog.experiments.cells import Choice, cells
+from fedlog.experiments.runner import Standing
+
+FIRST, SECOND, THIRD = cells(EXPERIMENTS["table-mnist"], Path("nowhere"), Choice(("fedlog",), (0, 1, 2), 20))
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    stand_in = Clock()
+    monkeypatch.setattr(cell_progress, "time", stand_in)
+    return stand_in
+
+
+def at_work(done: int) -> list[Standing]:
+    """The first cell so many rounds on, at three seconds a round, and the second not begun."""
+    return [Standing(FIRST, done, 20, 0.9712, 3.0), Standing(SECOND, 0, 20, None, None)]
+
+
+def test_a_terminal_shows_one_bar_and_a_line_for_each_cell_at_work(clock: Clock) -> None:
+    screen = io.StringIO()
+    with CellProgress(Console(file=screen, force_terminal=True, width=160, highlight=False)) as progress:
+        progress.begun([FIRST, SECOND], [THIRD])
+        progress.looked(at_work(0))
+        clock.now = 25.0
+        progress.looked(at_work(5))
+    shown = screen.getvalue()
+    assert "2 cells to run, 1 done before" in shown
+    # Five of forty rounds took 25 seconds; the cell itself has fifteen rounds of three seconds left.
+    assert "0/2 cells, 5/40 rounds, about 3 min left" in shown
+    assert f"  {FIRST.name}" in shown
+    assert "97.12 %, about 45 s left" in shown
+    assert SECOND.name not in shown
+
+
+def test_elsewhere_plain_lines_come_now_and_then(clock: Clock) -> None:
+    screen = io.StringIO()
+    with CellProgress(Console(file=screen, width=160, highlight=False)) as progress:
+        progress.begun([FIRST, SECOND], [])
+        for clock.now in range(100):
+            progress.looked(at_work(int(clock.now) // 10))
+        progress.ended(Outcome(FIRST.name, 0.98, None))
+        progress.ended(Outcome(SECOND.name, None, "no room"))
+    lines = screen.getvalue().splitlines()
+    assert lines[0] == "2 cells to run"
+    assert lines[1:3] == [
+        "0/2 cells, 3/40 rounds, about 6 min left",
+        f"  {FIRST.name}: round 3/20, 97.12 %, about 51 s left",
+    ]
+    assert lines[7:] == [  # after two lines each at 30, 60 and 90 seconds
+        f"{FIRST.name}: done, accuracy 98.00 %",
+        f"{SECOND.name}: failed: no room",
+    ]
+
+
+def test_an_interrupted_cell_goes_on_and_its_old_rounds_do_not_count_as_fast(clock: Clock) -> None:
+    screen = io.StringIO()
+    with CellProgress(Console(file=screen, width=160, highlight=False)) as progress:
+        progress.begun([FIRST, SECOND], [])
+        progress.looked(at_work(10))
+        clock.now = 40.0
+        progress.looked(at_work(12))
+    # Two rounds in forty seconds, not twelve.
+    assert "12/40 rounds, about 9 min left" in screen.getvalue()
