@@ -118,3 +118,24 @@ def test_a_file_that_is_not_leafs_is_named(tmp_path: Path) -> None:
     (tmp_path / "all_data" / "a.json").write_text('{"users": ["a"]}')
     with pytest.raises(InputError, match=r"a\.json: not a LEAF file"):
         read_leaf(tmp_path)
+
+
+def test_train_and_test_may_name_their_users_in_different_orders(tmp_path: Path) -> None:
+    for part, names in (("train", "abc"), ("test", "cab")):
+        users = {name: {"x": [[ord(name)], [ord(name)]], "y": [0, 1]} for name in names}
+        write_users(tmp_path / part / "all.json", users)
+    for asked, kept in ((None, "abc"), (2, "ab")):
+        federation = read_leaf(tmp_path, users=asked)
+        assert [shard.name for shard in federation.shards] == list(kept)
+        for shard in federation.shards:
+            assert set(federation.train.inputs[shard.train].flatten().tolist()) == {ord(shard.name)}
+            assert set(federation.test.inputs[shard.test].flatten().tolist()) == {ord(shard.name)}
+
+
+@pytest.mark.parametrize("users", [None, 2])
+def test_users_without_test_records_are_named(tmp_path: Path, users: int | None) -> None:
+    one = {"x": [[1.0], [2.0]], "y": [0, 1]}
+    write_users(tmp_path / "train" / "all.json", {"a": one, "b": one})
+    write_users(tmp_path / "test" / "all.json", {"a": one, "c": one})
+    with pytest.raises(InputError, match="only in one of them: b"):
+        read_leaf(tmp_path, users=users)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from fedlog.data.arrays import read_npz
 from fedlog.data.images import class_folders, image_files, image_shape
 from fedlog.data.schema import Feature, Kind, Schema, checked, dump_schema
 from fedlog.data.tables import TABLE_SUFFIXES, read_frame
@@ -123,11 +124,8 @@ def _draft_images(folder: Path) -> Schema:
 
 
 def _draft_npz(path: Path) -> Schema:
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            inputs, labels = stored["inputs"], stored["labels"]
-    except (OSError, KeyError, ValueError) as error:
-        raise InputError(f"expected an .npz file with arrays inputs and labels, found {path}: {error}") from None
+    stored = read_npz(path, ("inputs", "labels"))
+    inputs, labels = stored["inputs"], stored["labels"]
     if labels.dtype.kind in "iu":
         values = tuple(str(value) for value in range(int(labels.max(initial=-1)) + 1))
     else:

@@ -53,6 +53,7 @@ def read_image(path: Path, channels: int, size: tuple[int, ...]) -> NDArray[np.u
     height, width = size
     try:
         with Image.open(path) as image:
+            _check_depth(image, path)
             converted = image.convert(MODES[channels])
             if converted.size != (width, height):
                 converted = converted.resize((width, height), Image.Resampling.BILINEAR)
@@ -66,9 +67,19 @@ def image_shape(path: Path) -> tuple[int, int, int]:
     """The channels (1 or 3), height and width of one image file."""
     try:
         with Image.open(path) as image:
-            return (1 if image.mode in ("1", "L", "I", "I;16", "F") else 3, image.height, image.width)
+            _check_depth(image, path)
+            return (1 if image.mode in ("1", "L", "LA") else 3, image.height, image.width)
     except (UnidentifiedImageError, OSError) as error:
         raise InputError(f"expected an image, found something that cannot be read: {path} ({error})") from None
+
+
+def _check_depth(image: Image.Image, path: Path) -> None:
+    # Pillow would cut every value at 255: an X-ray of 12 bits would come out white.
+    if image.mode == "F" or image.mode.startswith("I"):
+        raise InputError(
+            f"expected an image of 8 bits a channel, found more (mode {image.mode}): {path}",
+            hint="convert the images with a range on which all sites agree, or give the numbers as an .npz file",
+        )
 
 
 def _channels(schema: Schema, folder: Path) -> int:

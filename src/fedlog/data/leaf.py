@@ -7,7 +7,7 @@ JSON file has `users`, `num_samples` and `user_data`: for each user `x` (numbers
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard, validated
+from fedlog.data.images import read_image
 from fedlog.data.partition import by_user, hold_out
 from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.errors import InputError
@@ -49,10 +50,13 @@ def read_leaf(folder: Path, *, users: int | None = None, image_size: int = IMAGE
     data = _data_folder(folder)
     if _json_files(data / "train") and _json_files(data / "test"):
         train = _read_table(data / "train", users)
-        test = _read_table(data / "test", users)
-        if train.users != test.users:
-            odd = sorted(set(train.users) ^ set(test.users))
-            raise InputError(f"{data}: train and test must hold the same users; only in one of them: {odd[0]}")
+        test = _read_table(data / "test", None)
+        odd = set(train.users) - set(test.users)
+        if users is None:
+            odd |= set(test.users) - set(train.users)
+        if odd:
+            raise InputError(f"{data}: train and test must hold the same users; only in one of them: {min(odd)}")
+        test = _of_users(test, train.users)
     else:
         train, test = _split(_read_table(data / "all_data", users), data)
     classes = sorted({*train.labels, *test.labels})
@@ -126,6 +130,22 @@ def _users_of(path: Path) -> list[tuple[str, list[Any], list[int]]]:
     return found
 
 
+def _of_users(table: _Table, users: tuple[str, ...]) -> _Table:
+    """The records of these users, numbered in this order: two files may name them in different ones."""
+    place = {user: at for at, user in enumerate(users)}
+    kept = _taken(table, [i for i, at in enumerate(table.owner) if table.users[at] in place])
+    return replace(kept, users=users, owner=[place[table.users[at]] for at in kept.owner])
+
+
+def _taken(table: _Table, positions: list[int]) -> _Table:
+    return _Table(
+        table.users,
+        [table.inputs[i] for i in positions],
+        [table.labels[i] for i in positions],
+        [table.owner[i] for i in positions],
+    )
+
+
 def _split(table: _Table, data: Path) -> tuple[_Table, _Table]:
     owner, labels = np.array(table.owner), torch.tensor(table.labels)
     for_test: list[int] = []
@@ -142,17 +162,7 @@ def _split(table: _Table, data: Path) -> tuple[_Table, _Table]:
             )
         for_test.extend(held.tolist())
     chosen = set(for_test)
-    parts = [[i for i in range(len(owner)) if i not in chosen], sorted(chosen)]
-    train, test = (
-        _Table(
-            table.users,
-            [table.inputs[i] for i in part],
-            [table.labels[i] for i in part],
-            [table.owner[i] for i in part],
-        )
-        for part in parts
-    )
-    return train, test
+    return _taken(table, [i for i in range(len(owner)) if i not in chosen]), _taken(table, sorted(chosen))
 
 
 def _records(table: _Table, data: Path, image_size: int) -> Records:
@@ -172,17 +182,7 @@ def _inputs(table: _Table, data: Path, image_size: int) -> Tensor:
 
 
 def _image(folder: Path, name: str, size: int) -> NDArray[np.uint8]:
-    # Imported here: Pillow is needed for images only, and is an optional part of the installation.
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise InputError("images need Pillow, which is not installed", hint="pip install pillow") from error
     path = folder / name
     if Path(name).name != name or not path.is_file():
         raise InputError(f"missing image: {path}", hint="LEAF's CelebA needs the images in data/raw/img_align_celeba")
-    try:
-        with Image.open(path) as image:
-            pixels = np.asarray(image.convert("RGB").resize((size, size)), np.uint8)
-    except OSError as error:
-        raise InputError(f"{path}: not a readable image: {error}") from error
-    return pixels.transpose(2, 0, 1)
+    return read_image(path, channels=3, size=(size, size))

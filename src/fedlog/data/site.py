@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import zipfile
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlog.core.keys import Key
+from fedlog.data.arrays import read_npz
 from fedlog.data.federation import Federation, Records, Shard, validated
 from fedlog.data.images import read_images
 from fedlog.data.schema import Schema
@@ -185,17 +185,8 @@ def _image_transform(inputs: Tensor, split: Split) -> Transform:
 
 
 def _read_npz(path: Path, schema: Schema) -> Arrays:
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            absent = [name for name in ("inputs", "labels") if name not in stored]
-            if absent:
-                raise InputError(f"expected arrays inputs and labels in {path}, found none named: {', '.join(absent)}")
-            groups = stored.get("groups")
-            return _arrays(stored["inputs"], stored["labels"], groups, schema, str(path))
-    except FileNotFoundError:
-        raise InputError(f"expected an .npz file, found none: {path}") from None
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
-        raise InputError(f"expected an .npz file of plain arrays, found {path}: {error}") from None
+    stored = read_npz(path, ("inputs", "labels"), optional=("groups",))
+    return _arrays(stored["inputs"], stored["labels"], stored.get("groups"), schema, str(path))
 
 
 def _call(source: str, schema: Schema) -> Arrays:

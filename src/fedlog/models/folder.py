@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from fedlog.data.arrays import read_npz
 from fedlog.data.images import IMAGE_SUFFIXES, image_files, read_image
 from fedlog.data.schema import Schema, dump_schema, load_schema
 from fedlog.data.tables import TABLE_SUFFIXES, Encoder, read_unlabelled
@@ -170,11 +171,7 @@ def _check_parameters(body: Body, params: Params, schema: Schema, folder: Path) 
 
 def _raw_inputs(path: Path, schema: Schema) -> Tensor:
     if path.suffix == ".npz":
-        try:
-            with np.load(path, allow_pickle=False) as stored:
-                values = stored["inputs"]
-        except (OSError, ValueError, KeyError) as error:
-            raise InputError(f"expected an .npz file with an array inputs, found {path}: {error}") from None
+        values = read_npz(path, ("inputs",))["inputs"]
         if values.shape[1:] != schema.input_shape:
             raise InputError(f"expected inputs of shape (n, {schema.input_shape}) in {path}, found: {values.shape}")
         return torch.from_numpy(values if values.dtype == np.uint8 else values.astype(np.float32))

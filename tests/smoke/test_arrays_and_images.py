@@ -1,0 +1,78 @@
+"""Files that cannot be what they are named, wherever they are read: one line that says so, and no silent change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedlog.core.keys import Key
+from fedlog.data.arrays import read_npz
+from fedlog.data.draft import DraftOptions, draft_schema
+from fedlog.data.images import image_shape, read_image
+from fedlog.data.schema import Schema
+from fedlog.data.site import load_site
+from fedlog.errors import InputError
+
+
+def cut_short(path: Path) -> None:
+    np.savez(path, inputs=np.ones((50, 3)), labels=np.zeros(50))
+    path.write_bytes(path.read_bytes()[:200])
+
+
+def no_archive(path: Path) -> None:
+    path.write_text("inputs")
+
+
+def one_array(path: Path) -> None:
+    with path.open("wb") as file:
+        np.save(file, np.ones(3))
+
+
+@pytest.mark.parametrize("spoil", [cut_short, no_archive, one_array, Path.touch])
+def test_a_spoilt_npz_file_is_refused_by_every_reader(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+    path = tmp_path / "a.npz"
+    spoil(path)
+    for read in (
+        lambda: load_site(str(path), Schema("labels", ("0", "1"), input_shape=(3,)), "a", Key(0)),
+        lambda: draft_schema(path, DraftOptions()),
+        lambda: read_npz(path, ("inputs",)),
+    ):
+        with pytest.raises(InputError, match=r"expected an \.npz file of plain arrays, found .*a\.npz"):
+            read()
+
+
+def test_an_array_that_is_not_there_is_named(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", inputs=np.ones((2, 3)))
+    with pytest.raises(InputError, match="found none named: labels") as refused:
+        draft_schema(tmp_path / "a.npz", DraftOptions())
+    assert refused.value.hint == "np.savez('a.npz', inputs=..., labels=...)"
+
+
+def test_an_array_that_nobody_asked_for_is_not_read(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", inputs=np.ones(2), notes=np.array([{"a": 1}], dtype=object))
+    assert set(read_npz(tmp_path / "a.npz", ("inputs",), optional=("groups",))) == {"inputs"}
+
+
+@pytest.mark.parametrize("values", [np.uint16([[0, 4095]]), np.int32([[0, 70000]]), np.float32([[0.0, 0.5]])])
+def test_pictures_of_more_than_8_bits_are_refused_instead_of_cut_at_255(
+    tmp_path: Path, values: np.ndarray[tuple[int, int], np.dtype[np.generic]]
+) -> None:
+    path = tmp_path / "x-ray.tiff"
+    Image.fromarray(values).save(path)
+    for read in (lambda: read_image(path, channels=1, size=(1, 2)), lambda: image_shape(path)):
+        with pytest.raises(InputError, match=r"8 bits a channel, found more \(mode .*x-ray\.tiff") as refused:
+            read()
+        assert "on which all sites agree" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize(("mode", "channels"), [("1", 1), ("L", 1), ("LA", 1), ("P", 3), ("RGB", 3), ("RGBA", 3)])
+def test_pictures_of_8_bits_or_fewer_keep_their_range(tmp_path: Path, mode: str, channels: int) -> None:
+    path = tmp_path / "a.png"
+    grey = Image.fromarray(np.uint8([[0, 255]]))
+    grey.convert(mode).save(path)
+    assert image_shape(path) == (channels, 1, 2)
+    assert read_image(path, channels, (1, 2))[0].tolist() == [[0, 255]]
