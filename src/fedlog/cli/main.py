@@ -24,6 +24,17 @@ COMMANDS = {
     "federate": "run a real federation of sites, with Flower underneath",
     "predict": "predict labels with a finished model",
 }
+# Which extra of the package brings a module that a plain installation lacks.
+EXTRAS = {
+    "flwr": "federate",
+    "polars": "federate",
+    "cryptography": "federate",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
+    "onnxscript": "onnx",
+    "distributed": "dask",
+    "opacus": "dp-sgd",
+}
 INTERRUPTED = 130
 
 
@@ -101,6 +112,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FedlogError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in EXTRAS:
+            raise
+        print(f"error: this needs {missing}, which is not installed", file=sys.stderr)
+        print(f"hint: pip install 'fedlog[{EXTRAS[missing]}]', or '.[{EXTRAS[missing]}]' in a clone", file=sys.stderr)
+        return InputError.exit_code
     except KeyboardInterrupt as error:
         print("\n".join(["interrupted", *(f"hint: {said}" for said in error.args)]), file=sys.stderr)
         return INTERRUPTED

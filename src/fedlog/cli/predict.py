@@ -29,12 +29,8 @@ def _predict(args: argparse.Namespace) -> int:
 
     if args.data is None and args.onnx is None:
         raise InputError("expected --data, --onnx or both, found neither")
-    try:
-        from fedlog.models.folder import export_onnx, load_model
-    except ImportError as error:
-        raise InputError(
-            f"predict needs another package: {error.name}", hint='pip install "fedlog[federate]"'
-        ) from None
+    from fedlog.models.folder import export_onnx, load_model
+
     model = load_model(args.model)
     if args.onnx is not None:
         worst = export_onnx(model, args.onnx)

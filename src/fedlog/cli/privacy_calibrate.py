@@ -8,7 +8,6 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from fedlog.core.clip import Clamp, Clip, L2Clip
-from fedlog.engine.secure import FEWEST
 from fedlog.errors import InputError
 from fedlog.privacy.calibration import paper_sigma
 from fedlog.privacy.guarantee import (
@@ -22,6 +21,7 @@ from fedlog.privacy.guarantee import (
     trusted_party,
 )
 from fedlog.privacy.mechanisms import Mechanism, plan, sensitivity_to_client, sensitivity_to_record
+from fedlog.privacy.secagg.terms import FEWEST
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]

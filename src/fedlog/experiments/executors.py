@@ -113,10 +113,8 @@ class DaskCluster:
     """
 
     def __init__(self, address: str, out: Path) -> None:
-        try:
-            from distributed import Client, as_completed
-        except ImportError as error:
-            raise InputError("a Dask cluster needs the extra: pip install 'fedlog[dask]'") from error
+        from distributed import Client, as_completed  # an extra
+
         try:
             self._client: Any = Client(address.replace(DASK, "tcp://", 1), timeout=20)
         except (OSError, ValueError, TimeoutError) as error:

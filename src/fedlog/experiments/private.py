@@ -23,6 +23,7 @@ from fedlog.privacy.guarantee import PAPER_CAVEAT, Budget, Calibration, Trust, U
 from fedlog.privacy.limits import Limits
 from fedlog.privacy.protection import Bound, NoiseSource, Protection, protection
 from fedlog.privacy.release_log import FILE_NAME, read_log, record_release, start_log
+from fedlog.privacy.secagg.terms import FEWEST
 
 if TYPE_CHECKING:
     from fedlog.engine.secure import SecureSums
@@ -196,8 +197,8 @@ def _honest(spec: RunSpec, clients: int) -> int:
     taking_part = max(1, round(spec.participation * clients))
     fewest = smallest_survivors(taking_part)
     honest = fewest if spec.honest is None else spec.honest
-    if not 3 <= honest <= taking_part:
-        raise InputError(f"honest survivors must be 3 to {taking_part}, the clients of a round: {honest}")
+    if not FEWEST <= honest <= taking_part:
+        raise InputError(f"honest survivors must be {FEWEST} to {taking_part}, the clients of a round: {honest}")
     return honest
 
 

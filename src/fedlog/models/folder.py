@@ -117,12 +117,8 @@ def export_onnx(model: SavedModel, path: Path) -> float:
 
     The graph goes from encoded inputs (`SavedModel.inputs`) to probabilities, with any number of records.
     """
-    try:
-        import onnxruntime
-    except ImportError:
-        raise InputError(
-            "expected onnxruntime to check the export, found none", hint="pip install 'fedlog[onnx]'"
-        ) from None
+    import onnxruntime  # an extra
+
     trial = torch.linspace(-2, 2, 3 * int(np.prod(model.body.input_shape))).reshape(3, *model.body.input_shape)
     module = _Whole(model).eval()
     torch.onnx.export(

@@ -23,6 +23,7 @@ class Step(IntEnum):
     UNMASK = 4
 
 
+FEWEST = 3  # of whom a sum hides anything: the sum of two is known to each of the two
 TURNS_OF_FIRST_ROUND = len(Step)
 TURNS_OF_LATER_ROUNDS = len(Step) - 1
 """The keys of a later round come with the last reply of the round before."""
@@ -52,9 +53,9 @@ class Terms:
             raise InputError(f"a secure sum needs a 16-byte session, a round, coordinates and 1 to 7 bytes: {self}")
         if any(not 0 <= member < 2**32 - 1 or len(key) != 32 for member, key in self.roster.items()):
             raise InputError("the roster must map numbers from 0 to 2^32 - 2 to 32-byte Ed25519 keys")
-        if self.honest < 3:
+        if self.honest < FEWEST:
             raise InputError(
-                f"a secure sum needs at least 3 honest survivors: {self.honest}",
+                f"a secure sum needs at least {FEWEST} honest survivors: {self.honest}",
                 hint="the sum of two is known to each of the two",
             )
         if self.corrupted < 0 or 2 * self.threshold <= n + self.corrupted or self.threshold > n:
