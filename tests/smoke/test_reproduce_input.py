@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 import time
@@ -133,6 +134,22 @@ def test_a_folder_with_a_shortened_table_alone_is_reported(tmp_path: Path, capsy
     _made_up(out, 3)
     assert main(["report", str(out)]) == 0
     assert "table-mnist-3-rounds" in (out / "report.html").read_text()
+    capsys.readouterr()
+
+
+def test_every_command_on_the_page_can_be_typed(
+    tmp_path: Path, asked: Asked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _made_up(tmp_path / "results", 30)
+    assert main(["docs", "--results", "results", "--out", "docs"]) == 0
+    page = (tmp_path / "docs" / "reproduction.md").read_text()
+    typed = re.findall(r"^`fedlog (reproduce [^`]+)`: ", page, flags=re.MULTILINE)
+    assert "reproduce table-mnist --rounds 30" in typed
+    for command in typed:
+        assert main(command.split()) == 0, command
+    folders = {f"results/{cell.experiment.name}" for cell in asked.cells}
+    assert "results/table-mnist-30-rounds" in folders
+    assert len(folders) == len(typed)
     capsys.readouterr()
 
 

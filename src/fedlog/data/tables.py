@@ -30,7 +30,6 @@ TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
 class Table:
     """The rows of one file, checked against the schema; numbers are float64 with NaN for a gap, the rest is text."""
 
-    where: str
     columns: dict[str, pl.Series]
     labels: NDArray[np.int64]  # (n,) positions in the schema's label values
     groups: NDArray[np.int64] | None  # (n,) positions in `group_names`
@@ -68,7 +67,7 @@ def read_table(path: Path, schema: Schema) -> Table:
     labels = _labels(frame[schema.label_column], schema, str(path))
     groups, names = (None, ()) if schema.group_column is None else _groups(frame[schema.group_column], str(path))
     times = None if schema.time_column is None else _times(frame[schema.time_column], str(path))
-    return Table(str(path), columns, labels, groups, names, times)
+    return Table(columns, labels, groups, names, times)
 
 
 def read_unlabelled(path: Path, schema: Schema) -> dict[str, pl.Series]:

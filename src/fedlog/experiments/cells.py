@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import Enum, StrEnum
@@ -67,6 +66,14 @@ class Experiment:
     threshold: int | None = None  # per cent
     reference: str | None = None  # the row that the others are tested against
     remarks: tuple[str, ...] = field(default=())
+    cut_from: str | None = None  # the experiment that this one is, with another number of rounds
+
+    @property
+    def command(self) -> str:
+        """What runs it."""
+        if self.cut_from is None:
+            return f"fedlog reproduce {self.name}"
+        return f"fedlog reproduce {self.cut_from} --rounds {self.rows[0].spec.rounds}"
 
     def row(self, name: str) -> Row:
         """The row of that name."""
@@ -192,12 +199,5 @@ def shortened(experiment: Experiment, rounds: int) -> Experiment:
     rows = tuple(replace(row, spec=replace(row.spec, rounds=rounds)) for row in experiment.rows)
     full = "the full length varies" if len(lengths) > 1 else f"the full length is {lengths.pop()}"
     title = f"{experiment.title}, cut to {rounds} rounds ({full})"
-    return replace(experiment, name=f"{experiment.name}-{rounds}-rounds", title=title, rows=rows)
-
-
-def states(found: Sequence[Cell]) -> Mapping[CellState, int]:
-    """How many of the cells are in which state."""
-    counts = dict.fromkeys(CellState, 0)
-    for cell in found:
-        counts[cell.state()] += 1
-    return counts
+    name = f"{experiment.name}-{rounds}-rounds"
+    return replace(experiment, name=name, title=title, rows=rows, cut_from=experiment.name)

@@ -97,7 +97,7 @@ def write_markdown(results: Path, docs: Path) -> list[Path]:
     parts = ["# The paper, reproduced\n", INTRODUCTION + "\n"]
     for section in sections(results):
         experiment = section.found.experiment
-        parts.append(f"## {experiment.title}\n\n`fedlog reproduce {experiment.name}`: {section.status}.\n")
+        parts.append(f"## {experiment.title}\n\n`{experiment.command}`: {section.status}.\n")
         parts += [f"{remark}\n" for remark in _remarks(section)]
         parts += [table.markdown() for table in section.tables]
         if section.figure is not None:
@@ -132,7 +132,7 @@ def write_results_page(results: Path) -> Path:
     for section in sections(results):
         experiment = section.found.experiment
         parts.append(f"<h2>{html.escape(experiment.title)}</h2>")
-        parts.append(f"<p><code>fedlog reproduce {experiment.name}</code>: {html.escape(section.status)}.</p>")
+        parts.append(f"<p><code>{experiment.command}</code>: {html.escape(section.status)}.</p>")
         parts += [f"<p>{html.escape(remark)}</p>" for remark in _remarks(section)]
         parts += [table.html() for table in section.tables]
         if section.figure is not None:
