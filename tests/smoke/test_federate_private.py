@@ -11,6 +11,7 @@ import torch
 from flwr.supercore.task_identity import TaskIdentity
 from three_sites import BODIES, SCHEMA, InProcess, events_named, fill_site, make_server, quick_clock
 
+from fedlog.cli.federate_privacy import print_private
 from fedlog.cli.main import main
 from fedlog.core.keys import Key
 from fedlog.data.site import Preparation
@@ -20,7 +21,7 @@ from fedlog.flower.events import read_events
 from fedlog.flower.folders import ServerConfig, ServerFolder, SiteFolder
 from fedlog.flower.frame import Frame, FrameKind, decode_frame, run_tag
 from fedlog.flower.plan import Plan, checked_plan, read_plan
-from fedlog.flower.promise import Limit, Promise, Secure, warning
+from fedlog.flower.promise import Limit, Promise, Secure, release, warning
 from fedlog.flower.rounds import Run
 from fedlog.flower.run_folder import RunFolder, Terms, read_private_report
 from fedlog.flower.run_side import leave
@@ -32,6 +33,7 @@ from fedlog.privacy.accounting import Entropy, Noise
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.release_log import FILE_NAME, read_log
 from fedlog.wire.codec import codec
+from fedlog.wire.ledger import Direction
 from fedlog.wire.message import Contribution
 
 CENTRAL = Promise("client", "central", 20.0, 1e-5, message_norm=20.0)
@@ -249,8 +251,29 @@ def test_a_round_begun_twice_is_paid_for_twice_and_the_run_is_finished_all_the_s
     (spent,) = events_named(server, "budget spent")
     assert spent["round"] == 2
     assert "finished with what it has" in str(run_line(spent))
-    assert RunFolder.of(server, "trial").report() is not None
     assert len(read_log(RunFolder.of(server, "trial").path / FILE_NAME).releases) == 2
+
+
+def test_a_run_that_ended_early_reports_the_rounds_there_were_and_why(
+    post: Listening, server: ServerFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = RunFolder.of(server, "trial")
+    guard = plan(LOCAL).protection(3, 8)
+    release(home.path, guard, 1, "statistics")  # begun before, and killed: paid for all the same
+    state = conduct(post, server, plan(LOCAL))
+    report = home.report()
+    assert report is not None
+    assert (state.round_number, report["rounds"], report["rounds_planned"]) == (1, 1, 2)
+    assert "does not cover another release: round 2" in report["ended_early"]
+    # After round 1 the last head alone went out: the broadcast of the round that was not begun is not counted.
+    head = codec("f32").encode(plan(LOCAL).algorithm(3, 8).broadcast(state.values))
+    assert state.ledger.bits(Direction.DOWN, round_number=1) == 8 * len(BODIES) * len(head)
+    print_private(report)
+    said = capsys.readouterr().out
+    assert "1 of 2 rounds" in said
+    assert "ended early: the privacy budget does not cover another release" in said
+    # The same command once more finds the same end.
+    assert conduct(post, server, plan(LOCAL)).round_number == 1
 
 
 def test_nobody_is_taken_out_of_a_private_head(post: Listening, server: ServerFolder) -> None:

@@ -107,11 +107,19 @@ def _roster(args: argparse.Namespace) -> int:
     return 0
 
 
+def crossed(report: dict[str, Any]) -> str:
+    """The rounds there were, of those there were to be, and the bits in them."""
+    planned = f" of {report['rounds_planned']}" if "rounds_planned" in report else ""
+    return f"{report['rounds']}{planned} rounds, {report['bits_up']} bits up and {report['bits_down']} down"
+
+
 def print_private(report: dict[str, Any]) -> None:
     """Nothing; what a private run tells is printed."""
     for site in report["sites"]:
         print(f"{site['name']:<10} {site['body']}")
-    print(f"{report['rounds']} rounds, {report['bits_up']} bits up and {report['bits_down']} down")
+    print(crossed(report))
+    if "ended_early" in report:
+        print(f"ended early: {report['ended_early']}")
     promised = report["privacy"]
     print(f"privacy: {'nothing was released' if promised is None else promised['statement']}")
     print("how well each model does is known to its site alone: `report.json` beside the model there")

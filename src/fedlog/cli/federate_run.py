@@ -138,7 +138,7 @@ def _print_report(args: argparse.Namespace, report: dict[str, Any]) -> None:
         )
     wire = f", {report['wire_bytes']} bytes on the wire with TLS and Flower" if "wire_bytes" in report else ""
     seconds = f", {report['seconds']:.0f} s" if "seconds" in report else ""
-    print(f"{report['rounds']} rounds, {report['bits_up']} bits up and {report['bits_down']} down{wire}{seconds}")
+    print(f"{federate_privacy.crossed(report)}{wire}{seconds}")
 
 
 def _add_leave(commands: Subparsers) -> None:

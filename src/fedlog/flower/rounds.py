@@ -12,43 +12,29 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from fedlog.algorithms.shape import Exchange
-from fedlog.core.keys import Key
 from fedlog.data.schema import Schema
 from fedlog.engine import checkpoint
 from fedlog.engine.server import Server
 from fedlog.errors import RunError
+from fedlog.flower.closing import Ending, reports_read, run_report
 from fedlog.flower.events import Value, note
 from fedlog.flower.exchange import Clock, Outcome, Post, ask, connected_sites
 from fedlog.flower.folders import ServerFolder
 from fedlog.flower.frame import FINISH_EXCHANGE, Frame, FrameError, FrameKind, run_tag
 from fedlog.flower.handshake import check_identity, identity, read_identity
 from fedlog.flower.plan import Guest, Plan, hello, read_welcome
-from fedlog.flower.promise import release, spent_in
-from fedlog.flower.run_folder import RunFolder, Terms, read_private_report, read_report
+from fedlog.flower.promise import release
+from fedlog.flower.run_folder import RunFolder, Terms
 from fedlog.flower.secure_rounds import SumAtServer
-from fedlog.models.body import HEAD, initial_head
+from fedlog.flower.server_state import beginning, keep, restored
 from fedlog.privacy.accounting import BudgetSpentError
-from fedlog.wire.codec import codec
 from fedlog.wire.ledger import Direction
 
 # A newcomer to a run under way is greeted between two rounds, and the others wait for its answer.
 GREETING_SECONDS = 60.0
 EMPTY_ROUNDS_ALLOWED = 3
-
-
-def beginning(plan: Plan, schema: Schema, width: int, refused_share: float = 0.0) -> Server:
-    """The engine's server before the first broadcast; more than that share of unusable uploads stops it."""
-    key = Key(plan.seed)
-    algorithm = plan.algorithm(schema.n_class, width)
-    initial = {HEAD: initial_head(width, schema.n_class, key)}
-    shape = Plan.model_plan(schema.n_class, width)
-    guard = plan.protection(schema.n_class, width)
-    server = Server.beginning(algorithm, codec(plan.codec), shape, initial, key.child("server"), guard)
-    server.refused_share_allowed = refused_share
-    return server
 
 
 @dataclass
@@ -70,14 +56,16 @@ class Run:
         self.home.claim(self.plan)
         server, done = self._restored() or (self._begun(), 0)
         self._open(server, done)
-        empty = 0
+        empty, ending = 0, Ending(done)
         for number in range(done + 1, self.plan.rounds + 1):
             try:
                 empty = 0 if self._round(server, number) else empty + 1
             except BudgetSpentError as error:
                 # A round that was begun twice is paid for twice; what there is is finished.
                 self._note("budget spent", round=number, reason=error.message)
+                ending = Ending(number - 1, error.message)
                 break
+            ending = Ending(number)
             self._save(server, number)
             if empty >= EMPTY_ROUNDS_ALLOWED:
                 raise RunError(
@@ -85,7 +73,7 @@ class Run:
                     f"the head of the last full round is kept",
                     hint="start the same run again when the sites are back; it goes on from there",
                 )
-        self._finish(server)
+        self._finish(server, ending)
 
     @property
     def home(self) -> RunFolder:
@@ -106,11 +94,9 @@ class Run:
         if not checkpoint.exists(self.home.checkpoint):
             return None
         self.width = self.home.width()
-        server = beginning(self.plan, self.schema, self.width, self.terms.refused_share)
-        state = checkpoint.read(self.home.checkpoint, lambda _: None)
-        server.state, server.ledger = state.values, state.ledger
-        self._note("resumed", after_round=state.round_number)
-        return server, state.round_number
+        server, done = restored(self.home, self.plan, self.schema, self.terms.refused_share)
+        self._note("resumed", after_round=done)
+        return server, done
 
     def _begun(self) -> Server:
         """A new server, for the feature width that most of the greeted sites have."""
@@ -144,8 +130,7 @@ class Run:
 
     def _save(self, server: Server, number: int) -> None:
         self.home.keep_width(self.width)
-        state = checkpoint.ServerState(number, server.state, server.ledger)
-        checkpoint.write(self.home.checkpoint, state, lambda _: None)
+        keep(self.home, server, number)
 
     def _present(self) -> dict[str, int]:
         """The connected sites that take part, newcomers greeted; fewer than the minimum when patience ends."""
@@ -228,9 +213,10 @@ class Run:
         if len(nodes) < self.terms.minimum:
             self._note("too few", round=number, sites=sorted(nodes), minimum=self.terms.minimum)
             return False
+        # First, so that a round which the budget does not cover leaves no trace, not even a booked broadcast.
+        release(self.home.path, server.protection, number, exchange.name)
         # A broadcast belongs to the round that made it, as in the simulator, and is booked for those it is sent to.
         blob = server.broadcast(max(0, number - 1) if at == 0 else number, len(nodes))
-        release(self.home.path, server.protection, number, exchange.name)
         if self.plan.secure is not None:
             return self._summed(server, (number, at), exchange, nodes, blob)
         frame = Frame(FrameKind.WORK, run_tag(self.plan.name), number, at, blob)
@@ -288,38 +274,28 @@ class Run:
         for site in outcome.silent:
             self._note("silent", site=site, round=number, deadline_seconds=patience_seconds)
 
-    def _finish(self, server: Server) -> None:
+    def _finish(self, server: Server, ending: Ending) -> None:
         """Send the last head, and keep what the sites tell of their results."""
         if not (self.home.uploads() or self.home.had_full_round()):
-            raise RunError(f"expected a round with at least {self.terms.minimum} sites, found none in {self.plan.name}")
+            why = "" if ending.reason is None else f": {ending.reason}"
+            raise RunError(
+                f"expected a round with at least {self.terms.minimum} sites, found none in {self.plan.name}{why}"
+            )
         nodes = self._present()
-        number = self.plan.rounds
+        number = ending.round
         blob = server.broadcast(number, len(nodes))
         frame = Frame(FrameKind.FINISH, run_tag(self.plan.name), number + 1, FINISH_EXCHANGE, blob)
         # Each site now trains its local-only model, which takes as long as its part in all rounds together.
         patience = self.terms.deadline_seconds + self.home.seconds()
         outcome = self._ask(nodes, frame, FrameKind.REPORT, patience)
         self._tell(outcome, number, patience)
-        sites: list[dict[str, Any]] = []
-        for site, answer in sorted(outcome.answers.items()):
-            try:
-                read = read_report if self.plan.promise is None else read_private_report
-                sites.append({"name": site, **read(answer.payload)})
-            except FrameError as error:
-                self._note("refused", site=site, round=number, reason=error.message)
-        report = {
-            "run": self.plan.name,
-            "method": self.plan.method,
-            "rounds": number,
-            "bits_up": server.ledger.bits(Direction.UP),
-            "bits_down": server.ledger.bits(Direction.DOWN),
-            "sites": sites,
-            **({} if server.protection is None else {"privacy": spent_in(self.home.path)}),
-        }
+        sites, wrong = reports_read(self.plan, outcome.answers)
+        for site, reason in wrong.items():
+            self._note("refused", site=site, round=number, reason=reason)
         if not sites:
             raise RunError(f"expected reports of the sites after the last round, found none within {patience:.0f} s")
         self._save(server, number)
-        self.home.keep_report(report)
+        self.home.keep_report(run_report(self.plan, server, ending, sites, self.home.path))
         self._note("finished", sites=[str(site["name"]) for site in sites])
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from fedlog.data.schema import load_schema
@@ -17,9 +16,9 @@ from fedlog.flower.folders import CONNECTION, ServerFolder
 from fedlog.flower.plan import Plan, checked_plan
 from fedlog.flower.processes import start
 from fedlog.flower.promise import as_setting
-from fedlog.flower.rounds import beginning
 from fedlog.flower.run_folder import RunFolder, Terms
 from fedlog.flower.server_side import Say, flwr_command, unregister
+from fedlog.flower.server_state import beginning, keep
 from fedlog.flower.telling import run_line
 
 FOLLOW_SECONDS = 0.3
@@ -143,12 +142,8 @@ def leave(folder: ServerFolder, site: str, name: str, say: Say) -> Left:
     server.receive(state.round_number, exchange, uploads.items())
     server.ledger.entries.clear()
     server.ledger.entries.update(before)
-    checkpoint.write(home.checkpoint, checkpoint.ServerState(state.round_number, server.state, server.ledger), _nothing)
+    keep(home, server, state.round_number)
     home.keep_uploads(uploads)
     home.forget_report()
     note(folder.logs / "events.jsonl", "left", run=name, site=site, remaining=list(uploads))
     return Left(name, tuple(uploads))
-
-
-def _nothing(folder: Path) -> None:
-    return None

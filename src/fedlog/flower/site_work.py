@@ -122,7 +122,7 @@ def finish(request: Frame, place: Workplace, state: RunState) -> bytes:
     cohort.hear(request.payload)
     judged = {
         "federated": _judged(place, _deployed(cohort, algorithm, state, place.config.name)),
-        "local-only": _judged(place, _trained_alone(place, state)),
+        "local-only": _judged(place, _trained_alone(place, state, min(request.round_number - 1, place.plan.rounds))),
     }
     # A tie keeps the federated model; test rows decide nothing.
     kept = max(judged, key=lambda name: judged[name].validation.accuracy or 0.0)
@@ -185,14 +185,14 @@ def _judged(place: Workplace, params: Params) -> Judged:
     return Judged(params, *found)
 
 
-def _trained_alone(place: Workplace, state: RunState) -> Params:
-    """The site's local-only model: the same body, epochs and rounds, and nothing from anyone else.
+def _trained_alone(place: Workplace, state: RunState, rounds: int) -> Params:
+    """The site's local-only model: the same body and epochs, the rounds that there were, nothing from anyone else.
 
     The guard is there for a training that diverges, which in a private run must not become an error.
     """
     algorithm = place.local_only()
     cohort = place.cohort(algorithm, place.guard)
-    for number in range(1, place.plan.rounds + 1):
+    for number in range(1, rounds + 1):
         for exchange in algorithm.schedule.round:
             cohort.exchange(number, exchange, ONE)
     return _deployed(cohort, algorithm, state, place.config.name)
