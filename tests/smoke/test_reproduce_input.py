@@ -133,7 +133,7 @@ def test_a_folder_with_a_shortened_table_alone_is_reported(tmp_path: Path, capsy
     out = tmp_path / "results"
     _made_up(out, 3)
     assert main(["report", str(out)]) == 0
-    assert "table-mnist-3-rounds" in (out / "report.html").read_text()
+    assert "fedlog reproduce table-mnist --rounds 3<" in (out / "report.html").read_text()
     capsys.readouterr()
 
 
