@@ -1,4 +1,4 @@
-"""`make bench`: every benchmark, one after another. About twenty minutes on two cores."""
+"""`make bench`: what is measured without real data or a network, one after another. About twenty minutes on two cores."""
 
 from __future__ import annotations
 
