@@ -1,4 +1,4 @@
-"""`make bench`: what is measured without real data or a network, one after another. About twenty minutes on two cores."""
+"""`make bench`: what can be measured on any machine, one after another. About twenty minutes on two cores."""
 
 from __future__ import annotations
 
