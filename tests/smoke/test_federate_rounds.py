@@ -24,6 +24,7 @@ from three_sites import (
 )
 
 from fedlog.engine import checkpoint
+from fedlog.engine.server import Server
 from fedlog.errors import InputError, RunError
 from fedlog.flower.events import read_events
 from fedlog.flower.folders import ServerFolder, SiteFolder
@@ -273,6 +274,43 @@ def test_leaving_gives_the_head_of_those_who_remain(post: InProcess, server: Ser
     assert [site["name"] for site in report["sites"]] == ["north", "south"]
     with pytest.raises(InputError, match="run with a checkpoint"):
         leave(server, "east", "nothing", said.append)
+
+
+def test_the_statistics_of_a_site_that_pauses_stay_in_the_head_until_it_leaves(
+    post: InProcess, server: ServerFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = RunFolder.of(server, "trial")
+    newest: dict[str, torch.Tensor] = {}
+    original = Server.receive
+
+    def receive(self, number, exchange, uploads):  # type: ignore[no-untyped-def]
+        uploads = list(uploads)
+        newest.update({site: codec("f32").decode(blob).arrays[0].double() for site, blob in uploads})
+        original(self, number, exchange, uploads)
+
+    monkeypatch.setattr(Server, "receive", receive)
+    run(post, server, Plan("trial", rounds=1, options=PLAN.options, seed=4)).conduct()
+    going = run(post, server, Plan("trial", rounds=2, options=PLAN.options, seed=4))  # from the checkpoint
+    going._present()
+    post.silent = {"east"}
+    going.conduct()
+    assert events_named(server, "uploads")[-1]["sites"] == ["north", "south"]
+    torch.testing.assert_close(state_of(server).values["statistics"], sum(newest.values()))
+    assert set(home.uploads()) == set(BODIES)
+    # Fewer than the minimum: the old head stays, and what came is not half of the next one.
+    going = run(post, server, minimum=3)
+    going._present()
+    going.conduct()
+    torch.testing.assert_close(state_of(server).values["statistics"], sum(newest_of(home).values()))
+    leave(server, "east", "trial", print)
+    post.silent, post.absent = set(), {"east"}
+    run(post, server, Plan("trial", rounds=4, options=PLAN.options, seed=4)).conduct()
+    assert set(newest_of(home)) == set(state_of(server).memory["statistics"]) == {"north", "south"}
+    torch.testing.assert_close(state_of(server).values["statistics"], sum(newest_of(home).values()))
+
+
+def newest_of(home: RunFolder) -> dict[str, torch.Tensor]:
+    return {site: codec("f32").decode(blob).arrays[0].double() for site, blob in home.uploads().items()}
 
 
 def test_what_a_site_keeps_can_be_used_and_says_where_it_comes_from(post: InProcess, server: ServerFolder) -> None:

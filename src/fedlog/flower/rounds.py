@@ -28,7 +28,7 @@ from fedlog.flower.plan import Guest, Plan, hello, read_welcome
 from fedlog.flower.promise import release
 from fedlog.flower.run_folder import RunFolder, Terms
 from fedlog.flower.secure_rounds import SumAtServer
-from fedlog.flower.server_state import beginning, keep, restored
+from fedlog.flower.server_state import beginning, behind_the_head, keep, remembered, restored
 from fedlog.privacy.accounting import BudgetSpentError
 from fedlog.wire.ledger import Direction
 
@@ -223,15 +223,15 @@ class Run:
         outcome = self._ask(nodes, frame, FrameKind.UPLOAD, self.terms.deadline_seconds)
         self._tell(outcome, number, self.terms.deadline_seconds)
         uploads = {site: outcome.answers[site].payload for site in sorted(outcome.answers)}
-        before = server.state
+        before = server.state, remembered(server)
         for site in self._received(server, number, exchange, uploads):
             del uploads[site]
         if len(uploads) < self.terms.minimum:
-            server.state = before
+            server.state, server.memory = before
             self._note("too few", round=number, sites=sorted(uploads), minimum=self.terms.minimum)
             return False
         if self.plan.promise is None:  # else no site can be taken out of the sum, so nothing is kept for that
-            self.home.keep_uploads(uploads)
+            self.home.keep_uploads(behind_the_head(server, exchange, {**self.home.uploads(), **uploads}, uploads))
         self._note("uploads", round=number, sites=sorted(uploads))
         return True
 

@@ -113,14 +113,17 @@ class RunFolder:
         write_atomically(self.path / BODY, json.dumps(asdict(body)) + "\n")
 
     def keep_uploads(self, uploads: Mapping[str, bytes]) -> None:
-        """Keep the newest upload of each site, so that one site's part can be taken out of the sum later."""
+        """Keep the uploads behind the head and no other, so that one site's part can be taken out of the sum later."""
         folder = self.path / UPLOADS
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
-        for old in folder.glob("*.bin"):
-            old.unlink()
         for site, blob in uploads.items():
-            (folder / f"{site}.bin").write_bytes(blob)
+            draft = folder / f"{site}.part"
+            draft.write_bytes(blob)
+            draft.replace(folder / f"{site}.bin")
+        for old in folder.glob("*.bin"):
+            if old.stem not in uploads:
+                old.unlink()
 
     def uploads(self) -> dict[str, bytes]:
         """The uploads behind the present head, by site."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
+from fedlog.algorithms.shape import Exchange, Sum
 from fedlog.core.keys import Key
 from fedlog.data.schema import Schema
 from fedlog.engine import checkpoint
-from fedlog.engine.server import Server
+from fedlog.engine.server import Memory, Server
 from fedlog.flower.plan import Plan
 from fedlog.flower.run_folder import RunFolder
 from fedlog.models.body import HEAD, initial_head
@@ -23,6 +25,9 @@ def beginning(plan: Plan, schema: Schema, width: int, refused_share: float = 0.0
     guard = plan.protection(schema.n_class, width)
     server = Server.beginning(algorithm, codec(plan.codec), shape, initial, key.child("server"), guard)
     server.refused_share_allowed = refused_share
+    # Under a secure sum there is no single upload to remember, and of a private run the server keeps none.
+    if algorithm.schedule.sum is Sum.EVERYONE and plan.secure is None and plan.promise is None:
+        server.memory = {}
     return server
 
 
@@ -31,13 +36,28 @@ def restored(home: RunFolder, plan: Plan, schema: Schema, refused_share: float =
     server = beginning(plan, schema, home.width(), refused_share)
     state = checkpoint.read(home.checkpoint, _no_clients)
     server.state, server.ledger = state.values, state.ledger
+    if server.memory is not None:
+        server.memory = state.memory
     return server, state.round_number
 
 
 def keep(home: RunFolder, server: Server, round_number: int) -> None:
     """Nothing; the run then goes on after this round."""
-    state = checkpoint.ServerState(round_number, server.state, server.ledger)
+    state = checkpoint.ServerState(round_number, server.state, server.ledger, server.memory or {})
     checkpoint.write(home.checkpoint, state, _no_clients)
+
+
+def remembered(server: Server) -> Memory | None:
+    """A copy of what the server remembers, to go back to."""
+    return None if server.memory is None else {name: dict(kept) for name, kept in server.memory.items()}
+
+
+def behind_the_head(
+    server: Server, exchange: Exchange, known: Mapping[str, bytes], uploads: Mapping[str, bytes]
+) -> dict[str, bytes]:
+    """Of the known uploads those in the sum of this exchange: everyone's newest where the server remembers them."""
+    summed = uploads if server.memory is None else server.memory[exchange.name]
+    return {site: known[site] for site in sorted(summed) if site in known}
 
 
 def _no_clients(folder: Path) -> None:
