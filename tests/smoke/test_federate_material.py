@@ -215,6 +215,15 @@ def test_the_gate_refuses_a_body_over_its_limit() -> None:
     assert upstream.seen == []
 
 
+def test_the_deploy_page_installs_from_a_clone_and_torch_first() -> None:
+    page = Path(__file__).parents[2] / "docs" / "deploy.md"
+    installs = [line.strip() for line in page.read_text().splitlines() if "pip install" in line]
+    assert len(installs) == 2
+    assert " torch==" in installs[0]
+    assert installs[1].endswith("'./fedlog[federate]'")  # a path: no index has the package
+    assert all("-c fedlog/constraints.txt" in line for line in installs)
+
+
 def test_the_guard_shadows_every_task_program(tmp_path: Path) -> None:
     folder = write_guard(tmp_path / "programs")
     assert "-m fedlog.flower.guard" in (folder / GUARDED).read_text()
