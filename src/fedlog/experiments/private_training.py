@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedlog.algorithms.shape import Algorithm, ModelPlan
 from fedlog.errors import InputError
 from fedlog.privacy.guarantee import Budget, Calibration, Unit
-from fedlog.privacy.sgd import SgdPlan, TrainingPlan, noise_for_share
+from fedlog.privacy.sgd import SgdPlan, TrainingPlan, grid_closeness, noise_for_share
 
 if TYPE_CHECKING:
     from fedlog.experiments.spec import RunSpec
@@ -57,8 +57,10 @@ def training_of(spec: RunSpec, algorithm: Algorithm, plan: ModelPlan) -> Trainin
     if not 0 < spec.sample_rate <= 1:
         raise InputError(f"the sample rate of DP-SGD must lie in (0, 1]: {spec.sample_rate}", hint="--sample-rate 0.1")
     steps = max(1, round(phases[0].epochs / spec.sample_rate))
+    all_steps, coordinates = steps * spec.rounds, plan.entries - plan.n_class * (1 + plan.width)
     noise = spec.sgd_noise
     if noise is None:
-        noise = noise_for_share(Budget(spec.epsilon, spec.delta), SGD_SHARE, spec.sample_rate, steps * spec.rounds)
+        distance = grid_closeness(all_steps, coordinates)
+        noise = noise_for_share(Budget(spec.epsilon, spec.delta), SGD_SHARE, spec.sample_rate, all_steps, distance)
     sgd = SgdPlan(noise, spec.sgd_clip, spec.sample_rate, steps)
-    return TrainingPlan(sgd, spec.rounds, plan.entries - plan.n_class * (1 + plan.width))
+    return TrainingPlan(sgd, spec.rounds, coordinates)

@@ -128,28 +128,28 @@ def _plain_epsilon(mu: float, delta: float) -> float:
 
 
 def sigma_of(budget: Budget, releases: int, sensitivity: float, closeness: float = 0.0) -> float:
-    """The smallest standard deviation with which `releases` Gaussian releases stay within the budget.
-
-    What the grid of the noise costs of delta grows with e^epsilon: under a large epsilon it may be cheaper to keep a
-    smaller one, which keeps the larger too.
-    """
+    """The smallest standard deviation with which `releases` Gaussian releases stay within the budget."""
     _check_plan(releases, sensitivity)
+    mu = max(mu_of(kept) for kept in budgets_beside_grid(budget, closeness))
+    return math.sqrt(releases) * sensitivity / mu * (1 + _PRIVATE_SIDE)
+
+
+def budgets_beside_grid(budget: Budget, closeness: float) -> list[Budget]:
+    """What the grid of the noise leaves of a budget, each alone enough to keep it; InputError if it leaves nothing.
+
+    What the grid costs of delta grows with e^epsilon: under a large epsilon it may be cheaper to keep a smaller one,
+    which keeps the larger too.
+    """
     smaller = np.arange(10.0, min(budget.epsilon, 60.0), 0.5) if closeness else ()
-    tried = [_mu_beside_grid(Budget(float(epsilon), budget.delta), closeness) for epsilon in (budget.epsilon, *smaller)]
-    mu = max(tried)
-    if mu == 0:
+    kept = {float(e): budget.delta - (1 + math.exp(min(e, 700.0))) * closeness for e in (budget.epsilon, *smaller)}
+    found = [Budget(epsilon, left) for epsilon, left in kept.items() if left > 0]
+    if not found:
         raise InputError(
             f"delta {budget.delta:g} leaves no room for the grid of the discrete noise: it alone needs "
             f"{(1 + math.exp(min(budget.epsilon, 10.0))) * closeness:.2g}",
             hint="use a larger delta or a smaller epsilon",
         )
-    return math.sqrt(releases) * sensitivity / mu * (1 + _PRIVATE_SIDE)
-
-
-def _mu_beside_grid(budget: Budget, closeness: float) -> float:
-    """The largest mu for what the grid leaves of delta; 0 if it leaves nothing."""
-    left = budget.delta - (1 + math.exp(min(budget.epsilon, 700.0))) * closeness
-    return mu_of(Budget(budget.epsilon, left)) if left > 0 else 0.0
+    return found
 
 
 def mu_of_releases(sigma: float, releases: int, sensitivity: float) -> float:

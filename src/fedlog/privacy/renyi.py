@@ -70,5 +70,10 @@ def curve_epsilon(curve: Curve, delta: float) -> float:
 
 def curve_delta(curve: Curve, epsilon: float) -> float:
     """The smallest delta that the curve gives at epsilon."""
+    return math.exp(curve_log_delta(curve, epsilon))
+
+
+def curve_log_delta(curve: Curve, epsilon: float) -> float:
+    """The logarithm of the smallest delta that the curve gives at epsilon: finite where delta is below any float."""
     found = (ORDERS - 1) * (curve - epsilon) - np.log(ORDERS - 1) + ORDERS * np.log1p(-1 / ORDERS)
-    return math.exp(min(0.0, float(found.min())))
+    return min(0.0, float(found.min()))

@@ -22,10 +22,11 @@ from torch import Tensor
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import Noise, Training
+from fedlog.privacy.calibration import budgets_beside_grid
 from fedlog.privacy.discrete import STEPS_PER_STD, grid_for, rounding_divergence
 from fedlog.privacy.guarantee import Budget, Trust
 from fedlog.privacy.mechanisms import Sampler, towards_zero
-from fedlog.privacy.renyi import curve_delta, curve_epsilon, gaussian_curve, sampled_gaussian_curve
+from fedlog.privacy.renyi import Curve, curve_epsilon, curve_log_delta, gaussian_curve, sampled_gaussian_curve
 
 _MOST_NOISE = 1e4
 _PRIVATE_SIDE = 1e-9
@@ -85,12 +86,19 @@ class SgdPlan:
         )
 
 
-def noise_for_share(budget: Budget, share: float, sample_rate: float, steps: int) -> float:
-    """The smallest noise multiplier with which that many steps alone stay within a share of epsilon."""
+def noise_for_share(budget: Budget, share: float, sample_rate: float, steps: int, closeness: float = 0.0) -> float:
+    """The smallest noise multiplier with which that many steps alone stay within a share of epsilon.
+
+    `closeness` is what the grid of these steps will cost, see `grid_closeness`: of a large epsilon only the part counts
+    at which that is still half of delta, since no more can be had.
+    """
+    epsilon = budget.epsilon
+    if closeness and budget.delta > 4 * closeness:
+        epsilon = min(epsilon, math.log(budget.delta / (2 * closeness) - 1))
 
     def excess(log_noise: float) -> float:
         curve = sampled_gaussian_curve(sample_rate, math.exp(log_noise), steps)
-        return curve_epsilon(curve, budget.delta) - share * budget.epsilon
+        return curve_epsilon(curve, budget.delta) - share * epsilon
 
     return math.exp(_falling_root(excess, 0.1, f"{steps} steps of DP-SGD")) * (1 + _PRIVATE_SIDE)
 
@@ -100,21 +108,29 @@ def sigma_beside_training(
 ) -> float:
     """The smallest std with which the releases, together with all the training, stay within the budget."""
     trained = sampled_gaussian_curve(plan.sample_rate, plan.noise_multiplier, plan.steps * trainings)
-    left = budget.delta - (1 + math.exp(min(budget.epsilon, 700.0))) * closeness
-    if left <= 0 or curve_delta(trained, budget.epsilon) >= left:
-        raise InputError(
-            f"the training alone would spend the budget: {plan.steps * trainings} steps at rate {plan.sample_rate:g} "
-            f"with noise {plan.noise_multiplier:g} have epsilon {curve_epsilon(trained, budget.delta):.4g} at delta "
-            f"{budget.delta:g}, and {budget.epsilon:g} is all there is",
-            hint="more --sgd-noise, fewer rounds or epochs, or leave --sgd-noise out to have it computed",
-        )
+    beside_grid = budgets_beside_grid(budget, closeness)
+    open_to_releases = [kept for kept in beside_grid if curve_log_delta(trained, kept.epsilon) < math.log(kept.delta)]
+    if not open_to_releases:
+        raise _spent_by_training(budget, max(beside_grid, key=lambda kept: kept.epsilon), plan, trainings, trained)
 
     def excess(log_multiplier: float) -> float:
-        mu_squared = releases * math.exp(-2 * log_multiplier)
-        return math.log(curve_delta(trained + gaussian_curve(mu_squared), budget.epsilon)) - math.log(left)
+        curve = trained + gaussian_curve(releases * math.exp(-2 * log_multiplier))
+        return min(curve_log_delta(curve, kept.epsilon) - math.log(kept.delta) for kept in open_to_releases)
 
     multiplier = math.exp(_falling_root(excess, 0.1, f"{releases} releases beside DP-SGD"))
     return multiplier * sensitivity * (1 + _PRIVATE_SIDE)
+
+
+def _spent_by_training(budget: Budget, kept: Budget, plan: SgdPlan, trainings: int, trained: Curve) -> InputError:
+    limit = f"{budget.epsilon:g} is all there is"
+    if kept.epsilon < budget.epsilon:
+        limit = f"beside the grid of the discrete noise no more than {kept.epsilon:g} can be had of {budget.epsilon:g}"
+    return InputError(
+        f"the training alone would spend the budget: {plan.steps * trainings} steps at rate {plan.sample_rate:g} "
+        f"with noise {plan.noise_multiplier:g} have epsilon {curve_epsilon(trained, kept.delta):.4g} at delta "
+        f"{kept.delta:.3g}, and {limit}",
+        hint="more --sgd-noise, fewer rounds or epochs, or leave --sgd-noise out to have it computed",
+    )
 
 
 def _falling_root(falling: Callable[[float], float], smallest: float, what: str) -> float:
@@ -124,6 +140,11 @@ def _falling_root(falling: Callable[[float], float], smallest: float, what: str)
     if falling(low) <= 0:
         return low
     return float(brentq(falling, low, high, xtol=1e-10))
+
+
+def grid_closeness(steps: int, coordinates: int) -> float:
+    """The distance that the grid of so many steps of training costs at most; see `accounting.closeness`."""
+    return math.sqrt(steps * coordinates * rounding_divergence(STEPS_PER_STD) / 2)
 
 
 @dataclass(frozen=True)
@@ -137,8 +158,7 @@ class TrainingPlan:
     @property
     def planned_closeness(self) -> float:
         """The distance that the grid will cost at most; see `accounting.closeness`."""
-        steps = self.trainings * self.plan.steps
-        return math.sqrt(steps * self.coordinates * rounding_divergence(STEPS_PER_STD) / 2)
+        return grid_closeness(self.trainings * self.plan.steps, self.coordinates)
 
     def sigma_beside(self, budget: Budget, releases: int, sensitivity: float, closeness: float) -> float:
         """The smallest std with which the releases, together with all the training, stay within the budget."""

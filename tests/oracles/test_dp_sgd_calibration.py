@@ -1,0 +1,83 @@
+"""The noise of DP-SGD and of the releases beside it, for budgets large and small, against another accountant."""
+
+from __future__ import annotations
+
+import math
+
+import dp_accounting
+import pytest
+from dp_accounting.pld import PLDAccountant
+
+from fedlog.core.clip import clip_named
+from fedlog.errors import InputError
+from fedlog.privacy.accounting import Event, Training, allow, closeness, spent
+from fedlog.privacy.calibration import sigma_of
+from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
+from fedlog.privacy.protection import Bound, NoiseSource, Protection, protection
+from fedlog.privacy.sgd import SgdPlan, TrainingPlan, grid_closeness, noise_for_share, sigma_beside_training
+
+
+def _planned(epsilon: float, noise: float | None) -> Protection:
+    """Three rounds of fifty steps on 1210 parameters, with discrete noise."""
+    budget, rate, steps, rounds, parameters = Budget(epsilon, 1e-5), 0.1, 50, 3, 1210
+    if noise is None:
+        noise = noise_for_share(budget, 0.5, rate, steps * rounds, grid_closeness(steps * rounds, parameters))
+    return protection(
+        budget,
+        unit=Unit.RECORD,
+        trust=Trust.CENTRAL,
+        calibration=Calibration.EXACT,
+        bound=Bound(clip_named("l2:3")),
+        releases=rounds,
+        shape=(10, 11),
+        clients=10,
+        noise=NoiseSource.DISCRETE,
+        training=TrainingPlan(SgdPlan(noise, 1.0, rate, steps), rounds, parameters),
+    )
+
+
+@pytest.mark.parametrize(("epsilon", "noise"), [(8.0, 20.0), (8.0, None), (20.0, None), (100.0, None), (20.0, 5.0)])
+def test_any_epsilon_and_any_noise_of_the_training_leave_a_guarantee_that_another_accountant_confirms(
+    epsilon: float, noise: float | None
+) -> None:
+    guard = _planned(epsilon, noise)
+    log: tuple[Event, ...] = ()
+    for number in range(1, 4):
+        trained = guard.trained(number, "statistics")
+        assert trained is not None
+        for event in (trained, guard.release(number, "statistics")):
+            log = allow(log, event, guard.budget)
+    accountant = PLDAccountant(value_discretization_interval=1e-3)
+    for event in log:
+        if isinstance(event, Training):
+            one = dp_accounting.PoissonSampledDpEvent(
+                event.sample_rate, dp_accounting.GaussianDpEvent(event.noise_multiplier)
+            )
+            accountant.compose(dp_accounting.SelfComposedDpEvent(one, event.steps))
+        else:
+            accountant.compose(dp_accounting.GaussianDpEvent(event.sigma / event.sensitivity))
+    # The grid's cost grows with e^epsilon: what is promised is the smallest epsilon that holds, not the budget's.
+    promised = spent(log, 1e-5).epsilons[-1]
+    assert promised <= epsilon * (1 + 1e-6)
+    assert accountant.get_delta(promised) + (1 + math.exp(promised)) * closeness(log) <= 1e-5
+
+
+def test_less_noise_for_the_releases_beside_more_for_the_training() -> None:
+    sigmas = [
+        sigma_beside_training(Budget(8.0, 1e-5), SgdPlan(noise, 1.0, 0.1, 50), 3, 3, 3.0, 0.0)
+        for noise in (1.5, 3.0, 20.0, 1000.0)
+    ]
+    assert sigmas == sorted(sigmas, reverse=True)
+    # In the end the training costs nothing, and moments of Gaussian releases are near their exact composition.
+    assert sigmas[-1] == pytest.approx(sigma_of(Budget(8.0, 1e-5), 3, 3.0), rel=0.1)
+    assert sigmas[-1] >= sigma_of(Budget(8.0, 1e-5), 3, 3.0)
+
+
+def test_a_refusal_says_whether_the_training_or_the_grid_is_in_the_way() -> None:
+    with pytest.raises(InputError, match=r"the training alone .* have epsilon .*, and 3 is all there is"):
+        _planned(3.0, 0.9)
+    with pytest.raises(InputError, match=r"the training alone .*, and beside the grid .* no more than 18.5 .* of 60"):
+        _planned(60.0, 0.3)
+    plan = SgdPlan(5.0, 1.0, 0.1, 50)
+    with pytest.raises(InputError, match="leaves no room for the grid"):
+        sigma_beside_training(Budget(20.0, 1e-5), plan, 3, 3, 3.0, 1e-6)
