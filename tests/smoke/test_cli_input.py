@@ -44,6 +44,8 @@ MISTAKES = [
     ("--set nu=-1", "nu must not be negative", ""),
     ("--set head_norm=nan", "option head_norm of fedlog cannot be 'nan'", "float"),
     ("--method json:loads", "method json:loads must be made from a plan", "ModelPlan"),
+    ("--threads 0", "processes and threads must be at least 1", ""),
+    ("--data nowhere:f", "data set nowhere:f: cannot be imported", "PYTHONPATH"),
     ("--data mnits", "no data set by the name: mnits", "did you mean mnist?"),
     ("--data zebra", "no data set by the name: zebra", "digits"),
     ("--data mnist", "missing file", "fedlog data fetch mnist"),

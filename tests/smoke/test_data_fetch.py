@@ -19,7 +19,7 @@ import pytest
 from fedlog.cli import data as cli
 from fedlog.data.fetch import fetch
 from fedlog.data.sources import DataFile, Download, Source
-from fedlog.errors import RunError
+from fedlog.errors import InputError, RunError
 
 CONTENT = bytes(range(256)) * 2000  # 512 kB: several chunks
 
@@ -213,6 +213,26 @@ def test_an_archive_with_other_content_is_refused(server: Served, tmp_path: Path
     with pytest.raises(RunError, match=says):
         fetch(source_of(Download(f"{server.url}/toy.tar.gz", "toy.tar.gz", None, files, "tar.gz")), tmp_path, silent)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_folder_that_cannot_be_unpacked_into_is_named_and_the_archive_kept(server: Served, tmp_path: Path) -> None:
+    server.files["/toy.tar.gz"] = tar_gz({"toy/a.bin": b"first"})
+    source = source_of(
+        Download(f"{server.url}/toy.tar.gz", "toy.tar.gz", None, (DataFile("toy/a.bin", None),), "tar.gz")
+    )
+    (tmp_path / "toy").touch()
+    with pytest.raises(InputError, match=f"cannot write to {tmp_path / 'toy'}: "):
+        fetch(source, tmp_path, silent)
+    (tmp_path / "toy").unlink()
+    server.files.clear()  # what has arrived is enough
+    assert fetch(source, tmp_path, silent)[0].read_bytes() == b"first"
+
+
+def test_a_folder_that_cannot_be_written_is_named(server: Served, tmp_path: Path) -> None:
+    server.files["/toy.gz"] = CONTENT
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot write to"):
+        fetch(plain(server), tmp_path / "file" / "below", silent)
 
 
 def test_a_zip_inside_a_zip_is_unpacked_without_a_checksum(server: Served, tmp_path: Path) -> None:

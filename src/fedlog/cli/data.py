@@ -13,6 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from fedlog.data.sources import SOURCES, Source, data_folder, source_named, state_of
+from fedlog.errors import InputError
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -81,7 +82,7 @@ def fetch_command(args: argparse.Namespace) -> int:
     from fedlog.data.fetch import Report, fetch
 
     folder = data_folder(args.data_dir)
-    sources = [source_named(name) for name in args.names]
+    sources = _sources(args.names)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=_stderr(), disable=args.quiet) as progress:
 
@@ -89,8 +90,11 @@ def fetch_command(args: argparse.Namespace) -> int:
             task = progress.add_task(name, total=None)
             return lambda done, total: progress.update(task, completed=done, total=total)
 
-        for source in sources:
-            fetch(source, folder, report)
+        try:
+            for source in sources:
+                fetch(source, folder, report)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("the same command goes on where the download stopped") from None
     if not args.quiet:
         for source in sources:
             unverified = any(file.sha256 is None for file in source.files)
@@ -102,7 +106,7 @@ def fetch_command(args: argparse.Namespace) -> int:
 def check_command(args: argparse.Namespace) -> int:
     """Exit code 0 if every file is here and right, 2 otherwise, after each file's state has been printed."""
     folder = data_folder(args.data_dir)
-    sources: Sequence[Source] = [source_named(name) for name in args.names] or list(SOURCES.values())
+    sources: Sequence[Source] = _sources(args.names) or list(SOURCES.values())
     states = [(source, file, state_of(file, folder)) for source in sources for file in source.files]
     bad = [(source, file, state) for source, file, state in states if not state.usable]
     if args.json:
@@ -116,6 +120,14 @@ def check_command(args: argparse.Namespace) -> int:
         others = f" and {len(faults) - 1} more" if len(faults) > 1 else ""
         _talk(f"error: {name}: {faults[0]}{others} in {folder}\nhint: fedlog data fetch {name}")
     return 2 if bad else 0
+
+
+def _sources(names: Sequence[str]) -> list[Source]:
+    """The data sets of these names that come from elsewhere; of the others there is nothing to fetch or check."""
+    for name, _, origin in OTHERS:
+        if name in names:
+            raise InputError(f"{name} is not downloaded: {origin}", hint=f"fedlog run --data {name}")
+    return [source_named(name) for name in names]
 
 
 def _presence(source: Source, folder: Path) -> str:

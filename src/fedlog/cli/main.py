@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 import fedlog
-from fedlog.errors import FedlogError, InputError
+from fedlog.errors import FedlogError, InputError, RunError
 
 # The module of a command is imported when it is asked for: PyTorch alone takes a second.
 COMMANDS = {
@@ -126,6 +126,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read our output is gone; without this the interpreter would complain when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        where = "" if error.filename is None else f"{error.filename}: "
+        print(f"error: {where}{error.strerror or error}", file=sys.stderr)
+        print("hint: look at that file or folder, and at the room on its disk", file=sys.stderr)
+        return RunError.exit_code
 
 
 if __name__ == "__main__":

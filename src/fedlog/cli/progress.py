@@ -6,7 +6,7 @@ import time
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from fedlog.engine.simulator import RoundRecord, Simulation
@@ -18,10 +18,12 @@ SECONDS_BETWEEN_LINES = 5.0
 
 
 class Progress:
-    """Tells on standard error how a run goes."""
+    """Tells on standard error how a run goes; what must not be missed goes to `loud`."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, loud: Console | None = None) -> None:
         self._console = console
+        self._loud = loud or console
+        self.untouched = True  # until a run begins: a finished one has nothing to do
         self._bar: Bar | None = None
         self._rounds = 0
         self._ledger = Ledger()
@@ -45,6 +47,7 @@ class Progress:
     def begun(self, spec: RunSpec, simulation: Simulation, done: list[RoundRecord]) -> None:
         """Say what runs and how; show the bar."""
         assert spec.rounds is not None
+        self.untouched = False
         self._rounds = spec.rounds
         self._ledger = simulation.server.ledger
         shards = len(simulation.federation.shards)
@@ -63,7 +66,6 @@ class Progress:
                 MofNCompleteColumn(),
                 BarColumn(),
                 TextColumn("{task.fields[said]}"),
-                TimeRemainingColumn(),
                 console=self._console,
                 transient=True,
             )
@@ -74,16 +76,20 @@ class Progress:
         """Move the bar, or print a line now and then."""
         bits = self._ledger.bits(Direction.UP) + self._ledger.bits(Direction.DOWN)
         self._seconds.append(record.seconds)
-        said = f"accuracy {100 * record.accuracy_mean_over_clients:.2f} %  {bits / 1e6:.2f} Mb"
+        recent = self._seconds[-10:]
+        left = (self._rounds - record.round) * sum(recent) / len(recent)
+        accuracy = f"accuracy {100 * record.accuracy_mean_over_clients:.2f} %"
+        said = f"{accuracy}  {bits / 1e6:.2f} Mb  about {left:.0f} s left"
+        for client, reason in record.refused.items():
+            self._say(f"warning: round {record.round} goes on without {client}: {reason}")
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=record.round, said=said)
             return
         if record.round in (1, self._rounds) or time.monotonic() - self._told_at >= SECONDS_BETWEEN_LINES:
             self._told_at = time.monotonic()
-            recent = self._seconds[-10:]
-            left = (self._rounds - record.round) * sum(recent) / len(recent)
-            self._say(f"round {record.round}/{self._rounds}  {said}  about {left:.0f} s left")
+            self._say(f"round {record.round}/{self._rounds}  {said}")
 
     def _say(self, line: str) -> None:
+        console = self._loud if line.lstrip().startswith("warning: ") else self._console
         # As it is: names may hold brackets, and a line broken at 80 columns cannot be searched.
-        self._console.print(line, soft_wrap=True, markup=False)
+        console.print(line, soft_wrap=True, markup=False)

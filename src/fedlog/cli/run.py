@@ -38,6 +38,12 @@ def add_parser(subparsers: Subparsers) -> None:
         help="of Adam: made anew for each epoch (default) or round, or kept at home for the run",
     )
     run.add_argument("--participation", type=float, metavar="F", help="share of the clients in each round")
+    run.add_argument(
+        "--refused-share",
+        type=float,
+        metavar="F",
+        help="of a round's uploads that may be unusable (default: 0, or 0.5 with --privacy)",
+    )
     run.add_argument("--seed", type=int, metavar="N")
     run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an option of the method")
     run.add_argument("--stop-at-accuracy", type=float, metavar="F", help="for cost-to-threshold measurements only")
@@ -52,7 +58,7 @@ def add_parser(subparsers: Subparsers) -> None:
     run.add_argument("--threads", type=int, metavar="N", help="PyTorch threads in each process (default: 1)")
     run.add_argument("--dry-run", action="store_true", help="say what would be sent, the memory and the time, and stop")
     run.add_argument("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
-    run.add_argument("--quiet", action="store_true", help="no progress")
+    run.add_argument("--quiet", action="store_true", help="no progress; warnings are still said")
 
 
 def _add_privacy(run: argparse.ArgumentParser) -> None:
@@ -76,9 +82,6 @@ def _add_privacy(run: argparse.ArgumentParser) -> None:
     privacy.add_argument("--aggregation", choices=["secure"], help="the server sees the sum of the uploads only")
     privacy.add_argument("--dropout-rate", type=float, metavar="P", help="of clients that vanish in a secure sum")
     privacy.add_argument("--honest", type=int, metavar="H", help="honest survivors that a secure sum needs")
-    privacy.add_argument(
-        "--refused-share", type=float, metavar="F", help="of a round's uploads that may be unusable (default: 0.5)"
-    )
 
 
 def run_command(args: argparse.Namespace) -> int:

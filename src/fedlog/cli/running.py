@@ -29,16 +29,20 @@ def run(args: argparse.Namespace) -> int:
     console = Console(stderr=True, highlight=False, quiet=args.quiet)
     if args.dry_run:
         return _dry_run(args, spec)
-    with Progress(console) as progress:
+    # --quiet silences progress, not warnings.
+    with Progress(console, Console(stderr=True, highlight=False) if args.quiet else console) as progress:
         try:
             summary = execute(spec, folder, progress)
+            from fedlog.report.page import write_run_page  # matplotlib takes a second: not before the training
+
+            report = write_run_page(folder)
         except KeyboardInterrupt:
             if not (folder / CONFIG).exists():
                 raise
             raise KeyboardInterrupt(f"go on with: fedlog run --resume {shlex.quote(str(folder))}") from None
-    from fedlog.report.page import write_run_page  # matplotlib takes a second: not before the training
-
-    report = write_run_page(folder)
+    if progress.untouched:
+        said = f"{folder} was finished before: nothing was trained; choose another --out for a new run"
+        console.print(said, soft_wrap=True, markup=False)
     if args.json:
         print(json.dumps({**asdict(summary), "report": str(report)}))
     else:
@@ -109,6 +113,8 @@ def _show(console: Console, summary: Summary, report: Path) -> None:
     if summary.accuracy_after_closing is not None:
         table.add_row("the same after the closing local phase", f"{100 * summary.accuracy_after_closing:.2f} %")
     table.add_row("lowest client", f"{100 * min(summary.accuracy_per_client):.2f} %")
+    if summary.uploads_refused:
+        table.add_row("uploads that could not be used", f"{summary.uploads_refused}")
     table.add_row("bits up, all clients", f"{summary.bits_up / 1e6:.3f} Mb")
     table.add_row("bits down, all clients", f"{summary.bits_down / 1e6:.3f} Mb")
     table.add_row("seconds in rounds", f"{summary.seconds:.1f}")

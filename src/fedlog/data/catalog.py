@@ -261,7 +261,7 @@ def _own_function(name: str) -> Callable[[DataSpec], object]:
         function: object = getattr(importlib.import_module(module_name), function_name)
     except Exception as error:  # a user's own module: whatever it raises, it cannot be imported
         raise InputError(
-            f"data set {name}: cannot be imported: {error}", hint="give package.module:function"
+            f"data set {name}: cannot be imported: {error}", hint="give package.module:function; is it on PYTHONPATH?"
         ) from error
     if not callable(function):
         raise InputError(f"data set {name}: expected a function; found: {type(function).__name__}")

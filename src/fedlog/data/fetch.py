@@ -6,6 +6,7 @@ pooch and only then named.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
 import tarfile
@@ -22,7 +23,7 @@ import pooch
 import requests
 
 from fedlog.data.sources import DataFile, Download, Source, state_of
-from fedlog.errors import FedlogError, RunError
+from fedlog.errors import InputError, RunError
 
 # (bytes so far, bytes in all where the server says so)
 Report = Callable[[int, int | None], None]
@@ -31,7 +32,15 @@ CHUNK = 1 << 16
 TIMEOUT_SECONDS = 30.0
 # An archive without a published checksum must not fill the disk: no member is larger than this.
 MEMBER_LIMIT = 256 << 20
-ARCHIVE_ERRORS = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError)
+ARCHIVE_ERRORS = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    gzip.BadGzipFile,
+    zlib.error,
+    EOFError,
+    KeyError,
+    NotImplementedError,
+)
 
 
 @dataclass(frozen=True)
@@ -93,7 +102,7 @@ def _fetch_archive(download: Download, folder: Path, report: Report) -> None:
     _retrieve(download, archive, report)
     try:
         _unpack(download, archive, folder)
-    except FedlogError:
+    except RunError:  # what has arrived is of no use; where only the folder is wrong, it is
         archive.unlink()
         raise
     archive.unlink()
@@ -123,7 +132,14 @@ def _retrieve(download: Download, target: Path, report: Report) -> None:
             hint="run the same command again; if it persists, the file at that address has changed",
         ) from error
     except OSError as error:
-        raise RunError(f"{target}: cannot be written: {error}", hint="choose another folder with --data-dir") from error
+        raise _not_writable(target, error) from error
+
+
+def _not_writable(target: Path, error: OSError) -> InputError:
+    return InputError(
+        f"cannot write to {error.filename or target}: {error.strerror or error}",
+        hint="make room, or choose another folder with --data-dir",
+    )
 
 
 def _unpack(download: Download, archive: Path, folder: Path) -> None:
@@ -136,6 +152,8 @@ def _unpack(download: Download, archive: Path, folder: Path) -> None:
         raise RunError(
             f"{download.url}: not the archive expected: {error}", hint="run the same command again"
         ) from error
+    except OSError as error:
+        raise _not_writable(folder, error) from error
 
 
 @contextmanager

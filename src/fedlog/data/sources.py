@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 
@@ -218,5 +219,7 @@ SOURCES = {source.name: source for source in (MNIST, CIFAR10, CIFAR100, HAR)}
 def source_named(name: str) -> Source:
     """The public data set of that name."""
     if name not in SOURCES:
-        raise InputError(f"no data set to fetch by the name: {name}", hint=f"one of: {', '.join(SOURCES)}")
+        close = get_close_matches(name, SOURCES, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"one of: {', '.join(SOURCES)}; see fedlog data list"
+        raise InputError(f"no data set that is downloaded by the name: {name}", hint=hint)
     return SOURCES[name]

@@ -34,6 +34,7 @@ class Summary:
     # Part of `bits_up` and `bits_down` and of no round's record: a seed, or the exchange behind a first head.
     bits_opening: dict[str, int] = field(default_factory=dict)
     privacy: dict[str, Any] | None = None  # the guarantee in full, for a private run
+    uploads_refused: int = 0  # that could not be used, where the run was told to do without them
 
 
 def append(path: Path, record: RoundRecord) -> None:

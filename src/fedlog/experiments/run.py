@@ -235,6 +235,7 @@ def _finish(spec: RunSpec, simulation: Simulation, folder: Path, keep: Keep, end
         made_with=made_with(),
         bits_opening=ledger.by_kind(0),
         privacy=private.promise(folder, lines, ended_early),
+        uploads_refused=sum(len(record.refused) for record in lines),
     )
     # The path is put in when the summary is read: a folder may be moved, or committed from someone's machine.
     records.write_json(folder / SUMMARY, {**asdict(summary), "run_dir": "."})

@@ -141,12 +141,19 @@ def _known(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in known}
 
 
+def _refused_share(spec: RunSpec) -> float:
+    """The share of a round's uploads that a run does without before it stops."""
+    if spec.refused_share is not None:
+        return spec.refused_share
+    # An error that depends on the records would be a release of its own; elsewhere a table must not quietly lose one.
+    return 0.0 if spec.privacy is None else REFUSED_SHARE
+
+
 def prepare(spec: RunSpec) -> Simulation:
     """The simulation that a resolved specification describes, its data loaded and its workers started."""
     assert spec.rounds is not None
     assert spec.batch_size is not None
     _check_device(spec.device, spec.jobs)
-    torch.set_num_threads(spec.threads)
     if spec.batch_size < 1:
         raise InputError(f"a batch needs at least one record: {spec.batch_size}")
     course = Course(
@@ -159,8 +166,9 @@ def prepare(spec: RunSpec) -> Simulation:
         codec=spec.codec,
         jobs=spec.jobs,
         threads=spec.threads,
-        refused_share=REFUSED_SHARE if spec.refused_share is None else spec.refused_share,
+        refused_share=_refused_share(spec),
     )
+    torch.set_num_threads(spec.threads)
     settings = Settings(
         spec.batch_size, spec.device, moments=_chosen(Moments, "moments", spec.moments or Moments.EPOCH)
     )

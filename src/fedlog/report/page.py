@@ -46,6 +46,8 @@ def write_run_page(folder: Path) -> Path:
     }
     if summary.accuracy_after_closing is not None:
         figures["Accuracy after the closing local phase"] = f"{100 * summary.accuracy_after_closing:.2f} %"
+    if summary.uploads_refused:
+        figures["Uploads that could not be used (records.jsonl names them)"] = f"{summary.uploads_refused:,}"
     rows = "".join(f"<tr><td>{html.escape(k)}</td><td>{html.escape(v)}</td></tr>" for k, v in figures.items())
     settings = json.dumps(as_plain(stored_spec(folder)), indent=1)
     title = html.escape(f"{summary.method} on {summary.data}, seed {summary.seed}")
