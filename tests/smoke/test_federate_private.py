@@ -25,11 +25,14 @@ from fedlog.flower.promise import Limit, Promise, Secure, release, warning
 from fedlog.flower.rounds import Run
 from fedlog.flower.run_folder import RunFolder, Terms, read_private_report
 from fedlog.flower.run_side import leave
+from fedlog.flower.site_budget import spent_so_far
 from fedlog.flower.site_data import load_data
 from fedlog.flower.site_state import RunState
 from fedlog.flower.site_work import respond
-from fedlog.flower.telling import SiteTeller, run_line
+from fedlog.flower.telling import SiteTeller, run_line, site_line
 from fedlog.privacy.accounting import Entropy, Noise
+from fedlog.privacy.across_runs import spent_across_runs
+from fedlog.privacy.guarantee import Trust, Unit
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.release_log import FILE_NAME, read_log
 from fedlog.wire.codec import codec
@@ -324,11 +327,71 @@ def test_a_sites_own_limit_is_for_all_runs_together(post: Listening, server: Ser
     east.write_config(replace(east.read_config(), privacy="local:25:1e-5"))
     conduct(post, server, plan(LOCAL))
     conduct(post, server, replace(plan(LOCAL), name="another"))
-    refused = {str(event["run"]) for event in events_named(server, "refused") if event["site"] == "east"}
-    assert refused == {"another"}  # epsilon 20 twice is more than 25
+    assert refusals_of(server, "east", "trial") == []
+    assert refusals_of(server, "east", "another") != []  # epsilon 20 twice is more than 25
     log = read_log(east.state / FILE_NAME)
     assert log.budget.epsilon == 25
     assert 2 <= len(log.releases) < 4
+
+
+def refusals_of(server: ServerFolder, site: str, run: str) -> list[str]:
+    events = [event for name in ("refused", "left out") for event in events_named(server, name)]
+    return [str(event["reason"]) for event in events if (event["site"], event["run"]) == (site, run)]
+
+
+def test_runs_with_different_promises_count_against_one_limit(equals: Listening, server: ServerFolder) -> None:
+    east = equals.sites["east"]
+    east.write_config(replace(east.read_config(), privacy="central:16:1e-5"))
+    for name, promise in (("whole", LOCAL), ("rows", replace(RECORD, trust="local")), ("trusting", CENTRAL)):
+        conduct(equals, server, replace(plan(replace(promise, epsilon=4.0)), name=name))
+        assert refusals_of(server, "east", name) == []
+    log = read_log(east.state / FILE_NAME)
+    assert len(log.releases) == 6
+    found = spent_across_runs(log.events, 1e-5).guarantee
+    assert found is not None
+    assert (found.unit, found.trust) == (Unit.RECORD, Trust.CENTRAL)
+    # Three runs of epsilon 4 and of equal mu would come to about 8.5, and with the last at twice its sensitivity to 12.
+    assert found.epsilon is not None
+    assert 10 < found.epsilon <= 16
+    conduct(equals, server, replace(plan(replace(CENTRAL, epsilon=4.0)), name="more"))
+    assert "the limit of this site on all its runs together" in refusals_of(server, "east", "more")[0]
+    assert spent_across_runs(read_log(east.state / FILE_NAME).events, 1e-5).guarantee.epsilon <= 16  # type: ignore[union-attr, operator]
+
+
+def test_a_limit_may_be_changed_and_what_was_spent_before_still_counts(post: Listening, server: ServerFolder) -> None:
+    east = post.sites["east"]
+    assert spent_so_far(east) is None
+    promised = plan(replace(LOCAL, epsilon=4.0))
+    conduct(post, server, promised)  # without a limit: counted all the same
+    assert "epsilon 4 at" in str(spent_so_far(east))
+    east.write_config(replace(east.read_config(), privacy="local:4:1e-5"))
+    assert "does not cover another release" in str(spent_so_far(east))
+    conduct(post, server, replace(promised, name="second"))
+    (reason,) = set(refusals_of(server, "east", "second"))
+    assert "the limit of this site on all its runs together" in reason
+    said = [site_line(event) for event in read_events(east.logs / "events.jsonl") if event["event"] == "refused"]
+    assert "does not cover another release" in str(said[0])
+    assert not (RunState.of(east, run_tag("second")).path).exists()
+    east.write_config(replace(east.read_config(), privacy="local:9:1e-5"))
+    told = str(spent_so_far(east))
+    assert "the limit is epsilon 9 at delta 1e-05" in told
+    assert "does not cover" not in told
+    conduct(post, server, replace(promised, name="third"))
+    assert refusals_of(server, "east", "third") == []
+    log = read_log(east.state / FILE_NAME)
+    assert (log.budget.epsilon, len(log.releases)) == (9, 4)
+
+
+def test_a_server_that_asks_for_more_than_a_run_has_does_not_use_up_the_limit_of_a_site(
+    post: Listening, server: ServerFolder
+) -> None:
+    east = post.sites["east"]
+    east.write_config(replace(east.read_config(), privacy="local:22:1e-5"))
+    conduct(post, server, plan(LOCAL))
+    blob = codec("f32").encode(plan(LOCAL).algorithm(3, 8).broadcast({"seed": torch.tensor([5])}))
+    with pytest.raises(RunError, match="does not cover another release"):
+        respond(Frame(FrameKind.WORK, run_tag("trial"), 2, 0, blob), east)
+    assert len(read_log(east.state / FILE_NAME).releases) == 2
 
 
 def test_what_was_spent_can_be_asked_at_the_server_and_at_a_site(

@@ -213,6 +213,7 @@ def _site(args: argparse.Namespace) -> int:
     from fedlog.flower.folders import SiteFolder
     from fedlog.flower.processes import StopRequestedError, stopping_on_sigterm
     from fedlog.flower.promise import Limit
+    from fedlog.flower.site_budget import spent_so_far
     from fedlog.flower.site_data import check_site
     from fedlog.flower.site_side import attend
 
@@ -222,6 +223,8 @@ def _site(args: argparse.Namespace) -> int:
         folder.write_config(replace(folder.read_config(), privacy=args.require_privacy))
     config = folder.choose(args.data, args.body, args.hold_out)
     _say(check_site(folder, config))
+    if said := spent_so_far(folder):
+        _say(said)
     try:
         with stopping_on_sigterm():
             attend(folder, _say)

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedlog.cli import privacy_audit, privacy_calibrate
-from fedlog.privacy.accounting import Spending, Training, spent
+from fedlog.privacy.accounting import Spending, Training
+from fedlog.privacy.across_runs import spent_across_runs
 from fedlog.privacy.guarantee import Unit
 from fedlog.privacy.release_log import FILE_NAME, ReleaseLog, read_log
 
@@ -34,7 +35,7 @@ def spend_command(args: argparse.Namespace) -> int:
     """Exit code 0, after what the run has spent has been printed release by release."""
     log = read_log(args.run / FILE_NAME)
     delta = log.budget.delta if args.delta is None else args.delta
-    spending = spent(log.events, delta)
+    spending = spent_across_runs(log.events, delta)
     if args.json:
         print(json.dumps(_spending_facts(args.run, log, spending, delta), indent=2))
     else:

@@ -114,18 +114,13 @@ def protection_of(
     )
 
 
-def release(
-    folder: Path, guard: Protection | None, round_number: int, exchange: str, budget: Budget | None = None
-) -> None:
-    """Nothing, after the release was recorded in the folder; RunError where the budget does not cover it.
-
-    The budget is the run's own unless another is given.
-    """
+def release(folder: Path, guard: Protection | None, round_number: int, exchange: str) -> None:
+    """Nothing, after the release was recorded in the run's folder; RunError where its budget does not cover it."""
     if guard is None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE_NAME
-    start_log(path, budget or guard.budget)
+    start_log(path, guard.budget)
     record_release(path, guard.release(round_number, exchange))
 
 

@@ -21,8 +21,8 @@ from fedlog.flower.folders import SiteFolder, write_atomically
 from fedlog.flower.frame import Frame, FrameError, FrameKind
 from fedlog.flower.handshake import check_identity, identity, read_identity
 from fedlog.flower.plan import read_hello, welcome
-from fedlog.flower.promise import Limit, release
 from fedlog.flower.secure_site import opened
+from fedlog.flower.site_budget import refuse_beyond_limit, release_at_site
 from fedlog.flower.site_state import RunState, step_of
 from fedlog.flower.workplace import Workplace, accept
 from fedlog.models.body import Params
@@ -62,7 +62,10 @@ def greeted(request: Frame, folder: SiteFolder) -> Frame:
     plan = read_hello(request.payload)
     place = Workplace(folder, config, plan)
     accept(place)
-    RunState.of(folder, request.run).agree(plan, place.guest)
+    state = RunState.of(folder, request.run)
+    if place.guard is not None:
+        refuse_beyond_limit(folder, state.path, place.guard.release(1, plan.method))
+    state.agree(plan, place.guest)
     note(_log(folder), "welcome", run=plan.name, method=plan.method, rounds=plan.rounds, body=place.body.name)
     return request.answer(FrameKind.WELCOME, welcome(ours, place.guest))
 
@@ -86,11 +89,10 @@ def work(request: Frame, place: Workplace, state: RunState) -> bytes:
     cohort.hear(heard)
     # The model as the last round left it: the own body under the head that has just arrived.
     ((_, (score,)),) = cohort.evaluate(ONE, Judge.VALIDATION)
-    if place.config.privacy is not None:
-        # All runs together: another name for a run must not be a new budget.
-        limit = Limit.read(place.config.privacy)
-        release(place.folder.state, place.guard, request.round_number, exchange.name, limit.budget)
-    release(state.path, place.guard, request.round_number, exchange.name)
+    if place.guard is not None:
+        release_at_site(
+            place.folder, state.path, place.guard, place.guard.release(request.round_number, exchange.name)
+        )
     ((_, upload),) = cohort.exchange(request.round_number, exchange, ONE)
     if upload is None:
         raise FrameError(f"expected a method with uploads, found: {place.plan.method}")

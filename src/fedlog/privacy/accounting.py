@@ -231,8 +231,15 @@ def spent(releases: Sequence[Event], delta: float) -> Spending:
     Budget(1.0, delta)
     if not releases:
         return Spending((), (), None, ())
-    unit, trust = _one_promise(releases)
-    losses = accumulate(_Loss.of(release) for release in releases)
+    return spending(releases, releases, _one_promise(releases), delta)
+
+
+def spending(
+    releases: Sequence[Event], counted: Sequence[Event], promise: tuple[Unit, Trust], delta: float
+) -> Spending:
+    """What these releases come to under one promise, each with the loss of its counted twin."""
+    unit, trust = promise
+    losses = accumulate(_Loss.of(release) for release in counted)
     formula = Calibration.PAPER if unit is Unit.PAPER else Calibration.EXACT
     epsilons = tuple(loss.epsilon(formula, delta) for loss in losses)
     last = epsilons[-1]
@@ -258,20 +265,29 @@ def allow(releases: Sequence[Event], upcoming: Event, budget: Budget) -> tuple[E
     A run asks before each release, with everything that was ever recorded for it, so resuming it starts no new budget.
     """
     together = (*releases, upcoming)
-    formula = _held_to(together)
+    check_covered(together, _held_to(together), budget)
+    return together
+
+
+def check_covered(together: Sequence[Event], formula: Calibration, budget: Budget) -> None:
+    """Nothing; BudgetSpentError where the budget does not cover the last of these releases after the others."""
     loss = sum((_Loss.of(release) for release in together), _Loss())
     if not loss.within(formula, budget):
         after = loss.epsilon(formula, budget.delta)
         raise BudgetSpentError(
-            f"the privacy budget does not cover another release: round {upcoming.round} would bring epsilon to "
-            f"{after:.6g} of {budget.epsilon:g} at delta {budget.delta:g}, after {len(releases)} releases",
+            f"the privacy budget does not cover another release: round {together[-1].round} would bring epsilon to "
+            f"{after:.6g} of {budget.epsilon:g} at delta {budget.delta:g}, after {len(together) - 1} releases",
             hint="plan the number of releases before the run starts: the noise is set for it",
         )
-    return together
+
+
+def promises_of(releases: Sequence[Event]) -> set[tuple[Unit, Trust]]:
+    """What the releases promise, and by whose noise."""
+    return {(release.unit, release.trust) for release in releases}
 
 
 def _one_promise(releases: Sequence[Event]) -> tuple[Unit, Trust]:
-    promises = {(release.unit, release.trust) for release in releases}
+    promises = promises_of(releases)
     if len(promises) > 1:
         found = ", ".join(sorted(f"{unit}/{trust}" for unit, trust in promises))
         raise InputError(f"releases of one run must protect one unit with one mechanism: {found}")

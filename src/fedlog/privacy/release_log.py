@@ -1,6 +1,8 @@
 """The record of a run's releases on disk: one JSON object a line, appended and forced to disk before anything leaves.
 
-The first line holds the budget, so a resumed run is held to the budget it started with.
+The first line holds the budget, so a resumed run is held to the budget it started with. The log of all runs of a site
+is held to the site's own limit, which the site may change: a later budget line replaces the one before, and whatever
+was released before it still counts.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -16,11 +18,12 @@ from typing import TypeVar
 
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import Entropy, Event, Noise, Release, Training, allow
+from fedlog.privacy.across_runs import allow_across_runs
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 
 FILE_NAME = "privacy.jsonl"
 _VERSION = 1
-_Line = TypeVar("_Line", Budget, Event)
+_Line = TypeVar("_Line")
 
 
 @dataclass(frozen=True)
@@ -57,9 +60,14 @@ def parse_log(text: str, where: str) -> ReleaseLog:
     if not lines:
         raise InputError(f"{where}: the file is empty, expected a budget in line 1")
     budget = _parse(lines[0], f"{where}: line 1", _budget)
-    return ReleaseLog(
-        budget, tuple(_parse(line, f"{where}: line {number}", _event) for number, line in enumerate(lines[1:], 2))
-    )
+    events: list[Event] = []
+    for number, line in enumerate(lines[1:], 2):
+        found = _parse(line, f"{where}: line {number}", _budget_or_event)
+        if isinstance(found, Budget):
+            budget = found
+        else:
+            events.append(found)
+    return ReleaseLog(budget, tuple(events))
 
 
 def read_log(path: Path) -> ReleaseLog:
@@ -98,6 +106,40 @@ def record_release(path: Path, upcoming: Event) -> ReleaseLog:
         together = allow(log.events, upcoming, log.budget)
         _append(path, release_line(upcoming))
     return ReleaseLog(log.budget, together)
+
+
+def record_across_runs(path: Path, upcoming: Event, limit: Budget, earlier: Sequence[Event]) -> ReleaseLog:
+    """The log of all runs of a site with one more release; BudgetSpentError if the limit does not cover them all.
+
+    The limit is the present one. `earlier`: what was released before there was such a log.
+    """
+    with _alone(path):
+        log = _under_budget(path, limit, earlier)
+        together = allow_across_runs(log.events, upcoming, limit)
+        _append(path, release_line(upcoming))
+    return ReleaseLog(limit, together)
+
+
+def count_across_runs(path: Path, upcoming: Event, budget: Budget, earlier: Sequence[Event]) -> ReleaseLog:
+    """The same at a site without a limit: the budget is the run's, and holds nothing back. A later limit counts it."""
+    with _alone(path):
+        log = _under_budget(path, budget, earlier)
+        _append(path, release_line(upcoming))
+    return ReleaseLog(budget, (*log.events, upcoming))
+
+
+def _under_budget(path: Path, budget: Budget, earlier: Sequence[Event]) -> ReleaseLog:
+    """The log with this as its present budget."""
+    if not path.exists():
+        draft = path.with_name(f"{path.name}.part")
+        draft.unlink(missing_ok=True)
+        for line in (budget_line(budget), *map(release_line, earlier)):
+            _append(draft, line)
+        draft.replace(path)  # as a whole: half of what was released would understate it
+    log = read_log(path)
+    if log.budget != budget:
+        _append(path, budget_line(budget))
+    return log
 
 
 @contextmanager
@@ -142,7 +184,9 @@ def _budget(entry: dict[str, object]) -> Budget:
     return Budget(_number(entry, "epsilon"), _number(entry, "delta"))
 
 
-def _event(entry: dict[str, object]) -> Event:
+def _budget_or_event(entry: dict[str, object]) -> Budget | Event:
+    if entry.get("event") == "budget":
+        return _budget(entry)
     return _training(entry) if entry.get("event") == "training" else _release(entry)
 
 

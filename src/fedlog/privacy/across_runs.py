@@ -1,0 +1,53 @@
+"""What all runs of one site come to together, whatever each of them promised.
+
+A run protects one unit with one mechanism, and is accounted for by that. A site may take part in one run that protects
+records and in another that protects whole sites. Both have told something of its records, so that is what is added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fedlog.errors import InputError
+from fedlog.privacy.accounting import Event, Release, Spending, allow, check_covered, promises_of, spending, spent
+from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
+
+_WEAKEST_FIRST = (Trust.CENTRAL, Trust.DISTRIBUTED, Trust.LOCAL)
+
+
+def spent_across_runs(releases: Sequence[Event], delta: float) -> Spending:
+    """The epsilon at `delta` after each release of all runs of a site, and the guarantee of them all.
+
+    Where they promised different things it is one for single records, by the weakest trust among them.
+    """
+    if len(promises := promises_of(releases)) < 2:
+        return spent(releases, delta)
+    weakest = min((trust for _, trust in promises), key=_WEAKEST_FIRST.index)
+    return spending(releases, for_one_record(releases), (Unit.RECORD, weakest), delta)
+
+
+def allow_across_runs(releases: Sequence[Event], upcoming: Event, budget: Budget) -> tuple[Event, ...]:
+    """The releases of all runs of a site with the upcoming one, if its limit covers them; BudgetSpentError if not."""
+    together = (*releases, upcoming)
+    if len(promises_of(together)) == 1:
+        return allow(releases, upcoming, budget)
+    check_covered(for_one_record(together), Calibration.EXACT, budget)
+    return together
+
+
+def for_one_record(releases: Sequence[Event]) -> tuple[Event, ...]:
+    """Releases of different promises by what one record at a site can change in them: what all of them bound.
+
+    Local noise for a whole client hides any change of its data, one record among them. Where a client more or less is
+    the neighbour, its message within the norm S gives way to another one: two steps, 2S. The result also bounds what
+    the promises for clients or for records come to by themselves, since no release counts less than it does alone.
+    """
+    if any(release.unit is Unit.PAPER for release in releases):
+        raise InputError("mode paper promises nothing that could be added to what other runs have spent")
+    return tuple(
+        replace(release, sensitivity=2 * release.sensitivity)
+        if isinstance(release, Release) and release.unit is Unit.CLIENT and release.trust is not Trust.LOCAL
+        else release
+        for release in releases
+    )
