@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from pathlib import Path
 
@@ -25,6 +25,18 @@ from fedlog.wire.ledger import Ledger
 from fedlog.wire.message import Contribution
 
 LATEST = "latest.json"
+SUMS = "sums.json"
+
+
+@dataclass(frozen=True)
+class SumsPosition:
+    """How far a run's secure sums are. Of keys that were sent ahead only whose and for what: secrets are not kept."""
+
+    made: int
+    ahead: tuple[int, ...] = ()
+    """The clients whose keys for the next sum have come."""
+    members: tuple[int, ...] = ()
+    coordinates: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +47,7 @@ class ServerState:
     values: Params
     ledger: Ledger
     memory: Memory = field(default_factory=dict)
+    sums: SumsPosition | None = None  # in a run without secure sums
 
 
 def exists(folder: Path) -> bool:
@@ -50,6 +63,8 @@ def write(folder: Path, state: ServerState, save_clients: Callable[[Path], None]
     save_file({name: value.contiguous().clone() for name, value in state.values.items()}, part / "server.safetensors")
     save_file(_flat(state.memory), part / "memory.safetensors")
     (part / "ledger.json").write_text(json.dumps(state.ledger.as_rows()))
+    if state.sums is not None:
+        (part / SUMS).write_text(json.dumps(asdict(state.sums)))
     save_clients(part)
     _name_latest(folder, part.name, state.round_number)
     for old in folder.glob("round-*"):
@@ -65,10 +80,18 @@ def read(folder: Path, load_clients: Callable[[Path], None]) -> ServerState:
         values = load_file(part / "server.safetensors")
         rows = [tuple(row) for row in json.loads((part / "ledger.json").read_text())]
         memory = _remembered(load_file(part / "memory.safetensors"))
+        sums = _sums(part / SUMS)
         load_clients(part)
-        return ServerState(latest["round"], values, Ledger.from_rows(rows), memory)
+        return ServerState(latest["round"], values, Ledger.from_rows(rows), memory, sums)
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise InputError(f"no usable checkpoint in {folder}: {error}", hint="start the run anew") from error
+
+
+def _sums(path: Path) -> SumsPosition | None:
+    if not path.exists():
+        return None
+    found = json.loads(path.read_text())
+    return SumsPosition(found["made"], tuple(found["ahead"]), tuple(found["members"]), found["coordinates"])
 
 
 def _flat(memory: Memory) -> Params:

@@ -13,12 +13,14 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod, sqrt
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from fedlog.algorithms.shape import Exchange
 from fedlog.core.keys import Key
+from fedlog.engine.checkpoint import SumsPosition
 from fedlog.engine.server import Refusal, Server
 from fedlog.errors import InputError
 from fedlog.privacy.protection import Protection
@@ -122,7 +124,7 @@ class SecureSums:
     _identities: dict[int, Identity] = field(default_factory=dict)
     _used: dict[int, UsedStepsInMemory] = field(default_factory=dict)
     _early: dict[int, tuple[Advertised, bytes]] = field(default_factory=dict)
-    _early_for: bytes = b""
+    _early_for: Terms | None = None
 
     def receive(
         self,
@@ -139,6 +141,30 @@ class SecureSums:
         except RoundFailedError as error:
             server.refusals.append((round_number, Refusal("secure sum", error.message)))
             server.kept_state = True
+
+    def position(self) -> SumsPosition:
+        """How far the sums are, for a checkpoint."""
+        if self._early_for is None or not self._early:
+            return SumsPosition(self.sums_made)
+        members = tuple(sorted(self._early_for.roster))
+        return SumsPosition(self.sums_made, tuple(self._early), members, self._early_for.coordinates)
+
+    def go_on_from(self, position: SumsPosition | None, folder: Path) -> None:
+        """Nothing; the next sum is then the one that would have come after the folder's checkpoint.
+
+        Secrets are in no checkpoint, so the clients that sent keys ahead make them anew. Their bits are booked already.
+        """
+        if position is None:
+            raise InputError(
+                f"no usable checkpoint in {folder}: it does not say how many secure sums were made",
+                hint="start the run anew",
+            )
+        # A session of its own: no key and no mask of the interrupted run serves twice.
+        self.session = os.urandom(16)
+        self.sums_made, self.turns, self.survivors, self._early = position.made, 0, (), {}
+        if position.ahead:
+            value_bytes = encoding_of(self.protection).value_bytes
+            self._keys_ahead(self._terms(list(position.members), position.coordinates, value_bytes), position.ahead)
 
     def observed(self) -> dict[str, float]:
         """The turns since this was asked last, and how many survived the last sum."""
@@ -161,7 +187,7 @@ class SecureSums:
         vectors = {number: words_of(upload, self.protection, len(uploads)) for number, upload in uploads}
         members = sorted(vectors)
         terms = self._terms(members, sum(prod(shape) for shape in shapes), encoding.value_bytes)
-        if self._early and self._early_for != terms.digest:
+        if self._early and self._early_for is not None and self._early_for.digest != terms.digest:
             # Keys were sent ahead for a sum of another shape: that number is used up.
             self.sums_made += 1
             self._early = {}
@@ -176,15 +202,15 @@ class SecureSums:
         finally:
             self.turns += traffic.turns
         if sorted(following) == members:
-            self._send_keys_ahead(terms.next(), traffic.helped, book)
+            book.sent(Step.KEYS, self._keys_ahead(terms.next(), traffic.helped))
         self.survivors = found.survivors
         return summed(found, self.protection, shapes)
 
-    def _send_keys_ahead(self, following: Terms, helpers: Sequence[int], book: _Booking) -> None:
-        """The next sum's keys, on the last replies of this one."""
-        self._early_for = following.digest
+    def _keys_ahead(self, following: Terms, helpers: Sequence[int]) -> Mail:
+        """The next sum's keys, which come on the last replies of this one; they are kept for it."""
+        self._early_for = following
         self._early = {n: client.advertise() for n, client in self._clients(following, helpers).items()}
-        book.sent(Step.KEYS, [(number, blob) for number, (_, blob) in self._early.items()])
+        return [(number, blob) for number, (_, blob) in self._early.items()]
 
     def _terms(self, members: list[int], coordinates: int, value_bytes: int) -> Terms:
         for number in members:

@@ -20,8 +20,9 @@ from fedlog.engine import checkpoint
 from fedlog.engine.backends import Engine
 from fedlog.engine.clients import Client, clients_of
 from fedlog.engine.cohort import Cohort, Initialisation, Judge, Score
+from fedlog.engine.course import Course as Course  # as: users of the simulator need both
 from fedlog.engine.crew import Alone, Crew, Scores, Workers
-from fedlog.engine.server import REFUSED_SHARE, Server
+from fedlog.engine.server import Server
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, initial_head
 from fedlog.privacy.accounting import Event, allow
@@ -32,36 +33,6 @@ from fedlog.wire.ledger import Direction
 
 if TYPE_CHECKING:
     from fedlog.engine.secure import SecureSums  # cryptography is loaded by runs that ask for it
-
-
-@dataclass(frozen=True)
-class Course:
-    """How long a run goes, who takes part, and what it is judged on."""
-
-    rounds: int
-    seed: int = 0
-    participation: float = 1.0
-    judge: Judge = Judge.TEST
-    initialisation: Initialisation = Initialisation.SHARED
-    stop_at_accuracy: float | None = None  # for measurements of cost to a threshold only
-    codec: str = "f32"
-    jobs: int = 1
-    threads: int = 1  # of PyTorch, in each worker process
-    refused_share: float = REFUSED_SHARE  # of a round's uploads that may be unusable before the run stops
-
-    def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise InputError(f"a run needs at least one round: {self.rounds}")
-        if not 0 < self.participation <= 1:
-            raise InputError(f"participation must be above 0 and at most 1: {self.participation}")
-        if not 0 <= self.refused_share < 1:
-            raise InputError(f"the share of uploads that may be refused lies in [0, 1): {self.refused_share}")
-        if self.jobs < 1 or self.threads < 1:
-            raise InputError(f"processes and threads must be at least 1: {self.jobs} and {self.threads}")
-        if self.stop_at_accuracy is not None and not 0 <= self.stop_at_accuracy <= 1:
-            raise InputError(
-                f"the accuracy to stop at is a share between 0 and 1: {self.stop_at_accuracy}", hint="0.97 for 97 %"
-            )
 
 
 @dataclass(frozen=True)
@@ -186,8 +157,9 @@ class Simulation:
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint; the one before it stays valid until this one is whole."""
+        sums = None if self.secure is None else self.secure.position()
         state = checkpoint.ServerState(
-            self.round_number, self.server.state, self.server.ledger, self.server.memory or {}
+            self.round_number, self.server.state, self.server.ledger, self.server.memory or {}, sums
         )
         checkpoint.write(folder, state, self._crew.save)
 
@@ -197,6 +169,8 @@ class Simulation:
         self.round_number, self.server.state, self.server.ledger = state.round_number, state.values, state.ledger
         if self.server.memory is not None:
             self.server.memory = state.memory
+        if self.secure is not None:
+            self.secure.go_on_from(state.sums, folder)
 
     def stop(self) -> None:
         """End the worker processes."""

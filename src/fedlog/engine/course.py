@@ -1,0 +1,39 @@
+"""What a run is asked to do, apart from its method, its data and its models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedlog.engine.cohort import Initialisation, Judge
+from fedlog.engine.server import REFUSED_SHARE
+from fedlog.errors import InputError
+
+
+@dataclass(frozen=True)
+class Course:
+    """How long a run goes, who takes part, and what it is judged on."""
+
+    rounds: int
+    seed: int = 0
+    participation: float = 1.0
+    judge: Judge = Judge.TEST
+    initialisation: Initialisation = Initialisation.SHARED
+    stop_at_accuracy: float | None = None  # for measurements of cost to a threshold only
+    codec: str = "f32"
+    jobs: int = 1
+    threads: int = 1  # of PyTorch, in each worker process
+    refused_share: float = REFUSED_SHARE  # of a round's uploads that may be unusable before the run stops
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise InputError(f"a run needs at least one round: {self.rounds}")
+        if not 0 < self.participation <= 1:
+            raise InputError(f"participation must be above 0 and at most 1: {self.participation}")
+        if not 0 <= self.refused_share < 1:
+            raise InputError(f"the share of uploads that may be refused lies in [0, 1): {self.refused_share}")
+        if self.jobs < 1 or self.threads < 1:
+            raise InputError(f"processes and threads must be at least 1: {self.jobs} and {self.threads}")
+        if self.stop_at_accuracy is not None and not 0 <= self.stop_at_accuracy <= 1:
+            raise InputError(
+                f"the accuracy to stop at is a share between 0 and 1: {self.stop_at_accuracy}", hint="0.97 for 97 %"
+            )
