@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import save_file
 from three_sites import BODIES, SCHEMA, InProcess, events_named, fill_site, make_server, quick_clock
@@ -27,6 +29,7 @@ from fedlog.flower.site_state import RunState
 from fedlog.flower.site_work import respond
 from fedlog.flower.telling import site_line
 from fedlog.models.catalog import body
+from fedlog.models.folder import load_model
 
 LOCAL = Promise("client", "local", 20.0, 1e-5, message_norm=20.0)
 RECORD = Promise("record", "central", 20.0, 1e-5, clip="l2:3")
@@ -176,3 +179,36 @@ def test_local_training_that_diverges_at_the_end_is_no_error_of_a_private_run(
     report = RunFolder.of(server, "trial").report()
     assert report is not None
     assert len(report["sites"]) == 3
+
+
+def test_where_records_are_protected_the_model_that_is_kept_never_saw_them(
+    equals: InProcess, server: ServerFolder
+) -> None:
+    # Noise that drowns everything: training alone is the better model by far.
+    conduct(equals, server, plan(replace(RECORD, trust="local", epsilon=0.05)))
+    untrained = body("mlp:8@l2:3", SCHEMA.shape).initial(Key(PLAN.seed).child("initial", "body"))
+    better = 0
+    for folder in equals.sites.values():
+        kept, beside = (load_model(folder.models / name) for name in ("trial", "trial.local-only"))
+        assert set(untrained) < set(kept.params)
+        assert all(torch.equal(kept.params[name], value) for name, value in untrained.items())
+        assert not all(torch.equal(beside.params[name], value) for name, value in untrained.items())
+        told, other = kept.provenance, beside.provenance
+        assert (told["kept"], other["kept"]) == ("federated", "local-only")
+        assert "protected by the run's promise (record privacy, epsilon 0.05" in str(told["privacy"])
+        assert "not protected: trained on this site's records without noise" in str(other["privacy"])
+        assert "validation_accuracy" not in told
+        report = json.loads((folder.models / "trial" / "report.json").read_text())
+        figures = [report[name]["validation"]["accuracy"] for name in ("federated", "local-only")]
+        better += figures[0] < figures[1]
+        (event,) = [event for event in read_events(folder.logs / "events.jsonl") if event["event"] == "finished"]
+        assert "kept the federated model, the protected one (not protected: " in str(site_line(event))
+    assert better > 0
+
+
+def test_where_sites_are_protected_a_model_says_that_its_body_is_not(equals: InProcess, server: ServerFolder) -> None:
+    conduct(equals, server, plan(LOCAL))
+    for folder in equals.sites.values():
+        told = load_model(folder.models / "trial").provenance
+        assert "not protected" in str(told["privacy"]) or "the body is not" in str(told["privacy"])
+        assert not (folder.models / "trial.local-only").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -90,9 +91,7 @@ def work(request: Frame, place: Workplace, state: RunState) -> bytes:
     # The model as the last round left it: the own body under the head that has just arrived.
     ((_, (score,)),) = cohort.evaluate(ONE, Judge.VALIDATION)
     if place.guard is not None:
-        release_at_site(
-            place.folder, state.path, place.guard, place.guard.release(request.round_number, exchange.name)
-        )
+        release_at_site(place.folder, state.path, place.guard, place.guard.release(request.round_number, exchange.name))
     ((_, upload),) = cohort.exchange(request.round_number, exchange, ONE)
     if upload is None:
         raise FrameError(f"expected a method with uploads, found: {place.plan.method}")
@@ -115,7 +114,10 @@ def work(request: Frame, place: Workplace, state: RunState) -> bytes:
 
 
 def finish(request: Frame, place: Workplace, state: RunState) -> bytes:
-    """The site's report, after the model that is better on its validation rows was kept: the federated or its own."""
+    """The site's report, after the model that is better on its validation rows was kept: the federated or its own.
+
+    Where records are protected the federated one is kept, and the other beside it, by a name that says what it is.
+    """
     algorithm = place.algorithm()
     cohort = place.cohort(algorithm)
     earlier = state.before((request.round_number, request.exchange))
@@ -126,21 +128,14 @@ def finish(request: Frame, place: Workplace, state: RunState) -> bytes:
         "federated": _judged(place, _deployed(cohort, algorithm, state, place.config.name)),
         "local-only": _judged(place, _trained_alone(place, state, min(request.round_number - 1, place.plan.rounds))),
     }
-    # A tie keeps the federated model; test rows decide nothing.
-    kept = max(judged, key=lambda name: judged[name].validation.accuracy or 0.0)
+    # A tie keeps the federated model; test rows decide nothing. Where records are protected the choice is no choice:
+    # the local-only model saw them without noise, and which of the two is better tells of them too.
+    kept = "federated" if place.by_record else max(judged, key=lambda name: judged[name].validation.accuracy or 0.0)
     folder = place.folder.models / place.plan.name
-    provenance = {
-        "fedlog": __version__,
-        "site": place.config.name,
-        "run": place.plan.as_plain(),
-        "kept": kept,
-        "validation_accuracy": {name: found.validation.accuracy for name, found in judged.items()},
-    }
-    site = place.site
-    save_model(
-        folder,
-        SavedModel(place.body, judged[kept].params, place.schema, site.encoder, site.federation.transform, provenance),
-    )
+    _save(place, folder, kept, judged)
+    beside = folder.with_name(f"{folder.name}.local-only") if place.by_record else None
+    if beside is not None:
+        _save(place, beside, "local-only", judged)
     full = {name: {"validation": asdict(f.validation), "test": asdict(f.test)} for name, f in judged.items()}
     write_atomically(folder / "report.json", json.dumps({"kept": kept, **full}, indent=1) + "\n")
     report: dict[str, str | int | float | None] = {
@@ -163,8 +158,39 @@ def finish(request: Frame, place: Workplace, state: RunState) -> bytes:
         kept=kept,
         test_accuracy=judged[kept].test.accuracy,
         local_only_test_accuracy=judged["local-only"].test.accuracy,
+        **({} if beside is None else {"unprotected_model": str(beside)}),
     )
     return answer
+
+
+def _save(place: Workplace, folder: Path, name: str, judged: Mapping[str, Judged]) -> None:
+    """Nothing; the model is then in the folder, and says where it comes from and what of it is protected."""
+    provenance: dict[str, object] = {
+        "fedlog": __version__,
+        "site": place.config.name,
+        "run": place.plan.as_plain(),
+        "kept": name,
+    }
+    if place.plan.promise is not None:
+        provenance["privacy"] = _protected(place, name)
+    if not place.by_record:  # else a figure about the records, which nobody counts, would go with the model
+        provenance["validation_accuracy"] = {name: found.validation.accuracy for name, found in judged.items()}
+    site, params = place.site, judged[name].params
+    save_model(
+        folder, SavedModel(place.body, params, place.schema, site.encoder, site.federation.transform, provenance)
+    )
+
+
+def _protected(place: Workplace, name: str) -> str:
+    """What of a model of a private run is protected, for whoever is handed it."""
+    promise = place.plan.promise
+    assert promise is not None
+    if name == "local-only":
+        return "not protected: trained on this site's records without noise, by this site alone"
+    promised = f"{promise.unit} privacy, epsilon {promise.epsilon:g} at delta {promise.delta:g}, {promise.trust} noise"
+    if place.by_record:
+        return f"protected by the run's promise ({promised}): the body never saw the records, the head is from the run"
+    return f"the head is protected by the run's promise ({promised}); the body is not: it was trained without noise"
 
 
 @dataclass(frozen=True, eq=False)

@@ -56,8 +56,10 @@ def site_line(event: Mapping[str, Any]) -> str | None:
                 f"{event['bits_down'] / 1000:.1f} kbit received, {event['load_seconds'] + event['work_seconds']:.1f} s"
             )
         case "finished":
+            beside = event.get("unprotected_model")
+            why = f"the protected one (not protected: {beside})" if beside else "better or equal on the validation rows"
             return (
-                f"run {event['run']}: kept the {event['kept']} model, better or equal on the validation rows; test "
+                f"run {event['run']}: kept the {event['kept']} model, {why}; test "
                 f"accuracy {_share(event['test_accuracy'])} (local-only {_share(event['local_only_test_accuracy'])}); "
                 f"model in {event['model']}"
             )
