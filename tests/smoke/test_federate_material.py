@@ -9,13 +9,17 @@ import ssl
 import stat
 import subprocess
 import threading
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedlog.errors import InputError, RunError
+from fedlog.flower.callers import AHEAD_SECONDS, OLDEST_SECONDS, Callers, signed_with
 from fedlog.flower.certificates import (
     CertificateFiles,
     create_certificates,
@@ -172,20 +176,44 @@ class Upstream:
         return httpx.Response(418, content=b"reply", headers={"x-flwr": "1", "connection": "close"})
 
 
-def through_gate(method: str, path: str, body: bytes) -> tuple[httpx.Response, Upstream]:
+KEY, STRANGER = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
+
+
+def signed(key: ec.EllipticCurvePrivateKey = KEY, seconds_ago: float = 0.0) -> dict[str, str]:
+    """The headers that Flower's own SuperNode would send."""
+    from flwr.common.constant import TIMESTAMP_HEADER
+    from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+    from flwr.supercore.date import now
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
+
+    time = (now() - dt.timedelta(seconds=seconds_ago)).isoformat()
+    return {
+        FLEET_HTTP_PUBLIC_KEY_HEADER: b64encode(public_key_to_bytes(key.public_key())).decode(),
+        TIMESTAMP_HEADER: time,
+        FLEET_HTTP_SIGNATURE_HEADER: b64encode(sign_message(key, time.encode())).decode(),
+    }
+
+
+def through_gate(
+    sites: Path, method: str, path: str, body: bytes, headers: dict[str, str]
+) -> tuple[httpx.Response, Upstream]:
     upstream = Upstream()
+    line = KEY.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    (sites / "north.pub").write_bytes(line + b" north\n")
 
     async def talk() -> httpx.Response:
-        gate: Any = Gate("https://127.0.0.1:1", httpx.AsyncClient(transport=httpx.MockTransport(upstream)), 1000)
+        inside = httpx.AsyncClient(transport=httpx.MockTransport(upstream))
+        gate: Any = Gate("https://127.0.0.1:1", inside, Callers(sites), 100_000)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="https://gate") as client:
-            return await client.request(method, path, content=body, headers={"flwr-signature": "s"})
+            return await client.request(method, path, content=body, headers=headers)
 
     return asyncio.run(talk()), upstream
 
 
-def test_the_gate_forwards_a_signed_fleet_call_unchanged() -> None:
-    answer, upstream = through_gate("POST", "/v1/fleet/pull-messages", b"abc")
-    assert upstream.seen == [("/v1/fleet/pull-messages", b"abc", "s")]
+def test_the_gate_forwards_a_signed_fleet_call_unchanged(tmp_path: Path) -> None:
+    headers = signed()
+    answer, upstream = through_gate(tmp_path, "POST", "/v1/fleet/pull-messages", b"abc", headers)
+    assert upstream.seen == [("/v1/fleet/pull-messages", b"abc", headers["flwr-signature"])]
     assert (answer.status_code, answer.content, answer.headers["x-flwr"]) == (418, b"reply", "1")
     assert "connection" not in answer.headers
 
@@ -203,16 +231,59 @@ def test_the_gate_forwards_a_signed_fleet_call_unchanged() -> None:
         ("GET", "/health", 200),
     ],
 )
-def test_the_gate_keeps_everything_else_out(method: str, path: str, status: int) -> None:
-    answer, upstream = through_gate(method, path, b"")
+def test_the_gate_keeps_everything_else_out(tmp_path: Path, method: str, path: str, status: int) -> None:
+    answer, upstream = through_gate(tmp_path, method, path, b"", signed())
     assert answer.status_code == status
     assert upstream.seen == []
 
 
-def test_the_gate_refuses_a_body_over_its_limit() -> None:
-    answer, upstream = through_gate("POST", "/v1/fleet/push-object", b"x" * 1001)
-    assert answer.status_code == 413
-    assert upstream.seen == []
+def test_the_gate_refuses_a_call_that_was_not_signed_just_now_with_the_key_it_names(tmp_path: Path) -> None:
+    good, other = signed(), signed(STRANGER)
+    unsigned = [{}, *({**good, name: "AAAA"} for name in good), *({k: good[k] for k in good if k != n} for n in good)]
+    swapped = {**other, "flwr-public-key": good["flwr-public-key"]}
+    naive = {**good, "flwr-timestamp": "2030-01-01T00:00:00"}
+    for headers in (*unsigned, swapped, naive, signed(seconds_ago=400), signed(seconds_ago=-60)):
+        answer, upstream = through_gate(tmp_path, "POST", "/v1/fleet/pull-messages", b"abc", headers)
+        assert (answer.status_code, upstream.seen) == (401, [])
+
+
+def test_the_gate_reads_no_body_before_it_knows_the_key() -> None:
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        raise AssertionError("the body was read")
+
+    async def send(event: Any) -> None:
+        sent.append(event)
+
+    gate = Gate("https://127.0.0.1:1", httpx.AsyncClient(), Callers(Path("nowhere")))
+    scope = {"type": "http", "method": "POST", "path": "/v1/fleet/push-object", "headers": []}
+    asyncio.run(gate(scope, receive, send))
+    assert sent[0]["status"] == 401
+
+
+def test_the_gate_refuses_a_body_over_its_limit_and_a_smaller_one_of_a_key_that_is_not_registered(
+    tmp_path: Path,
+) -> None:
+    for key, size, status in ((KEY, 100_001, 413), (KEY, 100_000, 418), (STRANGER, 65_537, 413), (STRANGER, 9, 418)):
+        answer, upstream = through_gate(tmp_path, "POST", "/v1/fleet/push-object", b"x" * size, signed(key))
+        assert (answer.status_code, len(upstream.seen)) == (status, int(status == 418))
+
+
+def test_the_gate_follows_the_list_of_registered_keys_and_flowers_clock(tmp_path: Path) -> None:
+    from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
+
+    assert (SYSTEM_TIME_TOLERANCE + TIMESTAMP_TOLERANCE, SYSTEM_TIME_TOLERANCE) == (OLDEST_SECONDS, AHEAD_SECONDS)
+    server = ServerFolder(tmp_path)
+    callers = Callers(server.sites)
+    key = signed_with([(n.encode(), v.encode()) for n, v in signed().items()], dt.datetime.now(dt.UTC))
+    assert key is not None
+    assert not callers.registered(key)
+    line = KEY.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
+    server.remember_site("north", "17", line)
+    assert callers.registered(key)
+    server.forget_site("north")
+    assert not callers.registered(key)
 
 
 def test_the_deploy_page_installs_from_a_clone_and_torch_first() -> None:

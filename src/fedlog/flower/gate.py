@@ -3,12 +3,15 @@
 Flower's SuperLink answers three kinds of callers on one port: SuperNodes (`/v1/fleet/`, signed with a registered key),
 operators (`/v1/control/`: register a key, start a run with any code) and its own workers (`/v1/runtime/`). The last two
 need no proof of who calls. So the SuperLink listens on the loopback alone, and this gate, with the certificate of the
-server, forwards the signed kind. It also refuses a body over the limit before it is held in memory.
+server, forwards the first kind. Before it reads a body it checks that the call was signed just now with the key that
+it names. Whether that key may call is the SuperLink's to say; until the operator has registered it, a few kilobytes
+are all that the gate holds in memory for it.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import json
 import ssl
 import sys
@@ -20,6 +23,8 @@ from typing import Any
 import httpx
 import uvicorn
 
+from fedlog.flower.callers import Callers, signed_with
+
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
@@ -29,6 +34,7 @@ FLEET_PREFIX = "/v1/fleet/"
 # An operator registers keys; a node that could add itself would make the list of keys meaningless.
 REFUSED = frozenset({"/v1/fleet/register-node", "/v1/fleet/unregister-node"})
 DEFAULT_LIMIT_BYTES = 64 * 2**20
+STRANGER_LIMIT_BYTES = 2**16  # with a key that is not registered: enough to ask to be let in, and to be told no
 # Headers that belong to one connection and not to the message (RFC 9110, 7.6.1), and those the two servers set anew.
 CONNECTION_HEADERS = frozenset(
     {b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"host", b"content-length"}
@@ -60,6 +66,7 @@ class Gate:
 
     upstream: str  # https://127.0.0.1:PORT
     client: httpx.AsyncClient
+    callers: Callers
     limit_bytes: int = DEFAULT_LIMIT_BYTES
     traffic: Path | None = None  # where to write the counts at the end
     calls: dict[str, Calls] = field(default_factory=dict)
@@ -88,12 +95,17 @@ class Gate:
             await _answer(send, 200)
         elif scope["method"] != "POST" or not path.startswith(FLEET_PREFIX) or path in REFUSED or ".." in path:
             await _answer(send, 404)
+        elif (key := signed_with(scope["headers"], dt.datetime.now(dt.UTC))) is None:
+            await _answer(send, 401)
         else:
-            await self._forward(path, scope["headers"], receive, send)
+            limit = self.limit_bytes if self.callers.registered(key) else min(STRANGER_LIMIT_BYTES, self.limit_bytes)
+            await self._forward(path, scope["headers"], receive, send, limit)
 
-    async def _forward(self, path: str, headers: list[tuple[bytes, bytes]], receive: Receive, send: Send) -> None:
+    async def _forward(
+        self, path: str, headers: list[tuple[bytes, bytes]], receive: Receive, send: Send, limit_bytes: int
+    ) -> None:
         try:
-            body = await _body(receive, self.limit_bytes)
+            body = await _body(receive, limit_bytes)
         except TooLargeError:
             await _answer(send, 413)
             return
@@ -144,13 +156,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--certificate", required=True)
     parser.add_argument("--key", required=True)
     parser.add_argument("--authority", required=True)
+    parser.add_argument("--sites", type=Path, required=True, help="folder of the registered public keys")
     parser.add_argument("--traffic", type=Path, help="write how many bytes came through here, at the end")
     parser.add_argument("--limit-bytes", type=int, default=DEFAULT_LIMIT_BYTES)
     chosen = parser.parse_args(arguments)
     trust = ssl.create_default_context(cafile=chosen.authority)
     # No proxy and no other setting of the environment: this connection never leaves the machine.
     client = httpx.AsyncClient(verify=trust, trust_env=False, timeout=httpx.Timeout(60.0))
-    gate = Gate(f"https://127.0.0.1:{chosen.upstream_port}", client, chosen.limit_bytes, chosen.traffic)
+    upstream = f"https://127.0.0.1:{chosen.upstream_port}"
+    gate = Gate(upstream, client, Callers(chosen.sites), chosen.limit_bytes, chosen.traffic)
     uvicorn.run(
         gate,
         host=chosen.host,

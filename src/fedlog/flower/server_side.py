@@ -152,7 +152,7 @@ def gate_command(folder: ServerFolder, config: ServerConfig, inner: int) -> Comm
             *("--host", config.listen, "--port", str(config.port), "--upstream-port", str(inner)),
             *("--certificate", str(files.server.resolve()), "--key", str(files.server_key.resolve())),
             *("--authority", str(files.authority.resolve())),
-            *("--traffic", str(folder.traffic_file.resolve())),
+            *("--sites", str(folder.sites.resolve()), "--traffic", str(folder.traffic_file.resolve())),
         ),
         flower_environment(folder.flower_home.resolve()),
     )
