@@ -30,14 +30,13 @@ from fedlog.privacy.secagg.fixed_point import FixedPoint, Words
 from fedlog.privacy.secagg.refusal import RoundFailedError
 from fedlog.privacy.secagg.rehearsal import Mail, Traffic, run_round
 from fedlog.privacy.secagg.server import SecureSum
-from fedlog.privacy.secagg.terms import Step, Terms, usual_threshold
+from fedlog.privacy.secagg.terms import FEWEST, Step, Terms, usual_threshold
 from fedlog.privacy.secagg.used_steps import UsedStepsInMemory
 from fedlog.wire.ledger import Direction, Ledger
 from fedlog.wire.message import Contribution
 
 # For uploads without privacy, e.g. weights times records: sums below 2^31 with a step of 2^-24.
 PLAIN = FixedPoint(grid=2.0**-24, value_bytes=7)
-FEWEST = 3
 
 
 def smallest_survivors(clients: int) -> int:

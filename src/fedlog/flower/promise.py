@@ -18,8 +18,7 @@ from fedlog.privacy.accounting import spent
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit, delta_warning
 from fedlog.privacy.protection import Bound, NoiseSource, Protection, protection
 from fedlog.privacy.release_log import FILE_NAME, read_log, record_release, start_log
-
-FEWEST = 3  # of whom a sum hides anything
+from fedlog.privacy.secagg.terms import FEWEST
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,12 @@ from fedlog.flower.exchange import Outcome
 from fedlog.flower.folders import ServerFolder, write_atomically
 from fedlog.flower.frame import Frame, FrameKind, run_tag
 from fedlog.flower.plan import Plan
-from fedlog.flower.promise import FEWEST
 from fedlog.flower.roster import Roster, numbered, read_roster
 from fedlog.flower.run_folder import RunFolder
 from fedlog.flower.secure_site import Opening
 from fedlog.privacy.secagg.refusal import RefusalError, RoundFailedError
 from fedlog.privacy.secagg.server import SecureSum, ServerRound, close, receive, secure_sum
-from fedlog.privacy.secagg.terms import Step, Terms
+from fedlog.privacy.secagg.terms import FEWEST, Step, Terms
 from fedlog.wire.ledger import Direction
 
 Nodes = Mapping[str, int]
