@@ -1,4 +1,8 @@
-"""What a run would cost, before it is started: bits from real messages, time from its real first round."""
+"""What a run would cost, before it is started: bits from real messages, time from its real first round.
+
+Rounds without a secure sum are all alike but for the last broadcast. With one, keys come a sum early: the first round
+has two sets of them and the last has none, so a first, a middle and a last round are gone through.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from fedlog.experiments.spec import RunSpec, prepare
 
 @dataclass(frozen=True)
 class Forecast:
-    """The expected cost of a run; the bits are exact, the memory and the time are estimates."""
+    """The expected cost of a run; the bits are exact unless dropouts are simulated, memory and time are estimates."""
 
     method: str
     data: str
@@ -23,6 +27,7 @@ class Forecast:
     bits_down_per_round: int
     bits_opening: int
     bits_total: int
+    bits_are: str
     memory_bytes: int
     seconds: float
 
@@ -34,22 +39,30 @@ class Forecast:
             f"up: {self.bits_up_per_round / 1e6:.3f} Mb a round, all clients",
             f"down: {self.bits_down_per_round / 1e6:.3f} Mb a round, all clients",
             f"opening: {self.bits_opening / 1e6:.3f} Mb",
-            f"in all: {self.bits_total / 1e6:.3f} Mb",
+            f"in all: {self.bits_total / 1e6:.3f} Mb, {self.bits_are}",
             f"memory: about {self.memory_bytes / 2**20:.0f} MiB",
             f"time: about {self.seconds:.0f} s with the jobs asked for",
         ]
 
 
 def forecast(spec: RunSpec) -> Forecast:
-    """The cost of a resolved specification, measured on its first round."""
+    """The cost of a resolved specification, measured on its first round, or under secure sums on three."""
     assert spec.rounds is not None
     simulation = prepare(replace(spec, jobs=1))
     start = time.perf_counter()
-    record = next(iter(simulation.rounds()))
-    seconds = time.perf_counter() - start
+    if simulation.secure is None:
+        records = [next(iter(simulation.rounds()))]
+        last = _extra_bits_of_last_broadcast(simulation) if records[0].bits_down else 0
+    else:
+        simulation.secure.dropouts = None
+        # The noise was planned for all rounds: only what is gone through is shorter.
+        simulation.course = replace(simulation.course, rounds=min(spec.rounds, 3), stop_at_accuracy=None)
+        records, last = list(simulation.rounds()), 0
+    seconds = (time.perf_counter() - start) / len(records)
     opening = sum(simulation.server.ledger.by_kind(0).values())
-    last = _extra_bits_of_last_broadcast(simulation) if record.bits_down else 0
     simulation.stop()
+    record = records[len(records) // 2]
+    bits = [each.bits_up + each.bits_down for each in records]
     federation = simulation.federation
     parameters = sum(v.numel() for v in simulation.bodies[0].training.parameters())
     parameters += federation.n_class * (1 + simulation.plan.width)
@@ -64,10 +77,19 @@ def forecast(spec: RunSpec) -> Forecast:
         bits_up_per_round=record.bits_up,
         bits_down_per_round=record.bits_down,
         bits_opening=opening,
-        bits_total=spec.rounds * (record.bits_up + record.bits_down) + opening + last,
+        bits_total=sum(bits) + (spec.rounds - len(bits)) * bits[len(bits) // 2] + opening + last,
+        bits_are=_how_sure(spec),
         memory_bytes=_base_memory() + 5 * pools + 8 * parameters * kept * len(federation.shards),
         seconds=spec.rounds * seconds / spec.jobs,
     )
+
+
+def _how_sure(spec: RunSpec) -> str:
+    if spec.aggregation is None:
+        return "exact"
+    if spec.dropout_rate:
+        return "if nobody dropped out"
+    return "exact" if spec.participation == 1 else "about: who sends keys ahead depends on the clients drawn"
 
 
 def _extra_bits_of_last_broadcast(simulation: Simulation) -> int:
