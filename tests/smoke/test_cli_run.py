@@ -228,6 +228,45 @@ def test_a_dry_run_foretells_the_bits_and_writes_nothing(
     assert (foretold["bits_total"] == 0) == (method == "local")
 
 
+def test_a_dry_run_foretells_the_time_from_its_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedlog.experiments import dry_run
+
+    class Clock:
+        """Says that three seconds have passed whenever it is asked again."""
+
+        now = 0.0
+
+        def perf_counter(self) -> float:
+            self.now += 3.0
+            return self.now
+
+    spec = resolve(RunSpec(data="circle", rounds=40, jobs=2, options={"epochs": 1}))
+    monkeypatch.setattr(dry_run, "time", Clock())
+    assert dry_run.forecast(spec).seconds == pytest.approx(40 * 3.0 / 2)
+
+
+def test_a_dry_run_foretells_the_memory(tmp_path: Path) -> None:
+    arguments = ["run", "--data", "digits", "--rounds", "1", "--jobs", "1", "--clients", "60", "--partition", "iid"]
+    wide = [*arguments, "--body", "mlp:700,700"]  # half a million parameters at each of 60 clients
+    peaks = f"""
+import resource, sys
+from fedlog.cli.main import main
+assert main({[*wide, "--quiet", "--set", "epochs=1", "--out", str(tmp_path / "r")]!r}) == 0
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+    used = int(
+        subprocess.run([sys.executable, "-c", peaks], check=True, capture_output=True, text=True).stdout.split()[-1]
+    )
+    told = subprocess.run(
+        [sys.executable, "-m", "fedlog.cli.main", *wide, "--dry-run", "--json"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    foretold = json.loads(told.stdout)["memory_bytes"]
+    assert 0.6 < foretold / used < 1.6, f"{foretold / 2**20:.0f} MiB foretold, {used / 2**20:.0f} MiB used"
+
+
 def test_a_run_stopped_by_its_target_and_killed_before_its_end_does_not_go_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

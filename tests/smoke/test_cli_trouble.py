@@ -73,6 +73,13 @@ def test_a_growing_spread_is_announced_and_recorded(capsys: pytest.CaptureFixtur
     assert "growth factor g = 19 a round, g^2 = 361" in capsys.readouterr().err
 
 
+def test_a_dry_run_warns_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*RUNAWAY, "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert "growth factor g = 19 a round, g^2 = 361" in told
+    assert "warning: above 100 the class means can run away" in told
+
+
 def test_a_finished_run_says_that_nothing_was_trained(capsys: pytest.CaptureFixture[str]) -> None:
     for expected in (False, True):
         assert main(SHORT) == 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
+from fedlog.engine.backends import CHUNK_RECORDS
 from fedlog.engine.local_sgd import Moments
 from fedlog.engine.simulator import Simulation
 from fedlog.experiments.spec import RunSpec, prepare
@@ -30,6 +31,7 @@ class Forecast:
     bits_are: str
     memory_bytes: int
     seconds: float
+    advice: tuple[str, ...]  # of the method, a warning among it
 
     def lines(self) -> list[str]:
         """The forecast in words."""
@@ -42,6 +44,7 @@ class Forecast:
             f"in all: {self.bits_total / 1e6:.3f} Mb, {self.bits_are}",
             f"memory: about {self.memory_bytes / 2**20:.0f} MiB",
             f"time: about {self.seconds:.0f} s with the jobs asked for",
+            *self.advice,
         ]
 
 
@@ -67,6 +70,8 @@ def forecast(spec: RunSpec) -> Forecast:
     parameters = sum(v.numel() for v in simulation.bodies[0].training.parameters())
     parameters += federation.n_class * (1 + simulation.plan.width)
     kept = 3 if spec.moments == Moments.RUN else 1  # a body, and both moments of each of its parameters
+    # Those who train together each have a working copy, its gradient, both moments and a draft of the next.
+    stacked = spec.jobs * min(len(federation.shards), max(1, CHUNK_RECORDS // (spec.batch_size or 1)))
     pools = sum(p.inputs.numel() for p in (federation.train, federation.test))
     return Forecast(
         method=spec.method,
@@ -79,8 +84,9 @@ def forecast(spec: RunSpec) -> Forecast:
         bits_opening=opening,
         bits_total=sum(bits) + (spec.rounds - len(bits)) * bits[len(bits) // 2] + opening + last,
         bits_are=_how_sure(spec),
-        memory_bytes=_base_memory() + 5 * pools + 8 * parameters * kept * len(federation.shards),
+        memory_bytes=_base_memory() + 5 * pools + 4 * parameters * (kept * len(federation.shards) + 5 * stacked),
         seconds=spec.rounds * seconds / spec.jobs,
+        advice=tuple(simulation.algorithm.advice(spec.rounds)),
     )
 
 
