@@ -205,19 +205,25 @@ class _Loss:
         return self._delta(budget.epsilon) <= budget.delta or self.epsilon(formula, budget.delta) <= budget.epsilon
 
     def _delta(self, epsilon: float) -> float:
-        cost = (1 + math.exp(min(epsilon, 700.0))) * self.closeness
         if self.trained is not None:
-            return curve_delta(self.trained + gaussian_curve(self.mu_squared), epsilon) + cost
-        return delta_of(epsilon, math.sqrt(self.mu_squared)) + cost
+            return curve_delta(self.trained + gaussian_curve(self.mu_squared), epsilon) + self._cost(epsilon)
+        return delta_of(epsilon, math.sqrt(self.mu_squared)) + self._cost(epsilon)
+
+    def _cost(self, epsilon: float) -> float:
+        """The grid's share of delta."""
+        return (1 + math.exp(min(epsilon, 700.0))) * self.closeness
 
     def _renyi_epsilon(self, delta: float) -> float:
         """The smallest epsilon to within a millionth, from the private side; inf where there is none."""
         assert self.trained is not None
-        epsilon = curve_epsilon(self.trained + gaussian_curve(self.mu_squared), delta)
+        curve = self.trained + gaussian_curve(self.mu_squared)
+        epsilon = curve_epsilon(curve, delta)
         while self._delta(epsilon) > delta:
-            epsilon = epsilon * (1 + 1e-6) + 1e-9
-            if (1 + math.exp(min(epsilon, 700.0))) * self.closeness > delta:
+            left = delta - self._cost(epsilon)
+            if left <= 0:
                 return math.inf
+            # What the grid leaves at a smaller epsilon is more than it leaves at the one sought: never beyond it.
+            epsilon = max(curve_epsilon(curve, left), epsilon * (1 + 1e-6) + 1e-9)
         return epsilon
 
 
