@@ -20,7 +20,7 @@ from enum import StrEnum
 from itertools import accumulate
 
 from fedlog.errors import InputError, RunError
-from fedlog.privacy.calibration import delta_of, epsilon_of, paper_epsilon
+from fedlog.privacy.calibration import delta_of, epsilon_of, grid_cost, paper_epsilon
 from fedlog.privacy.discrete import rounding_divergence, share_divergence
 from fedlog.privacy.guarantee import Budget, Calibration, Guarantee, Trust, Unit
 from fedlog.privacy.renyi import Curve, curve_delta, curve_epsilon, gaussian_curve, sampled_gaussian_curve
@@ -205,13 +205,11 @@ class _Loss:
         return self._delta(budget.epsilon) <= budget.delta or self.epsilon(formula, budget.delta) <= budget.epsilon
 
     def _delta(self, epsilon: float) -> float:
-        if self.trained is not None:
-            return curve_delta(self.trained + gaussian_curve(self.mu_squared), epsilon) + self._cost(epsilon)
-        return delta_of(epsilon, math.sqrt(self.mu_squared)) + self._cost(epsilon)
-
-    def _cost(self, epsilon: float) -> float:
-        """The grid's share of delta."""
-        return (1 + math.exp(min(epsilon, 700.0))) * self.closeness
+        if self.trained is None:
+            delta = delta_of(epsilon, math.sqrt(self.mu_squared))
+        else:
+            delta = curve_delta(self.trained + gaussian_curve(self.mu_squared), epsilon)
+        return delta + grid_cost(epsilon, self.closeness)
 
     def _renyi_epsilon(self, delta: float) -> float:
         """The smallest epsilon to within a millionth, from the private side; inf where there is none."""
@@ -219,7 +217,7 @@ class _Loss:
         curve = self.trained + gaussian_curve(self.mu_squared)
         epsilon = curve_epsilon(curve, delta)
         while self._delta(epsilon) > delta:
-            left = delta - self._cost(epsilon)
+            left = delta - grid_cost(epsilon, self.closeness)
             if left <= 0:
                 return math.inf
             # What the grid leaves at a smaller epsilon is more than it leaves at the one sought: never beyond it.

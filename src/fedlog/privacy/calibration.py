@@ -99,7 +99,7 @@ def epsilon_of(mu: float, delta: float, closeness: float = 0.0) -> float:
     for _ in range(200):
         if epsilon > 700:
             return math.inf
-        excess = delta_of(epsilon, mu) + (1 + math.exp(epsilon)) * closeness - delta
+        excess = delta_of(epsilon, mu) + grid_cost(epsilon, closeness) - delta
         if excess <= 0:
             return epsilon
         # Convex in exp(epsilon), so Newton's steps from the left never pass the smallest root; the slack ends them.
@@ -134,6 +134,11 @@ def sigma_of(budget: Budget, releases: int, sensitivity: float, closeness: float
     return math.sqrt(releases) * sensitivity / mu * (1 + _PRIVATE_SIDE)
 
 
+def grid_cost(epsilon: float, closeness: float) -> float:
+    """What the grid of the noise costs of delta at that epsilon."""
+    return (1 + math.exp(min(epsilon, 700.0))) * closeness
+
+
 def budgets_beside_grid(budget: Budget, closeness: float) -> list[Budget]:
     """What the grid of the noise leaves of a budget, each alone enough to keep it; InputError if it leaves nothing.
 
@@ -141,12 +146,12 @@ def budgets_beside_grid(budget: Budget, closeness: float) -> list[Budget]:
     which keeps the larger too.
     """
     smaller = np.arange(10.0, min(budget.epsilon, 60.0), 0.5) if closeness else ()
-    kept = {float(e): budget.delta - (1 + math.exp(min(e, 700.0))) * closeness for e in (budget.epsilon, *smaller)}
+    kept = {float(e): budget.delta - grid_cost(e, closeness) for e in (budget.epsilon, *smaller)}
     found = [Budget(epsilon, left) for epsilon, left in kept.items() if left > 0]
     if not found:
         raise InputError(
             f"delta {budget.delta:g} leaves no room for the grid of the discrete noise: it alone needs "
-            f"{(1 + math.exp(min(budget.epsilon, 10.0))) * closeness:.2g}",
+            f"{grid_cost(min(budget.epsilon, 10.0), closeness):.2g}",
             hint="use a larger delta or a smaller epsilon",
         )
     return found
