@@ -254,6 +254,7 @@ def test_a_round_begun_twice_is_paid_for_twice_and_the_run_is_finished_all_the_s
     (spent,) = events_named(server, "budget spent")
     assert spent["round"] == 2
     assert "finished with what it has" in str(run_line(spent))
+    assert RunFolder.of(server, "trial").report() is not None
     assert len(read_log(RunFolder.of(server, "trial").path / FILE_NAME).releases) == 2
 
 
