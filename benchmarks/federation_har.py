@@ -27,8 +27,9 @@ from fedlog.data.schema import Schema
 from fedlog.data.site import Site
 from fedlog.engine.backends import Engine
 from fedlog.engine.clients import model_plan
+from fedlog.engine.course import Course
 from fedlog.engine.local_sgd import Settings
-from fedlog.engine.simulator import Course, Simulation
+from fedlog.engine.simulator import Simulation
 from fedlog.flower.one_place import LocalSite, Place
 from fedlog.flower.plan import Plan
 from fedlog.flower.site_data import load_data

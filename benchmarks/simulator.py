@@ -22,8 +22,9 @@ from benchmarks.workloads import Workload, workload
 from fedlog.algorithms.registry import build
 from fedlog.engine.backends import Choice, Engine
 from fedlog.engine.clients import model_plan
+from fedlog.engine.course import Course
 from fedlog.engine.local_sgd import Settings
-from fedlog.engine.simulator import Course, RoundRecord, Simulation
+from fedlog.engine.simulator import RoundRecord, Simulation
 from fedlog.experiments.run import made_with
 from fedlog.models.body import adopt
 

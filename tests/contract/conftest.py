@@ -17,8 +17,9 @@ from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY
 from fedlog.engine.backends import Choice, Engine
 from fedlog.engine.clients import model_plan
+from fedlog.engine.course import Course
 from fedlog.engine.local_sgd import Settings
-from fedlog.engine.simulator import Course, Simulation
+from fedlog.engine.simulator import Simulation
 from fedlog.models.body import Body
 from fedlog.models.catalog import body
 

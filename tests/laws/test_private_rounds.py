@@ -24,10 +24,11 @@ from fedlog.data.transforms import IDENTITY
 from fedlog.engine.backends import Choice, Engine
 from fedlog.engine.clients import clients_of, model_plan
 from fedlog.engine.cohort import Cohort
+from fedlog.engine.course import Course
 from fedlog.engine.local_sgd import Look, Pool, Settings, Task
 from fedlog.engine.secure import SecureSums
 from fedlog.engine.server import Server
-from fedlog.engine.simulator import Course, Simulation
+from fedlog.engine.simulator import Simulation
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import HEAD, Body, adopt
 from fedlog.models.catalog import body as body_named

@@ -18,8 +18,9 @@ from fedlog.data.federation import Federation
 from fedlog.data.transforms import Transform
 from fedlog.engine.backends import Choice, Engine
 from fedlog.engine.clients import clients_of, model_plan
+from fedlog.engine.course import Course
 from fedlog.engine.local_sgd import Backend, Look, Pool, Settings, Task
-from fedlog.engine.simulator import Course, Simulation
+from fedlog.engine.simulator import Simulation
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, adopt, initial_head
 from fedlog.models.catalog import body

@@ -17,8 +17,9 @@ from fedlog.engine import checkpoint
 from fedlog.engine.backends import Choice, Engine
 from fedlog.engine.clients import model_plan
 from fedlog.engine.cohort import Cohort, Initialisation, Judge
+from fedlog.engine.course import Course
 from fedlog.engine.local_sgd import Moments, Settings
-from fedlog.engine.simulator import Course, RoundRecord, Simulation
+from fedlog.engine.simulator import RoundRecord, Simulation
 from fedlog.errors import InputError, RunError
 from fedlog.models.catalog import body
 from fedlog.wire.message import Kind, Message

@@ -14,8 +14,9 @@ from fedlog.data.federation import Federation
 from fedlog.data.transforms import Transform
 from fedlog.engine.backends import Engine
 from fedlog.engine.clients import clients_of, model_plan
+from fedlog.engine.course import Course
 from fedlog.engine.local_sgd import Settings, draw_epoch
-from fedlog.engine.simulator import Course, Simulation
+from fedlog.engine.simulator import Simulation
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import FEATURES, Body, adopt, initial_head, logits
 from fedlog.models.catalog import body

@@ -15,8 +15,9 @@ from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.engine.backends import Choice, Engine
 from fedlog.engine.clients import clients_of, model_plan
+from fedlog.engine.course import Course
 from fedlog.engine.local_sgd import Fit, Moments, Settings, Task
-from fedlog.engine.simulator import Course, Simulation
+from fedlog.engine.simulator import Simulation
 from fedlog.errors import InputError
 from fedlog.experiments.catalog import experiment
 from fedlog.experiments.spec import RunSpec, resolve

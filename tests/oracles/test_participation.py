@@ -17,9 +17,10 @@ from fedlog.data.federation import Federation
 from fedlog.engine.backends import Engine
 from fedlog.engine.clients import model_plan
 from fedlog.engine.cohort import Cohort
+from fedlog.engine.course import Course
 from fedlog.engine.local_sgd import Settings
 from fedlog.engine.secure import SecureSums
-from fedlog.engine.simulator import Course, Simulation
+from fedlog.engine.simulator import Simulation
 from fedlog.experiments.run import execute
 from fedlog.experiments.spec import RunSpec
 from fedlog.models.body import HEAD

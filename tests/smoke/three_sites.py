@@ -16,8 +16,9 @@ from fedlog.data.federation import Federation, Records, Shard, validated
 from fedlog.data.schema import Feature, Kind, Schema, dump_schema, load_schema
 from fedlog.engine.backends import Engine
 from fedlog.engine.clients import model_plan
+from fedlog.engine.course import Course
 from fedlog.engine.local_sgd import Settings
-from fedlog.engine.simulator import Course, Simulation
+from fedlog.engine.simulator import Simulation
 from fedlog.flower.client_app import answer
 from fedlog.flower.events import read_events
 from fedlog.flower.exchange import Clock

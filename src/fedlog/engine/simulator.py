@@ -20,7 +20,7 @@ from fedlog.engine import checkpoint
 from fedlog.engine.backends import Engine
 from fedlog.engine.clients import Client, clients_of
 from fedlog.engine.cohort import Cohort, Initialisation, Judge, Score
-from fedlog.engine.course import Course as Course  # as: users of the simulator need both
+from fedlog.engine.course import Course
 from fedlog.engine.crew import Alone, Crew, Scores, Workers
 from fedlog.engine.server import Server
 from fedlog.errors import InputError

@@ -22,9 +22,10 @@ from fedlog.data.federation import Federation
 from fedlog.engine.backends import Choice, Engine
 from fedlog.engine.clients import model_plan
 from fedlog.engine.cohort import Initialisation, Judge
+from fedlog.engine.course import Course
 from fedlog.engine.local_sgd import Moments, Settings
 from fedlog.engine.server import REFUSED_SHARE
-from fedlog.engine.simulator import Course, Simulation
+from fedlog.engine.simulator import Simulation
 from fedlog.errors import InputError
 from fedlog.experiments import private
 from fedlog.experiments.presets import preset
