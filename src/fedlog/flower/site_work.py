@@ -41,6 +41,7 @@ def respond(request: Frame, folder: SiteFolder) -> Frame:
         raise FrameError(f"expected a request, found a frame of kind {request.kind.name}")
     state = RunState.of(folder, request.run)
     place = Workplace(folder, folder.read_config(), state.plan())
+    accept(place)  # not in the greeting alone: the site may have set or lowered its limit since then
     if place.by_record:
         state.check_body(place.guest)
     if request.kind is FrameKind.SECURE:
