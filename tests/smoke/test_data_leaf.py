@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +12,15 @@ import pytest
 import torch
 from PIL import Image
 
+from fedlog.cli.main import main
 from fedlog.data import DataSpec, load_federation
-from fedlog.data.leaf import read_leaf
+from fedlog.data.catalog import content_digest
+from fedlog.data.leaf import leaf_digest, read_leaf
+from fedlog.engine.simulator import RoundRecord, Simulation
 from fedlog.errors import InputError
+from fedlog.experiments.inventory import inventory
+from fedlog.experiments.run import execute
+from fedlog.experiments.spec import RunSpec
 
 SIZES = {"0042": 6, "0007": 9, "1234": 5}
 
@@ -139,3 +147,79 @@ def test_users_without_test_records_are_named(tmp_path: Path, users: int | None)
     write_users(tmp_path / "test" / "all.json", {"a": one, "c": one})
     with pytest.raises(InputError, match="only in one of them: b"):
         read_leaf(tmp_path, users=users)
+
+
+@pytest.mark.parametrize("inside", [".", "data"])
+def test_the_list_of_experiments_and_the_reader_agree_on_what_a_leaf_folder_is(
+    tmp_path: Path, inside: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedlog.experiments.inventory.seconds_of", lambda *_: 0.0)
+
+    def missing() -> str | None:
+        (entry,) = (e for e in inventory(tmp_path / "out", tmp_path, 1) if e.experiment.name == "figure-celeba")
+        return entry.missing
+
+    one = {"a": {"x": [[1.0], [2.0]], "y": [0, 1]}}
+    write_users(tmp_path / inside / "train" / "all.json", one)
+    (tmp_path / "data").mkdir(exist_ok=True)
+    with pytest.raises(InputError, match="no LEAF data"):
+        read_leaf(tmp_path)
+    assert "no LEAF data" in (missing() or "")
+    write_users(tmp_path / inside / "all_data" / "all.json", one)
+    assert len(read_leaf(tmp_path).shards) == 1
+    assert missing() is None
+
+
+def numbers_folder(folder: Path, first: float) -> Path:
+    """Two users with two classes of numbers each."""
+    users = {name: {"x": [[first + at, 1.0] for at in range(8)], "y": [0, 1] * 4} for name in ("a", "b")}
+    write_users(folder / "all_data" / "all.json", users)
+    return folder
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_run_on_another_folder_is_another_run(
+    tmp_path: Path, rounds: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = numbers_folder(tmp_path / "one", 0.0), numbers_folder(tmp_path / "other", 0.5)
+    moved = numbers_folder(tmp_path / "moved", 0.0)
+    spec = RunSpec(data="leaf", body=("mlp:4",), options={"epochs": 1}, rounds=2, data_dir=str(one))
+    out = tmp_path / "out"
+    monkeypatch.setattr(Simulation, "rounds", _stopping_after(rounds))
+    if rounds == 1:
+        with pytest.raises(KeyboardInterrupt):
+            execute(spec, out)
+    else:
+        execute(spec, out)
+    with pytest.raises(InputError, match=rf"out holds the same run on other records than those of {other}"):
+        execute(replace(spec, data_dir=str(other)), out)
+    assert main(["run", "--resume", str(out), "--data-dir", str(other)]) == 2
+    assert "on other records" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert execute(replace(spec, data_dir=str(moved)), out).rounds == 2
+
+
+def _stopping_after(number: int) -> Callable[..., Iterator[RoundRecord]]:
+    """`Simulation.rounds`, interrupted before the round after this one."""
+    whole = Simulation.rounds
+
+    def cut(self: Simulation, last: RoundRecord | None = None) -> Iterator[RoundRecord]:
+        for record in whole(self, last):
+            if record.round > number:
+                raise KeyboardInterrupt
+            yield record
+
+    return cut
+
+
+def test_a_changed_image_is_another_data_set(tmp_path: Path) -> None:
+    folder = celeba_folder(tmp_path)
+    before = leaf_digest(folder)
+    image = folder / "data" / "raw" / "img_align_celeba" / "0042_0.png"
+    content = image.read_bytes()
+    Image.new("RGB", (20, 24), (1, 2, 3)).save(image)
+    assert leaf_digest(folder) != before
+    image.write_bytes(content)
+    assert leaf_digest(folder) == before
+    assert content_digest(DataSpec("leaf", data_dir=folder)) == before
+    assert content_digest(DataSpec("mnist", data_dir=folder)) is None

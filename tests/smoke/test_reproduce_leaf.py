@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,10 +13,12 @@ from PIL import Image
 
 from fedlog.core.keys import Key
 from fedlog.data.sources import DATA_VARIABLE
+from fedlog.errors import InputError
 from fedlog.experiments.catalog import EXPERIMENTS
 from fedlog.experiments.cell_process import carry_out, order_of
 from fedlog.experiments.cells import Choice, cells
 from fedlog.experiments.collected import collect
+from fedlog.experiments.runner import run_cells
 from fedlog.report.method_tables import accuracy_table
 
 USERS = {"0042": 5, "0007": 6, "1234": 5}
@@ -53,3 +56,10 @@ def test_the_celeba_experiment_runs_on_a_leaf_folder(tmp_path: Path, monkeypatch
     assert [row[1] for row in table.rows] == ["1"] * 5
     assert all("not run" not in row[2] for row in table.rows)
     assert table.rows[0][3] == "71.96 ± 0.18"
+    nobody = SimpleNamespace(submit=lambda orders: None, stop=lambda: None)
+    silent = SimpleNamespace(begun=lambda to_do, skipped: None)
+    for same in (data, tmp_path / "no data here"):
+        assert run_cells(wanted, nobody, silent, same) == []
+    Image.new("RGB", (32, 32)).save(data / "data" / "raw" / "img_align_celeba" / "0042_0.png")
+    with pytest.raises(InputError, match="was run on other records"):
+        run_cells(wanted, nobody, silent, data)

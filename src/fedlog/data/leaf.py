@@ -6,6 +6,7 @@ JSON file has `users`, `num_samples` and `user_data`: for each user `x` (numbers
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard, validated
 from fedlog.data.images import read_image
 from fedlog.data.partition import by_user, hold_out
+from fedlog.data.sources import sha256_of
 from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.errors import InputError
 
@@ -47,10 +49,10 @@ def read_leaf(folder: Path, *, users: int | None = None, image_size: int = IMAGE
 
     LEAF's own split is used where `train` and `test` exist; of `all_data`, 20 % of each user's records are for test.
     """
-    data = _data_folder(folder)
-    if _json_files(data / "train") and _json_files(data / "test"):
-        train = _read_table(data / "train", users)
-        test = _read_table(data / "test", None)
+    parts = leaf_parts(folder)
+    data = parts[0].parent
+    if len(parts) == 2:
+        train, test = _read_table(parts[0], users), _read_table(parts[1], None)
         odd = set(train.users) - set(test.users)
         if users is None:
             odd |= set(test.users) - set(train.users)
@@ -58,7 +60,7 @@ def read_leaf(folder: Path, *, users: int | None = None, image_size: int = IMAGE
             raise InputError(f"{data}: train and test must hold the same users; only in one of them: {min(odd)}")
         test = _of_users(test, train.users)
     else:
-        train, test = _split(_read_table(data / "all_data", users), data)
+        train, test = _split(_read_table(parts[0], users), data)
     classes = sorted({*train.labels, *test.labels})
     if classes != list(range(len(classes))):
         raise InputError(f"{data}: labels must be 0, 1, 2 and so on; found: {classes}")
@@ -81,14 +83,28 @@ def read_leaf(folder: Path, *, users: int | None = None, image_size: int = IMAGE
     return validated(federation)
 
 
-def _data_folder(folder: Path) -> Path:
-    for candidate in (folder, folder / "data"):
-        if any(_json_files(candidate / part) for part in ("all_data", "train")):
-            return candidate
+def leaf_parts(folder: Path) -> list[Path]:
+    """Where the records are, in the folder or its `data`: LEAF's own `train` and `test` if there are both, else all."""
+    for data in (folder, folder / "data"):
+        for names in (("train", "test"), ("all_data",)):
+            parts = [data / name for name in names]
+            if all(_json_files(part) for part in parts):
+                return parts
     raise InputError(
         f"no LEAF data (all_data/*.json, or train and test) in folder: {folder}",
         hint="give LEAF's data/celeba folder by --data-dir, after its preprocess.sh has run",
     )
+
+
+def leaf_digest(folder: Path) -> str:
+    """A SHA-256 over the names and contents of all files that a federation may be read from, images included."""
+    parts = leaf_parts(folder)
+    data = parts[0].parent
+    images = sorted(path for path in (data / IMAGE_FOLDER).glob("*") if path.is_file())
+    digest = hashlib.sha256()
+    for path in [*(path for part in parts for path in _json_files(part)), *images]:
+        digest.update(f"{path.relative_to(data).as_posix()}\0{sha256_of(path)}\0".encode())
+    return digest.hexdigest()
 
 
 def _json_files(folder: Path) -> list[Path]:

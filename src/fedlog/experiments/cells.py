@@ -158,8 +158,9 @@ class Cell:
 def _stored_digest(folder: Path) -> str | None:
     """What the folder was made with, None if that cannot be told today: unreadable, or of a method that has changed."""
     try:
-        # Resolved again: an option that was added to a method since then takes its default in both.
-        return resolve(stored_spec(folder)).digest
+        # Resolved again: an option that was added to a method since then takes its default in both. The records of a
+        # LEAF folder are compared when a cell runs: a report is made where there are no data.
+        return resolve(replace(stored_spec(folder), data_sha256=None)).digest
     except InputError:
         return None
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
+from fedlog.data.leaf import leaf_parts
 from fedlog.data.sources import SOURCES, data_folder
+from fedlog.errors import InputError
 from fedlog.experiments.calibration import seconds_of
 from fedlog.experiments.catalog import EXPERIMENTS
 from fedlog.experiments.cells import Cell, CellState, Experiment, cells
@@ -63,8 +65,11 @@ def _entry(experiment: Experiment, out: Path, data_dir: Path | None, jobs: int) 
 
 def _missing(names: Sequence[str], folder: Path) -> str | None:
     for name in names:
-        if name == "leaf" and not (folder / "data").exists() and not (folder / "train").exists():
-            return f"no LEAF folder at {folder}; its users fetch it from leaf.cmu.edu and name it with --data-dir"
+        if name == "leaf":
+            try:
+                leaf_parts(folder)
+            except InputError as error:
+                return str(error).replace("\nhint: ", "; ")
         source = SOURCES.get(name.removesuffix("-selection"))
         if source is not None and not all((folder / file.path).is_file() for file in source.files):
             return f"{source.title} is not in {folder}; run `fedlog data fetch {source.name}`"

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
@@ -20,12 +20,13 @@ import torch
 from safetensors.torch import save_file
 
 import fedlog
+from fedlog.data.sources import data_folder
 from fedlog.engine import checkpoint
 from fedlog.engine.simulator import RoundRecord, Simulation
 from fedlog.errors import InputError, RunError
 from fedlog.experiments import private, records
 from fedlog.experiments.records import Summary
-from fedlog.experiments.spec import RunSpec, as_plain, from_plain, prepare, resolve
+from fedlog.experiments.spec import RunSpec, as_plain, from_plain, on_its_data, prepare, resolve
 from fedlog.privacy.accounting import BudgetSpentError
 from fedlog.wire.ledger import Direction
 
@@ -63,7 +64,7 @@ class Silent:
 def execute(spec: RunSpec, folder: Path, listener: Listener | None = None, keep: Keep = Keep.MODELS) -> Summary:
     """Run the specification in the folder, going on from its checkpoint if it has one; the summary is also written."""
     listener = listener or Silent()
-    spec = resolve(spec)
+    spec = on_its_data(resolve(spec))
     if (folder / SUMMARY).exists() and stored_spec(folder).digest == spec.digest:
         return stored_summary(folder)
     made = enter(folder, spec)
@@ -124,12 +125,7 @@ def enter(folder: Path, spec: RunSpec) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / CONFIG).exists():
-            found = stored_spec(folder).digest
-            if found != spec.digest:
-                raise InputError(
-                    f"{folder} holds another run: digest {found}, this one has {spec.digest}",
-                    hint="choose another --out, or remove the folder",
-                )
+            _refuse_another(folder, stored_spec(folder), spec)
         elif any(path.name != records.draft_of(folder / CONFIG).name for path in folder.iterdir()):
             raise InputError(f"{folder} is not empty and not a run folder", hint="choose another --out")
         if not os.access(folder, os.W_OK):
@@ -137,6 +133,20 @@ def enter(folder: Path, spec: RunSpec) -> list[Path]:
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror}", hint="choose another --out") from error
     return missing
+
+
+def _refuse_another(folder: Path, found: RunSpec, spec: RunSpec) -> None:
+    if found.digest == spec.digest:
+        return
+    if replace(found, data_sha256=spec.data_sha256).digest == spec.digest:
+        raise InputError(
+            f"{folder} holds the same run on other records than those of {data_folder(spec.data_spec.data_dir)}",
+            hint="name the folder it was started on by --data-dir, or choose another --out",
+        )
+    raise InputError(
+        f"{folder} holds another run: digest {found.digest}, this one has {spec.digest}",
+        hint="choose another --out, or remove the folder",
+    )
 
 
 @contextlib.contextmanager

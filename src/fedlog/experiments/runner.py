@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from fedlog.data.catalog import DataSpec, content_digest
+from fedlog.data.sources import data_folder
+from fedlog.errors import InputError
 from fedlog.experiments.cell_process import Outcome, order_of
 from fedlog.experiments.cells import Cell, CellState
 from fedlog.experiments.executors import Executor
+from fedlog.experiments.run import stored_spec
 
 SECONDS_BETWEEN_LOOKS = 1.0
 RECENT = 10  # rounds behind an estimate of the time left
@@ -48,6 +52,7 @@ class Watcher(Protocol):
 def run_cells(cells: Sequence[Cell], executor: Executor, watcher: Watcher, data_dir: Path | None) -> list[Outcome]:
     """How each cell ended that was not done before; the executor is stopped at the end, whatever happens."""
     skipped = [cell for cell in cells if cell.state() is CellState.DONE]
+    _refuse_other_records(skipped, data_dir)
     to_do = [cell for cell in cells if cell not in skipped]
     outcomes: list[Outcome] = []
     watcher.begun(to_do, skipped)
@@ -62,6 +67,24 @@ def run_cells(cells: Sequence[Cell], executor: Executor, watcher: Watcher, data_
     finally:
         executor.stop()
     return outcomes
+
+
+def _refuse_other_records(done: Sequence[Cell], data_dir: Path | None) -> None:
+    """Nothing; cells that were run on another LEAF folder than the one at hand must not share a table with new ones."""
+    stored = {cell.name: stored_spec(cell.folder) for cell in done}
+    known = {name: spec for name, spec in stored.items() if spec.data_sha256 is not None}
+    if not known:
+        return
+    try:
+        here = content_digest(DataSpec("leaf", data_dir=data_dir))
+    except InputError:
+        return  # no folder to compare them with; a cell that needs one will say so
+    for name, spec in known.items():
+        if spec.data_sha256 != here:
+            raise InputError(
+                f"{name} was run on other records than those of {data_folder(data_dir)}",
+                hint="name the folder it was run on by --data-dir, or choose another --out",
+            )
 
 
 def _ended(cell: Cell) -> Standing:

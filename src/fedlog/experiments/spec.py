@@ -17,7 +17,7 @@ import torch
 from fedlog.algorithms import registry
 from fedlog.algorithms.shape import Algorithm, ModelPlan
 from fedlog.core.keys import Key
-from fedlog.data.catalog import DataSpec, Partition, load_federation, resolved
+from fedlog.data.catalog import DataSpec, Partition, content_digest, load_federation, resolved
 from fedlog.data.federation import Federation
 from fedlog.engine.backends import Choice, Engine
 from fedlog.engine.clients import model_plan
@@ -33,7 +33,7 @@ from fedlog.models.body import Body, with_weights
 from fedlog.models.catalog import body
 
 # How a run is computed, where its data lie: nothing of this changes what is computed beyond the last bits.
-# A file of parameters counts by its content.
+# A file of parameters counts by its content, and so does a folder that is a data set of its own.
 _NOT_IN_DIGEST = ("backend", "jobs", "threads", "device", "data_dir", "body_file")
 
 
@@ -64,6 +64,7 @@ class RunSpec:
     threads: int = 1  # of PyTorch, in each process: the kernels are too small to split
     device: str = "cpu"
     data_dir: str | None = None
+    data_sha256: str | None = None  # of a LEAF folder, filled in when the run starts
     moments: str | None = None  # of Adam, made anew for each epoch (None), each round, or never: run
     privacy: str | None = None  # record, client or paper
     epsilon: float | None = None
@@ -134,6 +135,11 @@ def resolve(spec: RunSpec) -> RunSpec:
         batch_size=defaults.batch_size_of(spec.method) if spec.batch_size is None else spec.batch_size,
         options=options,
     )
+
+
+def on_its_data(spec: RunSpec) -> RunSpec:
+    """The specification with the digest of its data, where a folder is the data set; this reads the whole folder."""
+    return replace(spec, data_sha256=content_digest(spec.data_spec))
 
 
 def _known(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
