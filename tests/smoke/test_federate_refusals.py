@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from three_sites import SCHEMA, fill_site
 
+from fedlog.cli.main import main
+from fedlog.errors import InputError
 from fedlog.flower.folders import SiteFolder
 from fedlog.flower.frame import FINISH_EXCHANGE, Frame, FrameError, FrameKind, run_tag
 from fedlog.flower.handshake import identity
 from fedlog.flower.plan import Plan, hello
-from fedlog.flower.promise import Promise
+from fedlog.flower.promise import Promise, Secure
+from fedlog.flower.roster import ROSTER, own_entry
+from fedlog.flower.secure_site import Opening
 from fedlog.flower.site_state import RunState
 from fedlog.flower.site_work import respond
+from fedlog.privacy.release_log import FILE_NAME, read_log
 from fedlog.wire.codec import codec
 
 CENTRAL = Promise("client", "central", 8.0, 1e-5, message_norm=20.0)
 OPEN = Plan("trial", rounds=2, options={"epochs": 1, "learning_rate": 0.01}, seed=4)
+SECURE = replace(OPEN, promise=replace(CENTRAL, trust="distributed"), secure=Secure(3, 3))
+OPENING = Opening(bytes(16), 0, ("east", "north", "south"))
 HEAD = codec("f32").encode(OPEN.algorithm(3, 8).broadcast({"seed": torch.tensor([5])}))
 
 
@@ -63,3 +72,58 @@ def test_a_limit_holds_in_runs_that_were_greeted_before_it_was_set(
             respond(request, east)
     assert sorted(path for path in state.path.rglob("*") if path.is_file()) == before
     assert not east.models.exists()
+
+
+@pytest.fixture
+def listed(east: SiteFolder) -> SiteFolder:
+    """The site with a list of three keys, its own among them."""
+    others = [f"{name}={bytes(31 * [1] + [at]).hex()}" for at, name in enumerate(("north", "south"))]
+    assert main(["federate", "roster", str(east.path), own_entry(east), *others]) == 0
+    return east
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"session": bytes(15)},
+        {"number": -1},
+        {"members": ("north", "south")},
+        {"members": ("east", "north", "nobody")},
+        {"members": ("east", "north", "south", "south")},
+        {"members": ("east", "north")},
+    ],
+)
+def test_an_opening_from_which_no_sum_can_come_spends_nothing(listed: SiteFolder, wrong: dict[str, Any]) -> None:
+    respond(greeting(SECURE), listed)
+    with pytest.raises(InputError):
+        respond(ask(FrameKind.WORK, 1, payload=replace(OPENING, **wrong).payload(HEAD)), listed)
+    assert not (listed.state / FILE_NAME).exists()
+    assert respond(ask(FrameKind.WORK, 1, payload=OPENING.payload(HEAD)), listed).kind is FrameKind.UPLOAD
+    assert len(read_log(listed.state / FILE_NAME).releases) == 1
+
+
+def test_an_opening_that_comes_again_with_another_head_spends_nothing_more(listed: SiteFolder) -> None:
+    respond(greeting(SECURE), listed)
+    respond(ask(FrameKind.WORK, 1, payload=OPENING.payload(HEAD)), listed)
+    other = codec("f32").encode(OPEN.algorithm(3, 8).broadcast({"seed": torch.tensor([6])}))
+    with pytest.raises(FrameError, match="has sent its keys before"):
+        respond(ask(FrameKind.WORK, 1, payload=OPENING.payload(other)), listed)
+    assert len(read_log(listed.state / FILE_NAME).releases) == 1
+
+
+def test_a_list_without_the_sites_own_key_is_refused_where_it_is_written_and_in_every_message(
+    listed: SiteFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = listed.path / ROSTER
+    good = path.read_text()
+    entries = [f"{name}={key}" for name, key in json.loads(good).items() if name != "east"]
+    for given, said in (([], "found no east"), ([f"east={bytes(32).hex()}"], "found another key")):
+        assert main(["federate", "roster", str(listed.path), *entries, *given]) == 2
+        assert said in capsys.readouterr().err
+    assert path.read_text() == good
+    respond(greeting(SECURE), listed)
+    path.write_text(json.dumps({**json.loads(good), "east": bytes(32).hex()}))
+    for request in (greeting(SECURE), ask(FrameKind.WORK, 1, payload=OPENING.payload(HEAD))):
+        with pytest.raises(FrameError, match="own key"):
+            respond(request, listed)
+    assert not (listed.state / FILE_NAME).exists()

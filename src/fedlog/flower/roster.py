@@ -35,7 +35,7 @@ def own_entry(folder: SiteFolder) -> str:
 
 
 def write_roster(folder: Path, entries: Iterable[str]) -> Roster:
-    """The list in the folder, after it was written from texts NAME=KEY."""
+    """The list in the folder, after it was written from texts NAME=KEY; at a site, its own entry must be among them."""
     roster: Roster = {}
     for text in entries:
         name, separator, key = text.partition("=")
@@ -46,6 +46,9 @@ def write_roster(folder: Path, entries: Iterable[str]) -> Roster:
         if not separator or len(public) != 32 or name in roster:
             raise InputError(f"expected NAME=KEY with 64 hexadecimal digits, each name once, found: {text!r}")
         roster[site_name(name)] = public
+    site = SiteFolder(folder)
+    if site.config_file.exists():
+        _check_own(roster, site)
     write_atomically(folder / ROSTER, json.dumps({n: roster[n].hex() for n in sorted(roster)}, indent=1) + "\n")
     return roster
 
@@ -62,6 +65,24 @@ def read_roster(folder: Path) -> Roster:
         ) from None
     except (ValueError, AttributeError, TypeError):
         raise InputError(f"expected a list of the sites' keys, found something else: {folder / ROSTER}") from None
+
+
+def read_roster_at(site: SiteFolder) -> Roster:
+    """The list at a site; an InputError where there is none, or none with the site's own key."""
+    roster = read_roster(site.path)
+    _check_own(roster, site)
+    return roster
+
+
+def _check_own(roster: Roster, site: SiteFolder) -> None:
+    own = own_entry(site)
+    name, _, key = own.partition("=")
+    if name not in roster or roster[name].hex() != key:
+        found = "another key" if name in roster else f"no {name}"
+        raise InputError(
+            f"expected this site's own key in its list of the sites' keys, found {found}: {site.path / ROSTER}",
+            hint=f"its entry is {own}; give it to the other sites, and write the list with it",
+        )
 
 
 def numbered(roster: Mapping[str, bytes], members: Iterable[str]) -> dict[int, bytes]:

@@ -19,7 +19,7 @@ from fedlog.engine.secure import encoding_of, sum_terms, words_of
 from fedlog.flower.folders import SiteFolder
 from fedlog.flower.frame import Frame, FrameError
 from fedlog.flower.plan import Plan
-from fedlog.flower.roster import numbered, own_key, read_roster
+from fedlog.flower.roster import numbered, own_key, read_roster_at
 from fedlog.flower.site_state import RunState
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.secagg.client import Advertised, Agreed, Client, Masked, Shared
@@ -75,6 +75,16 @@ class SumAtSite:
     def _home(self) -> Path:
         return self.state.path / "secure"
 
+    @property
+    def _used(self) -> UsedStepsOnDisk:
+        return UsedStepsOnDisk(self._home / "used")
+
+    def check(self, opening: Opening) -> None:
+        """Nothing; an error for an opening from which no sum can come, before anything is done or spent for it."""
+        terms = self._client(opening, coordinates=1).terms
+        if self._used.holds(terms.name, Step.KEYS.name.lower()):
+            raise FrameError("expected a new secure sum, found one for which this site has sent its keys before")
+
     def advertised(self, opening: Opening, upload: bytes, step: tuple[int, int]) -> bytes:
         """The site's keys, after its vector was put by for this sum and whatever was left of another one is gone."""
         contribution = lift(codec(self.plan.codec).decode(upload))
@@ -118,7 +128,7 @@ class SumAtSite:
     def _client(self, opening: Opening, coordinates: int) -> Client:
         """This site in the sum; a FrameError where the opening is not what the plan and the own list allow."""
         assert self.plan.secure is not None
-        roster = read_roster(self.folder.path)
+        roster = read_roster_at(self.folder)
         name = self.folder.read_config().name
         members = opening.members
         if name not in members or not set(members) <= set(roster) or len(set(members)) != len(members):
@@ -135,9 +145,7 @@ class SumAtSite:
             value_bytes,
         )
         identity = Identity(sorted(roster).index(name), own_key(self.folder))
-        if terms.roster[identity.number] != identity.public:
-            raise FrameError("expected this site's own key in its list, found another")
-        return Client(terms, identity, UsedStepsOnDisk(self._home / "used"), os.urandom)
+        return Client(terms, identity, self._used, os.urandom)
 
     def _keep(self, name: str, content: bytes) -> None:
         folder = self._home / "sum"
@@ -155,6 +163,7 @@ Answering = Callable[[bytes], bytes]
 
 
 def opened(payload: bytes, at_site: SumAtSite, step: tuple[int, int]) -> tuple[bytes, Answering]:
-    """The broadcast in a WORK frame, and what turns the site's upload into its answer."""
+    """The broadcast in a WORK frame, and what turns the site's upload into its answer; an error for a useless one."""
     opening, broadcast = read_opening(payload)
+    at_site.check(opening)
     return broadcast, lambda upload: at_site.advertised(opening, upload, step)

@@ -20,7 +20,7 @@ from fedlog.flower.folders import SiteConfig, SiteFolder
 from fedlog.flower.frame import FrameError
 from fedlog.flower.plan import Guest, Plan
 from fedlog.flower.promise import Limit, warning
-from fedlog.flower.roster import read_roster
+from fedlog.flower.roster import read_roster_at
 from fedlog.flower.secure_site import SumAtSite
 from fedlog.flower.site_data import body_digest, load_body, load_data, refuse_body_across_records, refuse_trained_body
 from fedlog.flower.site_state import RunState
@@ -116,7 +116,7 @@ def accept(place: Workplace) -> None:
         if config.privacy is not None:
             Limit.read(config.privacy).check(plan.promise)
         if plan.secure is not None:
-            read_roster(place.folder.path)
+            read_roster_at(place.folder)
         if place.by_record:
             refuse_split_by_time(place.schema)
             refuse_trained_body(config)

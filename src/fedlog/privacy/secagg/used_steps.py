@@ -36,6 +36,10 @@ class UsedStepsOnDisk:
 
     folder: Path
 
+    def holds(self, round_name: str, step: str) -> bool:
+        """Whether the step was claimed: for those who would rather not begin what cannot be sent."""
+        return (self.folder / f"{round_name}-{step}").exists()
+
     def claim(self, round_name: str, step: str) -> None:
         """Nothing, once; `RefusalError` ever after for the same round and step, whichever process asks."""
         self.folder.mkdir(parents=True, exist_ok=True)
