@@ -45,7 +45,7 @@ def plain_features(
 ) -> Tensor:
     """One client's features by PyTorch's own layers; a missing mask means no dropout."""
     values = images
-    for name, layer in module.named_children():
+    for name, layer in module._modules.items():
         if isinstance(layer, MaskedDropout):
             if name in masks:
                 mask = masks[name]
@@ -59,7 +59,7 @@ def plain_features(
 def draw_masks(module: nn.Sequential, input_shape: tuple[int, ...], clients: int, batch: int, dtype: torch.dtype):
     """Random multipliers (clients, batch, channels or units) for each dropout layer, found by running the module."""
     masks, values = {}, torch.zeros(1, *input_shape)
-    for name, layer in module.named_children():
+    for name, layer in module._modules.items():
         values = layer(values)
         if isinstance(layer, MaskedDropout):
             keep = torch.rand(clients, batch, values.shape[1]) >= layer.p
@@ -256,6 +256,13 @@ def test_layers_for_units_take_vectors_and_flattened_images() -> None:
     compare(module, torch.randn(6, 1, 4, 4, dtype=torch.float64), torch.randint(0, 6, (3, 4)))
 
 
+def test_a_layer_in_two_places_is_computed_in_both() -> None:
+    torch.manual_seed(6)
+    rectify = nn.ReLU()
+    module = nn.Sequential(nn.Linear(6, 5), rectify, nn.Linear(5, 4), rectify)
+    compare(module, torch.randn(6, 6, dtype=torch.float64), torch.randint(0, 6, (3, 4)))
+
+
 def test_evaluation_in_slices_equals_the_training_pass_without_masks() -> None:
     torch.manual_seed(4)
     network = compiled(masked(mnist_cnn()), (1, 28, 28))
@@ -291,6 +298,7 @@ def test_parameters_shared_by_all_clients_count_once_and_collect_the_summed_grad
         nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU()),
         nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 2)),
         nn.Linear(64, 2),
+        nn.Sequential(nn.Flatten(), square := nn.Linear(64, 64), nn.ReLU(), square),
     ],
 )
 def test_what_has_no_block_is_left_to_the_caller(module: nn.Module) -> None:

@@ -175,7 +175,8 @@ def prepare(spec: RunSpec) -> Simulation:
         threads=spec.threads,
         refused_share=_refused_share(spec),
     )
-    torch.set_num_threads(spec.threads)
+    # Workers are forked, and whoever is forked from a process that has used its threads waits for them for ever.
+    torch.set_num_threads(spec.threads if spec.jobs == 1 else 1)
     settings = Settings(
         spec.batch_size, spec.device, moments=_chosen(Moments, "moments", spec.moments or Moments.EPOCH)
     )

@@ -23,7 +23,11 @@ def compile_body(module: nn.Module, input_shape: Sequence[int]) -> BlockNetwork 
     """
     if not isinstance(module, nn.Sequential):
         return None
-    layers = [(name, layer) for name, layer in module.named_children() if not isinstance(layer, nn.Identity)]
+    # Not `named_children`: it skips the second place of a layer that stands in two.
+    places = module._modules.items()
+    layers = [(name, layer) for name, layer in places if layer is not None and not isinstance(layer, nn.Identity)]
+    if len(list(module.parameters())) < sum(len(list(layer.parameters())) for _, layer in layers):
+        return None  # tied: two stages would train copies of their own
     try:
         return _Compiler(tuple(input_shape)).compile(layers)
     except _NoBlockError:
