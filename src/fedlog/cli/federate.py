@@ -128,7 +128,9 @@ def _register(args: argparse.Namespace) -> int:
     if str(args.key) != "-" and not args.key.is_file():
         raise InputError(f"expected a public key file, found none: {args.key}")
     text = sys.stdin.read() if str(args.key) == "-" else args.key.read_text()
-    node = register(ServerFolder(args.folder), args.name, text, _say)
+    folder = ServerFolder(args.folder)
+    folder.read_config()
+    node = register(folder, args.name, text, _say)
     _say(f"registered {args.name} (Flower node {node})")
     return 0
 
@@ -160,7 +162,9 @@ def _status(args: argparse.Namespace) -> int:
     from fedlog.flower.folders import ServerFolder
     from fedlog.flower.server_side import site_statuses
 
-    statuses = site_statuses(ServerFolder(args.folder))
+    folder = ServerFolder(args.folder)
+    folder.read_config()
+    statuses = site_statuses(folder)
     if args.json:
         print(json.dumps({"sites": [asdict(status) for status in statuses]}))
         return 0

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedlog.data.schema import load_schema
 from fedlog.errors import InputError, RunError
@@ -35,6 +36,7 @@ from fedlog.flower.secrets import SECRET_FOLDER_MODE, check_secret
 Say = Callable[[str], None]
 WATCH_SECONDS = 0.5
 RENEW_WITHIN_DAYS = 30
+JSON = ("--format", "json")
 # What `flwr run` starts from, and what `flwr run --run-config` may change.
 APP_SETTINGS: dict[str, Value] = {
     "name": "run-1",
@@ -172,17 +174,16 @@ def register(folder: ServerFolder, name: str, public_key: str, say: Say) -> str:
             f"expected a new site name, found one that is registered: {name}",
             hint="remove the old key first: `fedlog federate unregister`",
         )
-    candidate = folder.sites / f"{name}.pub"
+    # Not yet under the name that the gate reads keys from: it lets in whole messages of these alone.
+    candidate = folder.sites / f"{name}.candidate"
     candidate.parent.mkdir(parents=True, exist_ok=True)
     candidate.write_text(public_key.strip() + "\n")
-    arguments = ("supernode", "register", str(candidate.resolve()), CONNECTION, "--name", name, "--format", "json")
-    command = flwr_command(folder, *arguments)
+    command = flwr_command(folder, "supernode", "register", str(candidate.resolve()), CONNECTION, "--name", name, *JSON)
     say(f"$ {command}")
     try:
-        node = str(json.loads(call(command))["node-id"])
-    except RunError:
-        candidate.unlink(missing_ok=True)
-        raise
+        node = str(_told(command, "node-id"))
+    finally:
+        candidate.unlink()
     folder.remember_site(name, node, public_key)
     return node
 
@@ -192,9 +193,9 @@ def unregister(folder: ServerFolder, name: str, say: Say) -> None:
     known = folder.known_sites()
     if name not in known:
         raise InputError(f"expected one of the registered sites {', '.join(sorted(known)) or '(none)'}, found: {name}")
-    command = flwr_command(folder, "supernode", "unregister", known[name], CONNECTION)
+    command = flwr_command(folder, "supernode", "unregister", known[name], CONNECTION, *JSON)
     say(f"$ {command}")
-    call(command)
+    _told(command, "node-id")
     folder.forget_site(name)
 
 
@@ -209,7 +210,7 @@ class SiteStatus:
 
 def site_statuses(folder: ServerFolder) -> tuple[SiteStatus, ...]:
     """The registered sites, by name."""
-    listed = json.loads(call(flwr_command(folder, "supernode", "list", CONNECTION, "--format", "json")))["nodes"]
+    listed = _told(flwr_command(folder, "supernode", "list", CONNECTION, *JSON), "nodes")
     by_node = {str(node["node-id"]): node for node in listed}
     statuses = []
     for name, node_id in sorted(folder.known_sites().items()):
@@ -218,6 +219,26 @@ def site_statuses(folder: ServerFolder) -> tuple[SiteStatus, ...]:
         since = "" if node is None else str(node["online-at"] if state == "online" else node["offline-at"])
         statuses.append(SiteStatus(name, state, "" if since == "N/A" else since))
     return tuple(statuses)
+
+
+def _told(command: Command, wanted: str) -> Any:
+    """What the JSON that `flwr` prints says under that name; a RunError where it says what went wrong instead.
+
+    With `--format json` most failures are in the text alone: the exit code is 0.
+    """
+    hint = "is `fedlog federate server` running?"
+    try:
+        text = call(command)
+    except RunError as error:
+        raise RunError(error.message, hint=hint) from None
+    try:
+        told = json.loads(text)
+    except ValueError:
+        told = None
+    if not isinstance(told, dict) or wanted not in told:
+        found = told.get("error-message", text) if isinstance(told, dict) else text
+        raise RunError(f"expected {wanted} from `{command}`, found: {' '.join(str(found).split())[-400:]}", hint=hint)
+    return told[wanted]
 
 
 def _start(command: Command, log: Path, say: Say) -> Running:
