@@ -305,7 +305,7 @@ def test_the_statistics_of_a_site_that_pauses_stay_in_the_head_until_it_leaves(
     leave(server, "east", "trial", print)
     post.silent, post.absent = set(), {"east"}
     run(post, server, Plan("trial", rounds=4, options=PLAN.options, seed=4)).conduct()
-    assert set(newest_of(home)) == set(state_of(server).memory["statistics"]) == {"north", "south"}
+    assert set(newest_of(home)) == set(state_of(server).memory) == {"north", "south"}
     torch.testing.assert_close(state_of(server).values["statistics"], sum(newest_of(home).values()))
 
 

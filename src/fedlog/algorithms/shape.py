@@ -135,6 +135,7 @@ class Sum(Enum):
 
     PARTICIPANTS = "this round's"
     EVERYONE = "everyone's last"
+    """Of whichever exchange: those of such a method all send sums of one kind."""
 
 
 @dataclass(frozen=True)

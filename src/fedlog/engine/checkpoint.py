@@ -97,20 +97,19 @@ def _sums(path: Path) -> SumsPosition | None:
 def _flat(memory: Memory) -> Params:
     """One entry for each array, and one for the noise in them; names as JSON, since a client's is the user's."""
     flat: Params = {}
-    for exchange, clients in memory.items():
-        for client, last in clients.items():
-            noise = torch.tensor([last.noise_std], dtype=torch.float64)
-            for at, array in enumerate((noise, *last.arrays)):
-                flat[json.dumps([exchange, client, at])] = array.contiguous()
+    for client, last in memory.items():
+        noise = torch.tensor([last.noise_std], dtype=torch.float64)
+        for at, array in enumerate((noise, *last.arrays)):
+            flat[json.dumps([client, at])] = array.contiguous()
     return flat
 
 
 def _remembered(flat: Params) -> Memory:
     memory: Memory = {}
     entries = sorted(((json.loads(name), value) for name, value in flat.items()), key=lambda entry: entry[0])
-    for (exchange, client), found in groupby(entries, key=lambda entry: entry[0][:2]):
+    for (client,), found in groupby(entries, key=lambda entry: entry[0][:-1]):
         noise, *arrays = (value for _, value in found)
-        memory.setdefault(exchange, {})[client] = Contribution(tuple(arrays), noise_std=float(noise))
+        memory[client] = Contribution(tuple(arrays), noise_std=float(noise))
     return memory
 
 

@@ -19,8 +19,8 @@ from fedlog.wire.codec import Codec
 from fedlog.wire.ledger import Direction, Ledger
 from fedlog.wire.message import Contribution, Kind, Message, lift, total
 
-Memory = dict[str, dict[str, Contribution]]
-"""Every client's last contribution to each exchange."""
+Memory = dict[str, Contribution]
+"""Every client's last contribution, of the opening exchange as well: it is true of a body that has not moved since."""
 REFUSED_SHARE = 0.5  # of a round's uploads that may be unusable before the run stops, unless told otherwise
 NAMED = 5  # of the clients behind an error
 
@@ -97,7 +97,7 @@ class Server:
             if isinstance(taken, Refusal):
                 refused.append(taken)
             elif self.memory is not None:
-                self.memory.setdefault(exchange.name, {})[client] = taken
+                self.memory[client] = taken
             else:
                 summed = taken if summed is None else summed + taken
         self.refusals += [(round_number, refusal) for refusal in refused]
@@ -109,9 +109,8 @@ class Server:
                 hint="see what those clients send; --refused-share says how many a run may do without",
             )
         if self.memory:
-            kept = self.memory.get(exchange.name, {})
             # By name, so that the order in which clients came first decides nothing.
-            summed = total([kept[client] for client in sorted(kept)]) if kept else None
+            summed = total([self.memory[client] for client in sorted(self.memory)])
         if summed is not None:
             self.take(round_number, exchange, summed)
 

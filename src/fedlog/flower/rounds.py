@@ -231,7 +231,7 @@ class Run:
             self._note("too few", round=number, sites=sorted(uploads), minimum=self.terms.minimum)
             return False
         if self.plan.promise is None:  # else no site can be taken out of the sum, so nothing is kept for that
-            self.home.keep_uploads(behind_the_head(server, exchange, {**self.home.uploads(), **uploads}, uploads))
+            self.home.keep_uploads(behind_the_head(server, {**self.home.uploads(), **uploads}, uploads))
         self._note("uploads", round=number, sites=sorted(uploads))
         return True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedlog.algorithms.shape import Exchange, Sum
+from fedlog.algorithms.shape import Sum
 from fedlog.core.keys import Key
 from fedlog.data.schema import Schema
 from fedlog.engine import checkpoint
@@ -49,14 +49,12 @@ def keep(home: RunFolder, server: Server, round_number: int) -> None:
 
 def remembered(server: Server) -> Memory | None:
     """A copy of what the server remembers, to go back to."""
-    return None if server.memory is None else {name: dict(kept) for name, kept in server.memory.items()}
+    return None if server.memory is None else dict(server.memory)
 
 
-def behind_the_head(
-    server: Server, exchange: Exchange, known: Mapping[str, bytes], uploads: Mapping[str, bytes]
-) -> dict[str, bytes]:
-    """Of the known uploads those in the sum of this exchange: everyone's newest where the server remembers them."""
-    summed = uploads if server.memory is None else server.memory[exchange.name]
+def behind_the_head(server: Server, known: Mapping[str, bytes], uploads: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Of the known uploads those in the newest sum: everyone's newest where the server remembers them."""
+    summed = uploads if server.memory is None else server.memory
     return {site: known[site] for site in sorted(summed) if site in known}
 
 
