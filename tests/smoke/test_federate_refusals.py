@@ -9,12 +9,18 @@ from typing import Any
 
 import pytest
 import torch
+from flwr.app import Message
+from flwr.supercore.task_identity import TaskIdentity
+from safetensors.torch import save_file
 from three_sites import SCHEMA, fill_site
 
 from fedlog.cli.main import main
+from fedlog.core.keys import Key
 from fedlog.errors import InputError
+from fedlog.flower.client_app import answer
+from fedlog.flower.events import read_events
 from fedlog.flower.folders import SiteFolder
-from fedlog.flower.frame import FINISH_EXCHANGE, Frame, FrameError, FrameKind, run_tag
+from fedlog.flower.frame import FINISH_EXCHANGE, Frame, FrameError, FrameKind, run_tag, to_content
 from fedlog.flower.handshake import identity
 from fedlog.flower.plan import Plan, hello
 from fedlog.flower.promise import Promise, Secure
@@ -22,6 +28,7 @@ from fedlog.flower.roster import ROSTER, own_entry
 from fedlog.flower.secure_site import Opening
 from fedlog.flower.site_state import RunState
 from fedlog.flower.site_work import respond
+from fedlog.models.catalog import body
 from fedlog.privacy.release_log import FILE_NAME, read_log
 from fedlog.wire.codec import codec
 
@@ -30,6 +37,12 @@ OPEN = Plan("trial", rounds=2, options={"epochs": 1, "learning_rate": 0.01}, see
 SECURE = replace(OPEN, promise=replace(CENTRAL, trust="distributed"), secure=Secure(3, 3))
 OPENING = Opening(bytes(16), 0, ("east", "north", "south"))
 HEAD = codec("f32").encode(OPEN.algorithm(3, 8).broadcast({"seed": torch.tensor([5])}))
+
+
+@pytest.fixture(autouse=True)
+def _inside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
 
 
 def ask(kind: FrameKind, round_number: int = 0, exchange: int = 0, payload: bytes = b"") -> Frame:
@@ -127,3 +140,31 @@ def test_a_list_without_the_sites_own_key_is_refused_where_it_is_written_and_in_
         with pytest.raises(FrameError, match="own key"):
             respond(request, listed)
     assert not (listed.state / FILE_NAME).exists()
+
+
+def refusal(request: Frame, site: SiteFolder) -> str:
+    """What the server reads, for a message through the app."""
+    message = Message(to_content(request), dst_node_id=1, message_type="train")
+    message.metadata.__dict__["_message_id"] = "m1"
+    frame = answer(message, site)
+    assert frame.kind is FrameKind.REFUSAL
+    return frame.payload.decode()
+
+
+def test_a_refusal_does_not_tell_where_a_sites_files_lie(east: SiteFolder, tmp_path: Path) -> None:
+    told = refusal(greeting(SECURE), east)
+    assert "list of the sites' keys" in told
+    (east.path / ROSTER).write_text("[]")
+    again = refusal(greeting(SECURE), east)
+    weights = tmp_path / "w.safetensors"
+    save_file(body("mlp:8", SCHEMA.shape).initial(Key(1)), weights, metadata={"body": "mlp:8", "method": "fedlog"})
+    fill_site(east, "east", f"frozen:{weights}")
+    trained = refusal(greeting(replace(OPEN, promise=Promise("record", "central", 8.0, 1e-5, clip="l2:3"))), east)
+    assert "bodies that never saw private data" in trained
+    for said in (told, again, trained):
+        assert str(tmp_path) not in said
+        assert tmp_path.name not in said
+    kept = [str(event["reason"]) for event in read_events(east.logs / "events.jsonl") if event["event"] == "warning"]
+    assert [str(path) in reason for path, reason in zip((east.path, east.path, weights), kept, strict=True)] == 3 * [
+        True
+    ]

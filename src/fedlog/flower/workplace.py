@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -116,11 +118,27 @@ def accept(place: Workplace) -> None:
         if config.privacy is not None:
             Limit.read(config.privacy).check(plan.promise)
         if plan.secure is not None:
-            read_roster_at(place.folder)
+            with _told_as(
+                place, "expected the list of the sites' keys at this site, with its own key in it, found none"
+            ):
+                read_roster_at(place.folder)
         if place.by_record:
             refuse_split_by_time(place.schema)
-            refuse_trained_body(config)
+            with _told_as(
+                place, "single records are protected behind bodies that never saw private data, not this one"
+            ):
+                refuse_trained_body(config)
         if plan.promise is not None:
             refuse_body_across_records(body)
     except InputError as error:
         raise FrameError(error.message) from None
+
+
+@contextmanager
+def _told_as(place: Workplace, sentence: str) -> Iterator[None]:
+    """A FrameError with the sentence for an InputError inside, which names files: where they lie stays in the log."""
+    try:
+        yield
+    except InputError as error:
+        note(place.folder.logs / "events.jsonl", "warning", run=place.plan.name, reason=error.message)
+        raise FrameError(sentence) from None
