@@ -58,7 +58,10 @@ def parse_log(text: str, where: str) -> ReleaseLog:
             hint="the run stopped while it wrote the line, so that release was not made: delete the line",
         )
     if not lines:
-        raise InputError(f"{where}: the file is empty, expected a budget in line 1")
+        raise InputError(
+            f"{where}: the file is empty, expected a budget in line 1",
+            hint="if the run stopped as it began, nothing was released: delete the file; else restore it from a copy",
+        )
     budget = _parse(lines[0], f"{where}: line 1", _budget)
     events: list[Event] = []
     for number, line in enumerate(lines[1:], 2):
@@ -86,7 +89,7 @@ def start_log(path: Path, budget: Budget) -> ReleaseLog:
     """The log of a new or resumed run; a resumed one must name the budget it started with."""
     with _alone(path):
         if not path.exists():
-            _append(path, budget_line(budget))
+            _create(path, [budget_line(budget)])
         log = read_log(path)
     if log.budget != budget:
         raise InputError(
@@ -131,11 +134,7 @@ def count_across_runs(path: Path, upcoming: Event, budget: Budget, earlier: Sequ
 def _under_budget(path: Path, budget: Budget, earlier: Sequence[Event]) -> ReleaseLog:
     """The log with this as its present budget."""
     if not path.exists():
-        draft = path.with_name(f"{path.name}.part")
-        draft.unlink(missing_ok=True)
-        for line in (budget_line(budget), *map(release_line, earlier)):
-            _append(draft, line)
-        draft.replace(path)  # as a whole: half of what was released would understate it
+        _create(path, [budget_line(budget), *map(release_line, earlier)])
     log = read_log(path)
     if log.budget != budget:
         _append(path, budget_line(budget))
@@ -151,6 +150,23 @@ def _alone(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def _create(path: Path, lines: Sequence[str]) -> None:
+    """Nothing; the file is then on disk, and so is its name, as a whole or not at all.
+
+    Half of what was released would understate it, and a file without a budget would stop the run for good.
+    """
+    draft = path.with_name(f"{path.name}.part")
+    draft.unlink(missing_ok=True)
+    for line in lines:
+        _append(draft, line)
+    draft.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _append(path: Path, line: str) -> None:

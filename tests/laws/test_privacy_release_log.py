@@ -1,0 +1,54 @@
+"""A record of releases is on disk as a whole, whatever happens while it is begun."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from fedlog.errors import InputError
+from fedlog.privacy.guarantee import Budget
+from fedlog.privacy.release_log import FILE_NAME, parse_log, start_log
+
+BUDGET = Budget(1.0, 1e-5)
+
+
+@pytest.mark.parametrize("call", ["write", "fsync"])
+def test_a_run_that_was_killed_as_it_began_its_record_can_begin_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    path = tmp_path / FILE_NAME
+    with monkeypatch.context() as broken:
+
+        def killed(*given: object) -> None:
+            raise SystemExit
+
+        broken.setattr(os, call, killed)
+        with pytest.raises(SystemExit):
+            start_log(path, BUDGET)
+    assert not path.exists()
+    log = start_log(path, BUDGET)
+    assert (log.budget, log.events) == (BUDGET, ())
+
+
+def test_a_new_record_is_in_its_folder_on_disk_before_anything_may_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, forced = tmp_path / FILE_NAME, []
+    fsync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        forced.append((stat.S_ISDIR(os.fstat(descriptor).st_mode), path.exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    start_log(path, BUDGET)
+    assert forced == [(False, False), (True, True)]
+
+
+def test_an_empty_record_says_what_can_be_done() -> None:
+    with pytest.raises(InputError, match="the file is empty") as found:
+        parse_log("", "run")
+    assert "delete the file" in str(found.value.hint)
