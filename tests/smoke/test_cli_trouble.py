@@ -86,6 +86,43 @@ def test_a_finished_run_says_that_nothing_was_trained(capsys: pytest.CaptureFixt
         assert ("r was finished before: nothing was trained" in capsys.readouterr().err) is expected
 
 
+@pytest.mark.parametrize("left", [1, None])
+def test_a_finished_run_that_lost_records_is_run_again(left: int | None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SHORT, "--quiet", "--json"]) == 0
+    first, path = json.loads(capsys.readouterr().out), Path("r/records.jsonl")
+    if left is None:
+        path.unlink()
+    else:
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:left]))
+    assert main([*SHORT, "--json"]) == 0
+    told = capsys.readouterr()
+    assert "nothing was trained" not in told.err
+    assert len(path.read_text().splitlines()) == 2
+    again = json.loads(told.out)
+    assert {**again, "seconds": 0} == {**first, "seconds": 0}
+
+
+def test_a_client_without_records_to_be_judged_on_has_no_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
+    few = [
+        *SHORT,
+        "--partition",
+        "dirichlet",
+        "--clients",
+        "8",
+        "--validation-fraction",
+        "0.1",
+        "--judge",
+        "validation",
+    ]
+    assert main([*few, "--quiet", "--json"]) == 0
+    shares = json.loads(capsys.readouterr().out)["accuracy_per_client"]
+    judged = json.loads(Path("r/records.jsonl").read_text().splitlines()[-1])["records_per_client"]
+    assert [share is None for share in shares] == [records == 0 for records in judged]
+    assert 0 in judged
+    assert main(few) == 0
+    assert "lowest client" in capsys.readouterr().err
+
+
 def test_a_report_that_cannot_be_written_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(SHORT) == 0
     Path("r/report.html").unlink()

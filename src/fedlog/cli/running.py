@@ -112,7 +112,8 @@ def _show(console: Console, summary: Summary, report: Path) -> None:
     table.add_row("accuracy, mean over clients (final round)", f"{100 * summary.accuracy_mean_over_clients:.2f} %")
     if summary.accuracy_after_closing is not None:
         table.add_row("the same after the closing local phase", f"{100 * summary.accuracy_after_closing:.2f} %")
-    table.add_row("lowest client", f"{100 * min(summary.accuracy_per_client):.2f} %")
+    lowest = min(share for share in summary.accuracy_per_client if share is not None)
+    table.add_row("lowest client", f"{100 * lowest:.2f} %")
     if summary.uploads_refused:
         table.add_row("uploads that could not be used", f"{summary.uploads_refused}")
     table.add_row("bits up, all clients", f"{summary.bits_up / 1e6:.3f} Mb")

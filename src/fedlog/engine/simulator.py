@@ -52,10 +52,10 @@ class RoundRecord:
     seconds: float
 
     @property
-    def accuracy_per_client(self) -> list[float]:
-        """Each client's share of correct answers; a client without held-out records has none and is left out."""
+    def accuracy_per_client(self) -> list[float | None]:
+        """Each client's share of correct answers, in the clients' order; None for one without held-out records."""
         pairs = zip(self.correct_per_client, self.records_per_client, strict=True)
-        return [correct / records for correct, records in pairs if records]
+        return [correct / records if records else None for correct, records in pairs]
 
 
 @dataclass

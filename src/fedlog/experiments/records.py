@@ -22,7 +22,7 @@ class Summary:
     digest: str
     rounds: int
     accuracy_mean_over_clients: float
-    accuracy_per_client: list[float]
+    accuracy_per_client: list[float | None]  # None: no records to judge it on
     accuracy_after_closing: float | None  # for methods that adapt at the very end
     best_round: int
     best_accuracy: float

@@ -234,7 +234,7 @@ def _finish(spec: RunSpec, simulation: Simulation, folder: Path, keep: Keep, end
         digest=spec.digest,
         rounds=lines[-1].round,
         accuracy_mean_over_clients=lines[-1].accuracy_mean_over_clients,
-        accuracy_per_client=[round(accuracy, 6) for accuracy in lines[-1].accuracy_per_client],
+        accuracy_per_client=[None if share is None else round(share, 6) for share in lines[-1].accuracy_per_client],
         accuracy_after_closing=None if closed is None else sum(closed) / len(closed),
         best_round=best.round,
         best_accuracy=best.accuracy_mean_over_clients,
