@@ -241,6 +241,27 @@ def test_cost_stops_at_the_first_round_that_reaches_the_threshold(accuracies: li
 
 
 @law
+def test_what_the_summary_says_of_the_opening_is_taken_before_a_difference() -> None:
+    rounds, summary = _run([0.5, 0.9], opening=7)
+    told = {"seed down": 3, "statistics up": 40, "statistics down": 5}
+    assert opening_bits(rounds, summary) == (0, 7)
+    assert opening_bits(rounds, replace(summary, bits_opening=told)) == (40, 8)
+    cost = cost_to(0.8, rounds, replace(summary, bits_opening=told))
+    assert (cost.bits_up, cost.bits_down) == (240, 28)
+
+
+@law
+@given(st.integers(1, 100), st.integers(1, 3))
+def test_an_accuracy_short_of_the_threshold_by_rounding_alone_reaches_it(per_cent: int, units: int) -> None:
+    short = per_cent / 100
+    for _ in range(units):
+        short = math.nextafter(short, 0)
+    rounds, summary = _run([short - 1e-9, short], opening=0)
+    cost = cost_to(per_cent / 100, rounds, summary)
+    assert (cost.reached, cost.round) == (True, 2)
+    assert threshold_by_rule([short]) == per_cent
+
+
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=8))
 def test_the_papers_threshold_is_reached_by_everyone_and_the_next_is_not(tenths: list[int]) -> None:
     accuracies = [tenth / 1000 for tenth in tenths]

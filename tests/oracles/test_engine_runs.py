@@ -189,6 +189,50 @@ def test_a_target_accuracy_ends_the_run_and_a_resumed_one_too(simulate: Simulate
 
 
 def test_accuracy_is_the_plain_mean_over_clients_that_have_test_records(simulate: Simulate) -> None:
+    # A target that the mean misses by rounding alone.
+    again = simulate(rounds=6, stop_at_accuracy=math.nextafter(target, 1))
+    assert list(again.rounds(last=stopped[-1])) == []
+
+
+def test_the_accuracy_after_closing_is_that_of_the_models_that_are_saved(simulate: Simulate, tmp_path: Path) -> None:
+    simulation = simulate("fedbabu", told={"learning_rate": 0.3})
+    *_, last = simulation.rounds()
+    simulation.save_models(tmp_path)
+    federation, shares = simulation.federation, []
+    for shard, model in zip(federation.shards, simulation.bodies, strict=True):
+        own = federation.test.at(shard.test)
+        if len(own):
+            params = load_file(tmp_path / f"{shard.name}.safetensors")
+            guessed = logits(model.features(params, own.inputs, None), params).argmax(1)
+            shares.append(float((guessed == own.labels).double().mean()))
+    assert simulation.close() == pytest.approx(shares)
+    assert shares != [share for share in last.accuracy_per_client if share is not None]
+
+
+def test_a_resumed_sum_of_what_is_remembered_is_the_same_to_the_bit(
+    simulate: Simulate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients come first in an order that is not their names', and send what adds up differently in another order."""
+
+    def unequal(self: Cohort, number: int, _: Any, indices: Sequence[int]) -> list[tuple[int, bytes | None]]:
+        sent = []
+        for index in indices:
+            sums = torch.randn(3, 6, generator=Key(number).child(index).torch()) * 1000.0**-index
+            sums[:, 0] = 1
+            sent.append((index, self._codec.encode(Message(Kind.STATISTICS, (sums,)))))
+        return sent
+
+    monkeypatch.setattr(Cohort, "exchange", unequal)
+    for after in (1, 2, 3):
+        whole, first, second = (simulate(rounds=5, participation=0.34) for _ in range(3))
+        records = list(whole.rounds())
+        for _ in zip(range(after), first.rounds(), strict=False):
+            pass
+        first.save(tmp_path / str(after))
+        second.resume(tmp_path / str(after))
+        list(second.rounds(records[after - 1]))
+        for name, value in whole.server.state.items():
+            assert torch.equal(value, second.server.state[name]), (after, name)
     record = next(simulate().rounds())
     assert record.records_per_client == [3, 2, 4, 0, 5, 3]
     shares = [c / n for c, n in zip(record.correct_per_client, record.records_per_client, strict=True) if n]

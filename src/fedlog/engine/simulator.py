@@ -20,7 +20,7 @@ from fedlog.engine import checkpoint
 from fedlog.engine.backends import Engine
 from fedlog.engine.clients import Client, clients_of
 from fedlog.engine.cohort import Cohort, Initialisation, Judge, Score
-from fedlog.engine.course import Course
+from fedlog.engine.course import Course, reaches
 from fedlog.engine.crew import Alone, Crew, Scores, Workers
 from fedlog.engine.server import Server
 from fedlog.errors import InputError
@@ -141,7 +141,7 @@ class Simulation:
 
     def _reached_target(self, last: RoundRecord | None) -> bool:
         target = self.course.stop_at_accuracy
-        return last is not None and target is not None and last.accuracy_mean_over_clients >= target
+        return last is not None and target is not None and reaches(last.accuracy_mean_over_clients, target)
 
     def close(self) -> list[float] | None:
         """Each client's accuracy after the method's closing phase; None if it has no such phase."""

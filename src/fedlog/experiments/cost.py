@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from fedlog.engine.course import ACCURACY_ROUNDING, reaches
 from fedlog.engine.simulator import RoundRecord
 from fedlog.experiments.records import Summary
 
@@ -27,10 +28,8 @@ class Cost:
 
 def cost_to(threshold: float, rounds: Sequence[RoundRecord], summary: Summary) -> Cost:
     """The bits up to the first round that reaches the threshold; if none does, up to the (first) most accurate one."""
-    # What crossed before round 1 is in the totals and in no round.
-    up = summary.bits_up - sum(record.bits_up for record in rounds)
-    down = summary.bits_down - sum(record.bits_down for record in rounds)
-    reaching = (record for record in rounds if record.accuracy_mean_over_clients >= threshold)
+    up, down = opening_bits(rounds, summary)
+    reaching = (record for record in rounds if reaches(record.accuracy_mean_over_clients, threshold))
     last = next(reaching, None)
     reached = last is not None
     last = last or max(rounds, key=lambda record: record.accuracy_mean_over_clients)
@@ -44,5 +43,4 @@ def cost_to(threshold: float, rounds: Sequence[RoundRecord], summary: Summary) -
 def threshold_by_rule(best_accuracies: Iterable[float]) -> int | None:
     """The largest whole per cent that every competitive method reaches on every seed; None without runs."""
     found = list(best_accuracies)
-    # A whisker, so that 0.97 in binary counts as 97 per cent.
-    return math.floor(100 * min(found) + 1e-9) if found else None
+    return math.floor(100 * (min(found) + ACCURACY_ROUNDING)) if found else None
