@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlog.engine.simulator import RoundRecord
-from fedlog.experiments.cost import cost_to, threshold_by_rule
+from fedlog.experiments.cost import cost_to, opening_bits, threshold_by_rule
 from fedlog.experiments.records import Summary
 from fedlog.experiments.significance import (
     LEVEL,
@@ -240,7 +241,6 @@ def test_cost_stops_at_the_first_round_that_reaches_the_threshold(accuracies: li
     assert cost.both == 110 * cost.round + 7
 
 
-@law
 def test_what_the_summary_says_of_the_opening_is_taken_before_a_difference() -> None:
     rounds, summary = _run([0.5, 0.9], opening=7)
     told = {"seed down": 3, "statistics up": 40, "statistics down": 5}
@@ -262,6 +262,7 @@ def test_an_accuracy_short_of_the_threshold_by_rounding_alone_reaches_it(per_cen
     assert threshold_by_rule([short]) == per_cent
 
 
+@law
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=8))
 def test_the_papers_threshold_is_reached_by_everyone_and_the_next_is_not(tenths: list[int]) -> None:
     accuracies = [tenth / 1000 for tenth in tenths]

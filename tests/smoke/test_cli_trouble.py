@@ -109,10 +109,10 @@ def test_a_client_without_records_to_be_judged_on_has_no_accuracy(capsys: pytest
         "dirichlet",
         "--clients",
         "8",
-        "--validation-fraction",
-        "0.1",
         "--judge",
         "validation",
+        "--validation-fraction",
+        "0.1",
     ]
     assert main([*few, "--quiet", "--json"]) == 0
     shares = json.loads(capsys.readouterr().out)["accuracy_per_client"]

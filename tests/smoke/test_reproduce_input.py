@@ -162,6 +162,55 @@ def test_folders_that_only_look_like_a_shortened_experiment_are_passed_over(tmp_
 
 UNUSABLE = ["", "[]", "{}", '{"spec": []}', '{"spec": {"metod": "x"}}', '{"spec": {"method": "gone"}}']
 
+@pytest.mark.parametrize("narrowed", ["table-mnist", "--methods fedlog", "--seeds 0", "--rounds 3"])
+def test_the_list_is_of_everything(narrowed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "--list", *narrowed.split()]) == 2
+    message, hint = capsys.readouterr().err.splitlines()
+    assert message.startswith("error: --list shows every experiment whole: ")
+    assert hint == "hint: fedlog reproduce --list"
+
+
+def test_as_many_processes_as_cores_may_be_used(monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 4, 7}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    jobs: list[int] = []
+    monkeypatch.setattr(reproduce, "executor", lambda _, number, __: jobs.append(number))
+    monkeypatch.setattr(reproduce, "inventory", lambda _, __, number: jobs.append(number) or [])
+    assert main(["reproduce", "table-mnist", "--seeds", "0", "--quiet"]) == 0
+    assert main(["reproduce", "--list"]) == 0
+    assert jobs == [3, 3]
+
+
+def test_a_failure_is_told_to_the_letter(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def failing(wanted: Sequence[Cell], _: object, watcher: CellProgress, __: object) -> list[Outcome]:
+        outcome = Outcome(wanted[0].name, None, "missing file: data [old] [/red]/x")
+        watcher.ended(outcome)
+        return [outcome]
+
+    monkeypatch.setattr(reproduce, "run_cells", failing)
+    assert main(["reproduce", "table-mnist", "--seeds", "0", "--methods", "local"]) == 1
+    assert capsys.readouterr().err.count("missing file: data [old] [/red]/x") == 2
+
+
+@pytest.mark.parametrize("left", [2, 0, None])
+def test_a_cell_without_all_of_its_records_is_not_done(left: int | None, tmp_path: Path) -> None:
+    cell = _made_up(tmp_path, 3)
+    lines = cell.records.read_text().splitlines(keepends=True)
+    if left is None:
+        cell.records.unlink()
+    else:
+        cell.records.write_text("".join(lines[:left]))
+    assert cell.state() is CellState.BEGUN
+    (cell.folder / "summary.json").write_text("{}")
+    assert cell.state() is CellState.BEGUN
+
+
+def test_a_cell_that_stopped_early_is_done(tmp_path: Path) -> None:
+    cell = cells(TABLE, tmp_path, Choice(rows=("local",), seeds=(0,), rounds=3))[0]
+    write_run(cell, [0.5, 0.98], 10)
+    assert cell.state() is CellState.DONE
+
+
 
 def test_a_configuration_that_cannot_be_used_counts_as_another(tmp_path: Path) -> None:
     cell = _made_up(tmp_path, 3)

@@ -14,6 +14,7 @@ from fedlog.experiments.collected import collect
 from fedlog.experiments.significance import Mean
 from fedlog.report.comparisons import family
 from fedlog.report.cost_table import cost_table
+from fedlog.report.figures import _over_rounds
 from fedlog.report.method_tables import accuracy_table, bar_table
 from fedlog.report.other_tables import grid_table
 from fedlog.report.reproduction import write_markdown, write_results_page
@@ -86,6 +87,13 @@ def test_the_cost_table_counts_to_the_threshold_or_to_the_best_round(results: Pa
     assert rows["FedProto"][1] == "not run"
     assert rows["FedProto"][6] == "3.02 ± 0.17 Mb"
     assert "gives 96 % on these runs (without lg-fedavg-1, lg-fedavg-2, fedproto: not run)" in table.notes[0]
+
+
+def test_the_bits_of_a_curve_begin_with_the_opening(results: Path) -> None:
+    runs = collect(EXPERIMENTS["table-mnist"], results).runs["fedlog"]
+    accuracy, megabits = _over_rounds(runs)
+    assert accuracy.shape == (8, 3)
+    assert megabits.tolist() == pytest.approx([0.0021, 0.0041, 0.0061])
 
 
 def _table(out: Path, finals: dict[str, list[float]]) -> Path:

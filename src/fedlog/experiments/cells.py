@@ -8,7 +8,8 @@ from enum import Enum, StrEnum
 from pathlib import Path
 
 from fedlog.errors import InputError
-from fedlog.experiments.run import CONFIG, RECORDS, SUMMARY, stored_spec
+from fedlog.experiments import records
+from fedlog.experiments.run import CONFIG, RECORDS, SUMMARY, ended, stored_spec
 from fedlog.experiments.spec import RunSpec, resolve
 
 
@@ -142,16 +143,15 @@ class Cell:
             return CellState.ABSENT
         if _stored_digest(self.folder) != self.spec.digest:
             return CellState.OTHER
-        whole = (self.folder / SUMMARY).exists() and self._has_its_records()
-        return CellState.DONE if whole else CellState.BEGUN
+        return CellState.DONE if self._is_whole() else CellState.BEGUN
 
-    def _has_its_records(self) -> bool:
-        """Whether no line is missing; a training run, which may stop early, is taken at its summary's word."""
-        if self.experiment.shape is not Shape.SYNTHETIC:
-            return True
+    def _is_whole(self) -> bool:
+        """Whether it ended and no line is missing: as many as its summary says, since a training run may stop early."""
+        if self.experiment.shape is Shape.SYNTHETIC:
+            return (self.folder / SUMMARY).exists() and records.count(self.records) == self.steps
         try:
-            return self.records.read_text().count("\n") == self.steps
-        except OSError:
+            return ended(self.folder) is not None
+        except InputError:
             return False
 
 

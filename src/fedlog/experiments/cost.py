@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fedlog.engine.course import ACCURACY_ROUNDING, reaches
 from fedlog.engine.simulator import RoundRecord
 from fedlog.experiments.records import Summary
+from fedlog.wire.ledger import Direction
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,19 @@ def cost_to(threshold: float, rounds: Sequence[RoundRecord], summary: Summary) -
         if record.round == last.round:
             break
     return Cost(up, down, last.round, reached)
+
+
+def opening_bits(rounds: Sequence[RoundRecord], summary: Summary) -> tuple[int, int]:
+    """(up, down): what crossed before round 1, which is in the totals and in no round."""
+    told = summary.bits_opening
+    if told:
+        up, down = (sum(n for kind, n in told.items() if kind.endswith(f" {way}")) for way in Direction)
+        return up, down
+    # An older summary does not say, and a run without an opening has nothing to say.
+    return (
+        summary.bits_up - sum(record.bits_up for record in rounds),
+        summary.bits_down - sum(record.bits_down for record in rounds),
+    )
 
 
 def threshold_by_rule(best_accuracies: Iterable[float]) -> int | None:

@@ -58,6 +58,11 @@ def read(path: Path) -> list[RoundRecord]:
     return records
 
 
+def count(path: Path) -> int:
+    """How many whole lines there are; none without the file."""
+    return path.read_text().count("\n") if path.exists() else 0
+
+
 def keep_until(path: Path, round_number: int) -> list[RoundRecord]:
     """The records up to that round, the only ones left in the file: later ones will be made again."""
     kept = [record for record in read(path) if record.round <= round_number]

@@ -65,13 +65,21 @@ def execute(spec: RunSpec, folder: Path, listener: Listener | None = None, keep:
     """Run the specification in the folder, going on from its checkpoint if it has one; the summary is also written."""
     listener = listener or Silent()
     spec = on_its_data(resolve(spec))
-    if (folder / SUMMARY).exists() and stored_spec(folder).digest == spec.digest:
-        return stored_summary(folder)
+    found = ended(folder)
+    if found is not None and stored_spec(folder).digest == spec.digest:
+        return found
     made = enter(folder, spec)
     with _locked(folder):
-        if (folder / SUMMARY).exists():
-            return stored_summary(folder)  # by the run that held the lock until now
-        return _run(spec, folder, listener, keep, made)
+        # By the run that held the lock until now.
+        return ended(folder) or _run(spec, folder, listener, keep, made)
+
+
+def ended(folder: Path) -> Summary | None:
+    """The summary of a run that ended and has the record of every round; without them it has to be run again."""
+    if not (folder / SUMMARY).exists():
+        return None
+    summary = stored_summary(folder)
+    return summary if records.count(folder / RECORDS) == summary.rounds else None
 
 
 def _run(spec: RunSpec, folder: Path, listener: Listener, keep: Keep, made: list[Path]) -> Summary:

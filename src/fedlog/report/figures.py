@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from fedlog.experiments.cells import Row
 from fedlog.experiments.collected import Collected, RunResult
+from fedlog.experiments.cost import opening_bits
 from fedlog.experiments.synthetic import DRAWN_SEED, REPRESENTATIONS, IterationRecord
 
 # Dark for client 0, light for client 1; blue and green as in the paper's figure.
@@ -50,8 +51,7 @@ def _over_rounds(runs: Sequence[RunResult]) -> tuple[np.ndarray, np.ndarray]:
     accuracy = np.array([[100 * r.accuracy_mean_over_clients for r in run.rounds[:length]] for run in runs])
     first = runs[0]
     each = np.array([record.bits_up + record.bits_down for record in first.rounds])
-    opening = first.summary.bits_up + first.summary.bits_down - each.sum()
-    return accuracy, (opening + np.cumsum(each))[:length] / 1e6
+    return accuracy, (sum(opening_bits(first.rounds, first.summary)) + np.cumsum(each))[:length] / 1e6
 
 
 def synthetic(found: Collected) -> str:
