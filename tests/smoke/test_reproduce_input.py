@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import threading
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedlog.cli import reproduce
+from fedlog.cli.cell_progress import CellProgress
 from fedlog.cli.main import main
 from fedlog.experiments import calibration, cell_process
 from fedlog.experiments.catalog import EXPERIMENTS, experiments, on_disk
@@ -160,8 +162,6 @@ def test_folders_that_only_look_like_a_shortened_experiment_are_passed_over(tmp_
     assert [experiment.name for experiment in on_disk(tmp_path)] == list(EXPERIMENTS)
 
 
-UNUSABLE = ["", "[]", "{}", '{"spec": []}', '{"spec": {"metod": "x"}}', '{"spec": {"method": "gone"}}']
-
 @pytest.mark.parametrize("narrowed", ["table-mnist", "--methods fedlog", "--seeds 0", "--rounds 3"])
 def test_the_list_is_of_everything(narrowed: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "--list", *narrowed.split()]) == 2
@@ -210,6 +210,8 @@ def test_a_cell_that_stopped_early_is_done(tmp_path: Path) -> None:
     write_run(cell, [0.5, 0.98], 10)
     assert cell.state() is CellState.DONE
 
+
+UNUSABLE = ["", "[]", "{}", '{"spec": []}', '{"spec": {"metod": "x"}}', '{"spec": {"method": "gone"}}']
 
 
 def test_a_configuration_that_cannot_be_used_counts_as_another(tmp_path: Path) -> None:

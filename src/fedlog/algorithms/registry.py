@@ -44,9 +44,12 @@ def factory(method: str) -> Factory:
     module, _, attribute = method.partition(":")
     if attribute:
         try:
-            return cast(Factory, getattr(importlib.import_module(module), attribute))
+            made = getattr(importlib.import_module(module), attribute)
         except Exception as error:  # a user's own module: whatever it raises, it cannot be imported
             raise InputError(f"method {method} cannot be imported: {error}", hint="is it on PYTHONPATH?") from error
+        if not callable(made):
+            raise InputError(f"method {method} must be callable and return an algorithm: {type(made).__name__} found")
+        return cast(Factory, made)
     close = get_close_matches(method, METHODS, n=1)
     meant = f"did you mean {close[0]}?" if close else f"one of {', '.join(METHODS)}"
     raise InputError(f"unknown method: {method}", hint=meant)
@@ -100,6 +103,8 @@ def _typed(method: str, name: str, value: Any, hint: Any) -> Any:
     try:
         if inspect.isclass(kind) and issubclass(kind, Enum):
             return kind(value)
+        if kind in (int, float) and isinstance(value, bool):  # which Python would take for 0 or 1
+            raise TypeError
         if kind is int and float(value) != int(float(value)):
             raise ValueError
         made = kind(float(value)) if kind is int else kind(value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedlog.cli.cell_progress import CellProgress
+from fedlog.cli.running import cores
 from fedlog.errors import InputError
 from fedlog.experiments.catalog import experiments
 from fedlog.experiments.cell_process import Outcome
@@ -64,12 +64,15 @@ def reproduce_command(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace, wanted: list[Cell]) -> list[Outcome]:
     """How the cells of one experiment ended, told as it goes."""
-    console = Console(stderr=True, highlight=False, quiet=args.quiet)
-    where = executor(args.executor, args.jobs or os.cpu_count() or 1, args.out)
+    # Without markup: a path may have a [word] in it.
+    console = Console(stderr=True, highlight=False, markup=False, quiet=args.quiet)
+    where = executor(args.executor, args.jobs or cores(), args.out)
     with CellProgress(console) as progress:
         outcomes = run_cells(wanted, where, progress, args.data_dir)
     failed = [outcome for outcome in outcomes if outcome.error is not None]
-    loud = Console(stderr=True, highlight=False, soft_wrap=True)  # --quiet silences progress, not failures
+    loud = Console(
+        stderr=True, highlight=False, markup=False, soft_wrap=True
+    )  # --quiet silences progress, not failures
     for outcome in failed:
         loud.print(f"failed: {outcome.cell}: {outcome.error}", style="red")
     if not args.json:
@@ -113,7 +116,12 @@ def _told(experiment: str, wanted: list[Cell], outcomes: list[Outcome]) -> list[
 
 
 def _list(args: argparse.Namespace) -> int:
-    entries = inventory(args.out, args.data_dir, args.jobs or os.cpu_count() or 1)
+    narrowed = [name for name in ("name", "methods", "seeds", "rounds") if getattr(args, name) is not None]
+    if narrowed:
+        raise InputError(
+            f"--list shows every experiment whole: {', '.join(narrowed)} given", hint="fedlog reproduce --list"
+        )
+    entries = inventory(args.out, args.data_dir, args.jobs or cores())
     if args.json:
         print(json.dumps({"experiments": [entry.plain() for entry in entries]}))
         return 0

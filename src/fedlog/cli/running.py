@@ -63,7 +63,7 @@ def _what_and_where(args: argparse.Namespace) -> tuple[RunSpec, Path]:
         # Another device than the one it was started on: its number of processes was made for that one.
         return (replace(spec, jobs=1) if spec.device != "cpu" and "jobs" not in given else spec), args.resume
     device = given.get("device") or (from_toml(args.config).device if args.config else "cpu")
-    start = RunSpec(jobs=_cores() if device == "cpu" else 1)
+    start = RunSpec(jobs=cores() if device == "cpu" else 1)
     spec = from_toml(args.config, start) if args.config else start
     spec = replace(spec, **{**given, "options": {**spec.options, **given.get("options", {})}})
     return spec, args.out or _new_folder(spec)
@@ -75,8 +75,8 @@ def _new_folder(spec: RunSpec) -> Path:
     return next(path for path in (Path("runs") / each for each in names) if not path.exists())
 
 
-def _cores() -> int:
-    # Those this process may use: a container or a batch system often grants fewer than the machine has.
+def cores() -> int:
+    """How many cores this process may use: a container or a batch system often grants fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

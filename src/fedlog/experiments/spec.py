@@ -286,8 +286,8 @@ def _chosen(kind: Any, name: str, value: str) -> Any:
 
 def _check_device(device: str, jobs: int) -> None:
     try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+        float(torch.ones(1, device=device).sum())  # `meta` has tensors too, and computes nothing
+    except (RuntimeError, AssertionError, ImportError) as error:
         raise InputError(f"device {device} cannot be used: {str(error).splitlines()[0]}", hint="use cpu") from error
     if device != "cpu" and jobs > 1:
         # An accelerator's context does not survive the fork that makes a worker.
