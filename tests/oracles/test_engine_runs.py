@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fedlog.algorithms.registry import build
+from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.engine import checkpoint
 from fedlog.engine.backends import Choice, Engine
@@ -21,6 +23,7 @@ from fedlog.engine.course import Course
 from fedlog.engine.local_sgd import Moments, Settings
 from fedlog.engine.simulator import RoundRecord, Simulation
 from fedlog.errors import InputError, RunError
+from fedlog.models.body import logits
 from fedlog.models.catalog import body
 from fedlog.wire.message import Kind, Message
 
@@ -186,9 +189,6 @@ def test_a_target_accuracy_ends_the_run_and_a_resumed_one_too(simulate: Simulate
     assert [r.correct_per_client for r in stopped] == [r.correct_per_client for r in free[:reached]]
     again = simulate(rounds=6, stop_at_accuracy=target)
     assert list(again.rounds(last=stopped[-1])) == []
-
-
-def test_accuracy_is_the_plain_mean_over_clients_that_have_test_records(simulate: Simulate) -> None:
     # A target that the mean misses by rounding alone.
     again = simulate(rounds=6, stop_at_accuracy=math.nextafter(target, 1))
     assert list(again.rounds(last=stopped[-1])) == []
@@ -233,6 +233,9 @@ def test_a_resumed_sum_of_what_is_remembered_is_the_same_to_the_bit(
         list(second.rounds(records[after - 1]))
         for name, value in whole.server.state.items():
             assert torch.equal(value, second.server.state[name]), (after, name)
+
+
+def test_accuracy_is_the_plain_mean_over_clients_that_have_test_records(simulate: Simulate) -> None:
     record = next(simulate().rounds())
     assert record.records_per_client == [3, 2, 4, 0, 5, 3]
     shares = [c / n for c, n in zip(record.correct_per_client, record.records_per_client, strict=True) if n]

@@ -23,7 +23,10 @@ from by_hand import (
     train,
 )
 
-from fedlog.algorithms.fedproto import nearest_prototype_head
+from fedlog.algorithms.fedproto import FedProto, nearest_prototype_head
+from fedlog.algorithms.shape import ModelPlan
+from fedlog.core.keys import Key
+from fedlog.wire.message import Contribution
 
 LAMBDA = 3.0
 
@@ -83,6 +86,19 @@ def test_prediction_by_the_nearest_prototype_over_all_classes(tmp_path: Path) ->
         nearest = np.argmin([((z - prototypes[label]) ** 2).sum(1) for label in range(CLASSES)], axis=0)
         logits = z @ ours["head"][:, 1:].T + ours["head"][:, 0]
         assert (logits.argmax(1) == nearest).all()
+
+
+def test_a_class_that_no_participant_holds_keeps_its_prototype() -> None:
+    method = FedProto(ModelPlan(n_class=3, width=2, layers=(("head",),), entries=9))
+    counts = torch.tensor([2.0, 4.0, 0.0], dtype=torch.float64)
+    sums = torch.tensor([[2.0, 6.0], [4.0, -4.0], [0.0, 0.0]], dtype=torch.float64)
+    first = method.step("prototypes", method.begin(Key(0)), Contribution((sums, counts)))
+    assert first["present"].tolist() == [True, True, False]
+    assert first["means"].tolist() == [[1, 3], [1, -1], [0, 0]]
+    counts, sums = counts.flip(0), 3 * sums.flip(0)  # now class 0 is nobody's
+    second = method.step("prototypes", first, Contribution((sums, counts)))
+    assert second["present"].tolist() == [True, True, True]
+    assert second["means"].tolist() == [[1, 3], [3, -3], [3, 9]]
 
 
 def test_a_class_without_a_prototype_never_wins() -> None:

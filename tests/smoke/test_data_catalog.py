@@ -58,6 +58,8 @@ def test_the_circle_is_the_papers() -> None:
     assert bool((federation.test.inputs[left.test, 0] <= border).all())
     # Area of the circle over that of the square: 0.433; three standard errors.
     assert abs(float((federation.test.labels == 0).double().mean()) - np.pi * (26 / 7) ** 2 / 100) < 0.047
+    # Drawn apart: no training point is tested on.
+    assert not set(map(tuple, federation.train.inputs.tolist())) & set(map(tuple, federation.test.inputs.tolist()))
     other = load_federation(DataSpec("circle", seed=5))
     assert not torch.equal(points, other.train.inputs.double())
 
