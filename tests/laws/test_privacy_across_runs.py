@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedlog.cli.main import main
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import BudgetSpentError, Entropy, Noise, Release, allow, spent
 from fedlog.privacy.across_runs import allow_across_runs, spent_across_runs
@@ -85,3 +86,14 @@ def test_a_runs_own_budget_stays_as_it_was(tmp_path: Path) -> None:
     record_release(path, release(Unit.RECORD, Trust.LOCAL))
     with pytest.raises(InputError, match="cannot go on with another budget"):
         start_log(path, Budget(9.0, DELTA))
+
+
+@pytest.mark.parametrize("delta", ["0", "-1", "1", "2", "nan"])
+def test_epsilon_is_stated_at_no_delta_that_is_none_however_many_promises_there_are(
+    tmp_path: Path, delta: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "privacy.jsonl"
+    for whole in (release(Unit.CLIENT, Trust.LOCAL), release(Unit.RECORD, Trust.LOCAL)):
+        count_across_runs(path, whole, Budget(8.0, DELTA), [])
+        assert main(["privacy", "spend", str(tmp_path), "--delta", delta]) == 2
+        assert "delta must lie strictly between 0 and 1" in capsys.readouterr().err

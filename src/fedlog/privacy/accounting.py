@@ -232,7 +232,7 @@ def closeness(releases: Sequence[Event]) -> float:
 
 def spent(releases: Sequence[Event], delta: float) -> Spending:
     """The epsilon at `delta` after each release, exactly composed, and the guarantee of them all."""
-    Budget(1.0, delta)
+    Budget(1.0, delta)  # refuses what is no delta, also where there is nothing to add up
     if not releases:
         return Spending((), (), None, ())
     return spending(releases, releases, _one_promise(releases), delta)
@@ -242,6 +242,7 @@ def spending(
     releases: Sequence[Event], counted: Sequence[Event], promise: tuple[Unit, Trust], delta: float
 ) -> Spending:
     """What these releases come to under one promise, each with the loss of its counted twin."""
+    Budget(1.0, delta)  # refuses what is no delta
     unit, trust = promise
     losses = accumulate(_Loss.of(release) for release in counted)
     formula = Calibration.PAPER if unit is Unit.PAPER else Calibration.EXACT
