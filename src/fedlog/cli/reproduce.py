@@ -70,9 +70,8 @@ def _run(args: argparse.Namespace, wanted: list[Cell]) -> list[Outcome]:
     with CellProgress(console) as progress:
         outcomes = run_cells(wanted, where, progress, args.data_dir)
     failed = [outcome for outcome in outcomes if outcome.error is not None]
-    loud = Console(
-        stderr=True, highlight=False, markup=False, soft_wrap=True
-    )  # --quiet silences progress, not failures
+    # --quiet silences progress, not failures.
+    loud = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     for outcome in failed:
         loud.print(f"failed: {outcome.cell}: {outcome.error}", style="red")
     if not args.json:
