@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pytest
@@ -31,6 +31,11 @@ FRAMES = st.builds(
     st.binary(max_size=50),
 )
 HELLO = Frame(FrameKind.HELLO, run_tag("r"), 0, 0, b"")
+
+
+def payload_of(who: Identity) -> bytes:
+    """A greeting of that side, without a plan."""
+    return json.dumps(asdict(who)).encode()
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +90,7 @@ def test_other_versions_and_schemas_are_refused(theirs: Identity, says: str) -> 
     ours = Identity("0.1.0", 1, "s")
     check_identity(ours, Identity("0.1.7", 1, "s"), "north")  # a patch release may differ
     with pytest.raises(FrameError, match=says):
-        check_identity(ours, read_identity(theirs.to_payload()), "north")
+        check_identity(ours, read_identity(payload_of(theirs)), "north")
 
 
 @dataclass(frozen=True)
@@ -212,7 +217,7 @@ def question(content: RecordDict) -> Message:
         RecordDict({"fedlog": ConfigRecord({"frame": b"noise"})}),
         to_content(HELLO),
         to_content(HELLO.answer(FrameKind.REPORT, b"")),
-        to_content(HELLO.answer(FrameKind.HELLO, Identity("7.0", 1, "x").to_payload())),
+        to_content(HELLO.answer(FrameKind.HELLO, payload_of(Identity("7.0", 1, "x")))),
     ],
 )
 def test_a_site_refuses_what_it_cannot_use_and_says_why(site: SiteFolder, content: RecordDict) -> None:
@@ -222,7 +227,7 @@ def test_a_site_refuses_what_it_cannot_use_and_says_why(site: SiteFolder, conten
 
 def test_an_error_at_a_site_tells_nothing_of_its_data(site: SiteFolder) -> None:
     site.schema_file.write_text('version = 1\n[label]\ncolumn = "secret-disease"\nvalues = ["a"]\n')
-    frame = answer(question(to_content(HELLO.answer(FrameKind.HELLO, identity("s").to_payload()))), site)
+    frame = answer(question(to_content(HELLO.answer(FrameKind.HELLO, payload_of(identity("s"))))), site)
     assert frame.kind is FrameKind.REFUSAL
     assert frame.payload == b"InputError; see the log at the site"
     logged = (site.logs / "events.jsonl").read_text()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from fedlog import __version__
 from fedlog.flower.frame import VERSION, FrameError
@@ -18,10 +18,6 @@ class Identity:
     fedlog: str
     frame: int
     schema: str
-
-    def to_payload(self) -> bytes:
-        """The bytes of a HELLO or WELCOME frame."""
-        return json.dumps(asdict(self)).encode()
 
 
 def identity(schema_digest: str) -> Identity:
