@@ -26,6 +26,7 @@ from fedlog.flower.plan import Plan, hello
 from fedlog.flower.promise import Promise, Secure
 from fedlog.flower.roster import ROSTER, own_entry
 from fedlog.flower.secure_site import Opening
+from fedlog.flower.site_data import check_site
 from fedlog.flower.site_state import RunState
 from fedlog.flower.site_work import respond
 from fedlog.models.catalog import body
@@ -168,3 +169,16 @@ def test_a_refusal_does_not_tell_where_a_sites_files_lie(east: SiteFolder, tmp_p
     assert [str(path) in reason for path, reason in zip((east.path, east.path, weights), kept, strict=True)] == 3 * [
         True
     ]
+
+
+def test_a_small_table_is_no_error_at_the_start_of_a_site_for_runs_that_protect_records(east: SiteFolder) -> None:
+    path = Path(east.read_config().data or "")
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
+    for limit in (None, "local:8:1e-5", "client:local:8:1e-5"):  # there a run may come that cannot do with so few rows
+        east.write_config(replace(east.read_config(), privacy=limit))
+        with pytest.raises(InputError, match="row"):
+            check_site(east, east.read_config())
+    require(east, "record:local:8:1e-5")
+    told = check_site(east, east.read_config())
+    assert "0 " in told
+    assert "1 of 3 classes" in told or "0 of 3 classes" in told

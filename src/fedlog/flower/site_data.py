@@ -14,9 +14,11 @@ from fedlog.data.site import Preparation, Site, load_site
 from fedlog.data.split import Shares
 from fedlog.errors import InputError
 from fedlog.flower.folders import SiteConfig, SiteFolder
+from fedlog.flower.site_budget import limit_of
 from fedlog.models.body import Body
 from fedlog.models.catalog import body as body_named
 from fedlog.models.frozen import FROZEN, architecture, refuse_trained
+from fedlog.privacy.guarantee import Unit
 
 DEFAULT_BODY = "mlp:64,64"
 # The split is the site's own and has nothing to do with a run's seed: the same rows stay held out in every run.
@@ -96,8 +98,14 @@ def body_digest(body: Body, key: Key) -> str:
 
 
 def check_site(folder: SiteFolder, config: SiteConfig) -> str:
-    """One line on what the site brings; an InputError before anything is started when its data or body do not fit."""
-    site = load_data(folder, config)
+    """One line on what the site brings; an InputError before anything is started when its data or body do not fit.
+
+    A site that takes part where single records are protected, and nowhere else, is held to what such runs need: rows
+    for every part are not among it. Any other must be ready for every run.
+    """
+    limit = limit_of(config)
+    alone = limit is not None and limit.unit is Unit.RECORD
+    site = load_data(folder, config, Preparation.ALONE if alone else Preparation.TOGETHER)
     body = load_body(config, site.federation.input_shape)
     shard = site.shard
     present = len(set(site.federation.train.labels.tolist()))
