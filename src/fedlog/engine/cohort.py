@@ -7,7 +7,7 @@ but those bytes leaves it, and evaluation results where someone asks for them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from urllib.parse import quote
@@ -27,6 +27,7 @@ from fedlog.engine.local_sgd import Backend, Fit, Look, Pool, Task
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import HEAD, SHIFT, Params, initial_head, logits
 from fedlog.models.frozen import BODY, METHOD
+from fedlog.privacy.guarantee import Unit
 from fedlog.privacy.protection import Protection
 from fedlog.wire.codec import Codec
 
@@ -212,17 +213,30 @@ class Cohort:
             if fit.moments:
                 self._moments[client.index, exchange.name] = {n: value.clone() for n, value in fit.moments.items()}
         trained = [fit.params for fit in fits]
-        summarise = Statistics.of if self._protection is None else self._protection.statistics
         statistics: list[Statistics | None] = [None] * len(group)
         if exchange.summary is Summary.STATISTICS:
             looks = [Look(c, p, Pool.TRAIN, c.train) for c, p in zip(group, trained, strict=True)]
-            statistics = [
-                summarise(features, self._federation.train.labels[client.train], self._federation.n_class)
-                for client, features in zip(group, backend.features(looks), strict=True)
-            ]
+            statistics = [*self._statistics(backend, looks)]
         for client, work, params, summed in zip(group, works, trained, statistics, strict=True):
             _require_finite(client, params, round_number)
             yield client, work, Trained(params, summed, client.records)
+
+    def _statistics(self, backend: Backend, looks: Sequence[Look]) -> Iterator[Statistics]:
+        """Those of each look's records, behind the clip if there is one."""
+        guard, labels, n_class = self._protection, self._federation.train.labels, self._federation.n_class
+        if guard is None or guard.mechanism.unit is not Unit.RECORD:
+            summarise = Statistics.of if guard is None else guard.statistics
+            for look, features in zip(looks, backend.features(looks), strict=True):
+                yield summarise(features, labels[look.positions], n_class)
+            return
+        # Each record in a call of its own: how its features are rounded would else depend on how many are computed
+        # with it, an input can be such that all is rounding, and then one record more moves the others.
+        for look in looks:
+            summed = Statistics.zeros(n_class, 1 + look.client.body.width)
+            for position in torch.split(look.positions, 1):
+                (features,) = backend.features([replace(look, positions=position)])
+                summed += guard.statistics(features, labels[position], n_class)
+            yield summed
 
     def _work_key(self, client: Client, round_number: int, exchange: Exchange, *purpose: str) -> Key:
         return self._key.child("client", client.name, "round", round_number, exchange.name, *purpose)

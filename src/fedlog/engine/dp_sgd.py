@@ -27,7 +27,7 @@ from fedlog.models.masking import MaskedDropout
 from fedlog.privacy.accounting import Entropy
 from fedlog.privacy.sgd import SgdTraining, poisson_sample
 
-RECORDS_AT_ONCE = 64  # whose gradients are alive together
+RECORDS_AT_ONCE = 64  # whose gradients are computed together in a simulation
 
 
 def require_opacus() -> None:
@@ -101,7 +101,9 @@ class DpSgdBackend:
         drawn = poisson_sample(task.client.records, plan.sample_rate, secret)
         sizes = [value.numel() for value in self._values.values()]
         total = torch.zeros(sum(sizes), dtype=torch.float64)
-        for number, some in enumerate(torch.split(drawn, RECORDS_AT_ONCE)):
+        # How a gradient is rounded depends on the company it is computed in: where the noise is real it has none.
+        at_once = 1 if sampler.entropy is Entropy.SYSTEM else RECORDS_AT_ONCE
+        for number, some in enumerate(torch.split(drawn, at_once)):
             if len(some):
                 total += plan.clipped(self.record_gradients(task, phase, some, seen.child(number))).sum(0)
         noisy = total + sampler.draw(total.shape, plan.std)
