@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -14,61 +10,26 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from secagg_parties import COORDINATES, VALUE_BYTES, identity, make_clients, make_terms, make_vectors, plain_sum, walk
 
 from fedlog.core.clip import Clamp
 from fedlog.core.keys import Key
 from fedlog.privacy.guarantee import Trust, Unit
 from fedlog.privacy.mechanisms import DiscreteSampler, Mechanism, record_statistics, with_noise
-from fedlog.privacy.secagg.client import Client, Masked, Shared
-from fedlog.privacy.secagg.crypto import Identity
 from fedlog.privacy.secagg.encoding import decode, encode
-from fedlog.privacy.secagg.fixed_point import Words, fixed_point_for, unpack
+from fedlog.privacy.secagg.fixed_point import fixed_point_for, unpack
 from fedlog.privacy.secagg.messages import (
-    Agreements,
     Delivery,
     Envelope,
     KeyList,
     MaskedVector,
-    Survivors,
     UnmaskingShares,
     enclose,
-    view_of_survivors,
 )
 from fedlog.privacy.secagg.refusal import RefusalError, RoundFailedError
 from fedlog.privacy.secagg.rehearsal import Mail, Traffic, answer, run_round
 from fedlog.privacy.secagg.server import SecureSum, ServerRound, close, receive, secure_sum
 from fedlog.privacy.secagg.terms import Step, Terms, usual_threshold
-from fedlog.privacy.secagg.used_steps import UsedStepsInMemory, UsedStepsOnDisk
-
-COORDINATES = 6
-VALUE_BYTES = 3
-MODULUS = 256**VALUE_BYTES
-
-
-@cache
-def identity(number: int) -> Identity:
-    return Identity.new(number, os.urandom)
-
-
-def make_terms(clients: int, *, corrupted: int = 0, honest: int = 3, round: int = 0) -> Terms:  # noqa: A002
-    # Numbers with gaps: nothing may depend on their being 0, 1, 2, ...
-    members = [3 * number + 1 for number in range(clients)]
-    roster = {number: identity(number).public for number in members}
-    threshold = usual_threshold(clients, corrupted)
-    return Terms(bytes(16), round, roster, threshold, honest, corrupted, COORDINATES, VALUE_BYTES)
-
-
-def make_clients(terms: Terms) -> dict[int, Client]:
-    return {n: Client(terms, identity(n), UsedStepsInMemory(), os.urandom) for n in terms.roster}
-
-
-def make_vectors(terms: Terms, seed: int = 0) -> dict[int, Words]:
-    generator = np.random.default_rng(seed)
-    return {n: generator.integers(0, 2**64, COORDINATES, dtype=np.uint64) for n in terms.roster}
-
-
-def plain_sum(vectors: dict[int, Words], members: Iterable[int]) -> list[int]:
-    return [sum(int(vectors[n][i]) for n in members) % MODULUS for i in range(COORDINATES)]
 
 
 @dataclass
@@ -241,91 +202,6 @@ def test_below_the_honest_minimum_nothing_is_unmasked() -> None:
         run_round(terms, make_clients(terms), make_vectors(terms), one_is_lost)
     assert Step.AGREE not in courier.sent
     assert Step.UNMASK not in courier.sent
-
-
-def walk(terms: Terms, upto: Step) -> tuple[ServerRound, dict[int, Client], dict[int, object], dict[int, bytes]]:
-    """A faultless round just before the clients answer in step `upto`: server, clients, their states, their mail."""
-    clients, vectors = make_clients(terms), make_vectors(terms)
-    server, mail = ServerRound(terms), dict.fromkeys(terms.roster, b"")
-    states: dict[int, object] = dict.fromkeys(terms.roster)
-    for step in Step:
-        if step is upto:
-            return server, clients, states, mail
-        for number in terms.roster:
-            states[number], reply = answer(clients[number], step, states[number], mail[number], vectors[number])
-            server = receive(server, reply)
-        server, mail = close(server)
-    raise AssertionError
-
-
-def test_a_server_that_tells_two_stories_gets_no_shares() -> None:
-    # Two groups are told different survivors, which would reveal both secrets of the client in dispute.
-    terms = make_terms(7, corrupted=1)
-    _, clients, states, _ = walk(terms, Step.AGREE)
-    members = sorted(terms.roster)
-    story_a, story_b = Survivors(tuple(members)), Survivors(tuple(members[:-1]))
-    signed: dict[str, dict[int, bytes]] = {"a": {}, "b": {}}
-    agreed: dict[int, object] = {}
-    for place, number in enumerate(members):
-        # The corrupted client (the first) signs whatever it is asked to.
-        stories = ("a", "b") if place == 0 else ("a",) if place % 2 else ("b",)
-        for name in stories:
-            story = story_a if name == "a" else story_b
-            if number not in story.members:
-                continue
-            state = states[number]
-            assert isinstance(state, Masked)
-            if place == 0:
-                view = view_of_survivors(state.peer_view, story)
-                envelope = decode(Envelope, enclose(terms, identity(number), Step.AGREE, view))
-            else:
-                agreed[number], reply = clients[number].agree(state, encode(story))
-                envelope = decode(Envelope, reply)
-            signed[name][number] = envelope.signature
-    released = 0
-    for number, state in agreed.items():
-        for name in ("a", "b"):
-            try:
-                answer(clients[number], Step.UNMASK, state, encode(Agreements(signed[name])), np.zeros(0, np.uint64))
-                released += 1
-            except RefusalError:
-                pass
-    assert released == 0
-
-
-def test_a_client_unmasks_once_and_signs_one_list() -> None:
-    terms = make_terms(5)
-    _, clients, states, mail = walk(terms, Step.AGREE)
-    number = min(terms.roster)
-    state = states[number]
-    assert isinstance(state, Masked)
-    smaller = encode(Survivors(tuple(sorted(terms.roster))[:-1]))
-    clients[number].agree(state, mail[number])
-    with pytest.raises(RefusalError, match="answered before"):
-        clients[number].agree(state, smaller)
-
-
-def test_a_restarted_client_sends_no_second_vector_under_the_same_masks(tmp_path: Path) -> None:
-    terms = make_terms(5)
-    _, _, states, mail = walk(terms, Step.MASKED)
-    number = min(terms.roster)
-    saved = encode(states[number])  # type: ignore[arg-type]
-    first = Client(terms, identity(number), UsedStepsOnDisk(tmp_path), os.urandom)
-    first.mask(decode(Shared, saved), mail[number], np.zeros(COORDINATES, np.uint64))
-    again = Client(terms, identity(number), UsedStepsOnDisk(tmp_path), os.urandom)
-    with pytest.raises(RefusalError, match="answered before"):
-        again.mask(decode(Shared, saved), mail[number], np.ones(COORDINATES, np.uint64))
-
-
-def test_a_refused_message_leaves_the_client_able_to_answer_the_right_one() -> None:
-    terms = make_terms(5)
-    _, clients, states, mail = walk(terms, Step.MASKED)
-    number = min(terms.roster)
-    state = states[number]
-    assert isinstance(state, Shared)
-    with pytest.raises(RefusalError):
-        clients[number].mask(state, mail[number][:-1] + b"x", np.zeros(COORDINATES, np.uint64))
-    clients[number].mask(state, mail[number], np.zeros(COORDINATES, np.uint64))
 
 
 def test_states_survive_being_written_down() -> None:

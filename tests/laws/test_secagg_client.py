@@ -1,0 +1,141 @@
+"""What a client of a secure sum refuses, whatever the server says: its shares and its vector are what it can lose."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from secagg_parties import COORDINATES, identity, make_terms, make_vectors, walk
+
+from fedlog.privacy.secagg.client import Advertised, Client, Masked, Shared
+from fedlog.privacy.secagg.crypto import Identity, public_of
+from fedlog.privacy.secagg.encoding import decode, encode
+from fedlog.privacy.secagg.messages import (
+    Agreements,
+    Delivery,
+    Envelope,
+    KeyList,
+    PublicKeys,
+    Survivors,
+    enclose,
+    view_of_survivors,
+)
+from fedlog.privacy.secagg.refusal import RefusalError
+from fedlog.privacy.secagg.rehearsal import answer
+from fedlog.privacy.secagg.terms import Step
+from fedlog.privacy.secagg.used_steps import UsedStepsOnDisk
+
+
+@pytest.mark.parametrize("signer", ["nobody", "another", "an older round"])
+def test_a_server_that_puts_its_own_keys_in_the_place_of_peers_gets_no_shares(signer: str) -> None:
+    # With its own keys it could open what is sealed for the peers, and take every mask off.
+    terms = make_terms(5)
+    _, clients, states, mail = walk(terms, Step.SHARES)
+    me, *peers = sorted(terms.roster)
+    shown = decode(KeyList, mail[me])
+    for number in peers:
+        body = encode(PublicKeys(public_of(os.urandom(32)), public_of(os.urandom(32)), bytes(32)))
+        older = replace(terms, session=bytes(15) + b"o")
+        signatures = {
+            "nobody": shown.keys[number][-64:],  # the one under the keys that were there
+            "another": Identity.new(number, os.urandom).sign(terms, Step.KEYS, body),
+            "an older round": identity(number).sign(older, Step.KEYS, body),
+        }
+        shown.keys[number] = body + signatures[signer]
+    state = states[me]
+    assert isinstance(state, Advertised)
+    with pytest.raises(RefusalError, match="signature"):
+        clients[me].share(state, encode(shown))
+    clients[me].share(state, mail[me])
+
+
+def test_a_client_counts_for_itself_how_many_are_in_the_sum() -> None:
+    """Six are agreed on and four could unmask: a server that names five, this client among them, gets nothing."""
+    terms = make_terms(6, honest=5, corrupted=1)
+    assert (terms.threshold, terms.minimum) == (4, 6)
+    few = sorted(terms.roster)[:5]
+    me = few[0]
+    _, clients, states, mail = walk(terms, Step.SHARES)
+    keys = KeyList({number: decode(KeyList, mail[me]).keys[number] for number in few})
+    with pytest.raises(RefusalError, match="5 clients sent keys, 6 are needed"):
+        answer(clients[me], Step.SHARES, states[me], encode(keys), np.zeros(0, np.uint64))
+    _, clients, states, mail = walk(terms, Step.MASKED)
+    sealed = Delivery({number: decode(Delivery, mail[me]).sealed[number] for number in few[1:]})
+    with pytest.raises(RefusalError, match="5 clients shared their secrets, 6 are needed"):
+        answer(clients[me], Step.MASKED, states[me], encode(sealed), make_vectors(terms)[me])
+    _, clients, states, mail = walk(terms, Step.AGREE)
+    with pytest.raises(RefusalError, match="5 clients survived, 6 are needed"):
+        answer(clients[me], Step.AGREE, states[me], encode(Survivors(tuple(few))), np.zeros(0, np.uint64))
+
+
+def test_a_server_that_tells_two_stories_gets_no_shares() -> None:
+    # Two groups are told different survivors, which would reveal both secrets of the client in dispute.
+    terms = make_terms(7, corrupted=1)
+    _, clients, states, _ = walk(terms, Step.AGREE)
+    members = sorted(terms.roster)
+    story_a, story_b = Survivors(tuple(members)), Survivors(tuple(members[:-1]))
+    signed: dict[str, dict[int, bytes]] = {"a": {}, "b": {}}
+    agreed: dict[int, object] = {}
+    for place, number in enumerate(members):
+        # The corrupted client (the first) signs whatever it is asked to.
+        stories = ("a", "b") if place == 0 else ("a",) if place % 2 else ("b",)
+        for name in stories:
+            story = story_a if name == "a" else story_b
+            if number not in story.members:
+                continue
+            state = states[number]
+            assert isinstance(state, Masked)
+            if place == 0:
+                view = view_of_survivors(state.peer_view, story)
+                envelope = decode(Envelope, enclose(terms, identity(number), Step.AGREE, view))
+            else:
+                agreed[number], reply = clients[number].agree(state, encode(story))
+                envelope = decode(Envelope, reply)
+            signed[name][number] = envelope.signature
+    released = 0
+    for number, state in agreed.items():
+        for name in ("a", "b"):
+            try:
+                answer(clients[number], Step.UNMASK, state, encode(Agreements(signed[name])), np.zeros(0, np.uint64))
+                released += 1
+            except RefusalError:
+                pass
+    assert released == 0
+
+
+def test_a_client_unmasks_once_and_signs_one_list() -> None:
+    terms = make_terms(5)
+    _, clients, states, mail = walk(terms, Step.AGREE)
+    number = min(terms.roster)
+    state = states[number]
+    assert isinstance(state, Masked)
+    smaller = encode(Survivors(tuple(sorted(terms.roster))[:-1]))
+    clients[number].agree(state, mail[number])
+    with pytest.raises(RefusalError, match="answered before"):
+        clients[number].agree(state, smaller)
+
+
+def test_a_restarted_client_sends_no_second_vector_under_the_same_masks(tmp_path: Path) -> None:
+    terms = make_terms(5)
+    _, _, states, mail = walk(terms, Step.MASKED)
+    number = min(terms.roster)
+    saved = encode(states[number])  # type: ignore[arg-type]
+    first = Client(terms, identity(number), UsedStepsOnDisk(tmp_path), os.urandom)
+    first.mask(decode(Shared, saved), mail[number], np.zeros(COORDINATES, np.uint64))
+    again = Client(terms, identity(number), UsedStepsOnDisk(tmp_path), os.urandom)
+    with pytest.raises(RefusalError, match="answered before"):
+        again.mask(decode(Shared, saved), mail[number], np.ones(COORDINATES, np.uint64))
+
+
+def test_a_refused_message_leaves_the_client_able_to_answer_the_right_one() -> None:
+    terms = make_terms(5)
+    _, clients, states, mail = walk(terms, Step.MASKED)
+    number = min(terms.roster)
+    state = states[number]
+    assert isinstance(state, Shared)
+    with pytest.raises(RefusalError):
+        clients[number].mask(state, mail[number][:-1] + b"x", np.zeros(COORDINATES, np.uint64))
+    clients[number].mask(state, mail[number], np.zeros(COORDINATES, np.uint64))
