@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
+import os
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -18,7 +21,15 @@ from fedlog.privacy.accounting import Entropy, Noise, Release, allow, closeness,
 from fedlog.privacy.calibration import epsilon_of, mu_of_releases, paper_sigma, sigma_of
 from fedlog.privacy.discrete import grid_for
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
-from fedlog.privacy.release_log import parse_log, read_log, record_release, release_line, start_log
+from fedlog.privacy.release_log import (
+    count_across_runs,
+    parse_log,
+    read_log,
+    record_across_runs,
+    record_release,
+    release_line,
+    start_log,
+)
 
 
 def release(sigma: float, *, round: int = 1, sensitivity: float = 1.0, unit: Unit = Unit.RECORD) -> Release:  # noqa: A002
@@ -160,6 +171,71 @@ def test_processes_that_ask_at_once_get_no_more_than_the_budget(tmp_path: Path) 
     for process in asking:
         process.join()
     assert len(read_log(path).releases) == 5
+
+
+def _ask_aloud(path: Path, upcoming: Release, said: Connection) -> None:
+    """Record a release; say which lock is asked for before it is asked for, and how it went."""
+    ask = fcntl.flock
+
+    def aloud(descriptor: int, operation: int) -> None:
+        said.send((os.fstat(descriptor).st_ino, operation))
+        ask(descriptor, operation)
+
+    fcntl.flock = aloud  # in this process alone
+    try:
+        record_release(path, upcoming)
+        said.send("recorded")
+    except RunError:
+        said.send("refused")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_who_comes_second_waits_and_sees_what_the_first_has_written(tmp_path: Path) -> None:
+    path, budget = tmp_path / "privacy.jsonl", Budget(1.0, 1e-5)
+    only = release(sigma_of(budget, 1, 1.0))
+    start_log(path, budget)
+    hears, says = get_context("fork").Pipe(duplex=False)
+    with (tmp_path / "privacy.jsonl.lock").open("r+") as first:
+        fcntl.flock(first, fcntl.LOCK_EX)
+        second = get_context("fork").Process(target=_ask_aloud, args=(path, only, says))
+        second.start()
+        says.close()  # so that the end of the other process is heard
+        assert hears.recv() == (os.fstat(first.fileno()).st_ino, fcntl.LOCK_EX)
+        # Whatever the second has read by now is not what counts.
+        with path.open("a") as log:
+            log.write(release_line(only) + "\n")
+        fcntl.flock(first, fcntl.LOCK_UN)  # closing would not do: the other process has inherited it
+    assert hears.recv() == "refused"
+    second.join()
+    assert read_log(path).releases == (only,)
+
+
+def test_a_release_is_on_the_disk_and_not_on_its_way_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = path, across = tmp_path / "privacy.jsonl", tmp_path / "across.jsonl"
+    forced: dict[int, object] = {}
+    force = os.fsync
+
+    def seen(thing: Path) -> object:
+        return {below.name for below in thing.iterdir()} if thing.is_dir() else thing.read_bytes()
+
+    def noted(descriptor: int) -> None:
+        force(descriptor)
+        forced[os.fstat(descriptor).st_ino] = seen(Path(f"/dev/fd/{descriptor}").resolve())
+
+    monkeypatch.setattr(os, "fsync", noted)
+    budget = Budget(1.0, 1e-5)
+    start_log(path, budget)
+    for number in range(2):
+        upcoming = release(100.0, round=number)
+        for record in (
+            lambda one: record_release(path, one),
+            lambda one: record_across_runs(across, one, budget, ()),
+            lambda one: count_across_runs(across, one, budget, ()),
+        ):
+            record(upcoming)
+            assert all(forced[log.stat().st_ino] == seen(log) for log in paths if log.exists())
+    names = forced[tmp_path.stat().st_ino]  # a file whose name is lost is lost
+    assert {log.name for log in paths} <= names  # type: ignore[operator]
 
 
 def test_a_record_from_before_formulas_were_named_is_read(tmp_path: Path) -> None:
