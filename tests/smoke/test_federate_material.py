@@ -10,7 +10,9 @@ import stat
 import subprocess
 import threading
 from base64 import b64encode
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -29,7 +31,7 @@ from fedlog.flower.certificates import (
 )
 from fedlog.flower.folders import ServerConfig, ServerFolder, SiteConfig, SiteFolder, server_address, site_name
 from fedlog.flower.gate import Gate
-from fedlog.flower.guard import GUARDED, REFUSED, write_guard
+from fedlog.flower.guard import GUARDED, REFUSED, WarmExecutor, serve_task, write_guard
 from fedlog.flower.keys import create_site_key, fingerprint, read_public_key
 from fedlog.flower.processes import Command, call, free_port, start, wait_for_port
 from fedlog.flower.secrets import check_secret, write_secret
@@ -305,6 +307,30 @@ def test_the_guard_shadows_every_task_program(tmp_path: Path) -> None:
     from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
 
     assert set(REFUSED) == set(TASK_TYPE_TO_COMMAND.values())
+
+
+def test_the_guard_starts_the_installed_app_and_no_other_kind_of_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flwr.supercore.constant import TaskType
+    from flwr.supercore.superexec.executor.types import ExecutionSpec, LaunchResultStatus
+
+    started = []
+
+    class NoProcesses:
+        def set_forkserver_preload(self, modules: list[str]) -> None:
+            pass
+
+        def Process(self, target: object, **_: object) -> Any:  # noqa: N802 (multiprocessing's name)
+            return SimpleNamespace(start=lambda: started.append(target))
+
+    monkeypatch.setattr("multiprocessing.get_context", lambda method: NoProcesses())
+    monkeypatch.setattr("multiprocessing.forkserver.ensure_running", lambda: None)
+    executor = WarmExecutor()
+    assert executor.get_eligible_capacity(set(TaskType)) == ({TaskType.CLIENT_APP}, set())
+    for kind, installs in product(TaskType, (False, True)):
+        found = executor.launch(ExecutionSpec(kind, "127.0.0.1:1", "token", False, None, installs, None, False, 1))
+        runs = kind is TaskType.CLIENT_APP and not installs
+        assert found.status is (LaunchResultStatus.ACCEPTED if runs else LaunchResultStatus.FAILED), kind
+    assert started == [serve_task]
 
 
 def test_a_command_is_stopped_with_all_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

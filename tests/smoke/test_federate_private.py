@@ -294,7 +294,7 @@ def test_a_site_asks_for_noise_and_a_budget_of_its_own(post: Listening, server: 
     assert "this site allows epsilon 1 at delta 1e-05, found: 20 at 1e-05" in reason
     limit = Limit.read("distributed:60:1e-5")
     limit.check(LOCAL)
-    for less in (None, CENTRAL):
+    for less in (None, CENTRAL, replace(LOCAL, epsilon=61.0), replace(LOCAL, delta=2e-5)):
         with pytest.raises(InputError, match="this site"):
             limit.check(less)
     for wrong in ("local:8", "local", "paper:local:8:1e-5", "a:b:c:d:e", "record:8:1e-5"):
