@@ -225,6 +225,38 @@ def test_a_site_that_lost_track_sits_the_sum_out(post: Watched, server: ServerFo
     assert kept
 
 
+def test_what_a_site_remembers_of_a_sum_is_for_its_owner_alone_and_the_vector_goes_once_it_is_sent(
+    post: Watched, server: ServerFolder
+) -> None:
+    remembered: list[set[str]] = []
+    original = post.push_messages
+
+    def looking(messages):  # type: ignore[no-untyped-def]
+        sent = []
+        for message in messages:
+            sent += original([message])
+            folder = _home(post.sites["east"]) / "sum"
+            files = set(folder.iterdir()) if folder.exists() else set()
+            if post.asked[-1][0] == "east" and post.asked[-1][1].kind in (FrameKind.WORK, FrameKind.SECURE):
+                remembered.append({path.name for path in files})
+            assert all(path.stat().st_mode & 0o077 == 0 for path in (folder, *files) if files)
+        return sent
+
+    post.push_messages = looking  # type: ignore[method-assign]
+    conduct(post, server, replace(SUMS, rounds=1))
+    before, after = {"opening", "state", "vector"}, {"opening", "state"}
+    assert remembered == [before, before, after, after, set()]
+
+
+def test_a_sum_of_more_sites_than_the_plan_names_is_refused(post: Watched, server: ServerFolder) -> None:
+    # The room in a word and the noise that each site adds are for no more than these.
+    post.absent = {"west"}
+    conduct(post, server, replace(SUMS, rounds=1, secure=Secure(3, 3)))
+    everyone = Opening(bytes(16), 9, NAMES)
+    with pytest.raises(InputError, match="at most 3 sites in a sum, found: 4"):
+        respond(Frame(FrameKind.WORK, run_tag("trial"), 1, 0, everyone.payload(_seed())), post.sites["east"])
+
+
 def test_who_is_not_on_the_lists_takes_no_part(post: Watched, server: ServerFolder, tmp_path: Path) -> None:
     (post.sites["west"].path / ROSTER).unlink()
     conduct(post, server, SUMS)
