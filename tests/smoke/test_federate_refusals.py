@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,19 +13,22 @@ import torch
 from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import save_file
-from three_sites import SCHEMA, fill_site
+from three_sites import SCHEMA, InProcess, fill_site, make_server, quick_clock
 
+from fedlog.cli.federate_run import _print_report
 from fedlog.cli.main import main
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.flower.client_app import answer
 from fedlog.flower.events import read_events
-from fedlog.flower.folders import SiteFolder
+from fedlog.flower.folders import ServerFolder, SiteFolder
 from fedlog.flower.frame import FINISH_EXCHANGE, Frame, FrameError, FrameKind, run_tag, to_content
 from fedlog.flower.handshake import identity
 from fedlog.flower.plan import Plan, hello
 from fedlog.flower.promise import Promise, Secure
-from fedlog.flower.roster import ROSTER, own_entry
+from fedlog.flower.roster import ROSTER, own_entry, write_roster
+from fedlog.flower.rounds import Run
+from fedlog.flower.run_folder import RunFolder, Terms
 from fedlog.flower.secure_site import Opening
 from fedlog.flower.site_data import check_site
 from fedlog.flower.site_state import RunState
@@ -182,3 +186,22 @@ def test_a_small_table_is_no_error_at_the_start_of_a_site_for_runs_that_protect_
     told = check_site(east, east.read_config())
     assert "0 " in told
     assert "1 of 3 classes" in told or "0 of 3 classes" in told
+
+
+def test_under_secure_sums_no_figure_of_a_site_goes_to_the_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sites = {name: fill_site(SiteFolder(tmp_path / name), name, "mlp:8") for name in OPENING.members}
+    server = make_server(ServerFolder(tmp_path / "server"))
+    for folder in (server.path, *(site.path for site in sites.values())):
+        write_roster(folder, [own_entry(site) for site in sites.values()])
+    plan = replace(OPEN, rounds=1, secure=Secure(3, 3))
+    Run(InProcess(sites), server, SCHEMA, plan, Terms(3, 20.0), quick_clock()).conduct()
+    report = RunFolder.of(server, "trial").report()
+    assert report is not None
+    assert report["sites"] == [{"name": name, "body": "mlp:8"} for name in sites]
+    _print_report(Namespace(json=False), report)
+    said = capsys.readouterr().out
+    assert "secure sums hid each site's part from the server, and the sums are exact" in said
+    assert "known to its site alone" in said
+    assert all((site.models / "trial" / "report.json").exists() for site in sites.values())

@@ -114,12 +114,15 @@ def crossed(report: dict[str, Any]) -> str:
 
 
 def print_private(report: dict[str, Any]) -> None:
-    """Nothing; what a private run tells is printed."""
+    """Nothing; what a private run tells is printed, or one with secure sums alone."""
     for site in report["sites"]:
         print(f"{site['name']:<10} {site['body']}")
     print(crossed(report))
     if "ended_early" in report:
         print(f"ended early: {report['ended_early']}")
-    promised = report["privacy"]
-    print(f"privacy: {'nothing was released' if promised is None else promised['statement']}")
+    if "privacy" in report:
+        promised = report["privacy"]
+        print(f"privacy: {'nothing was released' if promised is None else promised['statement']}")
+    else:
+        print("privacy: none; secure sums hid each site's part from the server, and the sums are exact")
     print("how well each model does is known to its site alone: `report.json` beside the model there")

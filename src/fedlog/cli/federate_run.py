@@ -127,7 +127,7 @@ def _print_report(args: argparse.Namespace, report: dict[str, Any]) -> None:
     if args.json:
         print(json.dumps(report))
         return
-    if "privacy" in report:
+    if any("accuracy" not in site for site in report["sites"]):
         federate_privacy.print_private(report)
         return
     print(f"{'site':<10} {'body':<16} {'test accuracy':>13} {'local-only':>11} {'test rows':>10}  model kept")

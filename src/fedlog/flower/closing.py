@@ -25,7 +25,7 @@ class Ending:
 
 def reports_read(plan: Plan, answers: Mapping[str, Frame]) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """What the sites tell, by name, and for those whose report is none what is wrong with it."""
-    read = read_report if plan.promise is None else read_private_report
+    read = read_private_report if plan.figures_stay else read_report
     sites: list[dict[str, Any]] = []
     wrong: dict[str, str] = {}
     for site, answer in sorted(answers.items()):

@@ -51,6 +51,11 @@ class Plan:
             return self == other
         return replace(self, rounds=other.rounds) == other
 
+    @property
+    def figures_stay(self) -> bool:
+        """Whether a site keeps to itself how well it does, and on how many records."""
+        return self.promise is not None or self.secure is not None
+
     def algorithm(self, n_class: int, width: int) -> Algorithm:
         """The method for heads of this shape."""
         told = {**DEFAULT_OPTIONS.get(self.method, {}), **self.options}

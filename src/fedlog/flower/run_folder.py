@@ -143,7 +143,7 @@ class SiteReport:
 
 
 def read_private_report(payload: bytes) -> dict[str, Any]:
-    """The body in a REPORT payload of a private run, which holds nothing else; a FrameError for anything more."""
+    """The body in a REPORT payload where figures stay at the site; a FrameError for anything more."""
     try:
         stored = json.loads(payload[:65536])
     except (ValueError, RecursionError):

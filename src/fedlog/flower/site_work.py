@@ -147,8 +147,8 @@ def finish(request: Frame, place: Workplace, state: RunState) -> bytes:
         "federated_accuracy": judged["federated"].test.accuracy,
         "local_only_accuracy": judged["local-only"].test.accuracy,
     }
-    if place.plan.promise is not None:
-        report = {"body": place.body.name}  # how well a site does, and on how many records, is information of its own
+    if place.plan.figures_stay:
+        report = {"body": place.body.name}
     answer = json.dumps(report).encode()
     state.keep((request.round_number, request.exchange), request.payload, answer, cohort.save)
     note(
