@@ -224,7 +224,8 @@ def test_a_resumed_sum_of_what_is_remembered_is_the_same_to_the_bit(
 
     monkeypatch.setattr(Cohort, "exchange", unequal)
     for after in (1, 2, 3):
-        whole, first, second = (simulate(rounds=5, participation=0.34) for _ in range(3))
+        whole, first, second = (simulate(rounds=5, participation=0.34, seed=4) for _ in range(3))
+        assert [whole.participants(number) for number in (1, 2, 3, 5)] == [[4, 5], [3, 5], [1, 3], [0, 1]]
         records = list(whole.rounds())
         for _ in zip(range(after), first.rounds(), strict=False):
             pass

@@ -17,7 +17,7 @@ from fedlog.data import DataSpec, load_federation
 from fedlog.data.catalog import content_digest
 from fedlog.data.leaf import leaf_digest, read_leaf
 from fedlog.engine.simulator import RoundRecord, Simulation
-from fedlog.errors import InputError
+from fedlog.errors import InputError, RunError
 from fedlog.experiments.inventory import inventory
 from fedlog.experiments.run import execute
 from fedlog.experiments.spec import RunSpec
@@ -187,7 +187,7 @@ def test_a_run_on_another_folder_is_another_run(
     out = tmp_path / "out"
     monkeypatch.setattr(Simulation, "rounds", _stopping_after(rounds))
     if rounds == 1:
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(RunError):
             execute(spec, out)
     else:
         execute(spec, out)
@@ -206,7 +206,7 @@ def _stopping_after(number: int) -> Callable[..., Iterator[RoundRecord]]:
     def cut(self: Simulation, last: RoundRecord | None = None) -> Iterator[RoundRecord]:
         for record in whole(self, last):
             if record.round > number:
-                raise KeyboardInterrupt
+                raise RunError("stopped here")
             yield record
 
     return cut
