@@ -15,6 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedlog.data.schema import load_schema
 from fedlog.engine.server import REFUSED_SHARE
 from fedlog.errors import FedlogError, InputError
+from fedlog.flower.database import pack
 from fedlog.flower.events import note
 from fedlog.flower.folders import ServerFolder
 from fedlog.flower.plan import Plan, checked_plan
@@ -34,7 +35,11 @@ def main(grid: Grid, context: Context) -> None:
     name = str(context.run_config.get("name"))
     try:
         plan, terms = settings_read(context.run_config)
-        Run(grid, folder, load_schema(folder.schema_file), plan, terms).conduct()
+        try:
+            Run(grid, folder, load_schema(folder.schema_file), plan, terms).conduct()
+        finally:
+            if plan.promise is not None and (reason := pack(folder.database)) is not None:
+                note(folder.logs / "events.jsonl", "not packed", run=name, reason=reason)
     except FedlogError as error:
         note(folder.logs / "events.jsonl", "failed", run=name, reason=error.message, hint=error.hint)
         raise

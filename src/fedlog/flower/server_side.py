@@ -18,6 +18,7 @@ from fedlog.data.schema import load_schema
 from fedlog.errors import InputError, RunError
 from fedlog.flower.app import Value, write_app
 from fedlog.flower.certificates import create_certificates, days_left
+from fedlog.flower.database import pack
 from fedlog.flower.folders import CONNECTION, ServerConfig, ServerFolder, site_name
 from fedlog.flower.keys import fingerprint
 from fedlog.flower.processes import (
@@ -100,6 +101,7 @@ def running_server(folder: ServerFolder, say: Say) -> Iterator[RunningServer]:
     left = days_left(folder.certificates, dt.datetime.now(dt.UTC))
     if left < RENEW_WITHIN_DAYS:
         say(f"the server's certificate ends in {left:.0f} days: `fedlog federate renew {folder.path}` makes a new one")
+    _pack(folder, say)
     inner = free_port()
     folder.write_connection(inner)
     superlink = _start(superlink_command(folder, inner), folder.logs / "superlink.log", say)
@@ -115,6 +117,13 @@ def running_server(folder: ServerFolder, say: Say) -> Iterator[RunningServer]:
             stop_together(gate, superlink)
     finally:
         superlink.stop()
+        _pack(folder, say)
+
+
+def _pack(folder: ServerFolder, say: Say) -> None:
+    """Nothing, or a line to the operator: what Flower has deleted is no longer in its database."""
+    if reason := pack(folder.database):
+        say(f"{folder.database} may still hold messages that Flower has deleted: {reason}")
 
 
 def serve(folder: ServerFolder, say: Say) -> None:
