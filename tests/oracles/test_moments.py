@@ -15,7 +15,7 @@ from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.engine.backends import Choice, Engine
 from fedlog.engine.clients import clients_of, model_plan
-from fedlog.engine.course import Course
+from fedlog.engine.course import Course, Decay
 from fedlog.engine.local_sgd import Fit, Moments, Settings, Task
 from fedlog.engine.simulator import Simulation
 from fedlog.errors import InputError
@@ -29,16 +29,32 @@ EPOCHS, ROUNDS, RATE = 2, 3, 0.02
 NAMES = ("1.weight", "1.bias", "3.weight", "3.bias", HEAD)
 
 
-def _by_hand(start: dict[str, Tensor], inputs: Tensor, labels: Tensor, moments: Moments) -> list[Tensor]:
+def _rates(decay: Decay) -> list[float]:
+    """The learning rate of each round, by PyTorch's own schedulers."""
+    followed = torch.optim.SGD([torch.zeros(1, requires_grad=True)], RATE)
+    schedulers = {
+        Decay.NONE: torch.optim.lr_scheduler.LambdaLR(followed, lambda at: 1.0),
+        Decay.COSINE: torch.optim.lr_scheduler.CosineAnnealingLR(followed, ROUNDS),
+    }
+    rates = []
+    for _ in range(ROUNDS):
+        rates.append(followed.param_groups[0]["lr"])
+        followed.step()
+        schedulers[decay].step()
+    return rates
+
+
+def _by_hand(start: dict[str, Tensor], inputs: Tensor, labels: Tensor, moments: Moments, decay: Decay) -> list[Tensor]:
     """Training alone on whole batches, with `torch.optim.Adam` made as often as asked for."""
     values = [start[name].double().clone().requires_grad_(True) for name in NAMES]
     optimiser = torch.optim.Adam(values, RATE)
-    for _ in range(ROUNDS):
+    for rate in _rates(decay):
         if moments is Moments.ROUND:
-            optimiser = torch.optim.Adam(values, RATE)
+            optimiser = torch.optim.Adam(values, rate)
         for _ in range(EPOCHS):
             if moments is Moments.EPOCH:
-                optimiser = torch.optim.Adam(values, RATE)
+                optimiser = torch.optim.Adam(values, rate)
+            optimiser.param_groups[0]["lr"] = rate
             w1, b1, w2, b2, head = values
             features = torch.relu(torch.relu(inputs @ w1.T + b1) @ w2.T + b2)
             scores = features @ head[:, 1:].T + head[:, 0]
@@ -50,21 +66,22 @@ def _by_hand(start: dict[str, Tensor], inputs: Tensor, labels: Tensor, moments: 
 
 @pytest.mark.parametrize("choice", [Choice.LOOP, Choice.BLOCK, Choice.VMAP])
 @pytest.mark.parametrize("moments", Moments)
-def test_a_run_is_that_of_an_optimiser_made_as_often(
-    moments: Moments, choice: Choice, make_federation: MakeFederation
+@pytest.mark.parametrize("decay", Decay)
+def test_a_run_is_that_of_an_optimiser_made_as_often_with_the_rates_of_a_scheduler(
+    moments: Moments, decay: Decay, choice: Choice, make_federation: MakeFederation
 ) -> None:
     found = body("mlp:6,5", (4,))
     federation = make_federation([7, 5])
     plan = model_plan(federation, [found] * 2)
     engine = Engine(Settings(batch_size=9, dtype=torch.float64, moments=moments), choice)
     algorithm = build("local", plan, {"epochs": EPOCHS, "learning_rate": RATE})
-    simulation = Simulation(algorithm, federation, [found] * 2, plan, engine, Course(ROUNDS))
+    simulation = Simulation(algorithm, federation, [found] * 2, plan, engine, Course(ROUNDS, decay=decay))
     cohort = simulation._crew._cohort
     start = {index: dict(home) for index, home in cohort._homes.items()}
     list(simulation.rounds())
     for index, shard in enumerate(federation.shards):
         inputs = federation.train.inputs[shard.train].double()
-        by_hand = _by_hand(start[index], inputs, federation.train.labels[shard.train], moments)
+        by_hand = _by_hand(start[index], inputs, federation.train.labels[shard.train], moments, decay)
         home = cohort._homes[index]
         for name, value in zip(NAMES, by_hand, strict=True):
             torch.testing.assert_close(home[name].double(), value, rtol=1e-5, atol=1e-6)
@@ -121,6 +138,8 @@ def test_the_details_change_one_thing_at_a_time() -> None:
 def test_the_default_said_aloud_is_the_same_experiment() -> None:
     silent, said, kept = (resolve(RunSpec(data="digits", moments=m)).digest for m in (None, "epoch", "run"))
     assert silent == said != kept
+    level, falling = (resolve(RunSpec(data="digits", decay=d)).digest for d in ("none", "cosine"))
+    assert silent == level != falling
     private = RunSpec(
         data="digits", privacy="record", epsilon=2.0, delta=1e-5, clip="l2:3", body_training="dp-sgd", moments="run"
     )

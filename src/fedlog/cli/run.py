@@ -37,6 +37,11 @@ def add_parser(subparsers: Subparsers) -> None:
         choices=["epoch", "round", "run"],
         help="of Adam: made anew for each epoch (default) or round, or kept at home for the run",
     )
+    run.add_argument(
+        "--decay",
+        choices=["none", "cosine"],
+        help="of the learning rate: none (default), or along half a cosine to the last round",
+    )
     run.add_argument("--participation", type=float, metavar="F", help="share of the clients in each round")
     run.add_argument(
         "--refused-share",

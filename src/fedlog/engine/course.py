@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from enum import StrEnum
 
 from fedlog.engine.cohort import Initialisation, Judge
 from fedlog.engine.server import REFUSED_SHARE
@@ -15,6 +17,15 @@ ACCURACY_ROUNDING = 1e-11
 def reaches(accuracy: float, target: float) -> bool:
     """Whether the accuracy is the target or more, up to what summing the clients' shares loses."""
     return accuracy >= target - ACCURACY_ROUNDING
+
+
+class Decay(StrEnum):
+    """What becomes of the learning rate over a run."""
+
+    NONE = "none"
+    """It stays as it is, as in the paper."""
+    COSINE = "cosine"
+    """It falls along half a cosine, from all of it in round 1 to next to nothing in the last."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +42,7 @@ class Course:
     jobs: int = 1
     threads: int = 1  # of PyTorch, in each worker process
     refused_share: float = REFUSED_SHARE  # of a round's uploads that may be unusable before the run stops
+    decay: Decay = Decay.NONE
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -45,3 +57,9 @@ class Course:
             raise InputError(
                 f"the accuracy to stop at is a share between 0 and 1: {self.stop_at_accuracy}", hint="0.97 for 97 %"
             )
+
+    def share_of_rate(self, round_number: int) -> float:
+        """What is left of the learning rate in that round."""
+        if self.decay is Decay.NONE:
+            return 1.0
+        return (1 + math.cos(math.pi * (round_number - 1) / self.rounds)) / 2

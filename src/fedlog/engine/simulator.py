@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -212,7 +212,7 @@ class Simulation:
             last = at == len(exchanges) - 1
             copies = self.copies_after(number) if last else self._copies(participants)
             following = participants if not last else self.participants(number + 1) if self._goes_on(number) else []
-            self._exchange(number, exchange, participants, copies, following)
+            self._exchange(number, self._slowed(number, exchange), participants, copies, following)
         scores = _flat(self._crew.evaluate(self._everyone, self.course.judge))
         judged = [score for score in scores if score.records]
         ledger = self.server.ledger
@@ -230,6 +230,12 @@ class Simulation:
             refused={r.client: r.reason for at, r in self.server.refusals if max(at, 1) == number},
             seconds=time.perf_counter() - start,
         )
+
+    def _slowed(self, number: int, exchange: Exchange) -> Exchange:
+        """The exchange with the learning rates of that round."""
+        left = self.course.share_of_rate(number)
+        phases = [replace(phase, learning_rate=left * phase.learning_rate) for phase in exchange.phases]
+        return replace(exchange, phases=tuple(phases))
 
     def _observed(self) -> dict[str, float]:
         """What privacy adds to a round's figures."""

@@ -95,6 +95,32 @@ def _first_heads(data: str) -> Experiment:
     return _grid(data, "fedlog", {**heads, "statistics": {"first_head": "statistics"}}, rounds=30)
 
 
+def _rates(data: str) -> Experiment:
+    """The learning rate, level and falling, for bodies that keep their optimiser."""
+    plain = _grid(data, "fedlog", {"": {}}, rounds=30)
+    base = replace(plain.rows[0].spec, moments="run")
+    rows = [
+        Row(
+            f"{method}-{decay}-{rate:g}",
+            f"{LABELS[method]}, {rate:g}, {name}",
+            replace(base, method=method, decay=decay, options={"learning_rate": rate}),
+        )
+        for method in ("fedlog", "fedlog-c")
+        for decay, name, rates in (
+            ("none", "level", (0.0005, 0.001, 0.002)),
+            ("cosine", "falling", (0.001, 0.002, 0.004)),
+        )
+        for rate in rates
+    ]
+    return replace(
+        plain,
+        name=f"select-rate-{data}",
+        title=f"Selection of the learning rate on {data}, where bodies keep their optimiser",
+        rows=tuple(rows),
+        seeds=tuple(range(SELECTION_SEED, SELECTION_SEED + 8)),
+    )
+
+
 def _fedproto_grid(data: str) -> Experiment:
     return _grid(data, "fedproto", {f"lambda-{v:g}": {"regularisation": v} for v in (0.01, 0.1, 1.0, 10.0)}, rounds=30)
 
@@ -153,6 +179,7 @@ SELECTION = (
     _fedlog_c_push("mnist"),
     _fedlog_c_pull("mnist"),
     _first_heads("mnist"),
+    _rates("mnist"),
     _fedproto_grid("mnist"),
     _fedproto_grid("cifar10"),
     _feddbe_grid("mnist"),

@@ -22,7 +22,7 @@ from fedlog.data.federation import Federation
 from fedlog.engine.backends import Choice, Engine
 from fedlog.engine.clients import model_plan
 from fedlog.engine.cohort import Initialisation, Judge
-from fedlog.engine.course import Course
+from fedlog.engine.course import Course, Decay
 from fedlog.engine.local_sgd import Moments, Settings
 from fedlog.engine.server import REFUSED_SHARE
 from fedlog.engine.simulator import Simulation
@@ -66,6 +66,7 @@ class RunSpec:
     data_dir: str | None = None
     data_sha256: str | None = None  # of a LEAF folder, filled in when the run starts
     moments: str | None = None  # of Adam, made anew for each epoch (None), each round, or never: run
+    decay: str | None = None  # of the learning rate over the run: cosine
     privacy: str | None = None  # record, client or paper
     epsilon: float | None = None
     delta: float | None = None
@@ -131,6 +132,7 @@ def resolve(spec: RunSpec) -> RunSpec:
         train_records=data.train_records,
         # Said or not, the default is one experiment.
         moments=None if spec.moments == Moments.EPOCH else spec.moments,
+        decay=None if spec.decay == Decay.NONE else spec.decay,
         rounds=defaults.rounds if spec.rounds is None else spec.rounds,
         batch_size=defaults.batch_size_of(spec.method) if spec.batch_size is None else spec.batch_size,
         options=options,
@@ -174,6 +176,7 @@ def prepare(spec: RunSpec) -> Simulation:
         jobs=spec.jobs,
         threads=spec.threads,
         refused_share=_refused_share(spec),
+        decay=_chosen(Decay, "decay", spec.decay or Decay.NONE),
     )
     # Workers are forked, and whoever is forked from a process that has used its threads waits for them for ever.
     torch.set_num_threads(spec.threads if spec.jobs == 1 else 1)

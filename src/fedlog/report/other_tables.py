@@ -40,6 +40,8 @@ def _settings(spec: RunSpec) -> str:
     told = [f"{name} {_shown(value)}" for name, value in spec.options.items()]
     if spec.moments is not None:
         told.append(f"moments for the {spec.moments}")
+    if spec.decay is not None:
+        told.append(f"{spec.decay} decay")
     if spec.body:
         told.append(f"body {', '.join(spec.body)}")
     if spec.initialisation != RunSpec.initialisation:
@@ -49,7 +51,7 @@ def _settings(spec: RunSpec) -> str:
 
 def _in_the_tables(spec: RunSpec) -> bool:
     """Whether a run of its method takes these settings unless told otherwise."""
-    plain = replace(spec, options={}, moments=None, body=(), initialisation=RunSpec.initialisation)
+    plain = replace(spec, options={}, moments=None, decay=None, body=(), initialisation=RunSpec.initialisation)
     return resolve(spec) == resolve(plain)
 
 
