@@ -139,8 +139,6 @@ def test_the_grid_of_discrete_noise_is_accounted_for() -> None:
 def test_simulated_noise_says_that_it_hides_nothing() -> None:
     assert any("not private" in caveat for caveat in spent([release(1.0)], 1e-5).caveats)
     assert spent([discrete(1.0)], 1e-5).caveats == ()
-    assert discrete(1.0).private
-    assert not release(1.0).private
 
 
 def test_the_papers_mode_states_no_epsilon() -> None:

@@ -123,7 +123,7 @@ def test_the_discrete_sampler_stays_on_the_grid_and_says_where_it_comes_from() -
     assert sampler.entropy is Entropy.SYSTEM
     assert DiscreteSampler(mechanism.grid, lambda count: bytes(count)).entropy is Entropy.SEED
     release = mechanism.release(round=0, exchange="opening", coordinates=510, sampler=sampler)
-    assert release.private
+    assert spent([release], 1e-5).caveats == ()
     assert release.shares == 9
     simulated = mechanism.release(round=0, exchange="opening", coordinates=510, sampler=FloatSampler(Key(0)))
     assert (simulated.noise, simulated.entropy, simulated.grid) == (Noise.FLOAT, Entropy.SEED, None)

@@ -32,6 +32,7 @@ from fedlog.engine.simulator import Simulation
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import HEAD, Body, adopt
 from fedlog.models.catalog import body as body_named
+from fedlog.privacy.accounting import spent
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 from fedlog.privacy.limits import Limits
 from fedlog.privacy.mechanisms import FloatSampler
@@ -394,4 +395,4 @@ def test_discrete_noise_leaves_on_the_grid() -> None:
     first, second = (guard.lifted(lift(guard.outgoing(message, Key(0)))).arrays[0] for _ in range(2))
     assert not torch.equal(first, second)  # from the system's source, not from the key
     assert torch.equal(torch.trunc(first / guard.mechanism.grid) * guard.mechanism.grid, first)
-    assert guard.release(1, "statistics").private
+    assert spent([guard.release(1, "statistics")], 1e-5).caveats == ()

@@ -83,11 +83,6 @@ class Release:
         if self.shares > 1 and self.trust is not Trust.DISTRIBUTED:
             raise InputError(f"{where}: only distributed noise has shares: {self.shares}")
 
-    @property
-    def private(self) -> bool:
-        """Whether the noise can hide anything: exact draws that nobody can repeat."""
-        return self.noise is Noise.DISCRETE and self.entropy is Entropy.SYSTEM
-
 
 @dataclass(frozen=True)
 class Training:
