@@ -263,17 +263,6 @@ def test_a_layer_in_two_places_is_computed_in_both() -> None:
     compare(module, torch.randn(6, 6, dtype=torch.float64), torch.randint(0, 6, (3, 4)))
 
 
-def test_evaluation_in_slices_equals_the_training_pass_without_masks() -> None:
-    torch.manual_seed(4)
-    network = compiled(masked(mnist_cnn()), (1, 28, 28))
-    params = {name: torch.randn(2, *value.shape) * 0.1 for name, value in mnist_cnn().named_parameters()}
-    arranged = network.arrange(torch.randn(11, 1, 28, 28))
-    positions = torch.randint(0, 11, (2, 23))
-    whole = network.features(params, network.gather(arranged, positions), None)
-    for batch in (1, 7, 50):
-        torch.testing.assert_close(network.evaluate(params, arranged, positions, batch=batch), whole)
-
-
 def test_parameters_shared_by_all_clients_count_once_and_collect_the_summed_gradient() -> None:
     torch.manual_seed(5)
     module = nn.Sequential(nn.Conv2d(1, 3, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(27, 4))

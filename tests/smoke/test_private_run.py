@@ -148,6 +148,10 @@ def test_a_frozen_body_can_come_from_a_file_and_counts_by_its_content(
     assert any("takes your word" in note for note in notes(spec, prepare(spec)))
     with pytest.raises(InputError, match="must have shape"):
         execute(_spec(**{**RECORD, "body": ("mlp:9",), "rounds": 1, "body_file": str(public)}), tmp_path / "other")
+    named = _spec(**{**RECORD, "rounds": 1, "body": (f"frozen:{public}",)})
+    before = resolve(named).digest
+    save_file(body("mlp:8", (64,)).initial(Key(10)), public)
+    assert resolve(named).digest != before
 
 
 def test_a_body_that_a_run_trained_on_private_data_is_refused_by_name(tmp_path: Path) -> None:

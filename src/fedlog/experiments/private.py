@@ -49,7 +49,7 @@ def settled(spec: RunSpec) -> RunSpec:
             hint="one body and --initialisation shared",
         )
     _one_of("aggregation", spec.aggregation, (SECURE,))
-    spec = replace(spec, body_file_sha256=_digest_of(spec.body_file))
+    spec = replace(spec, body_file_sha256=_digest_of(_parameter_files(spec)))
     spec = settled_training(spec)
     if spec.privacy is None:
         _refuse_without_privacy(spec)
@@ -127,9 +127,14 @@ def _settled_privacy(spec: RunSpec) -> RunSpec:
 
 
 def _refuse_trained_files(spec: RunSpec) -> None:
-    files = [name.partition("@")[0].removeprefix(FROZEN_FILE) for name in spec.body if name.startswith(FROZEN_FILE)]
-    for path in (*files, *([spec.body_file] if spec.body_file else [])):
-        refuse_trained(Path(path))
+    for path in _parameter_files(spec):
+        refuse_trained(path)
+
+
+def _parameter_files(spec: RunSpec) -> list[Path]:
+    """The files that bodies come from, those in a body's name first."""
+    named = [name.partition("@")[0].removeprefix(FROZEN_FILE) for name in spec.body if name.startswith(FROZEN_FILE)]
+    return [Path(path) for path in (*named, *([spec.body_file] if spec.body_file else []))]
 
 
 def with_body_training(algorithm: Algorithm, spec: RunSpec) -> Algorithm:
@@ -272,13 +277,15 @@ def promise(folder: Path, rounds: Sequence[RoundRecord], ended_early: str | None
     return {**stated, **told}
 
 
-def _digest_of(path: str | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError as error:
-        raise InputError(f"cannot read the body's parameters {path}: {error.strerror}") from error
+def _digest_of(files: list[Path]) -> str | None:
+    """Of one file's content, or of all of theirs; None without any."""
+    found = hashlib.sha256()
+    for path in files:
+        try:
+            found.update(path.read_bytes())
+        except OSError as error:
+            raise InputError(f"cannot read the body's parameters {path}: {error.strerror}") from error
+    return found.hexdigest() if files else None
 
 
 def _one_of(name: str, value: Any, known: Any) -> Any:

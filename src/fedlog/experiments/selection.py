@@ -106,11 +106,12 @@ def _rates(data: str) -> Experiment:
             replace(base, method=method, decay=decay, options={"learning_rate": rate}),
         )
         for method in ("fedlog", "fedlog-c")
-        for decay, name, rates in (
-            ("none", "level", (0.0005, 0.001, 0.002)),
-            ("cosine", "falling", (0.001, 0.002, 0.004)),
+        for decay, name, rate in (
+            ("none", "level", 0.001),
+            ("cosine", "falling", 0.001),
+            ("cosine", "falling", 0.002),
+            ("cosine", "falling", 0.004),
         )
-        for rate in rates
     ]
     return replace(
         plain,

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from fedlog.engine.block.convolve import ConvShape, conv_pool
@@ -110,15 +109,6 @@ class BlockNetwork:
         for stage in self.stages:
             values = stage(params, values, masks)
         return values
-
-    def evaluate(self, params: Mapping[str, Tensor], arranged: Tensor, positions: Tensor, *, batch: int = 50) -> Tensor:
-        """The features (clients, n, width) of many records per client, a cache-sized slice at a time."""
-        with torch.inference_mode():
-            slices = [
-                self.features(params, self.gather(arranged, part), None)
-                for part in torch.split(positions, batch, dim=1)
-            ]
-            return torch.cat(slices, dim=1)
 
 
 def _chosen(masks: Masks | None, names: tuple[str, ...]) -> list[Tensor]:
