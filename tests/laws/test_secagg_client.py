@@ -106,16 +106,50 @@ def test_a_server_that_tells_two_stories_gets_no_shares() -> None:
     assert released == 0
 
 
-def test_a_client_unmasks_once_and_signs_one_list() -> None:
+@pytest.mark.parametrize("step", list(Step))
+def test_a_client_answers_each_step_once(step: Step) -> None:
+    terms = make_terms(4)
+    _, clients, states, mail = walk(terms, step)
+    me = min(terms.roster)
+    given = clients[me], step, states[me], mail[me], make_vectors(terms)[me]
+    answer(*given)
+    with pytest.raises(RefusalError, match="answered before"):
+        answer(*given)
+
+
+def test_a_list_of_survivors_names_this_client_and_nobody_who_shared_no_secrets() -> None:
+    # Clients that nobody has shares of would make up the number without hiding anyone.
     terms = make_terms(5)
     _, clients, states, mail = walk(terms, Step.AGREE)
-    number = min(terms.roster)
-    state = states[number]
+    me, *others = sorted(terms.roster)
+    state = states[me]
     assert isinstance(state, Masked)
-    smaller = encode(Survivors(tuple(sorted(terms.roster))[:-1]))
-    clients[number].agree(state, mail[number])
-    with pytest.raises(RefusalError, match="answered before"):
-        clients[number].agree(state, smaller)
+    for members, said in ((others, "leaves out this client"), ([me, 100, 101], r"shared no secrets: \[100, 101\]")):
+        with pytest.raises(RefusalError, match=said):
+            clients[me].agree(state, encode(Survivors(tuple(members))))
+    clients[me].agree(state, mail[me])
+
+
+def test_who_is_not_in_the_sum_has_no_say_in_who_is() -> None:
+    terms = make_terms(5)
+    _, clients, states, _ = walk(terms, Step.AGREE)
+    me, other, *_, gone = sorted(terms.roster)
+    state = states[me]
+    assert isinstance(state, Masked)
+    agreed, reply = clients[me].agree(state, encode(Survivors(tuple(sorted(terms.roster))[:-1])))
+    view = decode(Envelope, reply).body
+    signed = {number: identity(number).sign(terms, Step.AGREE, view) for number in (me, other, gone)}
+    assert len(signed) == terms.threshold
+    with pytest.raises(RefusalError, match="without being one"):
+        clients[me].unmask(agreed, encode(Agreements(signed)))
+
+
+def test_no_two_sealed_messages_share_a_key() -> None:
+    # They all have the same nonce: under one key, two of them would give both away.
+    terms = make_terms(5)
+    _, _, states, _ = walk(terms, Step.MASKED)
+    opening = [key for state in states.values() for key in state.opening_keys.values()]  # type: ignore[attr-defined]
+    assert len(set(opening)) == len(opening) == 5 * 4
 
 
 def test_a_restarted_client_sends_no_second_vector_under_the_same_masks(tmp_path: Path) -> None:

@@ -215,3 +215,17 @@ def test_a_step_is_answered_once(kind: str, tmp_path: Path) -> None:
     if kind == "disk":
         with pytest.raises(RefusalError, match="answered before"):
             UsedStepsOnDisk(tmp_path / "used").claim("s-2", "masked")
+
+
+def test_a_used_step_is_on_the_disk_and_so_is_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forced: list[int] = []
+    force = os.fsync
+
+    def noted(descriptor: int) -> None:
+        force(descriptor)
+        forced.append(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    UsedStepsOnDisk(tmp_path / "used").claim("s-1", "masked")
+    (file,) = (tmp_path / "used").iterdir()
+    assert forced == [file.stat().st_ino, (tmp_path / "used").stat().st_ino]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import numpy as np
@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from secagg_parties import COORDINATES, VALUE_BYTES, identity, make_clients, make_terms, make_vectors, plain_sum, walk
+from secagg_parties import COORDINATES, VALUE_BYTES, identity, make_clients, make_terms, make_vectors, plain_sum
 
 from fedlog.core.clip import Clamp
 from fedlog.core.keys import Key
@@ -186,6 +186,8 @@ def test_nobody_speaks_for_another_client() -> None:
         receive(ServerRound(terms), encode(Envelope(999, envelope.step, envelope.body, envelope.signature)))
     with pytest.raises(RefusalError, match="signature"):
         receive(ServerRound(terms.next()), blob)
+    with pytest.raises(RefusalError, match="has sent its message of this step before"):
+        receive(receive(ServerRound(terms), blob), blob)
 
 
 def test_below_the_honest_minimum_nothing_is_unmasked() -> None:
@@ -222,19 +224,23 @@ def test_states_survive_being_written_down() -> None:
     assert found.total.tolist() == plain_sum(vectors, terms.roster)
 
 
-def test_wrong_shares_from_a_client_end_the_round() -> None:
+@pytest.mark.parametrize("part", ["seeds", "mask_keys"])
+def test_wrong_shares_from_a_client_end_the_round(part: str) -> None:
     terms = make_terms(5)
-    server, clients, states, mail = walk(terms, Step.UNMASK)
-    liar = min(terms.roster)
-    for number in terms.roster:
-        _, reply = answer(clients[number], Step.UNMASK, states[number], mail[number], np.zeros(0, np.uint64))
-        if number == liar:
-            body = decode(UnmaskingShares, decode(Envelope, reply).body)
-            wrong = {member: bytes(len(share)) for member, share in body.seeds.items()}
-            reply = enclose(terms, identity(liar), Step.UNMASK, encode(UnmaskingShares(body.mask_keys, wrong)))
-        server = receive(server, reply)
+    liar, *_, gone = sorted(terms.roster)
+
+    def courier(step: Step, way: str, mail: Mail) -> Mail:
+        if (step, way) == (Step.MASKED, "up"):
+            return [(number, blob) for number, blob in mail if number != gone]
+        if (step, way) != (Step.UNMASK, "up"):
+            return mail
+        body = decode(UnmaskingShares, decode(Envelope, dict(mail)[liar]).body)
+        wrong = {number: bytes(len(share)) for number, share in getattr(body, part).items()}
+        lie = enclose(terms, identity(liar), Step.UNMASK, encode(replace(body, **{part: wrong})))
+        return [(number, lie if number == liar else blob) for number, blob in mail]
+
     with pytest.raises(RoundFailedError, match="do not fit together"):
-        secure_sum(server)
+        run_round(terms, make_clients(terms), make_vectors(terms), courier)
 
 
 def test_a_masked_vector_shows_nothing_of_its_input() -> None:
