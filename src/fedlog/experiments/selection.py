@@ -105,20 +105,16 @@ def _rates(data: str) -> Experiment:
             f"{LABELS[method]}, {rate:g}, {name}",
             replace(base, method=method, decay=decay, options={"learning_rate": rate}),
         )
-        for method in ("fedlog", "fedlog-c")
-        for decay, name, rate in (
-            ("none", "level", 0.001),
-            ("cosine", "falling", 0.001),
-            ("cosine", "falling", 0.002),
-            ("cosine", "falling", 0.004),
-        )
+        for method in ("fedlog", "fedlog-c", "local")
+        for decay, name, rates in (("none", "level", (0.001,)), ("cosine", "falling", (0.001, 0.002, 0.004, 0.008)))
+        for rate in rates
     ]
     return replace(
         plain,
         name=f"select-rate-{data}",
         title=f"Selection of the learning rate on {data}, where bodies keep their optimiser",
         rows=tuple(rows),
-        seeds=tuple(range(SELECTION_SEED, SELECTION_SEED + 8)),
+        seeds=tuple(range(SELECTION_SEED, SELECTION_SEED + 4)),
     )
 
 
