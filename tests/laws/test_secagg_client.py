@@ -52,6 +52,15 @@ def test_a_server_that_puts_its_own_keys_in_the_place_of_peers_gets_no_shares(si
     clients[me].share(state, mail[me])
 
 
+def test_a_client_shares_no_secrets_under_a_list_that_leaves_it_out() -> None:
+    terms = make_terms(5)
+    _, clients, states, mail = walk(terms, Step.SHARES)
+    me, *peers = sorted(terms.roster)
+    without = KeyList({number: decode(KeyList, mail[me]).keys[number] for number in peers})
+    with pytest.raises(RefusalError, match="does not hold the ones this client sent"):
+        answer(clients[me], Step.SHARES, states[me], encode(without), np.zeros(0, np.uint64))
+
+
 def test_a_client_counts_for_itself_how_many_are_in_the_sum() -> None:
     """Six are agreed on and four could unmask: a server that names five, this client among them, gets nothing."""
     terms = make_terms(6, honest=5, corrupted=1)

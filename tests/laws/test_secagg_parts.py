@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 
 from fedlog.errors import InputError
 from fedlog.privacy.discrete import discrete_gaussian
+from fedlog.privacy.secagg.crypto import Identity, check_signature
 from fedlog.privacy.secagg.encoding import decode, encode
 from fedlog.privacy.secagg.fixed_point import FixedPoint, fixed_point_for, pack, unpack
+from fedlog.privacy.secagg.messages import KeyList, Survivors, view_of_keys, view_of_peers, view_of_survivors
 from fedlog.privacy.secagg.refusal import RefusalError
 from fedlog.privacy.secagg.shamir import PRIME, combine, split, weights_at_zero
-from fedlog.privacy.secagg.terms import Terms, usual_threshold
+from fedlog.privacy.secagg.terms import Step, Terms, usual_threshold
 from fedlog.privacy.secagg.used_steps import UsedStepsInMemory, UsedStepsOnDisk
 
 
@@ -202,6 +204,30 @@ def test_terms_differ_in_every_field() -> None:
     assert TERMS.next().round == 4
     assert usual_threshold(8, 2) == 6
     assert usual_threshold(5, 0) == 3
+
+
+def test_a_signature_is_for_one_round_one_step_one_sender_and_one_body() -> None:
+    identity = Identity.new(3, os.urandom)
+    terms = replace(TERMS, roster=dict.fromkeys(TERMS.roster, identity.public))
+    signature = identity.sign(terms, Step.AGREE, b"body")
+    check_signature(terms, Step.AGREE, 3, b"body", signature)
+    for at, step, sender, body in (
+        (terms.next(), Step.AGREE, 3, b"body"),
+        (terms, Step.KEYS, 3, b"body"),
+        (terms, Step.AGREE, 4, b"body"),
+        (terms, Step.AGREE, 3, b"bode"),
+    ):
+        with pytest.raises(RefusalError, match="signature"):
+            check_signature(at, step, sender, body, signature)
+
+
+def test_what_survivors_sign_depends_on_all_that_they_were_told() -> None:
+    # Clients that saw different keys or peers must not count as having agreed.
+    told = [
+        (KeyList({1: key}), peers, members) for key in (b"a", b"b") for peers in ((1, 2), (1, 3)) for members in (4, 5)
+    ]
+    views = {view_of_survivors(view_of_peers(view_of_keys(k), p), Survivors((m,))) for k, p, m in told}
+    assert len(views) == len(told) == 8
 
 
 @pytest.mark.parametrize("kind", ["memory", "disk"])
