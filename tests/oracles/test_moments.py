@@ -123,6 +123,10 @@ def test_the_table_with_kept_moments_is_the_papers_but_for_them() -> None:
         assert row.spec.moments == "run"
         assert replace(row, spec=replace(row.spec, moments=None)) == printed.row(row.name)
     assert kept.seeds == printed.seeds
+    for row in experiment("table-mnist-moments-decay").rows:
+        like = kept.row(row.name)
+        assert (row.spec.decay, set(row.spec.options)) == ("cosine", {"learning_rate"})
+        assert replace(row, spec=replace(row.spec, decay=None, options=like.spec.options)) == like
 
 
 def test_the_details_change_one_thing_at_a_time() -> None:
