@@ -106,7 +106,10 @@ def _rates(data: str) -> Experiment:
             replace(base, method=method, decay=decay, options={"learning_rate": rate}),
         )
         for method in ("fedlog", "fedlog-c", "local")
-        for decay, name, rates in (("none", "level", (0.001,)), ("cosine", "falling", (0.001, 0.002, 0.004, 0.008)))
+        for decay, name, rates in (
+            ("none", "level", (0.001,)),
+            ("cosine", "falling", (0.001, 0.002, 0.004, 0.008, 0.016)),
+        )
         for rate in rates
     ]
     return replace(
