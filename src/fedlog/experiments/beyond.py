@@ -9,7 +9,7 @@ from fedlog.experiments.paper import table
 
 MOMENTS_KEPT = ("fedlog", "fedlog-c", "fedproto", "lg-fedavg-1", "local")
 # The rate in round 1 from which it falls, highest in `select-rate-mnist`.
-FALLING_FROM = {"fedlog": 0.002, "fedlog-c": 0.004}
+FALLING_FROM = {"fedlog": 0.002, "fedlog-c": 0.004, "local": 0.008}
 
 
 def _moments_kept(data: str) -> Experiment:

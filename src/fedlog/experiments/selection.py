@@ -96,21 +96,27 @@ def _first_heads(data: str) -> Experiment:
 
 
 def _rates(data: str) -> Experiment:
-    """The learning rate, level and falling, for bodies that keep their optimiser."""
+    """The learning rate, level and falling, for bodies that keep their optimiser, and FedLog-C's pull beside it."""
     plain = _grid(data, "fedlog", {"": {}}, rounds=30)
     base = replace(plain.rows[0].spec, moments="run")
+    falling = [("cosine", rate) for rate in (0.001, 0.002, 0.004, 0.008, 0.016)]
+    tried: list[tuple[str, str, float, dict[str, Any]]] = [
+        (method, decay, rate, {})
+        for method in ("fedlog", "fedlog-c", "local")
+        for decay, rate in (("none", 0.001), *falling)
+    ]
+    tried += [
+        ("fedlog-c", decay, rate, {"alpha": alpha, "beta": alpha / 100})
+        for alpha in (0.03, 0.3)
+        for decay, rate in (("none", 0.001), ("cosine", 0.004))
+    ]
     rows = [
         Row(
-            f"{method}-{decay}-{rate:g}",
-            f"{LABELS[method]}, {rate:g}, {name}",
-            replace(base, method=method, decay=decay, options={"learning_rate": rate}),
+            "-".join([method, *(f"{name}-{value:g}" for name, value in pull.items()), decay, f"{rate:g}"]),
+            LABELS[method],
+            replace(base, method=method, decay=decay, options={"learning_rate": rate, **pull}),
         )
-        for method in ("fedlog", "fedlog-c", "local")
-        for decay, name, rates in (
-            ("none", "level", (0.001,)),
-            ("cosine", "falling", (0.001, 0.002, 0.004, 0.008, 0.016)),
-        )
-        for rate in rates
+        for method, decay, rate, pull in tried
     ]
     return replace(
         plain,

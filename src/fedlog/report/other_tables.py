@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fedlog.engine.course import Decay
 from fedlog.experiments.collected import Collected
 from fedlog.experiments.significance import Mean
 from fedlog.experiments.spec import RunSpec, resolve
@@ -40,7 +41,7 @@ def _settings(spec: RunSpec) -> str:
     told = [f"{name} {_shown(value)}" for name, value in spec.options.items()]
     if spec.moments is not None:
         told.append(f"moments for the {spec.moments}")
-    if spec.decay is not None:
+    if spec.decay not in (None, Decay.NONE):
         told.append(f"{spec.decay} decay")
     if spec.body:
         told.append(f"body {', '.join(spec.body)}")
