@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from fedlog.errors import InputError, RunError
 from fedlog.privacy.accounting import Entropy, Noise, Release, allow, closeness, spent
 from fedlog.privacy.calibration import epsilon_of, mu_of_releases, paper_sigma, sigma_of
-from fedlog.privacy.discrete import grid_for
+from fedlog.privacy.discrete import grid_for, rounding_divergence, share_divergence
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 from fedlog.privacy.release_log import (
     count_across_runs,
@@ -132,6 +132,10 @@ def test_the_grid_of_discrete_noise_is_accounted_for() -> None:
     coarse = [replace(discrete(5.0), grid=1.0)] * 100
     assert closeness(coarse) > 1e-3
     assert spent(coarse, 1e-5).guarantee.epsilon is None  # type: ignore[union-attr]
+    # Shares of one step each are not yet the Gaussian that they add up to, in any coordinate of any release.
+    few = [replace(discrete(4.0, shares=16), grid=1.0, coordinates=7)] * 3
+    apart = 3 * 7 * math.expm1(share_divergence(1.0, 16))
+    assert closeness(few) == pytest.approx(apart + math.sqrt(3 * 7 * rounding_divergence(4.0) / 2), rel=1e-9)
     wrapped = [replace(discrete(5.0), wrap_probability=1e-6)] * 10
     assert closeness(wrapped) == pytest.approx(1e-5, rel=1e-3)
 
@@ -139,6 +143,8 @@ def test_the_grid_of_discrete_noise_is_accounted_for() -> None:
 def test_simulated_noise_says_that_it_hides_nothing() -> None:
     assert any("not private" in caveat for caveat in spent([release(1.0)], 1e-5).caveats)
     assert spent([discrete(1.0)], 1e-5).caveats == ()
+    once = spent([discrete(1.0), replace(discrete(1.0), entropy=Entropy.SEED), discrete(1.0)], 1e-5)
+    assert any("not private" in caveat for caveat in once.caveats)
 
 
 def test_the_papers_mode_states_no_epsilon() -> None:

@@ -52,6 +52,9 @@ def test_one_record_moves_a_clients_message_twice_where_a_client_more_or_less_is
         assert epsilon(mixed) == pytest.approx(
             spent([rows, release(Unit.RECORD, Trust.LOCAL, sigma)], DELTA).epsilons[-1]
         )
+        guarantee = spent_across_runs(mixed, DELTA).guarantee
+        assert guarantee is not None
+        assert (guarantee.unit, guarantee.trust) == (Unit.RECORD, trust)  # none of these is stronger than local noise
     # Several runs with one promise are as one run.
     same = [release(Unit.CLIENT, Trust.CENTRAL)] * 2
     assert epsilon(same) == spent(same, DELTA).epsilons[-1]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlog.errors import InputError
-from fedlog.privacy.calibration import epsilon_of, log_delta, mu_of_releases, paper_sigma, sigma_of
+from fedlog.privacy.calibration import epsilon_of, grid_cost, log_delta, mu_of_releases, paper_sigma, sigma_of
 from fedlog.privacy.guarantee import PAPER_CAVEAT, Budget, Guarantee, Trust, Unit, delta_warning
 
 epsilons = st.floats(1e-3, 100.0)
@@ -47,6 +47,14 @@ def test_the_papers_formula_adds_more_noise_than_needed_where_epsilon_means_some
 ) -> None:
     budget = Budget(epsilon, delta)
     assert sigma_of(budget, k, sensitivity) < paper_sigma(budget, k, sensitivity)
+
+
+@given(st.floats(0.0, 5.0), st.floats(1e-6, 1e-3))
+def test_noise_at_a_distance_from_the_analysed_one_costs_as_much_as_it_can(epsilon: float, distance: float) -> None:
+    # An event of the probabilities e^epsilon q and q has no delta; move both by the distance, apart from each other.
+    q = 0.5 * math.exp(-epsilon)
+    delta = (math.exp(epsilon) * q + distance) - math.exp(epsilon) * (q - distance)
+    assert grid_cost(epsilon, distance) == pytest.approx(delta, rel=1e-6)
 
 
 def test_the_papers_formula_is_too_small_for_a_huge_epsilon() -> None:

@@ -367,6 +367,15 @@ def test_noise_is_no_poison_and_what_no_noise_explains_is() -> None:
     assert "norm" in server.refusals[0][1].reason
 
 
+def test_the_noise_of_many_entries_is_no_poison_either() -> None:
+    # 10,000 draws of std 1 are 100 long, give or take one.
+    noisy = torch.randn((100, 100), generator=Key(6).torch(), dtype=torch.float64)
+    limits = Limits(message_norm=5.0, noise_std=1.0)
+    limits.check(noisy)
+    with pytest.raises(InputError, match="beyond its norm"):
+        limits.check(1.2 * noisy)
+
+
 def test_limits_hold_for_every_clipped_message() -> None:
     generator = Key(8).torch()
     for name in ("clamp:2", "l2:3"):

@@ -14,8 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedlog.core.clip import clip_named
 from fedlog.errors import InputError
 from fedlog.privacy.discrete import discrete_gaussian
+from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
+from fedlog.privacy.protection import Bound, protection
 from fedlog.privacy.secagg.crypto import Identity, check_signature
 from fedlog.privacy.secagg.encoding import decode, encode
 from fedlog.privacy.secagg.fixed_point import FixedPoint, fixed_point_for, pack, unpack
@@ -125,6 +128,29 @@ def test_the_modulus_holds_the_sum_and_its_noise(bound: float, std: float, d: in
         smaller = FixedPoint(fixed.grid, fixed.value_bytes - 1)
         reach = bound + std * math.sqrt(2 * math.log(2 * d / probability))
         assert smaller.half_range * fixed.grid <= reach + 2 * fixed.grid
+
+
+@pytest.mark.parametrize("unit", [Unit.RECORD, Unit.CLIENT])
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 100.0])  # noise above all messages, and far below them
+def test_the_modulus_of_a_private_run_holds_the_sum_of_all_its_clients(unit: Unit, epsilon: float) -> None:
+    bound = Bound(clip_named("clamp:2")) if unit is Unit.RECORD else Bound(message_norm=20.0)
+    largest = 2**16 * math.sqrt(1 + 50 * 4) if unit is Unit.RECORD else 20.0
+    for clients in (2**power for power in range(2, 13)):
+        guard = protection(
+            Budget(epsilon, 1e-5),
+            unit=unit,
+            trust=Trust.DISTRIBUTED,
+            calibration=Calibration.EXACT,
+            bound=bound,
+            releases=10,
+            shape=(10, 51),
+            clients=clients,
+            honest_survivors=3,
+        )
+        assert guard.fixed_point is not None
+        # A chance of 2^-80 for one of 510 coordinates is eleven standard deviations out.
+        reach = clients * largest + 11 * guard.mechanism.client_std * math.sqrt(clients)
+        assert guard.fixed_point.half_range * guard.mechanism.grid > reach
 
 
 def test_the_stated_probability_covers_what_really_wraps() -> None:

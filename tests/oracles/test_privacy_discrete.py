@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedlog.privacy import discrete
 from fedlog.privacy.discrete import (
     STEPS_PER_STD,
     discrete_gaussian,
@@ -35,6 +36,15 @@ def probabilities(steps: float, reach: int) -> np.ndarray:
     k = np.arange(-reach, reach + 1)
     weights = np.exp(-(k**2) / (2 * steps**2))
     return weights / weights.sum()
+
+
+def test_words_that_do_not_divide_evenly_are_drawn_anew() -> None:
+    # 2^64 = 3 * k + 1: with the word 0 the remainder 0 would come up once more than the others.
+    words = iter([0, 1, 2, 4])
+    found = discrete._below(
+        np.array([3, 3, 3]), lambda count: np.array([next(words) for _ in range(count // 8)], "<u8").tobytes()
+    )
+    assert found.tolist() == [1, 1, 2]
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7])
