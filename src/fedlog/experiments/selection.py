@@ -107,7 +107,7 @@ def _rates(data: str) -> Experiment:
     ]
     tried += [
         ("fedlog-c", decay, rate, {"alpha": alpha, "beta": alpha / 100})
-        for alpha in (0.03, 0.3)
+        for alpha in (0.03, 0.3, 1.0)
         for decay, rate in (("none", 0.001), ("cosine", 0.004))
     ]
     rows = [
