@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlog.errors import InputError, RunError
-from fedlog.privacy.accounting import Entropy, Noise, Release, allow, closeness, spent
+from fedlog.privacy.accounting import Entropy, Noise, Release, Training, allow, closeness, spent
 from fedlog.privacy.calibration import epsilon_of, mu_of_releases, paper_sigma, sigma_of
 from fedlog.privacy.discrete import grid_for, rounding_divergence, share_divergence
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
@@ -136,6 +136,8 @@ def test_the_grid_of_discrete_noise_is_accounted_for() -> None:
     few = [replace(discrete(4.0, shares=16), grid=1.0, coordinates=7)] * 3
     apart = 3 * 7 * math.expm1(share_divergence(1.0, 16))
     assert closeness(few) == pytest.approx(apart + math.sqrt(3 * 7 * rounding_divergence(4.0) / 2), rel=1e-9)
+    steps = Training(1, "body", Trust.LOCAL, Noise.DISCRETE, Entropy.SYSTEM, 5.0, 2.0, 0.1, 20, 300, grid=1.0)
+    assert closeness([steps] * 2) == pytest.approx(math.sqrt(2 * 20 * 300 * rounding_divergence(10.0) / 2), rel=1e-9)
     wrapped = [replace(discrete(5.0), wrap_probability=1e-6)] * 10
     assert closeness(wrapped) == pytest.approx(1e-5, rel=1e-3)
 

@@ -237,6 +237,11 @@ def test_lifted_uploads_sum_in_any_order_and_grouping(sent: list[Message], seed:
         assert torch.equal(a, b)
 
 
+def test_independent_noises_add_by_their_squares() -> None:
+    found = Contribution((torch.ones(2),), noise_std=3.0) + Contribution((torch.ones(2),), 2, noise_std=4.0)
+    assert (found.noise_std, found.clients, found.arrays[0].tolist()) == (5.0, 3, [2.0, 2.0])
+
+
 @settings(deadline=None, max_examples=80)
 @given(uploads())
 def test_lifting_means_what_each_kind_says(sent: list[Message]) -> None:
