@@ -21,11 +21,11 @@ def beta_for_growth(alpha: float, growth: float, n_class: int) -> float:
 def _grid(data: str, method: str, settings: Mapping[str, Mapping[str, Any]], rounds: int) -> Experiment:
     """Settings compared without the test records and without the seeds of any table."""
     base = RunSpec(method=method, data=data, rounds=rounds, validation_fraction=0.2, judge="validation")
-    judged = "Judged on a fifth of each client's training records, on a seed that no table uses."
+    judged = "Judged on a fifth of each client's training records, on seeds that no table uses."
     if data == "mnist":
         # A fifth of 60 records would be a dozen a client; the training file has 57000 that no table is made from.
         base = RunSpec(method=method, data="mnist-selection", rounds=rounds)
-        judged = "Judged on 10000 training images that no table is made from, on a seed that no table uses."
+        judged = "Judged on 10000 training images that no table is made from, on seeds that no table uses."
     return Experiment(
         name=f"select-{method}-{data}",
         title=f"Selection of {LABELS[method]}'s settings on {data}",
