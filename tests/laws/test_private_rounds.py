@@ -43,6 +43,7 @@ from fedlog.wire.message import Contribution, Kind, Message, lift
 INPUTS, WIDTH, CLASSES = 3, 4, 2
 WIRE = codec("f32")
 MakeFederation = Callable[..., Federation]
+Change = Callable[[FedLog], FedLog]
 
 
 def _protection(unit: Unit, trust: Trust, *, clip: str = "clamp:2", releases: int = 1, **more: int) -> Protection:
@@ -63,18 +64,12 @@ def _protection(unit: Unit, trust: Trust, *, clip: str = "clamp:2", releases: in
 PRECISE = Engine(Settings(dtype=torch.float64), Choice.LOOP)
 
 
-def _upload(
-    guard: Protection,
-    algorithm_of: Callable[[FedLog], FedLog],
-    body: Body,
-    data: Records,
-    engine: Engine = PRECISE,
-) -> Message:
+def _upload(guard: Protection, changed: Change, body: Body, data: Records, engine: Engine = PRECISE) -> Message:
     """What one client sends after its whole round on these data."""
     every = torch.arange(len(data))
     shard = Shard("one", every, every[:1], every[:0])
     federation = Federation("law", CLASSES, body.input_shape, data, data, (shard,), IDENTITY, ("0", "1"))
-    algorithm = algorithm_of(FedLog(model_plan(federation, [body]), epochs=1, learning_rate=1.0))
+    algorithm = changed(FedLog(model_plan(federation, [body]), epochs=1, learning_rate=1.0))
     engine = replace(engine, settings=replace(engine.settings, batch_size=max(1, len(data))))
     clients = clients_of(federation, [body], algorithm)
     cohort = Cohort(algorithm, federation, clients, engine, WIRE, Key(3), protection=guard)
@@ -84,16 +79,10 @@ def _upload(
     return WIRE.decode(blob)
 
 
-def _exact(
-    guard: Protection,
-    algorithm_of: Callable[[FedLog], FedLog],
-    body: Body,
-    data: Records,
-    engine: Engine = PRECISE,
-) -> Tensor:
+def _exact(guard: Protection, changed: Change, body: Body, data: Records, engine: Engine = PRECISE) -> Tensor:
     """The same without noise, in units of the features."""
     bare = replace(guard, mechanism=replace(guard.mechanism, trust=Trust.CENTRAL, honest_survivors=1))
-    return bare.lifted(lift(_upload(bare, algorithm_of, body, data, engine))).arrays[0]
+    return bare.lifted(lift(_upload(bare, changed, body, data, engine))).arrays[0]
 
 
 def _as_it_is(algorithm: FedLog) -> FedLog:

@@ -19,6 +19,7 @@ from typing import TypeVar
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import Entropy, Event, Noise, Release, Training, allow
 from fedlog.privacy.across_runs import allow_across_runs
+from fedlog.privacy.disk import force_names
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 
 FILE_NAME = "privacy.jsonl"
@@ -162,11 +163,7 @@ def _create(path: Path, lines: Sequence[str]) -> None:
     for line in lines:
         _append(draft, line)
     draft.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    force_names(path.parent)
 
 
 def _append(path: Path, line: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from fedlog.privacy.disk import force_names
 from fedlog.privacy.secagg.refusal import RefusalError
 
 
@@ -54,6 +55,4 @@ class UsedStepsOnDisk:
             ) from None
         os.fsync(descriptor)
         os.close(descriptor)
-        folder = os.open(self.folder, os.O_RDONLY)
-        os.fsync(folder)
-        os.close(folder)
+        force_names(self.folder)
