@@ -1,4 +1,4 @@
-"""How long Adam remembers: against PyTorch's own optimiser, and between backends for clients of different ages."""
+"""How long Adam remembers, and what decays: against PyTorch's own, and between backends for any ages of clients."""
 
 from __future__ import annotations
 
@@ -44,16 +44,23 @@ def _rates(decay: Decay) -> list[float]:
     return rates
 
 
-def _by_hand(start: dict[str, Tensor], inputs: Tensor, labels: Tensor, moments: Moments, decay: Decay) -> list[Tensor]:
-    """Training alone on whole batches, with `torch.optim.Adam` made as often as asked for."""
+def _optimiser(values: list[Tensor], weight_decay: float) -> torch.optim.Optimizer:
+    """PyTorch's Adam as in the paper, or AdamW."""
+    return torch.optim.AdamW(values, weight_decay=weight_decay) if weight_decay else torch.optim.Adam(values)
+
+
+def _by_hand(
+    start: dict[str, Tensor], inputs: Tensor, labels: Tensor, settings: Settings, decay: Decay
+) -> list[Tensor]:
+    """Training alone on whole batches, with PyTorch's optimiser made as often as asked for."""
     values = [start[name].double().clone().requires_grad_(True) for name in NAMES]
-    optimiser = torch.optim.Adam(values, RATE)
+    optimiser = _optimiser(values, settings.weight_decay)
     for rate in _rates(decay):
-        if moments is Moments.ROUND:
-            optimiser = torch.optim.Adam(values, rate)
+        if settings.moments is Moments.ROUND:
+            optimiser = _optimiser(values, settings.weight_decay)
         for _ in range(EPOCHS):
-            if moments is Moments.EPOCH:
-                optimiser = torch.optim.Adam(values, rate)
+            if settings.moments is Moments.EPOCH:
+                optimiser = _optimiser(values, settings.weight_decay)
             optimiser.param_groups[0]["lr"] = rate
             w1, b1, w2, b2, head = values
             features = torch.relu(torch.relu(inputs @ w1.T + b1) @ w2.T + b2)
@@ -66,14 +73,15 @@ def _by_hand(start: dict[str, Tensor], inputs: Tensor, labels: Tensor, moments: 
 
 @pytest.mark.parametrize("choice", [Choice.LOOP, Choice.BLOCK, Choice.VMAP])
 @pytest.mark.parametrize("moments", Moments)
-@pytest.mark.parametrize("decay", Decay)
+@pytest.mark.parametrize(("decay", "weight_decay"), [(Decay.NONE, 0.0), (Decay.COSINE, 0.0), (Decay.COSINE, 3.0)])
 def test_a_run_is_that_of_an_optimiser_made_as_often_with_the_rates_of_a_scheduler(
-    moments: Moments, decay: Decay, choice: Choice, make_federation: MakeFederation
+    moments: Moments, decay: Decay, weight_decay: float, choice: Choice, make_federation: MakeFederation
 ) -> None:
     found = body("mlp:6,5", (4,))
     federation = make_federation([7, 5])
     plan = model_plan(federation, [found] * 2)
-    engine = Engine(Settings(batch_size=9, dtype=torch.float64, moments=moments), choice)
+    settings = Settings(batch_size=9, dtype=torch.float64, moments=moments, weight_decay=weight_decay)
+    engine = Engine(settings, choice)
     algorithm = build("local", plan, {"epochs": EPOCHS, "learning_rate": RATE})
     simulation = Simulation(algorithm, federation, [found] * 2, plan, engine, Course(ROUNDS, decay=decay))
     cohort = simulation._crew._cohort
@@ -81,7 +89,7 @@ def test_a_run_is_that_of_an_optimiser_made_as_often_with_the_rates_of_a_schedul
     list(simulation.rounds())
     for index, shard in enumerate(federation.shards):
         inputs = federation.train.inputs[shard.train].double()
-        by_hand = _by_hand(start[index], inputs, federation.train.labels[shard.train], moments, decay)
+        by_hand = _by_hand(start[index], inputs, federation.train.labels[shard.train], settings, decay)
         home = cohort._homes[index]
         for name, value in zip(NAMES, by_hand, strict=True):
             torch.testing.assert_close(home[name].double(), value, rtol=1e-5, atol=1e-6)
@@ -144,8 +152,22 @@ def test_the_default_said_aloud_is_the_same_experiment() -> None:
     assert silent == said != kept
     level, falling = (resolve(RunSpec(data="digits", decay=d)).digest for d in ("none", "cosine"))
     assert silent == level != falling
+    plain, shrinking = (resolve(RunSpec(data="digits", weight_decay=w)).digest for w in (0.0, 0.5))
+    assert silent == plain != shrinking
+
+
+def test_dp_sgd_refuses_what_it_does_not_do() -> None:
     private = RunSpec(
-        data="digits", privacy="record", epsilon=2.0, delta=1e-5, clip="l2:3", body_training="dp-sgd", moments="run"
+        data="digits", privacy="record", epsilon=2.0, delta=1e-5, clip="l2:3", body_training="dp-sgd", weight_decay=0.0
     )
+    resolve(private)
     with pytest.raises(InputError, match="anew for each round"):
-        resolve(private)
+        resolve(replace(private, moments="run"))
+    with pytest.raises(InputError, match="no weight decay"):
+        resolve(replace(private, weight_decay=0.5))
+
+
+@pytest.mark.parametrize("weight_decay", [-0.1, float("nan"), float("inf")])
+def test_a_weight_decay_is_a_number_from_0_on(weight_decay: float) -> None:
+    with pytest.raises(InputError, match="weight decay"):
+        Settings(weight_decay=weight_decay)

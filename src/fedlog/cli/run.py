@@ -42,6 +42,7 @@ def add_parser(subparsers: Subparsers) -> None:
         choices=["none", "cosine"],
         help="of the learning rate: none (default), or along half a cosine to the last round",
     )
+    run.add_argument("--weight-decay", type=float, metavar="W", help="of the parameters, as in AdamW (default: 0)")
     run.add_argument("--participation", type=float, metavar="F", help="share of the clients in each round")
     run.add_argument(
         "--refused-share",

@@ -79,7 +79,7 @@ class DpSgdBackend:
     def _train_one(self, task: Task) -> Fit:
         (phase,) = task.phases
         self.start_from(task.work.params)
-        optimiser = StepwiseAdam(list(self._values.values()), phase.learning_rate)
+        optimiser = StepwiseAdam(list(self._values.values()), phase.learning_rate, weight_decay=0.0)
         for step in range(self._training.plan.steps):
             optimiser.step(self._noisy_gradients(task, phase, task.key.child("step", step)))
         trained = {name: value.detach().clone() for name, value in self._values.items()}

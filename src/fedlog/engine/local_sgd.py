@@ -5,6 +5,7 @@ Both backends take every random number from `draw_epoch`, so the same key gives 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
@@ -18,6 +19,7 @@ from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records
 from fedlog.data.transforms import Augmentation, Transform, draw_augmentation
 from fedlog.engine.clients import Client
+from fedlog.errors import InputError
 from fedlog.models.body import Body, Params
 
 
@@ -94,6 +96,12 @@ class Settings:
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
     moments: Moments = Moments.EPOCH
+    weight_decay: float = 0.0
+    """AdamW's: with each step every moving parameter shrinks by this share times the learning rate."""
+
+    def __post_init__(self) -> None:
+        if not (self.weight_decay >= 0 and math.isfinite(self.weight_decay)):
+            raise InputError(f"the weight decay must be a number from 0 on: {self.weight_decay}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.optim.adam import adam
+from torch.optim.adamw import adamw
 
 from fedlog.algorithms.shape import Batch, Carry, Phase
 from fedlog.core.keys import Key
@@ -21,11 +21,12 @@ EVALUATION_BATCH = 500
 
 
 class StepwiseAdam:
-    """PyTorch's Adam through its functional form: making a `torch.optim.Adam` imports the whole compiler (seconds)."""
+    """PyTorch's AdamW through its functional form: making `torch.optim.AdamW` imports the whole compiler (seconds)."""
 
-    def __init__(self, params: list[Tensor], learning_rate: float) -> None:
+    def __init__(self, params: list[Tensor], learning_rate: float, weight_decay: float) -> None:
         self.params = params
         self._learning_rate = learning_rate
+        self._weight_decay = weight_decay
         self.restart()
 
     def restart(self) -> None:
@@ -52,7 +53,7 @@ class StepwiseAdam:
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor | None]) -> None:
         """Move the parameters; one that has no gradient counts as having a zero one, so that all are of an age."""
-        adam(
+        adamw(
             self.params,
             [torch.zeros_like(p) if g is None else g for p, g in zip(self.params, gradients, strict=True)],
             self._first,
@@ -63,7 +64,7 @@ class StepwiseAdam:
             beta1=0.9,
             beta2=0.999,
             eps=1e-8,
-            weight_decay=0.0,
+            weight_decay=self._weight_decay,
             amsgrad=False,
             maximize=False,
         )
@@ -104,7 +105,7 @@ class LoopBackend:
         for number, phase in enumerate(task.phases):
             carry: Carry = {name: self._to_device(value) for name, value in task.work.carry.items()}
             moving = [params[name] for name in moving_names(params, phase, self._body)]
-            optimiser = StepwiseAdam(moving, phase.learning_rate)
+            optimiser = StepwiseAdam(moving, phase.learning_rate, self._settings.weight_decay)
             if (before := kept(task.moments, number)) is not None:
                 optimiser.resume(*before)
             for epoch in range(phase.epochs):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from fedlog.experiments.beyond import FALLING_FROM
 from fedlog.experiments.cells import Experiment, Row, Shape
 from fedlog.experiments.paper import FULL_BATCH, LABELS, SMALL_BATCHES
 from fedlog.experiments.spec import RunSpec
@@ -127,6 +128,30 @@ def _rates(data: str) -> Experiment:
     )
 
 
+def _weight_decay(data: str) -> Experiment:
+    """AdamW's weight decay for bodies that keep their optimiser, at each method's falling rate."""
+    plain = _grid(data, "fedlog", {"": {}}, rounds=30)
+    base = replace(plain.rows[0].spec, moments="run", decay="cosine")
+    rows = [
+        Row(
+            f"{method}-weight-decay-{shrinking:g}",
+            LABELS[method],
+            replace(
+                base, method=method, options={"learning_rate": FALLING_FROM[method]}, weight_decay=shrinking or None
+            ),
+        )
+        for method in ("fedlog", "fedlog-c", "local")
+        for shrinking in (0.0, 0.3, 1.0, 3.0)
+    ]
+    return replace(
+        plain,
+        name=f"select-weight-decay-{data}",
+        title=f"Selection of the weight decay on {data}, where bodies keep their optimiser and its rate falls",
+        rows=tuple(rows),
+        seeds=tuple(range(SELECTION_SEED, SELECTION_SEED + 8)),
+    )
+
+
 def _fedproto_grid(data: str) -> Experiment:
     return _grid(data, "fedproto", {f"lambda-{v:g}": {"regularisation": v} for v in (0.01, 0.1, 1.0, 10.0)}, rounds=30)
 
@@ -186,6 +211,7 @@ SELECTION = (
     _fedlog_c_pull("mnist"),
     _first_heads("mnist"),
     _rates("mnist"),
+    _weight_decay("mnist"),
     _fedproto_grid("mnist"),
     _fedproto_grid("cifar10"),
     _feddbe_grid("mnist"),

@@ -67,6 +67,7 @@ class RunSpec:
     data_sha256: str | None = None  # of a LEAF folder, filled in when the run starts
     moments: str | None = None  # of Adam, made anew for each epoch (None), each round, or never: run
     decay: str | None = None  # of the learning rate over the run: cosine
+    weight_decay: float | None = None  # of AdamW; the paper has none
     privacy: str | None = None  # record, client or paper
     epsilon: float | None = None
     delta: float | None = None
@@ -133,6 +134,7 @@ def resolve(spec: RunSpec) -> RunSpec:
         # Said or not, the default is one experiment.
         moments=None if spec.moments == Moments.EPOCH else spec.moments,
         decay=None if spec.decay == Decay.NONE else spec.decay,
+        weight_decay=spec.weight_decay or None,
         rounds=defaults.rounds if spec.rounds is None else spec.rounds,
         batch_size=defaults.batch_size_of(spec.method) if spec.batch_size is None else spec.batch_size,
         options=options,
@@ -181,7 +183,10 @@ def prepare(spec: RunSpec) -> Simulation:
     # Workers are forked, and whoever is forked from a process that has used its threads waits for them for ever.
     torch.set_num_threads(spec.threads if spec.jobs == 1 else 1)
     settings = Settings(
-        spec.batch_size, spec.device, moments=_chosen(Moments, "moments", spec.moments or Moments.EPOCH)
+        spec.batch_size,
+        spec.device,
+        moments=_chosen(Moments, "moments", spec.moments or Moments.EPOCH),
+        weight_decay=spec.weight_decay or 0.0,
     )
     engine = Engine(settings, _chosen(Choice, "backend", spec.backend))
     federation = load_federation(spec.data_spec)

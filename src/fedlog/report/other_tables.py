@@ -43,6 +43,8 @@ def _settings(spec: RunSpec) -> str:
         told.append(f"moments for the {spec.moments}")
     if spec.decay not in (None, Decay.NONE):
         told.append(f"{spec.decay} decay")
+    if spec.weight_decay is not None:
+        told.append(f"weight decay {spec.weight_decay:g}")
     if spec.body:
         told.append(f"body {', '.join(spec.body)}")
     if spec.initialisation != RunSpec.initialisation:
@@ -52,7 +54,15 @@ def _settings(spec: RunSpec) -> str:
 
 def _in_the_tables(spec: RunSpec) -> bool:
     """Whether a run of its method takes these settings unless told otherwise."""
-    plain = replace(spec, options={}, moments=None, decay=None, body=(), initialisation=RunSpec.initialisation)
+    plain = replace(
+        spec,
+        options={},
+        moments=None,
+        decay=None,
+        weight_decay=None,
+        body=(),
+        initialisation=RunSpec.initialisation,
+    )
     return resolve(spec) == resolve(plain)
 
 

@@ -1,4 +1,4 @@
-"""Adam on one flat tensor for a whole chunk: one fused call a step, every client at an age of its own."""
+"""AdamW on one flat tensor for a whole chunk: one fused call a step, every client at an age of its own."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 class FlatAdam:
     """The moving parameters of a chunk as rows of one (clients, size) tensor, and Adam on a prefix of the rows."""
 
-    def __init__(self, stacked: Params, learning_rate: float) -> None:
+    def __init__(self, stacked: Params, learning_rate: float, weight_decay: float) -> None:
         self._learning_rate = learning_rate
+        self._weight_decay = weight_decay
         self._shapes = {name: value.shape[1:] for name, value in stacked.items()}
         self._rows = torch.cat([value.flatten(1) for value in stacked.values()], dim=1)
         self._gradients = torch.zeros_like(self._rows)
@@ -55,7 +56,7 @@ class FlatAdam:
             else:
                 view.copy_(gradient)
         self._steps[:clients] += 1
-        torch._fused_adam_(
+        torch._fused_adamw_(
             self._rows[:clients].unbind(),
             self._gradients[:clients].unbind(),
             self._first[:clients].unbind(),
@@ -65,7 +66,7 @@ class FlatAdam:
             lr=self._learning_rate,
             beta1=BETA1,
             beta2=BETA2,
-            weight_decay=0.0,
+            weight_decay=self._weight_decay,
             eps=EPSILON,
             amsgrad=False,
             maximize=False,
