@@ -152,6 +152,34 @@ def _weight_decay(data: str) -> Experiment:
     )
 
 
+def _fedlog_c_once_more(data: str) -> Experiment:
+    """FedLog-C's own settings and its rate, one changed at a time, beside the weight decay chosen before."""
+    plain = _grid(data, "fedlog-c", {"": {}}, rounds=30)
+    base = replace(plain.rows[0].spec, moments="run", decay="cosine", weight_decay=0.3)
+    rate = FALLING_FROM["fedlog-c"]
+    changes: dict[str, dict[str, Any]] = {
+        "as-chosen": {},
+        "rate-0.003": {"learning_rate": 0.003},
+        "rate-0.006": {"learning_rate": 0.006},
+        "pull-0.2": {"alpha": 0.2, "beta": 0.002},
+        "pull-0.3": {"alpha": 0.3, "beta": 0.003},
+        "push-0": {"beta": 0.0},
+        "push-0.003": {"beta": 0.003},
+        "push-0.01": {"beta": 0.01},
+        "first-head-random": {"first_head": "random"},
+    }
+    return replace(
+        plain,
+        name=f"select-fedlog-c-once-more-{data}",
+        title=f"FedLog-C's settings on {data} once more, beside weight decay",
+        rows=tuple(
+            Row(name, name.replace("-", " "), replace(base, options={"learning_rate": rate, **change}))
+            for name, change in changes.items()
+        ),
+        seeds=tuple(range(SELECTION_SEED, SELECTION_SEED + 8)),
+    )
+
+
 def _fedproto_grid(data: str) -> Experiment:
     return _grid(data, "fedproto", {f"lambda-{v:g}": {"regularisation": v} for v in (0.01, 0.1, 1.0, 10.0)}, rounds=30)
 
@@ -212,6 +240,7 @@ SELECTION = (
     _first_heads("mnist"),
     _rates("mnist"),
     _weight_decay("mnist"),
+    _fedlog_c_once_more("mnist"),
     _fedproto_grid("mnist"),
     _fedproto_grid("cifar10"),
     _feddbe_grid("mnist"),
