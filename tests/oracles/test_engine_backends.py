@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedlog.algorithms.losses import cross_entropy
 from fedlog.algorithms.registry import build
@@ -118,6 +118,42 @@ def test_the_choice_is_explained_and_an_impossible_one_refused() -> None:
     for choice in (Choice.BLOCK, Choice.VMAP):
         with pytest.raises(InputError, match="body mobilenet-v2"):
             Engine(choice=choice).explain(normalised)
+
+
+class _Centred(nn.Linear):
+    """A layer in which the records of a batch see each other."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found = super().forward(inputs)
+        return found - found.mean(0) if self.training else found
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6, track_running_stats=False), nn.ReLU()),
+        lambda: _Centred(4, 6),
+    ],
+)
+def test_records_that_see_each_other_are_never_padded(
+    make: Callable[[], nn.Module], make_federation: MakeFederation
+) -> None:
+    found = adopt("mine:mixing", make, (4,))
+    assert "mine:mixing" in Engine().explain(found)
+    assert "stacked" not in Engine().explain(found)
+    with pytest.raises(InputError, match="body mine:mixing"):
+        Engine(choice=Choice.VMAP).explain(found)
+    federation = make_federation([6, 3, 8])
+    plan = model_plan(federation, [found] * 3)
+    algorithm = build("fedlog", plan, {"epochs": 2, "learning_rate": 0.01})
+    homes = []
+    for choice in (Choice.LOOP, Choice.AUTO):
+        engine = Engine(Settings(batch_size=4), choice)
+        simulation = Simulation(algorithm, federation, [found] * 3, plan, engine, Course(2))
+        list(simulation.rounds())
+        homes.append(simulation._crew._cohort._homes)
+    for client, home in homes[0].items():
+        assert all(torch.equal(homes[1][client][name], value) for name, value in home.items())
 
 
 @pytest.mark.parametrize("choice", [Choice.LOOP, Choice.BLOCK, Choice.VMAP])
