@@ -401,3 +401,16 @@ def _messages(records: int, plan: SgdPlan, clip: Clip, sigma: float, trials: int
         sums = record_statistics(features, data.labels, 2, clip, 2.0**-20).sums
         messages.append(with_noise(sums, sigma, FloatSampler(key.child("release"))).reshape(-1))
     return torch.stack(messages)
+
+
+def test_what_a_module_does_not_let_be_trained_gets_no_gradient_and_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    def partly_fixed() -> Body:
+        module = nn.Sequential(nn.Linear(INPUTS, 6), nn.Tanh(), nn.Linear(6, WIDTH))
+        module[0].requires_grad_(False)
+        return adopt("partly fixed", lambda: module, (INPUTS,), clip_named("l2:2"))
+
+    monkeypatch.setattr(f"{__name__}._body", partly_fixed)
+    backend, task = _task(_records(20), SgdPlan(1.0, 1.0, 1.0, 2))
+    (fit,) = backend.train([task])
+    assert all(torch.equal(fit.params[name], task.work.params[name]) for name in ("0.weight", "0.bias"))
+    assert not torch.equal(fit.params["2.weight"], task.work.params["2.weight"])

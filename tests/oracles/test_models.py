@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fedlog.algorithms.registry import build
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.data.transforms import Transform
-from fedlog.engine.backends import Engine
+from fedlog.engine.backends import Choice, Engine
 from fedlog.engine.clients import clients_of, model_plan
 from fedlog.engine.course import Course
 from fedlog.engine.local_sgd import Settings, draw_epoch
 from fedlog.engine.simulator import Simulation
 from fedlog.errors import InputError, RunError
-from fedlog.models.body import FEATURES, Body, adopt, initial_head, logits
+from fedlog.models.body import FEATURES, Body, adopt, initial_head, logits, with_weights
 from fedlog.models.catalog import body
 from fedlog.models.masking import MaskedDropout
 
@@ -256,6 +258,53 @@ def test_running_statistics_are_those_of_pytorch(make_federation: MakeFederation
     torch.testing.assert_close(home["head"][:, 1:], head.weight.detach(), rtol=1e-5, atol=1e-6)
 
 
+def _partly_fixed() -> nn.Module:
+    module = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    module[0].requires_grad_(False)
+    return module
+
+
+@pytest.mark.parametrize("method", ["fedlog", "local"])
+@pytest.mark.parametrize("choice", [Choice.LOOP, Choice.BLOCK, Choice.VMAP])
+def test_what_a_module_does_not_let_be_trained_stays(
+    choice: Choice, method: str, make_federation: MakeFederation
+) -> None:
+    found = adopt("mine:partly_fixed", _partly_fixed, (4,))
+    assert found.fixed == {"0.weight", "0.bias"}
+    federation = make_federation([6, 5])
+    plan = model_plan(federation, [found] * 2)
+    engine = Engine(Settings(batch_size=3, weight_decay=0.5), choice)
+    algorithm = build(method, plan, {"epochs": 1})
+    simulation = Simulation(algorithm, federation, [found] * 2, plan, engine, Course(2))
+    cohort = simulation._crew._cohort
+    before = {index: dict(home) for index, home in cohort._homes.items()}
+    list(simulation.rounds())
+    for index, home in cohort._homes.items():
+        for name in found.fixed:
+            torch.testing.assert_close(home[name], before[index][name], rtol=1e-6, atol=1e-7)
+        assert not torch.allclose(home["2.weight"], before[index]["2.weight"], rtol=1e-6, atol=1e-7)
+
+
+def test_a_body_that_lets_nothing_be_trained_is_used_as_it_is(make_federation: MakeFederation) -> None:
+    found = adopt("mine:fixed", lambda: nn.Linear(4, 3).requires_grad_(False), (4,))
+    home = _run(make_federation, [found] * 3)._crew._cohort._homes[0]
+    initial = found.initial(Key(0).child("initial", "body"))
+    assert all(torch.equal(home[name], value) for name, value in initial.items())
+
+
+def test_weights_in_fewer_bits_are_trained_in_single_precision(tmp_path: Path) -> None:
+    found = body("mlp:5,3", (4,))
+    halves = {name: value.half() for name, value in found.initial(Key(1)).items()}
+    save_file(halves, tmp_path / "half.safetensors")
+    weights = with_weights(found, tmp_path / "half.safetensors").initial(Key(2))
+    assert all(weights[name].dtype == torch.float32 for name in halves)
+    assert all(torch.equal(weights[name], value.float()) for name, value in halves.items())
+    halves["1.bias"][2] = torch.nan
+    save_file(halves, tmp_path / "half.safetensors")
+    with pytest.raises(InputError, match=r"parameter 1\.bias of body mlp:5,3 has entries that are not finite"):
+        with_weights(found, tmp_path / "half.safetensors")
+
+
 def test_a_batch_too_small_for_normalisation_names_the_client(make_federation: MakeFederation) -> None:
     """Seven records in batches of three leave a batch of one."""
     bodies = [adopt("mine:Normalised", Normalised, (4,))] * 2
@@ -320,6 +369,7 @@ class Needy(nn.Module):
         (_with(a=nn.Dropout(1.0)), "drops everything"),
         (_with(a=nn.BatchNorm1d(3, momentum=None)), "needs a momentum"),
         (lambda: nn.Sequential(nn.LazyLinear(3)), "lazy layer"),
+        (lambda: nn.Linear(4, 3).double(), "parameter weight must be float32: float64 found"),
         (lambda: nn.Linear(5, 3), r"cannot take records of shape \(4,\)"),
         (lambda: nn.Unflatten(1, (2, 2)), r"gave for n = 2: \(2, 2, 2\)"),
         (lambda: nn.LSTM(4, 3), "gave for n = 2: tuple"),

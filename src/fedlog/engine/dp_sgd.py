@@ -65,7 +65,10 @@ class DpSgdBackend:
         self._plain = LoopBackend(body, federation, settings)
         module = copy.deepcopy(body.training).to(settings.dtype).requires_grad_(True)
         self._dropouts = {name: m for name, m in module.named_modules() if isinstance(m, MaskedDropout)}
-        self._values = dict(module.named_parameters())
+        self._all_values = dict(module.named_parameters())
+        self._values = {name: value for name, value in self._all_values.items() if name not in body.fixed}
+        for name in body.fixed:
+            self._all_values[name].requires_grad_(False)
         self._module: nn.Module = GradSampleModule(module, loss_reduction="sum")
 
     def features(self, looks: Sequence[Look]) -> list[Tensor]:
@@ -88,7 +91,7 @@ class DpSgdBackend:
     @torch.no_grad()
     def start_from(self, params: Params) -> None:
         """Nothing; gradients are then those at these parameters."""
-        for name, value in self._values.items():
+        for name, value in self._all_values.items():
             value.copy_(params[name])
 
     def _noisy_gradients(self, task: Task, phase: Phase, key: Key) -> list[Tensor]:

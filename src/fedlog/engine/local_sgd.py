@@ -115,7 +115,7 @@ class EpochDraws:
 
 def moving_names(params: Params, phase: Phase, body: Body) -> list[str]:
     """The parameters that the phase trains, sorted: the order of flat moments, whatever order a file gave them back."""
-    return sorted(name for name in params if name in phase.moves and name not in body.buffers)
+    return sorted(name for name in params if name in phase.moves and name not in body.buffers | body.fixed)
 
 
 def kept(moments: Params, phase: int) -> tuple[Tensor, Tensor, Tensor] | None:

@@ -46,6 +46,8 @@ class Body:
     width: int
     layers: tuple[tuple[str, ...], ...]
     buffers: frozenset[str]
+    fixed: frozenset[str]
+    """The parameters that their module does not let be trained: `requires_grad` was off."""
     dropout: tuple[DropoutSite, ...]
     make: Callable[[], nn.Module]
     training: nn.Module
@@ -136,6 +138,7 @@ def adopt(name: str, make: Callable[[], nn.Module], input_shape: tuple[int, ...]
             sites = (*sites[:-1], replace(sites[-1], name=FEATURES))
         if clip is not None and isinstance(module, nn.Sequential):
             _take_out_last_relu(module)
+        fixed = frozenset(parameter for parameter, value in module.named_parameters() if not value.requires_grad)
         training = copy.deepcopy(module).train()
         refuse_own_randomness(name, copy.deepcopy(training), input_shape)
     refuse_reserved_names(name, module, RESERVED)
@@ -145,6 +148,7 @@ def adopt(name: str, make: Callable[[], nn.Module], input_shape: tuple[int, ...]
         width=width,
         layers=_layers(module),
         buffers=frozenset(buffer for buffer in named_values(module) if buffer in dict(module.named_buffers())),
+        fixed=fixed,
         dropout=sites,
         make=make,
         training=training.requires_grad_(False),
@@ -156,7 +160,7 @@ def adopt(name: str, make: Callable[[], nn.Module], input_shape: tuple[int, ...]
 def with_weights(body: Body, path: Path) -> Body:
     """The body with the parameters in a safetensors file, a head in it left aside; names and shapes must fit."""
     try:
-        found = {name: value for name, value in load_file(path).items() if name not in RESERVED}
+        found = {name: _single(value) for name, value in load_file(path).items() if name not in RESERVED}
     except (OSError, SafetensorError) as error:
         raise InputError(f"cannot read the parameters of body {body.name}: {path}: {error}") from error
     expected = {name: tuple(value.shape) for name, value in named_values(body.evaluating).items()}
@@ -167,7 +171,14 @@ def with_weights(body: Body, path: Path) -> Body:
                 f"{path}: parameter {name} of body {body.name} must have shape {expected.get(name)}, found: {shape}",
                 hint="name the body that the file was saved from",
             )
+        if not bool(torch.isfinite(found[name]).all()):
+            raise InputError(f"{path}: parameter {name} of body {body.name} has entries that are not finite")
     return replace(body, weights=found)
+
+
+def _single(value: Tensor) -> Tensor:
+    """The values as bodies are trained; kept in fewer bits, they would be rounded after every exchange."""
+    return value.to(torch.float32) if value.is_floating_point() else value
 
 
 def _take_out_last_relu(module: nn.Sequential) -> None:

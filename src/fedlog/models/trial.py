@@ -24,6 +24,12 @@ def built(name: str, make: Callable[[], nn.Module]) -> nn.Module:
         raise InputError(f"body {name} must be an nn.Module: {type(module).__name__} found")
     if any(isinstance(value, nn.parameter.UninitializedParameter) for value in module.parameters()):
         raise InputError(f"body {name} has a lazy layer, whose size is not known", hint="give every layer its sizes")
+    for value_name, value in named_values(module).items():
+        if value.dtype != torch.float32:
+            raise InputError(
+                f"body {name}: parameter {value_name} must be float32: {str(value.dtype).removeprefix('torch.')} found",
+                hint="call .float() on the module where it is made",
+            )
     for site, layer in module.named_modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.momentum is None:
             raise InputError(f"body {name}: layer {site} needs a momentum: cumulative averages cannot be shared")
