@@ -16,6 +16,7 @@ from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.engine.backends import Choice
 from fedlog.engine.clients import clients_of
+from fedlog.engine.cohort import Initialisation
 from fedlog.engine.local_sgd import Look, Pool, Task
 from fedlog.engine.simulator import RoundRecord, Simulation
 from fedlog.errors import InputError
@@ -144,6 +145,18 @@ def test_partial_participation(method: str, small: Any) -> None:
         assert record.bits_down == 8 * down * (4 if to_everyone else 2)
     models = small.models(simulation)
     assert all(torch.isfinite(value).all() for model in models.values() for value in model.values())
+
+
+@every_method
+def test_separate_starts_are_accepted_exactly_by_those_that_can(method: str, small: Any) -> None:
+    federation = small.federation([5, 8, 6])
+    separate = {"initialisation": Initialisation.SEPARATE}
+    if method not in ANY_BODY:
+        with pytest.raises(InputError, match=f"method {method} starts from one model for everyone"):
+            small.simulation(method, federation, **separate)
+        return
+    options = {"first_head": "random"} if method == "fedlog-c" else None
+    assert len(run(small.simulation(method, federation, options=options, **separate))) == 2
 
 
 @every_method

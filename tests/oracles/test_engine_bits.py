@@ -79,7 +79,7 @@ def _bits(message: Message) -> int:
 def test_a_broadcast_goes_to_the_next_participants_and_the_last_one_to_everyone(
     rounds: int, make_federation: MakeFederation
 ) -> None:
-    """Ten clients, three a round: three uploads, three copies down, ten after the last round."""
+    """Ten clients, three a round: a seed to all ten, three uploads, three copies down, ten after the last round."""
     federation = make_federation([3] * 10)
     simulation = _simulation(federation, "mlp:5", course=Course(rounds, participation=0.3, seed=2))
     table = _bits(Message(Kind.HEAD, (torch.zeros(3, 6),)))
@@ -87,7 +87,7 @@ def test_a_broadcast_goes_to_the_next_participants_and_the_last_one_to_everyone(
     assert [record.participants for record in records] == [3] * rounds
     assert [record.bits_up for record in records] == [3 * table] * rounds
     assert [record.bits_down for record in records] == [3 * table] * (rounds - 1) + [10 * table]
-    assert simulation.server.ledger.by_kind(0) == {"seed down": 3 * _bits(Message(Kind.SEED, (torch.tensor([0]),)))}
+    assert simulation.server.ledger.by_kind(0) == {"seed down": 10 * _bits(Message(Kind.SEED, (torch.tensor([0]),)))}
 
 
 def test_an_opening_exchange_is_counted_as_round_0(make_federation: MakeFederation) -> None:

@@ -6,6 +6,7 @@ but those bytes leaves it, and evaluation results where someone asks for them.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -32,6 +33,7 @@ from fedlog.privacy.protection import Protection
 from fedlog.wire.codec import Codec
 
 HEARD = "heard"  # in a saved file: what belongs to no single client
+LONGEST_FILE_NAME = 200  # file systems allow 255 with all endings, and a letter beyond ASCII takes six or more
 MOMENTS = "moments"  # in a saved file, behind the client: what its optimiser remembers
 CLIENTS = "clients"  # whose homes a file holds: a home may well be empty
 
@@ -138,8 +140,7 @@ class Cohort:
             for index, params in self._closed(backend, group, closing).items():
                 save_file(
                     {name: value.contiguous().clone() for name, value in params.items()},
-                    # A name is the user's: a slash in it must not become a folder.
-                    folder / f"{quote(self._clients[index].name, safe=' ')}.safetensors",
+                    folder / f"{_as_file_name(self._clients[index].name)}.safetensors",
                     metadata={BODY: self._clients[index].body.name, METHOD: self._algorithm.name},
                 )
 
@@ -289,3 +290,11 @@ def _unshared(tensors: Params) -> Params:
         owned[name] = value.clone() if value.untyped_storage().data_ptr() in seen else value
         seen.add(value.untyped_storage().data_ptr())
     return owned
+
+
+def _as_file_name(name: str) -> str:
+    """A client's name as that of a file: it is the user's, so a slash in it must not become a folder."""
+    quoted = quote(name, safe=" ")
+    if len(quoted) <= LONGEST_FILE_NAME:
+        return quoted
+    return f"{quoted[:LONGEST_FILE_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedlog.algorithms.shape import Algorithm, Audience, Exchange, ModelPlan, Sum
+from fedlog.algorithms.shape import Algorithm, Audience, Bodies, Exchange, ModelPlan, Sum
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.engine import checkpoint
@@ -103,7 +103,13 @@ class Simulation:
                 hint="--validation-fraction 0.2 holds some training records out" if judge is Judge.VALIDATION else None,
             )
         differ = len({body.name for body in self.bodies}) > 1
-        if self.algorithm.schedule.opening and (differ or self.course.initialisation is Initialisation.SEPARATE):
+        separate = self.course.initialisation is Initialisation.SEPARATE
+        if separate and self.algorithm.bodies is Bodies.SAME:
+            raise InputError(
+                f"method {self.algorithm.name} starts from one model for everyone: separate initialisation given",
+                hint="fedlog, fedlog-c, fedproto, lg-fedavg-1 and local accept separate starts",
+            )
+        if self.algorithm.schedule.opening and (differ or separate):
             raise InputError(
                 f"method {self.algorithm.name} opens with the features of untrained bodies, "
                 "which can be added up only if all bodies start equal",
@@ -198,9 +204,8 @@ class Simulation:
             # A method without uploads sends nothing down either: its clients need no server.
             self._crew.hear(self.server.codec.encode(self.algorithm.broadcast(self.server.state)))
             return
-        reached = self._everyone if opening else self.participants(1)
-        blob = self.server.broadcast(0, self._copies(reached))
-        self._crew.hear(blob)
+        # To everyone: whoever takes part later starts from the same seed.
+        self._crew.hear(self.server.broadcast(0, self._copies(self._everyone)))
         if opening is not None:
             self._exchange(0, opening, self._everyone, self._copies(self.participants(1)), self.participants(1))
 
