@@ -16,6 +16,7 @@ from fedlog.data import DEFAULTS, DataSpec, Federation, load_federation, resolve
 from fedlog.data.pools import CIFAR100_NAMES
 from fedlog.data.readers import HAR_SIGNALS
 from fedlog.data.sources import SOURCES, data_folder
+from fedlog.data.transforms import Transform
 from fedlog.errors import InputError
 
 
@@ -210,6 +211,8 @@ def test_defaults_are_the_papers_and_resolving_twice_changes_nothing() -> None:
         (DataSpec("digits", train_records=0), "at least 1 training record"),
         (DataSpec("digits", validation_fraction=1.5), "must lie in"),
         (DataSpec("har", train_records=100), "whole people"),
+        (DataSpec("har", partition="person", clients=0), "at least 1 client"),
+        (DataSpec("har", partition="person", clients=31), "30 people; clients asked for: 31"),
         (DataSpec("circle", partition="dirichlet", dirichlet_alpha=-1.0), "must be positive"),
     ],
 )
@@ -264,6 +267,13 @@ def test_a_federation_that_cannot_be_run_is_refused_by_client_and_record() -> No
         (replace(good, train=replace(good.train, labels=good.train.labels.int())), "must be int64"),
         (replace(good, input_shape=(3,)), r"must have shape \(80, 3\)"),
         (replace(good, shards=()), "no clients"),
+        (broken(good, name=7), "client 0 needs a name, a text that is not empty; found: 7"),
+        (broken(good, name=""), "client 0 needs a name"),
+        (replace(good, transform=Transform(flip=True)), r"only images .* records of shape: \(2,\)"),
+        (replace(good, transform=Transform(crop_padding=-1)), "only images .* crop -1"),
+        (replace(good, transform=Transform((0.5,) * 3, (0.5,) * 3)), "each of 2 channels; found: 3 and 3"),
+        (replace(good, transform=Transform((0.5, 0.5))), "found: 2 and 0"),
+        (replace(good, transform=Transform((0.5,), (0.0,))), "stds positive"),
     ]
     for federation, says in cases:
         with pytest.raises(InputError, match=says):

@@ -81,6 +81,23 @@ def test_the_first_users_only(tmp_path: Path) -> None:
         read_leaf(tmp_path, users=4, image_size=8)
 
 
+def test_the_classes_are_those_of_the_whole_folder_whoever_takes_part(tmp_path: Path) -> None:
+    users = {"a": [0, 2] * 3, "b": [0, 1] * 3, "c": [2, 1] * 3}
+    write_users(
+        tmp_path / "all_data" / "a.json",
+        {name: {"x": [[float(at)] for at in range(6)], "y": labels} for name, labels in users.items()},
+    )
+    federation = read_leaf(tmp_path, users=1)
+    assert [shard.name for shard in federation.shards] == ["a"]
+    assert federation.n_class == 3
+    for part, labels in (("train", [0, 0]), ("test", [0, 0])):
+        both = {"a": {"x": [[1.0], [2.0]], "y": labels}, "b": {"x": [[1.0], [2.0]], "y": [0, 1]}}
+        write_users(tmp_path / "own" / part / "a.json", both)
+    assert read_leaf(tmp_path / "own", users=1).n_class == 2
+    with pytest.raises(InputError, match="at least 1 client is needed; found: -1"):
+        load_federation(DataSpec("leaf", data_dir=tmp_path, clients=-1))
+
+
 def test_validation_is_held_out_of_each_user(tmp_path: Path) -> None:
     federation = load_federation(DataSpec("leaf", data_dir=celeba_folder(tmp_path), validation_fraction=0.3))
     assert all(len(shard.validation) for shard in federation.shards)

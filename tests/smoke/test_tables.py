@@ -134,6 +134,19 @@ def test_a_date_column_tests_on_the_latest_rows(tmp_path: Path) -> None:
     assert (len(federation.train), len(federation.test)) == (48, 12)
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_time_that_is_no_number_is_refused_with_its_row(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.{ending}"
+    table = site_table()
+    times = [float(at) for at in range(len(table))]
+    times[7] = float("nan")
+    told = table.with_columns(pl.Series("hours", times))
+    told.write_csv(path) if ending == "csv" else told.write_parquet(path)
+    schema = Schema("outcome", SCHEMA.label_values, SCHEMA.features, time_column="hours")
+    with pytest.raises(InputError, match="expected a number or an ISO date or time in column hours, row 8 of"):
+        load_site(str(path), schema, "a", Key(1))
+
+
 def test_a_draft_can_be_used_and_asks_for_a_review(tmp_path: Path) -> None:
     path = tmp_path / "site.csv"
     site_table().write_csv(path)

@@ -119,7 +119,9 @@ def resolved(spec: DataSpec) -> DataSpec:
         raise InputError(
             f"the {partition} partition takes whole people; training records asked for: {spec.train_records}"
         )
-    if partition == "person" and not 1 <= (spec.clients or 1) <= _PEOPLE:
+    if spec.clients is not None and spec.clients < 1:
+        raise InputError(f"at least 1 client is needed; found: {spec.clients}")
+    if partition == "person" and (spec.clients or 1) > _PEOPLE:
         raise InputError(f"data set {spec.name} has {_PEOPLE} people; clients asked for: {spec.clients}")
     if spec.train_records is not None and spec.train_records < 1:
         raise InputError(f"at least 1 training record is needed; found: {spec.train_records}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -64,9 +65,13 @@ def validated(federation: Federation) -> Federation:
         raise InputError(f"{where}: no clients")
     _check_records(federation.train, federation, f"{where}, training records")
     _check_records(federation.test, federation, f"{where}, test records")
-    names = [shard.name for shard in federation.shards]
+    _check_transform(federation.transform, federation.input_shape, where)
+    names: list[object] = [shard.name for shard in federation.shards]
+    for at, name in enumerate(names):
+        if not isinstance(name, str) or not name:
+            raise InputError(f"{where}: client {at} needs a name, a text that is not empty; found: {name!r}")
     if len(set(names)) != len(names):
-        repeated = sorted({name for name in names if names.count(name) > 1})
+        repeated = sorted({str(name) for name in names if names.count(name) > 1})
         raise InputError(f"{where}: client names must differ; repeated: {', '.join(repeated)}")
     for shard in federation.shards:
         _check_shard(shard, federation, f"{where}, client {shard.name}")
@@ -91,6 +96,22 @@ def _check_records(records: Records, federation: Federation, where: str) -> None
     if records.inputs.dtype == torch.float32 and not bool(torch.isfinite(records.inputs).all()):
         finite = torch.isfinite(records.inputs.reshape(len(records), -1)).all(dim=1)
         raise InputError(f"{where}: inputs must be finite; not so in record: {int((~finite).nonzero()[0])}")
+
+
+def _check_transform(transform: Transform, input_shape: tuple[int, ...], where: str) -> None:
+    mean, std, channels = transform.mean, transform.std, input_shape[0]
+    if len(mean) != len(std) or len(mean) not in (0, 1, channels):
+        raise InputError(
+            f"{where}: the transform needs a mean and a std for each of {channels} channels; found: {len(mean)} and "
+            f"{len(std)}"
+        )
+    if not all(math.isfinite(m) and math.isfinite(s) and s > 0 for m, s in zip(mean, std, strict=True)):
+        raise InputError(f"{where}: the transform's means must be finite and its stds positive: {mean} and {std}")
+    if transform.crop_padding < 0 or (transform.augments and len(input_shape) != 3):
+        raise InputError(
+            f"{where}: only images (channels, height, width) can be cropped, by 0 or more, or flipped; crop "
+            f"{transform.crop_padding}, records of shape: {input_shape}"
+        )
 
 
 def _check_shard(shard: Shard, federation: Federation, where: str) -> None:

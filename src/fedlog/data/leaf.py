@@ -42,6 +42,8 @@ class _Table:
     inputs: list[Any]
     labels: list[int]
     owner: list[int]
+    classes: frozenset[int]
+    """All labels in the folder it comes from, also of users who are not among these."""
 
 
 def read_leaf(folder: Path, *, users: int | None = None, image_size: int = IMAGE_SIZE) -> Federation:
@@ -61,7 +63,7 @@ def read_leaf(folder: Path, *, users: int | None = None, image_size: int = IMAGE
         test = _of_users(test, train.users)
     else:
         train, test = _split(_read_table(parts[0], users), data)
-    classes = sorted({*train.labels, *test.labels})
+    classes = sorted(train.classes | test.classes)
     if classes != list(range(len(classes))):
         raise InputError(f"{data}: labels must be 0, 1, 2 and so on; found: {classes}")
     pools = [_records(table, data, image_size) for table in (train, test)]
@@ -112,21 +114,25 @@ def _json_files(folder: Path) -> list[Path]:
 
 
 def _read_table(folder: Path, limit: int | None) -> _Table:
-    users: list[str] = []
-    table = _Table((), [], [], [])
+    """The records of the first `limit` users; which classes there are is everyone's to say, whoever takes part."""
+    seen: dict[str, int] = {}
+    classes: set[int] = set()
+    records: list[Any] = []
+    all_labels: list[int] = []
+    owner: list[int] = []
     for path in _json_files(folder):
         for user, inputs, labels in _users_of(path):
-            if limit is not None and len(users) == limit:
-                break
-            if user in users:
+            if user in seen:
                 raise InputError(f"{path}: a user must stand in one file only; repeated: {user}")
-            table.inputs.extend(inputs)
-            table.labels.extend(labels)
-            table.owner.extend([len(users)] * len(labels))
-            users.append(user)
-    if limit is not None and len(users) < limit:
-        raise InputError(f"{folder}: asked for {limit} users; found: {len(users)}")
-    return _Table(tuple(users), table.inputs, table.labels, table.owner)
+            place = seen[user] = len(seen)
+            classes.update(labels)
+            if limit is None or place < limit:
+                records.extend(inputs)
+                all_labels.extend(labels)
+                owner.extend([place] * len(labels))
+    if limit is not None and len(seen) < limit:
+        raise InputError(f"{folder}: asked for {limit} users; found: {len(seen)}")
+    return _Table(tuple(seen)[:limit], records, all_labels, owner, frozenset(classes))
 
 
 def _users_of(path: Path) -> list[tuple[str, list[Any], list[int]]]:
@@ -159,6 +165,7 @@ def _taken(table: _Table, positions: list[int]) -> _Table:
         [table.inputs[i] for i in positions],
         [table.labels[i] for i in positions],
         [table.owner[i] for i in positions],
+        table.classes,
     )
 
 

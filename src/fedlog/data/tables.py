@@ -197,19 +197,25 @@ def _groups(series: pl.Series, where: str) -> tuple[NDArray[np.int64], tuple[str
 
 
 def _times(series: pl.Series, where: str) -> NDArray[np.float64]:
-    if series.dtype == pl.String:
-        numbers = series.str.strip_chars().cast(pl.Float64, strict=False)
-        if numbers.null_count() == 0:
-            return numbers.to_numpy()
-        try:
-            parsed = series.str.strip_chars().str.to_datetime(strict=False)
-        except pl.exceptions.PolarsError:
-            parsed = pl.Series(series.name, [None] * len(series), dtype=pl.Datetime)
-    else:
-        parsed = series
-    _refuse_first(parsed.is_null(), series, "a number or an ISO date or time", where)
+    parsed = _parsed_times(series.str.strip_chars()) if series.dtype == pl.String else series
     physical = parsed.to_physical() if parsed.dtype.is_temporal() else parsed
-    return physical.cast(pl.Float64).to_numpy()
+    times = physical.cast(pl.Float64)
+    # A time that is not a number is neither before nor after any other: its row would be in no part.
+    usable = times.is_finite().fill_null(value=False)
+    _refuse_first(~usable, series, "a number or an ISO date or time", where)
+    return times.to_numpy()
+
+
+def _parsed_times(texts: pl.Series) -> pl.Series:
+    """The texts as numbers or as times, whichever more of them are."""
+    numbers = texts.cast(pl.Float64, strict=False)
+    if numbers.null_count() == 0:
+        return numbers
+    try:
+        times = texts.str.to_datetime(strict=False)
+    except pl.exceptions.PolarsError:  # its format cannot be guessed
+        return numbers
+    return times if times.null_count() < numbers.null_count() else numbers
 
 
 def _codes(texts: pl.Series, values: tuple[str, ...]) -> NDArray[np.int64]:
