@@ -39,3 +39,9 @@ def test_growth_is_said_always_and_warned_of_above_a_hundred(beta: float, margin
     said = FedLogC(PLAN, alpha=0.01, beta=beta, margin=margin).advice(100)
     assert "g^100 = " in said[0]
     assert any("warning" in line for line in said) == warned
+
+
+def test_growth_beyond_every_number_is_infinite_and_warned_of():
+    said = FedLogC(PLAN, alpha=0.1, beta=0.01, margin=None).advice(4000)
+    assert "g^4000 = inf" in said[0]
+    assert "warning" in said[1]

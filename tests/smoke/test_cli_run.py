@@ -98,6 +98,29 @@ def test_on_a_terminal_there_is_a_live_line() -> None:
     assert "\x1b[" in screen.getvalue()
 
 
+def test_a_terminal_that_cannot_draw_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    spec = resolve(RunSpec(data="circle", rounds=2, options={"epochs": 1}))
+    simulation = prepare(spec)
+    screen = StringIO()
+    with Progress(Console(file=screen, force_terminal=True, width=100)) as progress:
+        progress.begun(spec, simulation, [])
+        for record in simulation.rounds():
+            progress.finished_round(record)
+    assert re.search(r"^round 2/2  accuracy", screen.getvalue(), re.MULTILINE)
+
+
+def test_a_closed_output_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["run", "--data", "circle", "--rounds", "1", "--quiet", "--out", "closed"]) == 0
+
+
+def test_a_resumed_run_says_of_what_its_forecast_is(capsys: pytest.CaptureFixture[str]) -> None:
+    _run("--quiet", "--out", "r", capsys=capsys)
+    assert main(["run", "--resume", "r", "--dry-run"]) == 0
+    assert capsys.readouterr().err == "this is the whole run; rounds done before: 2\n"
+
+
 def test_quiet_says_only_where_the_report_is(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = _run("--quiet", "--out", "q", capsys=capsys)
     assert (out, err) == ("report: q/report.html\n", "")

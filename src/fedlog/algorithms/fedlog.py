@@ -230,7 +230,10 @@ class FedLogC(FedLog):
         """The growth factor, and a warning where nothing stops it and it is large enough to matter."""
         if not self.beta:
             return ()
-        grown = math.inf if math.isinf(self.growth) else self.growth**rounds
+        try:
+            grown = self.growth**rounds
+        except OverflowError:
+            grown = math.inf
         said = f"fedlog-c: growth factor g = {self.growth:.4g} a round, g^{rounds} = {grown:.3g}"
         if self.margin is not None:
             return (f"{said}; the push stops at a distance of {self.margin:g}",)

@@ -6,9 +6,11 @@ import importlib
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from difflib import get_close_matches
 from enum import Enum
-from typing import Any, cast, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from fedlog.algorithms import averaging
 from fedlog.algorithms.csfl import CSFL
@@ -71,7 +73,7 @@ def typed(method: str, told: Mapping[str, Any]) -> dict[str, Any]:
     """The options as their types, from numbers or from text; an unknown or impossible one is refused by name."""
     make = factory(method)
     known = options(method)
-    hints = get_type_hints(make.__init__ if inspect.isclass(make) else make)
+    hints = _hints(make)
     given = {}
     for name, value in told.items():
         if name not in known:
@@ -94,23 +96,50 @@ def build(method: str, plan: ModelPlan, told: Mapping[str, Any]) -> Algorithm:
     return made
 
 
-def _typed(method: str, name: str, value: Any, hint: Any) -> Any:
-    """The value as the option's type, from a number or from text."""
-    accepted = getattr(hint, "__args__", (hint,))
-    if type(None) in accepted and (value is None or value == "none"):
-        return None
-    kind = next(kind for kind in accepted if kind is not type(None))
+def _hints(make: Factory) -> dict[str, Any]:
+    """The types of the options, as far as they are told."""
+    # Of a dataclass, so that what it inherits is looked up in the module that wrote it.
+    told: Any = make if is_dataclass(make) else make.__init__ if inspect.isclass(make) else make
     try:
-        if inspect.isclass(kind) and issubclass(kind, Enum):
-            return kind(value)
-        if kind in (int, float) and isinstance(value, bool):  # which Python would take for 0 or 1
-            raise TypeError
-        if kind is int and float(value) != int(float(value)):
-            raise ValueError
-        made = kind(float(value)) if kind is int else kind(value)
-        if kind is float and not math.isfinite(made):
-            raise ValueError
-        return made
-    except (TypeError, ValueError, OverflowError):
-        choices = f"one of {', '.join(k.value for k in kind)}" if issubclass(kind, Enum) else kind.__name__
-        raise InputError(f"option {name} of {method} cannot be {value!r}", hint=f"expected {choices}") from None
+        return get_type_hints(told)
+    except NameError:  # of something that is imported for type checkers only: the defaults' types must do
+        return {}
+
+
+def _typed(method: str, name: str, value: Any, hint: Any) -> Any:
+    """The value as the option's type, from a number or from text; as it is where the type is none that we know."""
+    accepted = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    if NoneType in accepted and (value is None or value == "none"):
+        return None
+    kind = next((kind for kind in accepted if kind is not NoneType), Any)
+    try:
+        return _as_kind(value, kind)
+    except (TypeError, ValueError, KeyError, OverflowError):
+        raise InputError(f"option {name} of {method} cannot be {value!r}", hint=f"expected {_told(kind)}") from None
+
+
+def _as_kind(value: Any, kind: Any) -> Any:
+    """The value as that type; an error of Python's if it cannot be one."""
+    if get_origin(kind) is Literal:
+        return {str(choice): choice for choice in get_args(kind)}[str(value)]
+    if kind is bool:
+        return {"true": True, "false": False}[str(value).lower()]
+    if not inspect.isclass(kind) or not issubclass(kind, Enum | int | float | str):
+        return value
+    if kind in (int, float) and isinstance(value, bool):  # which Python would take for 0 or 1
+        raise TypeError
+    if kind is int and float(value) != int(float(value)):
+        raise ValueError
+    made: Any = kind(float(value)) if kind is int else kind(value)
+    if kind is float and not math.isfinite(made):
+        raise ValueError
+    return made
+
+
+def _told(kind: Any) -> str:
+    """What may be said for an option of that type."""
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(str(choice) for choice in get_args(kind))}"
+    if kind is bool:
+        return "true or false"
+    return f"one of {', '.join(k.value for k in kind)}" if issubclass(kind, Enum) else str(kind.__name__)

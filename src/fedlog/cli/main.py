@@ -104,7 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         args = parsed(sys.argv[1:] if arguments is None else arguments)
         command = f"fedlog {args.command}"
         code: int = args.handler(args)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # which it is where a shell closed it
+            sys.stdout.flush()
         return code
     except InputError as error:
         print(f"error: {error.message}\nhint: {error.hint or f'{command} --help'}", file=sys.stderr)

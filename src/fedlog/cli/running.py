@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import shlex
+import sys
 import time
 from dataclasses import asdict, fields, replace
 from itertools import count
@@ -17,9 +18,10 @@ from rich.table import Table
 
 from fedlog.cli.progress import Progress
 from fedlog.errors import InputError
+from fedlog.experiments import records
 from fedlog.experiments.dry_run import forecast
 from fedlog.experiments.records import Summary
-from fedlog.experiments.run import CONFIG, execute, stored_spec
+from fedlog.experiments.run import CONFIG, RECORDS, execute, stored_spec
 from fedlog.experiments.spec import RunSpec, from_toml, resolve
 
 
@@ -53,11 +55,13 @@ def run(args: argparse.Namespace) -> int:
 def _what_and_where(args: argparse.Namespace) -> tuple[RunSpec, Path]:
     given = _given(args)
     if args.resume is not None:
-        started_with = {name for name in given if name not in ("jobs", "threads", "data_dir", "device", "backend")}
+        # Where it is computed and where its files lie may change; that they hold the same is checked.
+        may_change = ("jobs", "threads", "data_dir", "body_file", "device", "backend")
+        started_with = {name for name in given if name not in may_change}
         if started_with or args.config or args.out:
             raise InputError(
                 f"--resume takes the settings from the folder: {', '.join(sorted(started_with)) or 'more'} given",
-                hint=f"fedlog run --resume {args.resume}",
+                hint=f"fedlog run --resume {shlex.quote(str(args.resume))}",
             )
         spec = replace(stored_spec(args.resume), **given)
         # Another device than the one it was started on: its number of processes was made for that one.
@@ -97,6 +101,9 @@ def _given(args: argparse.Namespace) -> dict[str, Any]:
 
 def _dry_run(args: argparse.Namespace, spec: RunSpec) -> int:
     found = forecast(resolve(spec))
+    if args.resume is not None:
+        done = records.count(args.resume / RECORDS)
+        print(f"this is the whole run; rounds done before: {done}", file=sys.stderr)
     if args.json:
         print(json.dumps(asdict(found)))
         return 0

@@ -117,6 +117,7 @@ class RunSpec:
 def resolve(spec: RunSpec) -> RunSpec:
     """The specification with every default of its data set and method written out."""
     defaults = preset(spec.data)
+    spec = _with_floats(spec)
     spec = private.settled(replace(spec, body=spec.body or (defaults.body,)))
     registry.factory(spec.method)
     data = resolved(spec.data_spec)
@@ -135,10 +136,21 @@ def resolve(spec: RunSpec) -> RunSpec:
         moments=None if spec.moments == Moments.EPOCH else spec.moments,
         decay=None if spec.decay == Decay.NONE else spec.decay,
         weight_decay=spec.weight_decay or None,
+        refused_share=None if spec.refused_share == _usual_refused_share(spec) else spec.refused_share,
         rounds=defaults.rounds if spec.rounds is None else spec.rounds,
         batch_size=defaults.batch_size_of(spec.method) if spec.batch_size is None else spec.batch_size,
         options=options,
     )
+
+
+def _with_floats(spec: RunSpec) -> RunSpec:
+    """The same with 1.0 where a file or a program says 1 for a real number: both are one experiment."""
+    real: dict[str, Any] = {}
+    for name, hint in get_type_hints(RunSpec).items():
+        value = getattr(spec, name)
+        if type(value) is int and float in getattr(hint, "__args__", (hint,)):
+            real[name] = float(value)
+    return replace(spec, **real)
 
 
 def on_its_data(spec: RunSpec) -> RunSpec:
@@ -152,10 +164,8 @@ def _known(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in known}
 
 
-def _refused_share(spec: RunSpec) -> float:
-    """The share of a round's uploads that a run does without before it stops."""
-    if spec.refused_share is not None:
-        return spec.refused_share
+def _usual_refused_share(spec: RunSpec) -> float:
+    """The share of a round's uploads that a run does without before it stops, unless told otherwise."""
     # An error that depends on the records would be a release of its own; elsewhere a table must not quietly lose one.
     return 0.0 if spec.privacy is None else REFUSED_SHARE
 
@@ -177,7 +187,7 @@ def prepare(spec: RunSpec) -> Simulation:
         codec=spec.codec,
         jobs=spec.jobs,
         threads=spec.threads,
-        refused_share=_refused_share(spec),
+        refused_share=_usual_refused_share(spec) if spec.refused_share is None else spec.refused_share,
         decay=_chosen(Decay, "decay", spec.decay or Decay.NONE),
     )
     # Workers are forked, and whoever is forked from a process that has used its threads waits for them for ever.
