@@ -410,7 +410,9 @@ def test_what_a_module_does_not_let_be_trained_gets_no_gradient_and_no_noise(mon
         return adopt("partly fixed", lambda: module, (INPUTS,), clip_named("l2:2"))
 
     monkeypatch.setattr(f"{__name__}._body", partly_fixed)
-    backend, task = _task(_records(20), SgdPlan(1.0, 1.0, 1.0, 2))
+    plan = SgdPlan(1.0, 1.0, 1.0, 2)
+    backend, task = _task(_records(20), plan)
+    backend._training = SgdTraining(plan, 1, FloatSampler)
     (fit,) = backend.train([task])
     assert all(torch.equal(fit.params[name], task.work.params[name]) for name in ("0.weight", "0.bias"))
     assert not torch.equal(fit.params["2.weight"], task.work.params["2.weight"])

@@ -55,9 +55,12 @@ def test_a_terminal_shows_one_bar_and_a_line_for_each_cell_at_work(clock: Clock)
     assert SECOND.name not in shown
 
 
-def test_elsewhere_plain_lines_come_now_and_then(clock: Clock) -> None:
+@pytest.mark.parametrize("dumb", [False, True])
+def test_elsewhere_plain_lines_come_now_and_then(dumb: bool, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a file, or on a terminal that cannot draw."""
+    monkeypatch.setenv("TERM", "dumb" if dumb else "xterm")
     screen = io.StringIO()
-    with CellProgress(Console(file=screen, width=160, highlight=False)) as progress:
+    with CellProgress(Console(file=screen, force_terminal=dumb, width=160, highlight=False)) as progress:
         progress.begun([FIRST, SECOND], [])
         for clock.now in range(100):
             progress.looked(at_work(int(clock.now) // 10))
