@@ -131,10 +131,20 @@ def test_the_table_with_kept_moments_is_the_papers_but_for_them() -> None:
         assert row.spec.moments == "run"
         assert replace(row, spec=replace(row.spec, moments=None)) == printed.row(row.name)
     assert kept.seeds == printed.seeds
-    for row in experiment("table-mnist-moments-decay").rows:
+    falling = experiment("table-mnist-moments-decay")
+    for row in falling.rows:
+        if row.name == "fedlog-c-weight-decay":
+            continue
         like = kept.row(row.name)
         assert (row.spec.decay, set(row.spec.options)) == ("cosine", {"learning_rate"})
         assert replace(row, spec=replace(row.spec, decay=None, options=like.spec.options)) == like
+    shrinking, plain = falling.row("fedlog-c-weight-decay").spec, falling.row("fedlog-c").spec
+    assert {**plain.options, "beta": 0.003} == shrinking.options
+    assert replace(shrinking, weight_decay=None, options=plain.options) == plain
+    # What two grids found highest, one after the other.
+    assert (shrinking.weight_decay, shrinking.options) in [
+        (row.spec.weight_decay, row.spec.options) for row in experiment("select-fedlog-c-once-more-mnist").rows
+    ]
 
 
 def test_the_details_change_one_thing_at_a_time() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fedlog.experiments.beyond import FALLING_FROM
+from fedlog.experiments.beyond import FALLING_FROM, FEDLOG_C_WEIGHT_DECAY
 from fedlog.experiments.cells import Experiment, Row, Shape
 from fedlog.experiments.paper import FULL_BATCH, LABELS, SMALL_BATCHES
 from fedlog.experiments.spec import RunSpec
@@ -155,7 +155,7 @@ def _weight_decay(data: str) -> Experiment:
 def _fedlog_c_once_more(data: str) -> Experiment:
     """FedLog-C's own settings and its rate, one changed at a time, beside the weight decay chosen before."""
     plain = _grid(data, "fedlog-c", {"": {}}, rounds=30)
-    base = replace(plain.rows[0].spec, moments="run", decay="cosine", weight_decay=0.3)
+    base = replace(plain.rows[0].spec, moments="run", decay="cosine", weight_decay=FEDLOG_C_WEIGHT_DECAY)
     rate = FALLING_FROM["fedlog-c"]
     changes: dict[str, dict[str, Any]] = {
         "as-chosen": {},
