@@ -1,4 +1,4 @@
-"""What many tests need: one thread per process, and small federations made from keys."""
+"""What many tests need: one thread per process, one kind of terminal, and small federations made from keys."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ MakeFederation = Callable[..., Federation]
 def _one_thread() -> None:
     """Small kernels gain nothing from threads, and the test processes share the cores."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _a_terminal_that_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is shown on a terminal must not depend on the one that the tests are started from."""
+    monkeypatch.setenv("TERM", "xterm")
 
 
 @pytest.fixture(scope="session")

@@ -84,7 +84,8 @@ def test_without_a_terminal_there_are_plain_lines_and_a_table(capsys: pytest.Cap
     assert "run folder: a folder with a rather long name, so that its line is longer than eighty columns\n" in err
 
 
-def test_on_a_terminal_there_is_a_live_line() -> None:
+def _on_a_terminal() -> str:
+    """What a run of two rounds shows there."""
     spec = resolve(RunSpec(data="circle", rounds=2, options={"epochs": 1}))
     simulation = prepare(spec)
     screen = StringIO()
@@ -92,22 +93,18 @@ def test_on_a_terminal_there_is_a_live_line() -> None:
         progress.begun(spec, simulation, [])
         for record in simulation.rounds():
             progress.finished_round(record)
-    assert "2/2" in screen.getvalue()
-    assert "accuracy" in screen.getvalue()
-    assert "Mb" in screen.getvalue()
-    assert "\x1b[" in screen.getvalue()
+    return screen.getvalue()
+
+
+def test_on_a_terminal_there_is_a_live_line() -> None:
+    shown = _on_a_terminal()
+    for part in ("2/2", "accuracy", "Mb", "\x1b["):
+        assert part in shown
 
 
 def test_a_terminal_that_cannot_draw_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
-    spec = resolve(RunSpec(data="circle", rounds=2, options={"epochs": 1}))
-    simulation = prepare(spec)
-    screen = StringIO()
-    with Progress(Console(file=screen, force_terminal=True, width=100)) as progress:
-        progress.begun(spec, simulation, [])
-        for record in simulation.rounds():
-            progress.finished_round(record)
-    assert re.search(r"^round 2/2  accuracy", screen.getvalue(), re.MULTILINE)
+    assert re.search(r"^round 2/2  accuracy", _on_a_terminal(), re.MULTILINE)
 
 
 def test_a_closed_output_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
