@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -416,3 +417,23 @@ def test_what_a_module_does_not_let_be_trained_gets_no_gradient_and_no_noise(mon
     (fit,) = backend.train([task])
     assert all(torch.equal(fit.params[name], task.work.params[name]) for name in ("0.weight", "0.bias"))
     assert not torch.equal(fit.params["2.weight"], task.work.params["2.weight"])
+
+
+class _Centred(nn.Linear):
+    """A layer in which the records of a batch see each other, and none that Opacus knows."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found = super().forward(inputs)
+        return found - found.mean(0)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: _Centred(INPUTS, WIDTH), "the records of a batch see each other"),
+        (lambda: nn.Linear(INPUTS, WIDTH).requires_grad_(False), "lets no parameter be trained"),
+    ],
+)
+def test_a_body_that_dp_sgd_cannot_train_is_refused(make: Callable[[], nn.Module], said: str) -> None:
+    with pytest.raises(InputError, match=f"body mine .*{said}"):
+        dp_sgd.check_body(adopt("mine", make, (INPUTS,)))

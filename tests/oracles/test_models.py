@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from fedlog.algorithms.registry import build
+from fedlog.algorithms.registry import METHODS, build
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.data.transforms import Transform
@@ -264,7 +264,7 @@ def _partly_fixed() -> nn.Module:
     return module
 
 
-@pytest.mark.parametrize("method", ["fedlog", "local"])
+@pytest.mark.parametrize("method", [method for method in METHODS if method != "cs-fl"])
 @pytest.mark.parametrize("choice", [Choice.LOOP, Choice.BLOCK, Choice.VMAP])
 def test_what_a_module_does_not_let_be_trained_stays(
     choice: Choice, method: str, make_federation: MakeFederation
@@ -276,13 +276,19 @@ def test_what_a_module_does_not_let_be_trained_stays(
     engine = Engine(Settings(batch_size=3, weight_decay=0.5), choice)
     algorithm = build(method, plan, {"epochs": 1})
     simulation = Simulation(algorithm, federation, [found] * 2, plan, engine, Course(2))
-    cohort = simulation._crew._cohort
-    before = {index: dict(home) for index, home in cohort._homes.items()}
     list(simulation.rounds())
-    for index, home in cohort._homes.items():
+    cohort, initial = simulation._crew._cohort, found.initial(Key(0).child("initial", "body"))
+    for home in cohort._homes.values():
+        model = algorithm.deploy(home, cohort._heard)
         for name in found.fixed:
-            torch.testing.assert_close(home[name], before[index][name], rtol=1e-6, atol=1e-7)
-        assert not torch.allclose(home["2.weight"], before[index]["2.weight"], rtol=1e-6, atol=1e-7)
+            torch.testing.assert_close(model[name], initial[name], rtol=1e-6, atol=1e-7)
+        assert not torch.allclose(model["2.weight"], initial["2.weight"], rtol=1e-6, atol=1e-7)
+
+
+def test_a_method_that_moves_everything_alike_refuses_what_must_not_move(make_federation: MakeFederation) -> None:
+    found = adopt("mine:partly_fixed", _partly_fixed, (4,))
+    with pytest.raises(InputError, match=r"method cs-fl adds .* body mine:partly_fixed has some .*: 0\.bias"):
+        _run(make_federation, [found] * 3, method="cs-fl")
 
 
 def test_a_body_that_lets_nothing_be_trained_is_used_as_it_is(make_federation: MakeFederation) -> None:

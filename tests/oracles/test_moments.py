@@ -141,7 +141,7 @@ def test_the_table_with_kept_moments_is_the_papers_but_for_them() -> None:
     shrinking, plain = falling.row("fedlog-c-weight-decay").spec, falling.row("fedlog-c").spec
     assert {**plain.options, "beta": 0.003} == shrinking.options
     assert replace(shrinking, weight_decay=None, options=plain.options) == plain
-    # What two grids found highest, one after the other.
+    # A row of the grid that it was chosen by.
     assert (shrinking.weight_decay, shrinking.options) in [
         (row.spec.weight_decay, row.spec.options) for row in experiment("select-fedlog-c-once-more-mnist").rows
     ]

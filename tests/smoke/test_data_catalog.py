@@ -274,6 +274,7 @@ def test_a_federation_that_cannot_be_run_is_refused_by_client_and_record() -> No
         (replace(good, transform=Transform((0.5,) * 3, (0.5,) * 3)), "each of 2 channels; found: 3 and 3"),
         (replace(good, transform=Transform((0.5, 0.5))), "found: 2 and 0"),
         (replace(good, transform=Transform((0.5,), (0.0,))), "stds positive"),
+        (replace(good, transform=Transform(0.5, 0.5)), "must be tuples of numbers: 0.5 and 0.5"),
     ]
     for federation, says in cases:
         with pytest.raises(InputError, match=says):

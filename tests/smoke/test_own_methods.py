@@ -85,6 +85,19 @@ def test_what_an_option_cannot_be_is_refused_with_what_it_can(name: str, said: s
     assert refused.value.hint == f"expected {expected}"
 
 
+class Making(FedLog):
+    """FedLog with a constructor of its own."""
+
+    def __init__(self, plan: Any, strength: float = 1, limit: float | None = None) -> None:
+        super().__init__(plan)
+
+
+def test_the_types_of_an_own_constructor_count(own_module: ModuleType) -> None:
+    vars(own_module)["Making"] = Making
+    told = {"strength": "0.5", "limit": "0.25"}
+    assert typed("fedlog_own_methods:Making", told) == {"strength": 0.5, "limit": 0.25}
+
+
 def test_options_without_annotations_are_of_the_defaults_types(own_module: ModuleType) -> None:
     def mine(plan, steps=3, note=None):  # type: ignore[no-untyped-def]
         return FedLog(plan)

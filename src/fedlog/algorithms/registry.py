@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import math
@@ -98,12 +99,13 @@ def build(method: str, plan: ModelPlan, told: Mapping[str, Any]) -> Algorithm:
 
 def _hints(make: Factory) -> dict[str, Any]:
     """The types of the options, as far as they are told."""
-    # Of a dataclass, so that what it inherits is looked up in the module that wrote it.
-    told: Any = make if is_dataclass(make) else make.__init__ if inspect.isclass(make) else make
-    try:
-        return get_type_hints(told)
-    except NameError:  # of something that is imported for type checkers only: the defaults' types must do
-        return {}
+    # Of a dataclass too, where what it inherits is looked up in the module that wrote it.
+    telling: list[Any] = [make.__init__ if inspect.isclass(make) else make]
+    hints: dict[str, Any] = {}
+    for told in [make, *telling] if is_dataclass(make) else telling:
+        with contextlib.suppress(NameError):  # of what is imported for type checkers only
+            hints |= get_type_hints(told)
+    return hints
 
 
 def _typed(method: str, name: str, value: Any, hint: Any) -> Any:

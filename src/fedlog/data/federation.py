@@ -99,7 +99,9 @@ def _check_records(records: Records, federation: Federation, where: str) -> None
 
 
 def _check_transform(transform: Transform, input_shape: tuple[int, ...], where: str) -> None:
-    mean, std, channels = transform.mean, transform.std, input_shape[0]
+    mean, std, channels = transform.mean, transform.std, input_shape[0] if input_shape else 1
+    if not (isinstance(mean, tuple) and isinstance(std, tuple)):
+        raise InputError(f"{where}: the transform's mean and std must be tuples of numbers: {mean} and {std}")
     if len(mean) != len(std) or len(mean) not in (0, 1, channels):
         raise InputError(
             f"{where}: the transform needs a mean and a std for each of {channels} channels; found: {len(mean)} and "

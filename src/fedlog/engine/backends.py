@@ -19,7 +19,7 @@ from fedlog.engine.dp_sgd import DpSgdBackend
 from fedlog.engine.local_sgd import Backend, Settings
 from fedlog.engine.loop import LoopBackend
 from fedlog.errors import InputError
-from fedlog.models.body import Body
+from fedlog.models.body import Body, mixes_records
 from fedlog.privacy.sgd import SgdTraining
 
 CHUNK_RECORDS = 400  # clients x batch size: fewer leave the interpreter's share large, more only need more memory
@@ -81,8 +81,13 @@ class Engine:
             return VmapNetwork(body), f"stacked clients through vmap: {_no_block(body)}"
         if self.choice is Choice.VMAP:
             raise InputError(f"body {body.name} cannot be stacked", hint="use --backend auto")
-        why = "it has running statistics" if body.buffers else "vmap cannot run it"
-        return None, f"one client after another: {why}"
+        return None, f"one client after another: {_not_stacked(body)}"
+
+
+def _not_stacked(body: Body) -> str:
+    if body.buffers:
+        return "it has running statistics"
+    return "the records of a batch see each other" if mixes_records(body) else "vmap cannot run it"
 
 
 def _no_block(body: Body) -> str:

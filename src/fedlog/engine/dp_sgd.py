@@ -22,7 +22,7 @@ from fedlog.data.federation import Federation
 from fedlog.engine.local_sgd import Fit, Look, Settings, Task
 from fedlog.engine.loop import LoopBackend, StepwiseAdam
 from fedlog.errors import InputError
-from fedlog.models.body import HEAD, Body, Params, logits
+from fedlog.models.body import HEAD, Body, Params, logits, mixes_records
 from fedlog.models.masking import MaskedDropout
 from fedlog.privacy.accounting import Entropy
 from fedlog.privacy.sgd import SgdTraining, poisson_sample
@@ -37,7 +37,7 @@ def require_opacus() -> None:
 
 
 def check_body(body: Body) -> None:
-    """Nothing; InputError for a body in which records of a batch see each other."""
+    """Nothing; InputError for a body in which records of a batch see each other, or which lets nothing be trained."""
     from opacus.validators import ModuleValidator  # takes seconds: only where it is used
 
     wrong = ModuleValidator.validate(copy.deepcopy(body.training).requires_grad_(True), strict=False)
@@ -46,6 +46,12 @@ def check_body(body: Body) -> None:
         raise InputError(
             f"body {body.name} cannot be trained by DP-SGD: {reason}",
             hint="a body without batch normalisation, for example mlp or cnn",
+        )
+    if mixes_records(body):
+        raise InputError(f"body {body.name} cannot be trained by DP-SGD: the records of a batch see each other")
+    if body.fixed == {name for name, _ in body.training.named_parameters()}:
+        raise InputError(
+            f"body {body.name} lets no parameter be trained: requires_grad is off", hint="--body-training frozen"
         )
 
 

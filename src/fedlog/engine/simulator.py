@@ -109,6 +109,13 @@ class Simulation:
                 f"method {self.algorithm.name} starts from one model for everyone: separate initialisation given",
                 hint="fedlog, fedlog-c, fedproto, lg-fedavg-1 and local accept separate starts",
             )
+        fixed = sorted(self.bodies[0].fixed)
+        if fixed and self.algorithm.schedule.audience is Audience.EVERYONE:
+            raise InputError(
+                f"method {self.algorithm.name} adds the same steps to every parameter of everyone, and body "
+                f"{self.bodies[0].name} has some that must not move: {fixed[0]}",
+                hint="another method, or a body without requires_grad=False",
+            )
         if self.algorithm.schedule.opening and (differ or separate):
             raise InputError(
                 f"method {self.algorithm.name} opens with the features of untrained bodies, "

@@ -90,6 +90,11 @@ def refuse_reserved_names(name: str, module: nn.Module, reserved: tuple[str, ...
         raise InputError(f"body {name} has a parameter with a reserved name: {', '.join(taken)}", hint="rename it")
 
 
+def trial_records(input_shape: tuple[int, ...], count: int) -> Tensor:
+    """(count, *input_shape) different numbers in [0, 2): within the domain of roots, logarithms and small tables."""
+    return 2 * torch.rand(count, *input_shape, generator=torch.Generator().manual_seed(0))
+
+
 def _waves(*shape: int) -> Tensor:
     """Inputs of both signs: some layers draw random numbers for negative values only."""
     return torch.sin(torch.arange(math.prod(shape), dtype=torch.float32)).reshape(shape)
