@@ -38,8 +38,8 @@ def settled_training(spec: RunSpec) -> RunSpec:
         raise InputError(f"DP-SGD makes its optimiser anew for each round: --moments {spec.moments}")
     if spec.weight_decay:
         raise InputError(f"DP-SGD has no weight decay: --weight-decay {spec.weight_decay:g}")
-    rate = SAMPLE_RATE if spec.sample_rate is None else float(spec.sample_rate)
-    clip = SGD_CLIP if spec.sgd_clip is None else float(spec.sgd_clip)
+    rate = SAMPLE_RATE if spec.sample_rate is None else spec.sample_rate
+    clip = SGD_CLIP if spec.sgd_clip is None else spec.sgd_clip
     return replace(spec, sgd_clip=clip, sample_rate=rate)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,28 +19,41 @@ def beta_for_growth(alpha: float, growth: float, n_class: int) -> float:
     return alpha * (growth - 1) / (1 + growth * (n_class - 1))
 
 
-def _grid(data: str, method: str, settings: Mapping[str, Mapping[str, Any]], rounds: int) -> Experiment:
-    """Settings compared without the test records and without the seeds of any table."""
-    base = RunSpec(method=method, data=data, rounds=rounds, validation_fraction=0.2, judge="validation")
-    judged = "Judged on a fifth of each client's training records, on seeds that no table uses."
+def _run(data: str, method: str, rounds: int) -> RunSpec:
+    """A run that sees no test record."""
     if data == "mnist":
         # A fifth of 60 records would be a dozen a client; the training file has 57000 that no table is made from.
-        base = RunSpec(method=method, data="mnist-selection", rounds=rounds)
-        judged = "Judged on 10000 training images that no table is made from, on seeds that no table uses."
-    return Experiment(
-        name=f"select-{method}-{data}",
-        title=f"Selection of {LABELS[method]}'s settings on {data}",
-        shape=Shape.GRID,
-        rows=tuple(Row(name, name, replace(base, options=dict(options))) for name, options in settings.items()),
-        seeds=(SELECTION_SEED,),
-        remarks=(judged,),
+        return RunSpec(method=method, data="mnist-selection", rounds=rounds)
+    return RunSpec(method=method, data=data, rounds=rounds, validation_fraction=0.2, judge="validation")
+
+
+def _compared(name: str, title: str, rows: Iterable[Row], seeds: int = 1) -> Experiment:
+    """The rows on so many seeds that no table uses."""
+    rows = tuple(rows)
+    apart = rows[0].spec.data == "mnist-selection"
+    judged = (
+        "10000 training images that no table is made from" if apart else "a fifth of each client's training records"
     )
+    return Experiment(
+        name=name,
+        title=title,
+        shape=Shape.GRID,
+        rows=rows,
+        seeds=tuple(range(SELECTION_SEED, SELECTION_SEED + seeds)),
+        remarks=(f"Judged on {judged}, on seeds that no table uses.",),
+    )
+
+
+def _grid(data: str, method: str, settings: Mapping[str, Mapping[str, Any]], rounds: int) -> Experiment:
+    """Settings of one method compared."""
+    base = _run(data, method, rounds)
+    rows = (Row(name, name, replace(base, options=dict(options))) for name, options in settings.items())
+    return _compared(f"select-{method}-{data}", f"Selection of {LABELS[method]}'s settings on {data}", rows)
 
 
 def _details(data: str) -> Experiment:
     """What each detail does that the paper leaves out: one changed at a time."""
-    as_described = _grid(data, "fedlog", {"": {}}, rounds=30)
-    base = as_described.rows[0].spec
+    base = _run(data, "fedlog", rounds=30)
     changes: dict[str, dict[str, Any]] = {
         "as-described": {},
         "moments-for-a-round": {"moments": "round"},
@@ -55,13 +68,7 @@ def _details(data: str) -> Experiment:
         for name, change in {**changes, "other-first-head": {"options": {"first_head": other}}}.items()
         if method != "local" or "options" not in change  # which are about the head
     ]
-    return replace(
-        as_described,
-        name=f"details-{data}",
-        title=f"The details that the paper leaves out, on {data}",
-        rows=tuple(rows),
-        seeds=(SELECTION_SEED, SELECTION_SEED + 1),
-    )
+    return _compared(f"details-{data}", f"The details that the paper leaves out, on {data}", rows, seeds=2)
 
 
 def _fedlog_c_grid(data: str, n_class: int) -> Experiment:
@@ -98,8 +105,7 @@ def _first_heads(data: str) -> Experiment:
 
 def _rates(data: str) -> Experiment:
     """The learning rate, level and falling, for bodies that keep their optimiser, and FedLog-C's pull beside it."""
-    plain = _grid(data, "fedlog", {"": {}}, rounds=30)
-    base = replace(plain.rows[0].spec, moments="run")
+    base = replace(_run(data, "fedlog", rounds=30), moments="run")
     falling = [("cosine", rate) for rate in (0.001, 0.002, 0.004, 0.008, 0.016)]
     tried: list[tuple[str, str, float, dict[str, Any]]] = [
         (method, decay, rate, {})
@@ -119,19 +125,13 @@ def _rates(data: str) -> Experiment:
         )
         for method, decay, rate, pull in tried
     ]
-    return replace(
-        plain,
-        name=f"select-rate-{data}",
-        title=f"Selection of the learning rate on {data}, where bodies keep their optimiser",
-        rows=tuple(rows),
-        seeds=tuple(range(SELECTION_SEED, SELECTION_SEED + 4)),
-    )
+    title = f"Selection of the learning rate on {data}, where bodies keep their optimiser"
+    return _compared(f"select-rate-{data}", title, rows, seeds=4)
 
 
 def _weight_decay(data: str) -> Experiment:
     """AdamW's weight decay for bodies that keep their optimiser, at each method's falling rate."""
-    plain = _grid(data, "fedlog", {"": {}}, rounds=30)
-    base = replace(plain.rows[0].spec, moments="run", decay="cosine")
+    base = replace(_run(data, "fedlog", rounds=30), moments="run", decay="cosine")
     rows = [
         Row(
             f"{method}-weight-decay-{shrinking:g}",
@@ -143,19 +143,14 @@ def _weight_decay(data: str) -> Experiment:
         for method in ("fedlog", "fedlog-c", "local")
         for shrinking in (0.0, 0.3, 1.0, 3.0)
     ]
-    return replace(
-        plain,
-        name=f"select-weight-decay-{data}",
-        title=f"Selection of the weight decay on {data}, where bodies keep their optimiser and its rate falls",
-        rows=tuple(rows),
-        seeds=tuple(range(SELECTION_SEED, SELECTION_SEED + 8)),
-    )
+    title = f"Selection of the weight decay on {data}, where bodies keep their optimiser and its rate falls"
+    return _compared(f"select-weight-decay-{data}", title, rows, seeds=8)
 
 
 def _fedlog_c_once_more(data: str) -> Experiment:
     """FedLog-C's own settings and its rate, one changed at a time, beside the weight decay chosen before."""
-    plain = _grid(data, "fedlog-c", {"": {}}, rounds=30)
-    base = replace(plain.rows[0].spec, moments="run", decay="cosine", weight_decay=FEDLOG_C_WEIGHT_DECAY)
+    plain = _run(data, "fedlog-c", rounds=30)
+    base = replace(plain, moments="run", decay="cosine", weight_decay=FEDLOG_C_WEIGHT_DECAY)
     rate = FALLING_FROM["fedlog-c"]
     changes: dict[str, dict[str, Any]] = {
         "as-chosen": {},
@@ -168,16 +163,12 @@ def _fedlog_c_once_more(data: str) -> Experiment:
         "push-0.01": {"beta": 0.01},
         "first-head-random": {"first_head": "random"},
     }
-    return replace(
-        plain,
-        name=f"select-fedlog-c-once-more-{data}",
-        title=f"FedLog-C's settings on {data} once more, beside weight decay",
-        rows=tuple(
-            Row(name, name.replace("-", " "), replace(base, options={"learning_rate": rate, **change}))
-            for name, change in changes.items()
-        ),
-        seeds=tuple(range(SELECTION_SEED, SELECTION_SEED + 8)),
+    rows = (
+        Row(name, name.replace("-", " "), replace(base, options={"learning_rate": rate, **change}))
+        for name, change in changes.items()
     )
+    title = f"FedLog-C's settings on {data} once more, beside weight decay"
+    return _compared(f"select-fedlog-c-once-more-{data}", title, rows, seeds=8)
 
 
 def _fedproto_grid(data: str) -> Experiment:
