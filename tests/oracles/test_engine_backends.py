@@ -161,7 +161,7 @@ def test_records_that_see_each_other_are_never_padded(
     assert (
         Engine().explain(found) == "body mine:mixing: one client after another: the records of a batch see each other"
     )
-    with pytest.raises(InputError, match="body mine:mixing"):
+    with pytest.raises(InputError, match="body mine:mixing cannot be stacked: the records"):
         Engine(choice=Choice.VMAP).explain(found)
     federation = make_federation([6, 3, 8])
     plan = model_plan(federation, [found] * 3)

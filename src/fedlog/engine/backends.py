@@ -12,14 +12,14 @@ from fedlog.data.federation import Federation
 from fedlog.engine.block import convolve
 from fedlog.engine.block.compile import compile_body
 from fedlog.engine.block.feed import Stacked
-from fedlog.engine.block.generic import VmapNetwork, stackable
+from fedlog.engine.block.generic import VmapNetwork, obstacle
 from fedlog.engine.block.trainer import BlockBackend
 from fedlog.engine.clients import Client
 from fedlog.engine.dp_sgd import DpSgdBackend
 from fedlog.engine.local_sgd import Backend, Settings
 from fedlog.engine.loop import LoopBackend
 from fedlog.errors import InputError
-from fedlog.models.body import Body, mixes_records
+from fedlog.models.body import Body
 from fedlog.privacy.sgd import SgdTraining
 
 CHUNK_RECORDS = 400  # clients x batch size: fewer leave the interpreter's share large, more only need more memory
@@ -77,17 +77,12 @@ class Engine:
             return block, "stacked clients in specialised blocks"
         if self.choice is Choice.BLOCK:
             raise InputError(f"body {body.name} has a layer without a block", hint="use --backend auto")
-        if stackable(body):
+        why_not = obstacle(body)
+        if why_not is None:
             return VmapNetwork(body), f"stacked clients through vmap: {_no_block(body)}"
         if self.choice is Choice.VMAP:
-            raise InputError(f"body {body.name} cannot be stacked", hint="use --backend auto")
-        return None, f"one client after another: {_not_stacked(body)}"
-
-
-def _not_stacked(body: Body) -> str:
-    if body.buffers:
-        return "it has running statistics"
-    return "the records of a batch see each other" if mixes_records(body) else "vmap cannot run it"
+            raise InputError(f"body {body.name} cannot be stacked: {why_not}", hint="use --backend auto")
+        return None, f"one client after another: {why_not}"
 
 
 def _no_block(body: Body) -> str:

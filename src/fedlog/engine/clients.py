@@ -13,6 +13,9 @@ from fedlog.data.federation import Federation
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body
 
+# Whose bodies may differ, and start apart.
+ANY_BODY = "fedlog, fedlog-c, fedproto, lg-fedavg-1 and local"
+
 
 @dataclass(frozen=True, eq=False)
 class Client:
@@ -51,7 +54,7 @@ def clients_of(federation: Federation, bodies: Sequence[Body], algorithm: Algori
         names = ", ".join(sorted({body.name for body in bodies}))
         raise InputError(
             f"method {algorithm.name} needs the same body for every client: {names} given",
-            hint="fedlog, fedlog-c, fedproto, lg-fedavg-1 and local accept different bodies",
+            hint=f"{ANY_BODY} accept different bodies",
         )
     if not any(len(shard.train) for shard in federation.shards):
         raise InputError(f"data set {federation.name}: no client has a training record")

@@ -18,7 +18,7 @@ from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.engine import checkpoint
 from fedlog.engine.backends import Engine
-from fedlog.engine.clients import Client, clients_of
+from fedlog.engine.clients import ANY_BODY, Client, clients_of
 from fedlog.engine.cohort import Cohort, Initialisation, Judge, Score
 from fedlog.engine.course import Course, reaches
 from fedlog.engine.crew import Alone, Crew, Scores, Workers
@@ -102,12 +102,16 @@ class Simulation:
                 f"no client has a {judge.value} record to be judged on",
                 hint="--validation-fraction 0.2 holds some training records out" if judge is Judge.VALIDATION else None,
             )
+        self._check_bodies()
+
+    def _check_bodies(self) -> None:
+        """Refuse bodies, or starts of them, that the method cannot use."""
         differ = len({body.name for body in self.bodies}) > 1
         separate = self.course.initialisation is Initialisation.SEPARATE
         if separate and self.algorithm.bodies is Bodies.SAME:
             raise InputError(
                 f"method {self.algorithm.name} starts from one model for everyone: separate initialisation given",
-                hint="fedlog, fedlog-c, fedproto, lg-fedavg-1 and local accept separate starts",
+                hint=f"{ANY_BODY} accept separate starts",
             )
         fixed = sorted(self.bodies[0].fixed)
         if fixed and self.algorithm.schedule.audience is Audience.EVERYONE:

@@ -36,18 +36,21 @@ class VmapNetwork:
         return found
 
 
-def stackable(body: Body) -> bool:
-    """Whether `vmap` can run this body: no running statistics, records that do not see each other, and a trial.
+def obstacle(body: Body) -> str | None:
+    """Why clients with this body cannot be stacked through `vmap`; None if they can: two then give what the loop gives.
 
-    In the trial two clients must give what the loop gives.
+    The padding of short batches must change nothing, so records may not see each other.
     """
-    if body.buffers or mixes_records(body):
-        return False
+    if body.buffers:
+        return "it has running statistics"
+    if mixes_records(body):
+        return "the records of a batch see each other"
     single = dict(body.training.named_parameters())
     params = {name: torch.stack([value, value]) for name, value in single.items()}
     inputs = trial_records(body.input_shape, 2)
     try:
         found = VmapNetwork(body).features(params, torch.stack([inputs, inputs]), None)
     except (RuntimeError, ValueError):
-        return False
-    return bool(torch.allclose(found[1], body.features(single, inputs, None), atol=1e-5, equal_nan=True))
+        return "vmap cannot run it"
+    same = torch.allclose(found[1], body.features(single, inputs, None), atol=1e-5, equal_nan=True)
+    return None if same else "vmap computes something else"
