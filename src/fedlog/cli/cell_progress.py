@@ -44,7 +44,7 @@ class CellProgress:
         self._cells = len(to_do)
         done_before = f", {len(skipped)} done before" if skipped else ""
         self._console.print(f"{len(to_do)} cells to run{done_before}")
-        if self._console.is_terminal and not self._console.is_dumb_terminal and not self._console.quiet and to_do:
+        if self._console.is_interactive and not self._console.quiet and to_do:
             self._bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),

@@ -60,7 +60,7 @@ class Progress:
             self._say(f"  {line}")
         if done:
             self._say(f"  going on after round {done[-1].round}")
-        if self._console.is_terminal and not self._console.is_dumb_terminal and not self._console.quiet:
+        if self._console.is_interactive and not self._console.quiet:
             self._bar = Bar(
                 TextColumn("round"),
                 MofNCompleteColumn(),
