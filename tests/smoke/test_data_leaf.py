@@ -90,8 +90,8 @@ def test_the_classes_are_those_of_the_whole_folder_whoever_takes_part(tmp_path: 
     federation = read_leaf(tmp_path, users=1)
     assert [shard.name for shard in federation.shards] == ["a"]
     assert federation.n_class == 3
-    for part, labels in (("train", [0, 0]), ("test", [0, 0])):
-        both = {"a": {"x": [[1.0], [2.0]], "y": labels}, "b": {"x": [[1.0], [2.0]], "y": [0, 1]}}
+    both = {name: {"x": [[1.0], [2.0]], "y": labels} for name, labels in (("a", [0, 0]), ("b", [0, 1]))}
+    for part in ("train", "test"):
         write_users(tmp_path / "own" / part / "a.json", both)
     assert read_leaf(tmp_path / "own", users=1).n_class == 2
     with pytest.raises(InputError, match="at least 1 client is needed; found: -1"):

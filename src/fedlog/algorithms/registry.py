@@ -99,10 +99,11 @@ def build(method: str, plan: ModelPlan, told: Mapping[str, Any]) -> Algorithm:
 
 def _hints(make: Factory) -> dict[str, Any]:
     """The types of the options, as far as they are told."""
-    # Of a dataclass too, where what it inherits is looked up in the module that wrote it.
-    telling: list[Any] = [make.__init__ if inspect.isclass(make) else make]
+    told_by: list[Any] = [make.__init__ if inspect.isclass(make) else make]
+    if is_dataclass(make):
+        told_by.insert(0, make)  # where what it inherits is looked up in the module that wrote it
     hints: dict[str, Any] = {}
-    for told in [make, *telling] if is_dataclass(make) else telling:
+    for told in told_by:
         with contextlib.suppress(NameError):  # of what is imported for type checkers only
             hints |= get_type_hints(told)
     return hints
