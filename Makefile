@@ -11,7 +11,7 @@ help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 18
 
 # torch first and alone: resolving it together with a loose range elsewhere would pull gigabytes of CUDA packages.
-$(READY): pyproject.toml constraints.txt $(wildcard src/fedlog/engine/block/*.[ch])
+$(READY): pyproject.toml constraints.txt $(wildcard src/fedlog/engine/training/block/*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: Python 3.11 or newer is needed: $$($(PYTHON) --version)" >&2; echo "hint: make PYTHON=python3.12 ..." >&2; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedlog.experiments.audit import Audit, Fault, run_audit
-from fedlog.experiments.run import execute, made_with
-from fedlog.experiments.spec import RunSpec
+from fedlog.audit.canary import Audit, Fault, run_audit
+from fedlog.experiments.run.execute import execute, made_with
+from fedlog.experiments.run.spec import RunSpec
 from fedlog.privacy.guarantee import Budget, Trust, Unit
 
 RECORDS = Path(__file__).parent / "records"

@@ -25,14 +25,14 @@ from fedlog.data.catalog import DataSpec, load_federation
 from fedlog.data.federation import Federation, Records, Shard, validated
 from fedlog.data.schema import Schema
 from fedlog.data.site import Site
-from fedlog.engine.backends import Engine
 from fedlog.engine.clients import model_plan
-from fedlog.engine.course import Course
-from fedlog.engine.local_sgd import Settings
-from fedlog.engine.simulator import Simulation
-from fedlog.flower.one_place import LocalSite, Place
-from fedlog.flower.plan import Plan
-from fedlog.flower.site_data import load_data
+from fedlog.engine.simulate.run_settings import Course
+from fedlog.engine.simulate.simulator import Simulation
+from fedlog.engine.training.backends import Engine
+from fedlog.engine.training.tasks import Settings
+from fedlog.flower.ops.local_federation import LocalSite, Place
+from fedlog.flower.protocol.plan import Plan
+from fedlog.flower.site.data import load_data
 from fedlog.models.catalog import body as body_named
 
 SITES = ("site-1", "site-2", "site-3", "site-4")

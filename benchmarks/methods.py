@@ -15,8 +15,8 @@ import torch
 
 from benchmarks.simulator import RECORDS, Ours, spread
 from benchmarks.workloads import Workload, workload
-from fedlog.engine.backends import Choice
-from fedlog.experiments.run import made_with
+from fedlog.engine.training.backends import Choice
+from fedlog.experiments.run.execute import made_with
 
 METHODS = ("fedlog", "fedavg", "fedproto", "fedrep")
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from fedlog.experiments.run import made_with
+from fedlog.experiments.run.execute import made_with
 
 RECORDS = Path(__file__).parent / "records"
 SIZES = (10, 30, 100, 300, 1000, 3000, 10000)
@@ -33,7 +33,7 @@ def measure(clients: int) -> dict[str, float]:
     from benchmarks.memory import children, peak_bytes
     from benchmarks.simulator import Ours
     from benchmarks.workloads import repeated, workload
-    from fedlog.engine.backends import Choice
+    from fedlog.engine.training.backends import Choice
 
     torch.set_num_threads(1)
     work = repeated(workload("mnist"), clients, train=60, test=40)

@@ -20,12 +20,12 @@ from benchmarks.memory import children, peak_bytes
 from benchmarks.plain import PlainLoop, PlainProcesses
 from benchmarks.workloads import Workload, workload
 from fedlog.algorithms.registry import build
-from fedlog.engine.backends import Choice, Engine
 from fedlog.engine.clients import model_plan
-from fedlog.engine.course import Course
-from fedlog.engine.local_sgd import Settings
-from fedlog.engine.simulator import RoundRecord, Simulation
-from fedlog.experiments.run import made_with
+from fedlog.engine.simulate.run_settings import Course
+from fedlog.engine.simulate.simulator import RoundRecord, Simulation
+from fedlog.engine.training.backends import Choice, Engine
+from fedlog.engine.training.tasks import Settings
+from fedlog.experiments.run.execute import made_with
 from fedlog.models.body import adopt
 
 RECORDS = Path(__file__).parent / "records"

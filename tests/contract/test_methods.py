@@ -14,11 +14,11 @@ from fedlog.algorithms.registry import METHODS
 from fedlog.algorithms.shape import ModelPlan, Work
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
-from fedlog.engine.backends import Choice
 from fedlog.engine.clients import clients_of
-from fedlog.engine.cohort import Initialisation
-from fedlog.engine.local_sgd import Look, Pool, Task
-from fedlog.engine.simulator import RoundRecord, Simulation
+from fedlog.engine.protocol.cohort import Initialisation
+from fedlog.engine.simulate.simulator import RoundRecord, Simulation
+from fedlog.engine.training.backends import Choice
+from fedlog.engine.training.tasks import Look, Pool, Task
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, adopt, initial_head
 from fedlog.wire.codec import codec

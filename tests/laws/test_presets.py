@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedlog.experiments.spec import RunSpec, resolve
+from fedlog.experiments.run.spec import RunSpec, resolve
 
 JOINT = ("fedlog", "fedlog-c", "fedavg", "lg-fedavg-1", "lg-fedavg-2", "fedper", "fedbabu", "fedproto", "feddbe")
 # data set: rounds, batch size, epochs, learning rate; FedRep's epochs of the head; CS-FL's own.

@@ -21,14 +21,14 @@ from fedlog.core.keys import Key
 from fedlog.core.stats import Statistics
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY
-from fedlog.engine.backends import Choice, Engine
 from fedlog.engine.clients import clients_of, model_plan
-from fedlog.engine.cohort import Cohort
-from fedlog.engine.course import Course
-from fedlog.engine.local_sgd import Look, Pool, Settings, Task
-from fedlog.engine.secure import SecureSums
-from fedlog.engine.server import Server
-from fedlog.engine.simulator import Simulation
+from fedlog.engine.protocol.cohort import Cohort
+from fedlog.engine.protocol.secure_sums import SecureSums
+from fedlog.engine.protocol.server import Server
+from fedlog.engine.simulate.run_settings import Course
+from fedlog.engine.simulate.simulator import Simulation
+from fedlog.engine.training.backends import Choice, Engine
+from fedlog.engine.training.tasks import Look, Pool, Settings, Task
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import HEAD, Body, adopt
 from fedlog.models.catalog import body as body_named

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
-from fedlog.engine.secure import Dropouts, SecureSums
+from fedlog.engine.protocol.secure_sums import Dropouts, SecureSums
 from fedlog.errors import InputError
-from fedlog.experiments.run import execute
-from fedlog.experiments.spec import RunSpec
+from fedlog.experiments.run.execute import execute
+from fedlog.experiments.run.spec import RunSpec
 from fedlog.privacy.secagg.refusal import RoundFailedError
 from fedlog.privacy.secagg.terms import Step
 from fedlog.wire.ledger import Direction, Ledger
@@ -114,7 +114,7 @@ def test_a_run_goes_on_through_dropouts_and_says_which_sums_failed(tmp_path: Pat
         honest=6,
     )
     execute(spec, tmp_path / "run")
-    from fedlog.experiments import records
+    from fedlog.experiments.run import records
 
     rounds = records.read(tmp_path / "run" / "records.jsonl")
     failed = [record for record in rounds if "secure sum" in record.refused]

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlog.engine.simulator import RoundRecord
-from fedlog.experiments.cost import cost_to, opening_bits, threshold_by_rule
-from fedlog.experiments.records import Summary
-from fedlog.experiments.significance import (
+from fedlog.engine.simulate.simulator import RoundRecord
+from fedlog.experiments.run.records import Summary
+from fedlog.experiments.tables.cost import cost_to, opening_bits, threshold_by_rule
+from fedlog.experiments.tables.significance import (
     LEVEL,
     Mean,
     Side,

@@ -19,11 +19,11 @@ from fedlog.algorithms.registry import build
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY
-from fedlog.engine.backends import Choice, Engine
 from fedlog.engine.clients import model_plan
-from fedlog.engine.course import Course
-from fedlog.engine.local_sgd import Settings
-from fedlog.engine.simulator import Simulation
+from fedlog.engine.simulate.run_settings import Course
+from fedlog.engine.simulate.simulator import Simulation
+from fedlog.engine.training.backends import Choice, Engine
+from fedlog.engine.training.tasks import Settings
 from fedlog.models.body import Body, adopt, initial_head
 
 Array = NDArray[np.float64]

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from fedlog.audit.canary import Audit, Fault, run_audit
+from fedlog.audit.distinguisher import Trial, epsilon_lower_bound, scores
 from fedlog.cli.main import main
 from fedlog.core.clip import Clamp
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
-from fedlog.experiments.audit import Audit, Fault, run_audit
-from fedlog.experiments.distinguisher import Trial, epsilon_lower_bound, scores
 from fedlog.privacy import mechanisms, protection
 from fedlog.privacy.calibration import epsilon_of
 from fedlog.privacy.guarantee import Budget, Trust, Unit

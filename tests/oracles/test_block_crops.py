@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedlog.data.transforms import Augmentation, Transform
-from fedlog.engine.block import compile_body
+from fedlog.engine.training.block import compile_body
 from fedlog.models.cnn import cifar_cnn
 
 

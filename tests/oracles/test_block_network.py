@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedlog.engine.backends import Engine
-from fedlog.engine.block import BlockNetwork, compile_body, convolve
+from fedlog.engine.training.backends import Engine
+from fedlog.engine.training.block import BlockNetwork, compile_body, convolve
 from fedlog.models.body import adopt
 from fedlog.models.cnn import cifar_cnn, cifar_cnn_small, mnist_cnn, small_cnn
 from fedlog.models.masking import MaskedDropout

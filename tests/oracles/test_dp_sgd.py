@@ -21,20 +21,20 @@ from torch import Tensor, nn
 
 from fedlog.algorithms.fedlog import FedLog, FedLogC
 from fedlog.algorithms.shape import Batch, Phase, Work
+from fedlog.audit.distinguisher import epsilon_lower_bound
 from fedlog.cli.main import main
 from fedlog.core.clip import Clip, clip_named
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY
-from fedlog.engine import dp_sgd
 from fedlog.engine.clients import clients_of, model_plan
-from fedlog.engine.dp_sgd import DpSgdBackend
-from fedlog.engine.local_sgd import Look, Pool, Settings, Task
-from fedlog.engine.loop import RecordBatch
+from fedlog.engine.training import dp_sgd
+from fedlog.engine.training.dp_sgd import DpSgdBackend
+from fedlog.engine.training.loop import RecordBatch
+from fedlog.engine.training.tasks import Look, Pool, Settings, Task
 from fedlog.errors import InputError, RunError
-from fedlog.experiments.distinguisher import epsilon_lower_bound
-from fedlog.experiments.run import execute
-from fedlog.experiments.spec import RunSpec, resolve
+from fedlog.experiments.run.execute import execute
+from fedlog.experiments.run.spec import RunSpec, resolve
 from fedlog.models.body import HEAD, Body, adopt, logits
 from fedlog.privacy.accounting import Entropy, Event, Noise, Release, Training, allow, spent
 from fedlog.privacy.guarantee import Budget, Trust, Unit

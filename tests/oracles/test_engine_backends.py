@@ -16,11 +16,11 @@ from fedlog.algorithms.shape import Batch
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.data.transforms import Transform
-from fedlog.engine.backends import Choice, Engine
 from fedlog.engine.clients import clients_of, model_plan
-from fedlog.engine.course import Course
-from fedlog.engine.local_sgd import Backend, Look, Pool, Settings, Task
-from fedlog.engine.simulator import Simulation
+from fedlog.engine.simulate.run_settings import Course
+from fedlog.engine.simulate.simulator import Simulation
+from fedlog.engine.training.backends import Choice, Engine
+from fedlog.engine.training.tasks import Backend, Look, Pool, Settings, Task
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, adopt, initial_head
 from fedlog.models.catalog import body

@@ -12,12 +12,12 @@ from fedlog.algorithms.registry import build
 from fedlog.algorithms.shape import Exchange
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
-from fedlog.engine.backends import Engine
 from fedlog.engine.clients import model_plan
-from fedlog.engine.course import Course
-from fedlog.engine.local_sgd import Settings
-from fedlog.engine.server import Server
-from fedlog.engine.simulator import RoundRecord, Simulation
+from fedlog.engine.protocol.server import Server
+from fedlog.engine.simulate.run_settings import Course
+from fedlog.engine.simulate.simulator import RoundRecord, Simulation
+from fedlog.engine.training.backends import Engine
+from fedlog.engine.training.tasks import Settings
 from fedlog.errors import RunError
 from fedlog.models.body import HEAD, initial_head
 from fedlog.models.catalog import body

@@ -15,13 +15,13 @@ from safetensors.torch import load_file, save_file
 from fedlog.algorithms.registry import build
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
-from fedlog.engine import checkpoint
-from fedlog.engine.backends import Choice, Engine
 from fedlog.engine.clients import model_plan
-from fedlog.engine.cohort import Cohort, Initialisation, Judge
-from fedlog.engine.course import Course
-from fedlog.engine.local_sgd import Moments, Settings
-from fedlog.engine.simulator import RoundRecord, Simulation
+from fedlog.engine.protocol import checkpoint
+from fedlog.engine.protocol.cohort import Cohort, Initialisation, Judge
+from fedlog.engine.simulate.run_settings import Course
+from fedlog.engine.simulate.simulator import RoundRecord, Simulation
+from fedlog.engine.training.backends import Choice, Engine
+from fedlog.engine.training.tasks import Moments, Settings
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import logits
 from fedlog.models.catalog import body

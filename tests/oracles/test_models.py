@@ -14,11 +14,11 @@ from fedlog.algorithms.registry import METHODS, build
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.data.transforms import Transform
-from fedlog.engine.backends import Choice, Engine
 from fedlog.engine.clients import clients_of, model_plan
-from fedlog.engine.course import Course
-from fedlog.engine.local_sgd import Settings, draw_epoch
-from fedlog.engine.simulator import Simulation
+from fedlog.engine.simulate.run_settings import Course
+from fedlog.engine.simulate.simulator import Simulation
+from fedlog.engine.training.backends import Choice, Engine
+from fedlog.engine.training.tasks import Settings, draw_epoch
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import FEATURES, Body, adopt, initial_head, logits, with_weights
 from fedlog.models.catalog import body

@@ -13,14 +13,14 @@ from fedlog.algorithms.registry import build
 from fedlog.algorithms.shape import Work
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
-from fedlog.engine.backends import Choice, Engine
 from fedlog.engine.clients import clients_of, model_plan
-from fedlog.engine.course import Course, Decay
-from fedlog.engine.local_sgd import Fit, Moments, Settings, Task
-from fedlog.engine.simulator import Simulation
+from fedlog.engine.simulate.run_settings import Course, Decay
+from fedlog.engine.simulate.simulator import Simulation
+from fedlog.engine.training.backends import Choice, Engine
+from fedlog.engine.training.tasks import Fit, Moments, Settings, Task
 from fedlog.errors import InputError
-from fedlog.experiments.catalog import experiment
-from fedlog.experiments.spec import RunSpec, resolve
+from fedlog.experiments.run.spec import RunSpec, resolve
+from fedlog.experiments.tables.catalog import experiment
 from fedlog.models.body import HEAD, initial_head
 from fedlog.models.catalog import body
 

@@ -14,15 +14,15 @@ from fedlog.core.map_head import solve_head
 from fedlog.core.posterior import Prior
 from fedlog.core.stats import Statistics
 from fedlog.data.federation import Federation
-from fedlog.engine.backends import Engine
 from fedlog.engine.clients import model_plan
-from fedlog.engine.cohort import Cohort
-from fedlog.engine.course import Course
-from fedlog.engine.local_sgd import Settings
-from fedlog.engine.secure import SecureSums
-from fedlog.engine.simulator import Simulation
-from fedlog.experiments.run import execute
-from fedlog.experiments.spec import RunSpec
+from fedlog.engine.protocol.cohort import Cohort
+from fedlog.engine.protocol.secure_sums import SecureSums
+from fedlog.engine.simulate.run_settings import Course
+from fedlog.engine.simulate.simulator import Simulation
+from fedlog.engine.training.backends import Engine
+from fedlog.engine.training.tasks import Settings
+from fedlog.experiments.run.execute import execute
+from fedlog.experiments.run.spec import RunSpec
 from fedlog.models.body import HEAD
 from fedlog.models.catalog import body
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import rankdata, sem, wilcoxon
 
-from fedlog.experiments.significance import Mean, Side, holm, shift, signed_rank_p
+from fedlog.experiments.tables.significance import Mean, Side, holm, shift, signed_rank_p
 
 slow_law = settings(deadline=None, max_examples=25)
 

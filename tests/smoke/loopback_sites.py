@@ -15,14 +15,14 @@ from typing import Any
 from three_sites import BODIES, SCHEMA, write_table
 
 from fedlog.data.schema import dump_schema
-from fedlog.flower.events import read_events
-from fedlog.flower.folders import ServerConfig, ServerFolder, SiteConfig, SiteFolder
-from fedlog.flower.plan import Plan
-from fedlog.flower.processes import Running, _descendants, free_port
-from fedlog.flower.run_folder import Terms
-from fedlog.flower.run_side import run_federation
-from fedlog.flower.server_side import RunningServer, create_server, register, running_server, site_statuses
-from fedlog.flower.site_side import NOT_ACTIVATED, create_site, running_site
+from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.layout import ServerConfig, ServerFolder, SiteConfig, SiteFolder
+from fedlog.flower.ops.processes import Running, _descendants, free_port
+from fedlog.flower.ops.run import run_federation
+from fedlog.flower.ops.server import RunningServer, create_server, register, running_server, site_statuses
+from fedlog.flower.ops.site import NOT_ACTIVATED, create_site, running_site
+from fedlog.flower.protocol.plan import Plan
+from fedlog.flower.server.run_folder import Terms
 
 OPTIONS = {"epochs": 2, "learning_rate": 0.01}
 PATIENCE = 300.0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from fedlog.engine.simulator import RoundRecord
-from fedlog.experiments import records
-from fedlog.experiments.cells import Cell
-from fedlog.experiments.records import Summary
-from fedlog.experiments.run import CONFIG, SUMMARY
-from fedlog.experiments.spec import as_plain
+from fedlog.engine.simulate.simulator import RoundRecord
+from fedlog.experiments.run import records
+from fedlog.experiments.run.execute import CONFIG, SUMMARY
+from fedlog.experiments.run.records import Summary
+from fedlog.experiments.run.spec import as_plain
+from fedlog.experiments.tables.cells import Cell
 
 
 def write_run(

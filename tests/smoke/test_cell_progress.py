@@ -10,10 +10,10 @@ from rich.console import Console
 
 from fedlog.cli import cell_progress
 from fedlog.cli.cell_progress import CellProgress
-from fedlog.experiments.catalog import EXPERIMENTS
-from fedlog.experiments.cell_process import Outcome
-from fedlog.experiments.cells import Choice, cells
-from fedlog.experiments.runner import Standing
+from fedlog.experiments.tables.catalog import EXPERIMENTS
+from fedlog.experiments.tables.cells import Choice, cells
+from fedlog.experiments.workers.cell_process import Outcome
+from fedlog.experiments.workers.runner import Standing
 
 FIRST, SECOND, THIRD = cells(EXPERIMENTS["table-mnist"], Path("nowhere"), Choice(("fedlog",), (0, 1, 2), 20))
 

@@ -19,8 +19,8 @@ from safetensors.torch import load_file
 
 from fedlog.cli.main import main
 from fedlog.cli.progress import Progress
-from fedlog.experiments.run import stored_spec
-from fedlog.experiments.spec import RunSpec, prepare, resolve
+from fedlog.experiments.run.execute import stored_spec
+from fedlog.experiments.run.spec import RunSpec, prepare, resolve
 
 # From Python 3.12 on, forking a process that has threads is worth a warning; our workers use none of them.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -255,7 +255,7 @@ def test_a_dry_run_foretells_the_bits_and_writes_nothing(
 
 
 def test_a_dry_run_foretells_the_time_from_its_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedlog.experiments import dry_run
+    from fedlog.experiments.run import dry_run
 
     class Clock:
         """Says that three seconds have passed whenever it is asked again."""
@@ -296,7 +296,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 def test_a_run_stopped_by_its_target_and_killed_before_its_end_does_not_go_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from fedlog.experiments import run
+    from fedlog.experiments.run import execute as run
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
@@ -311,7 +311,7 @@ def test_a_run_stopped_by_its_target_and_killed_before_its_end_does_not_go_on(
 
 
 def test_two_runs_do_not_share_a_folder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from fedlog.experiments import run
+    from fedlog.experiments.run import execute as run
 
     monkeypatch.setattr(run, "SECONDS_TO_WAIT_FOR_LOCK", 0.2)
     Path("r").mkdir()
@@ -323,7 +323,7 @@ def test_two_runs_do_not_share_a_folder(monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 def test_a_full_disk_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from fedlog.experiments import records
+    from fedlog.experiments.run import records
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")

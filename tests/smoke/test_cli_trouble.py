@@ -15,9 +15,9 @@ from rich.console import Console
 import fedlog.report.page
 from fedlog.cli.main import main, parser
 from fedlog.cli.progress import Progress
-from fedlog.engine.cohort import Cohort
-from fedlog.engine.simulator import RoundRecord
-from fedlog.experiments.spec import RunSpec, prepare, resolve
+from fedlog.engine.protocol.cohort import Cohort
+from fedlog.engine.simulate.simulator import RoundRecord
+from fedlog.experiments.run.spec import RunSpec, prepare, resolve
 from fedlog.wire.message import Kind, Message
 
 SHORT = ["run", "--data", "circle", "--rounds", "2", "--set", "epochs=1", "--jobs", "1", "--out", "r"]

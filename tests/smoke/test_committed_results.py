@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedlog.experiments.run import SUMMARY
+from fedlog.experiments.run.execute import SUMMARY
 from fedlog.report.reproduction import write_markdown
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlog.engine.clients import Client
-from fedlog.engine.crew import Workers, deal
+from fedlog.engine.simulate.workers import Workers, deal
 from fedlog.errors import InputError, RunError
 from fedlog.models.catalog import body
 

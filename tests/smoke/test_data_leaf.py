@@ -16,11 +16,11 @@ from fedlog.cli.main import main
 from fedlog.data import DataSpec, load_federation
 from fedlog.data.catalog import content_digest
 from fedlog.data.leaf import leaf_digest, read_leaf
-from fedlog.engine.simulator import RoundRecord, Simulation
+from fedlog.engine.simulate.simulator import RoundRecord, Simulation
 from fedlog.errors import InputError, RunError
-from fedlog.experiments.inventory import inventory
-from fedlog.experiments.run import execute
-from fedlog.experiments.spec import RunSpec
+from fedlog.experiments.run.execute import execute
+from fedlog.experiments.run.spec import RunSpec
+from fedlog.experiments.tables.inventory import inventory
 
 SIZES = {"0042": 6, "0007": 9, "1234": 5}
 
@@ -170,7 +170,7 @@ def test_users_without_test_records_are_named(tmp_path: Path, users: int | None)
 def test_the_list_of_experiments_and_the_reader_agree_on_what_a_leaf_folder_is(
     tmp_path: Path, inside: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedlog.experiments.inventory.seconds_of", lambda *_: 0.0)
+    monkeypatch.setattr("fedlog.experiments.tables.inventory.seconds_of", lambda *_: 0.0)
 
     def missing() -> str | None:
         (entry,) = (e for e in inventory(tmp_path / "out", tmp_path, 1) if e.experiment.name == "figure-celeba")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fedlog.experiments.dry_run import forecast
-from fedlog.experiments.run import execute
-from fedlog.experiments.spec import RunSpec, resolve
+from fedlog.experiments.run.dry_run import forecast
+from fedlog.experiments.run.execute import execute
+from fedlog.experiments.run.spec import RunSpec, resolve
 
 SPEC = RunSpec(
     data="digits", clients=5, body=("mlp:8",), train_records=150, options={"epochs": 1}, aggregation="secure", jobs=1

@@ -12,10 +12,10 @@ from loopback_sites import Federation
 from three_sites import BODIES
 
 from fedlog.cli.main import main
-from fedlog.flower import database
-from fedlog.flower.database import pack
-from fedlog.flower.events import read_events
-from fedlog.flower.frame import MAGIC, FrameKind
+from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.protocol.frame import MAGIC, FrameKind
+from fedlog.flower.server import database
+from fedlog.flower.server.database import pack
 
 SENT = 40 * b"what a site sent;"
 

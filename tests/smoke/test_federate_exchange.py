@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedlog.data.schema import Feature, Kind, Schema, dump_schema
-from fedlog.flower.client_app import answer
-from fedlog.flower.events import note, read_events
-from fedlog.flower.exchange import Clock, ask, connected_sites
-from fedlog.flower.folders import SiteConfig, SiteFolder
-from fedlog.flower.frame import Frame, FrameError, FrameKind, decode_frame, from_content, run_tag, to_content
-from fedlog.flower.handshake import Identity, check_identity, identity, read_identity
+from fedlog.flower.folders.event_log import note, read_events
+from fedlog.flower.folders.layout import SiteConfig, SiteFolder
+from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, decode_frame, from_content, run_tag, to_content
+from fedlog.flower.protocol.handshake import Identity, check_identity, identity, read_identity
+from fedlog.flower.server.exchange import Clock, ask, connected_sites
+from fedlog.flower.site.client_app import answer
 
 FRAMES = st.builds(
     Frame,

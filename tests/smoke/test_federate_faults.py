@@ -15,10 +15,10 @@ from loopback_sites import OPTIONS, PATIENCE, Federation, kill_tree, started, wh
 from safetensors.torch import load_file
 from three_sites import BODIES, assert_tells_nothing_of, simulation
 
-from fedlog.engine import checkpoint
+from fedlog.engine.protocol import checkpoint
 from fedlog.errors import RunError
-from fedlog.flower.plan import Plan
-from fedlog.flower.run_folder import RunFolder
+from fedlog.flower.protocol.plan import Plan
+from fedlog.flower.server.run_folder import RunFolder
 from fedlog.models.body import HEAD
 from fedlog.models.folder import load_model
 

@@ -11,17 +11,17 @@ from loopback_sites import OPTIONS, Federation, started
 
 from fedlog.core.keys import Key
 from fedlog.data.schema import load_schema
-from fedlog.flower.app import write_app
-from fedlog.flower.events import read_events
-from fedlog.flower.folders import CONNECTION
-from fedlog.flower.frame import Frame, FrameKind, decode_frame, run_tag
-from fedlog.flower.handshake import identity
-from fedlog.flower.plan import Plan, hello
-from fedlog.flower.processes import Command, call, flower_environment, free_port, start
-from fedlog.flower.run_folder import Terms
-from fedlog.flower.run_side import app_settings
-from fedlog.flower.server_side import flwr_command, register
-from fedlog.flower.site_side import supernode_command
+from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.layout import CONNECTION
+from fedlog.flower.ops.app import write_app
+from fedlog.flower.ops.processes import Command, call, flower_environment, free_port, start
+from fedlog.flower.ops.run import app_settings
+from fedlog.flower.ops.server import flwr_command, register
+from fedlog.flower.ops.site import supernode_command
+from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, run_tag
+from fedlog.flower.protocol.handshake import identity
+from fedlog.flower.protocol.plan import Plan, hello
+from fedlog.flower.server.run_folder import Terms
 
 pytestmark = pytest.mark.slow
 
@@ -60,8 +60,8 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedlog.flower.client_app import answer
-from fedlog.flower.folders import SiteFolder
+from fedlog.flower.site.client_app import answer
+from fedlog.flower.folders.layout import SiteFolder
 
 app = ClientApp()
 DAMAGE = [

@@ -18,11 +18,11 @@ import pytest
 
 from fedlog.core.keys import Key
 from fedlog.errors import RunError
-from fedlog.flower.events import read_events
-from fedlog.flower.folders import CONNECTION, ServerFolder, SiteFolder
-from fedlog.flower.processes import Command, Running, call, flower_environment, free_port, program, start
-from fedlog.flower.server_side import flwr_command, register, running_server, site_statuses
-from fedlog.flower.site_side import NOT_ACTIVATED, running_site
+from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.layout import CONNECTION, ServerFolder, SiteFolder
+from fedlog.flower.ops.processes import Command, Running, call, flower_environment, free_port, program, start
+from fedlog.flower.ops.server import flwr_command, register, running_server, site_statuses
+from fedlog.flower.ops.site import NOT_ACTIVATED, running_site
 
 pytestmark = pytest.mark.slow
 
@@ -116,7 +116,8 @@ def test_code_that_comes_with_a_run_is_not_executed_at_a_site(federation: Federa
     (package / "server.py").write_text((federation.server.app / "fedlog_app" / "server.py").read_text())
     spoils = tmp_path / "spoils"
     (package / "client.py").write_text(
-        f"open({str(spoils)!r}, 'a').write('executed')\nfrom fedlog.flower import client_app\napp = client_app.app\n"
+        f"open({str(spoils)!r}, 'a').write('executed')\n"
+        "from fedlog.flower.site import client_app\napp = client_app.app\n"
     )
     run_app(federation, evil, 'name="evil"')
     assert [event["sites"] for event in events(federation, "evil", "finished")] == [["north", "south"]]

@@ -21,20 +21,20 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedlog.errors import InputError, RunError
-from fedlog.flower.callers import AHEAD_SECONDS, OLDEST_SECONDS, Callers, signed_with
-from fedlog.flower.certificates import (
+from fedlog.flower.folders.certificates import (
     CertificateFiles,
     create_certificates,
     days_left,
     renew_server_certificate,
     server_certificate_hosts,
 )
-from fedlog.flower.folders import ServerConfig, ServerFolder, SiteConfig, SiteFolder, server_address, site_name
-from fedlog.flower.gate import Gate
-from fedlog.flower.guard import GUARDED, REFUSED, WarmExecutor, serve_task, write_guard
-from fedlog.flower.keys import create_site_key, fingerprint, read_public_key
-from fedlog.flower.processes import Command, call, free_port, start, wait_for_port
-from fedlog.flower.secrets import check_secret, write_secret
+from fedlog.flower.folders.keys import create_site_key, fingerprint, read_public_key
+from fedlog.flower.folders.layout import ServerConfig, ServerFolder, SiteConfig, SiteFolder, server_address, site_name
+from fedlog.flower.folders.secrets import check_secret, write_secret
+from fedlog.flower.ops.processes import Command, call, free_port, start, wait_for_port
+from fedlog.flower.server.callers import AHEAD_SECONDS, OLDEST_SECONDS, Callers, signed_with
+from fedlog.flower.server.gate import Gate
+from fedlog.flower.site.guard import GUARDED, REFUSED, WarmExecutor, serve_task, write_guard
 
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 
@@ -299,7 +299,7 @@ def test_the_deploy_page_installs_from_a_clone_and_torch_first() -> None:
 
 def test_the_guard_shadows_every_task_program(tmp_path: Path) -> None:
     folder = write_guard(tmp_path / "programs")
-    assert "-m fedlog.flower.guard" in (folder / GUARDED).read_text()
+    assert "-m fedlog.flower.site.guard" in (folder / GUARDED).read_text()
     for name in REFUSED:
         done = subprocess.run([folder / name, "--token", "x"], capture_output=True, text=True, check=False)
         assert done.returncode == 1
@@ -334,7 +334,7 @@ def test_the_guard_starts_the_installed_app_and_no_other_kind_of_task(monkeypatc
 
 
 def test_a_command_is_stopped_with_all_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedlog.flower.processes.STOP_SECONDS", 0.5)
+    monkeypatch.setattr("fedlog.flower.ops.processes.STOP_SECONDS", 0.5)
     # The child ignores the polite signal and the parent's end, as a stuck helper would.
     script = 'trap "" TERM; (trap "" TERM; sleep 61.5) & echo started; wait'
     running = start(Command(("sh", "-c", script)), tmp_path / "log")

@@ -10,13 +10,13 @@ import pytest
 import torch
 from loopback_sites import OPTIONS, Federation, started, when
 
-from fedlog.engine import checkpoint
-from fedlog.flower.folders import CONNECTION
-from fedlog.flower.plan import Plan
-from fedlog.flower.processes import call, program
-from fedlog.flower.run_folder import RunFolder
-from fedlog.flower.server_side import flwr_command, register
-from fedlog.flower.site_side import running_site
+from fedlog.engine.protocol import checkpoint
+from fedlog.flower.folders.layout import CONNECTION
+from fedlog.flower.ops.processes import call, program
+from fedlog.flower.ops.server import flwr_command, register
+from fedlog.flower.ops.site import running_site
+from fedlog.flower.protocol.plan import Plan
+from fedlog.flower.server.run_folder import RunFolder
 from fedlog.wire.codec import codec
 
 pytestmark = pytest.mark.slow

@@ -10,10 +10,10 @@ from three_sites import make_server
 
 from fedlog.cli.main import main
 from fedlog.errors import RunError
-from fedlog.flower import server_side
-from fedlog.flower.folders import ServerConfig, ServerFolder
-from fedlog.flower.keys import create_site_key
-from fedlog.flower.processes import Command
+from fedlog.flower.folders.keys import create_site_key
+from fedlog.flower.folders.layout import ServerConfig, ServerFolder
+from fedlog.flower.ops import server as server_side
+from fedlog.flower.ops.processes import Command
 
 RUNNING = "hint: is `fedlog federate server` running?"
 

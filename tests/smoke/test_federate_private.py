@@ -15,21 +15,21 @@ from fedlog.cli.federate_privacy import print_private
 from fedlog.cli.main import main
 from fedlog.core.keys import Key
 from fedlog.data.site import Preparation
-from fedlog.engine import checkpoint
+from fedlog.engine.protocol import checkpoint
 from fedlog.errors import InputError, RunError
-from fedlog.flower.events import read_events
-from fedlog.flower.folders import ServerConfig, ServerFolder, SiteFolder
-from fedlog.flower.frame import Frame, FrameKind, decode_frame, run_tag
-from fedlog.flower.plan import Plan, checked_plan, read_plan
-from fedlog.flower.promise import Limit, Promise, Secure, release, warning
-from fedlog.flower.rounds import Run
-from fedlog.flower.run_folder import RunFolder, Terms, read_private_report
-from fedlog.flower.run_side import leave
-from fedlog.flower.site_budget import spent_so_far
-from fedlog.flower.site_data import load_data
-from fedlog.flower.site_state import RunState
-from fedlog.flower.site_work import respond
-from fedlog.flower.telling import SiteTeller, run_line, site_line
+from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.layout import ServerConfig, ServerFolder, SiteFolder
+from fedlog.flower.ops.event_text import SiteTeller, run_line, site_line
+from fedlog.flower.ops.run import leave
+from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, run_tag
+from fedlog.flower.protocol.plan import Plan, checked_plan, read_plan
+from fedlog.flower.protocol.promise import Limit, Promise, Secure, release, warning
+from fedlog.flower.server.rounds import Run
+from fedlog.flower.server.run_folder import RunFolder, Terms, read_private_report
+from fedlog.flower.site.answer import respond
+from fedlog.flower.site.budget import spent_so_far
+from fedlog.flower.site.data import load_data
+from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.accounting import Entropy, Noise
 from fedlog.privacy.across_runs import spent_across_runs
 from fedlog.privacy.guarantee import Trust, Unit

@@ -11,10 +11,10 @@ from loopback_sites import Federation
 from three_sites import BODIES
 
 from fedlog.cli.main import main
-from fedlog.flower.frame import run_tag
-from fedlog.flower.roster import ROSTER
-from fedlog.flower.run_folder import RunFolder
-from fedlog.flower.site_state import RunState
+from fedlog.flower.folders.roster import ROSTER
+from fedlog.flower.protocol.frame import run_tag
+from fedlog.flower.server.run_folder import RunFolder
+from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.accounting import spent
 from fedlog.privacy.release_log import FILE_NAME, read_log
 from fedlog.privacy.secagg.terms import Step

@@ -17,17 +17,17 @@ from fedlog.core.keys import Key
 from fedlog.data.schema import dump_schema
 from fedlog.data.site import Preparation
 from fedlog.errors import InputError
-from fedlog.flower.events import read_events
-from fedlog.flower.folders import ServerFolder, SiteFolder
-from fedlog.flower.frame import Frame, FrameKind, run_tag
-from fedlog.flower.plan import Guest, Plan
-from fedlog.flower.promise import Promise
-from fedlog.flower.rounds import Run
-from fedlog.flower.run_folder import RunFolder, Terms
-from fedlog.flower.site_data import load_data, refuse_body_across_records
-from fedlog.flower.site_state import RunState
-from fedlog.flower.site_work import respond
-from fedlog.flower.telling import site_line
+from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.layout import ServerFolder, SiteFolder
+from fedlog.flower.ops.event_text import site_line
+from fedlog.flower.protocol.frame import Frame, FrameKind, run_tag
+from fedlog.flower.protocol.plan import Guest, Plan
+from fedlog.flower.protocol.promise import Promise
+from fedlog.flower.server.rounds import Run
+from fedlog.flower.server.run_folder import RunFolder, Terms
+from fedlog.flower.site.answer import respond
+from fedlog.flower.site.data import load_data, refuse_body_across_records
+from fedlog.flower.site.run_state import RunState
 from fedlog.models.catalog import body
 from fedlog.models.folder import load_model
 

@@ -19,20 +19,20 @@ from fedlog.cli.federate_run import _print_report
 from fedlog.cli.main import main
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
-from fedlog.flower.client_app import answer
-from fedlog.flower.events import read_events
-from fedlog.flower.folders import ServerFolder, SiteFolder
-from fedlog.flower.frame import FINISH_EXCHANGE, Frame, FrameError, FrameKind, run_tag, to_content
-from fedlog.flower.handshake import identity
-from fedlog.flower.plan import Plan, hello
-from fedlog.flower.promise import Promise, Secure
-from fedlog.flower.roster import ROSTER, own_entry, write_roster
-from fedlog.flower.rounds import Run
-from fedlog.flower.run_folder import RunFolder, Terms
-from fedlog.flower.secure_site import Opening
-from fedlog.flower.site_data import check_site
-from fedlog.flower.site_state import RunState
-from fedlog.flower.site_work import respond
+from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.layout import ServerFolder, SiteFolder
+from fedlog.flower.folders.roster import ROSTER, own_entry, write_roster
+from fedlog.flower.protocol.frame import FINISH_EXCHANGE, Frame, FrameError, FrameKind, run_tag, to_content
+from fedlog.flower.protocol.handshake import identity
+from fedlog.flower.protocol.plan import Plan, hello
+from fedlog.flower.protocol.promise import Promise, Secure
+from fedlog.flower.protocol.sum_opening import Opening
+from fedlog.flower.server.rounds import Run
+from fedlog.flower.server.run_folder import RunFolder, Terms
+from fedlog.flower.site.answer import respond
+from fedlog.flower.site.client_app import answer
+from fedlog.flower.site.data import check_site
+from fedlog.flower.site.run_state import RunState
 from fedlog.models.catalog import body
 from fedlog.privacy.release_log import FILE_NAME, read_log
 from fedlog.wire.codec import codec

@@ -23,20 +23,20 @@ from three_sites import (
     simulation,
 )
 
-from fedlog.engine import checkpoint
-from fedlog.engine.server import Server
+from fedlog.engine.protocol import checkpoint
+from fedlog.engine.protocol.server import Server
 from fedlog.errors import InputError, RunError
-from fedlog.flower.events import read_events
-from fedlog.flower.folders import ServerFolder, SiteFolder
-from fedlog.flower.frame import Frame, FrameKind, run_tag
-from fedlog.flower.plan import Plan, checked_plan, read_hello
-from fedlog.flower.rounds import Run
-from fedlog.flower.run_folder import RunFolder, Terms
-from fedlog.flower.run_side import app_settings, leave
-from fedlog.flower.server_app import settings_read
-from fedlog.flower.site_state import RunState
-from fedlog.flower.site_work import respond
-from fedlog.flower.telling import SiteTeller, run_line
+from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.layout import ServerFolder, SiteFolder
+from fedlog.flower.ops.event_text import SiteTeller, run_line
+from fedlog.flower.ops.run import app_settings, leave
+from fedlog.flower.protocol.frame import Frame, FrameKind, run_tag
+from fedlog.flower.protocol.plan import Plan, checked_plan, read_hello
+from fedlog.flower.server.rounds import Run
+from fedlog.flower.server.run_folder import RunFolder, Terms
+from fedlog.flower.server.server_app import settings_read
+from fedlog.flower.site.answer import respond
+from fedlog.flower.site.run_state import RunState
 from fedlog.models.body import HEAD
 from fedlog.models.folder import load_model
 from fedlog.wire.codec import codec

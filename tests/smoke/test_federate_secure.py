@@ -12,22 +12,22 @@ from flwr.supercore.task_identity import TaskIdentity
 from three_sites import SCHEMA, InProcess, events_named, fill_site, make_server, quick_clock
 
 from fedlog.cli.main import main
-from fedlog.engine import checkpoint
-from fedlog.engine.secure import summed
+from fedlog.engine.protocol import checkpoint
+from fedlog.engine.protocol.secure_sums import summed
 from fedlog.errors import InputError, RunError
-from fedlog.flower import secure_rounds
-from fedlog.flower.events import read_events
-from fedlog.flower.folders import ServerConfig, ServerFolder, SiteFolder
-from fedlog.flower.frame import Frame, FrameKind, decode_frame, run_tag
-from fedlog.flower.plan import Plan
-from fedlog.flower.promise import Promise, Secure
-from fedlog.flower.roster import ROSTER, own_entry, write_roster
-from fedlog.flower.rounds import Run
-from fedlog.flower.run_folder import RunFolder, Terms
-from fedlog.flower.secure_site import Opening, read_opening
-from fedlog.flower.site_state import RunState
-from fedlog.flower.site_work import respond
-from fedlog.flower.telling import run_line
+from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.layout import ServerConfig, ServerFolder, SiteFolder
+from fedlog.flower.folders.roster import ROSTER, own_entry, write_roster
+from fedlog.flower.ops.event_text import run_line
+from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, run_tag
+from fedlog.flower.protocol.plan import Plan
+from fedlog.flower.protocol.promise import Promise, Secure
+from fedlog.flower.protocol.sum_opening import Opening, read_opening
+from fedlog.flower.server import secure_rounds
+from fedlog.flower.server.rounds import Run
+from fedlog.flower.server.run_folder import RunFolder, Terms
+from fedlog.flower.site.answer import respond
+from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.release_log import FILE_NAME, read_log
 from fedlog.privacy.secagg.terms import Step
 from fedlog.wire.codec import WireError, codec

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fedlog.experiments.catalog import EXPERIMENTS
-from fedlog.experiments.collected import collect
-from fedlog.experiments.paper import LABELS, TABLE_1
+from fedlog.experiments.tables.catalog import EXPERIMENTS
+from fedlog.experiments.tables.finished_cells import collect
+from fedlog.experiments.tables.paper import LABELS, TABLE_1
 from fedlog.report.cost_table import cost_table
 from fedlog.report.method_tables import accuracy_table
 from fedlog.report.tables import Table

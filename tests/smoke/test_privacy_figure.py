@@ -10,10 +10,12 @@ from made_up_runs import write_run
 
 from fedlog.algorithms.shape import ModelPlan
 from fedlog.errors import InputError
-from fedlog.experiments import private
-from fedlog.experiments.cells import Cell, Choice, cells
-from fedlog.experiments.collected import collect
-from fedlog.experiments.privacy_figure import (
+from fedlog.experiments.run import private
+from fedlog.experiments.run.execute import SUMMARY
+from fedlog.experiments.run.spec import RunSpec, method_of, resolve
+from fedlog.experiments.tables.cells import Cell, Choice, cells
+from fedlog.experiments.tables.finished_cells import collect
+from fedlog.experiments.tables.privacy_figure import (
     CLIENTS,
     DELTAS,
     LEVELS,
@@ -24,8 +26,6 @@ from fedlog.experiments.privacy_figure import (
     level_name,
     reading_of,
 )
-from fedlog.experiments.run import SUMMARY
-from fedlog.experiments.spec import RunSpec, method_of, resolve
 from fedlog.privacy.guarantee import Calibration, Trust
 from fedlog.report.privacy_plot import privacy_plot
 from fedlog.report.privacy_tables import guarantee_table, level_table, verification_table

@@ -12,11 +12,11 @@ from safetensors.torch import save_file
 
 from fedlog.cli.main import main
 from fedlog.core.keys import Key
-from fedlog.engine.cohort import Cohort
+from fedlog.engine.protocol.cohort import Cohort
 from fedlog.errors import InputError
-from fedlog.experiments.private import notes
-from fedlog.experiments.run import execute
-from fedlog.experiments.spec import RunSpec, prepare, resolve
+from fedlog.experiments.run.execute import execute
+from fedlog.experiments.run.private import notes
+from fedlog.experiments.run.spec import RunSpec, prepare, resolve
 from fedlog.models.catalog import body
 from fedlog.privacy.release_log import FILE_NAME, read_log
 

@@ -14,15 +14,15 @@ import pytest
 
 from fedlog.cli.main import main
 from fedlog.errors import InputError
-from fedlog.experiments import records
-from fedlog.experiments.calibration import seconds_of
-from fedlog.experiments.catalog import EXPERIMENTS, on_disk
-from fedlog.experiments.cell_process import Outcome
-from fedlog.experiments.cells import Cell, CellState, Choice, Experiment, Row, Shape, cells
-from fedlog.experiments.executors import Processes, executor
-from fedlog.experiments.paper import printed_rows
-from fedlog.experiments.runner import Standing, run_cells
-from fedlog.experiments.spec import RunSpec, resolve
+from fedlog.experiments.run import records
+from fedlog.experiments.run.spec import RunSpec, resolve
+from fedlog.experiments.tables.catalog import EXPERIMENTS, on_disk
+from fedlog.experiments.tables.cells import Cell, CellState, Choice, Experiment, Row, Shape, cells
+from fedlog.experiments.tables.paper import printed_rows
+from fedlog.experiments.tables.timing import seconds_of
+from fedlog.experiments.workers.cell_process import Outcome
+from fedlog.experiments.workers.executors import Processes, executor
+from fedlog.experiments.workers.runner import Standing, run_cells
 
 
 class Quiet:
@@ -73,9 +73,9 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_reproduce import Quiet, digits
-from fedlog.experiments.cells import cells
-from fedlog.experiments.executors import Processes
-from fedlog.experiments.runner import run_cells
+from fedlog.experiments.tables.cells import cells
+from fedlog.experiments.workers.executors import Processes
+from fedlog.experiments.workers.runner import run_cells
 run_cells(cells(digits("fedlog", rounds=12, epochs=2), Path({out!r})), Processes(1), Quiet(), None)
 """
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from fedlog.errors import InputError
-from fedlog.experiments import records
-from fedlog.experiments.cell_process import Outcome
-from fedlog.experiments.cells import CellState, cells
-from fedlog.experiments.executors import DaskCluster, executor
-from fedlog.experiments.runner import run_cells
+from fedlog.experiments.run import records
+from fedlog.experiments.tables.cells import CellState, cells
+from fedlog.experiments.workers.cell_process import Outcome
+from fedlog.experiments.workers.executors import DaskCluster, executor
+from fedlog.experiments.workers.runner import run_cells
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_reproduce import Quiet, digits

@@ -16,11 +16,12 @@ import pytest
 from fedlog.cli import reproduce
 from fedlog.cli.cell_progress import CellProgress
 from fedlog.cli.main import main
-from fedlog.experiments import calibration, cell_process
-from fedlog.experiments.catalog import EXPERIMENTS, experiments, on_disk
-from fedlog.experiments.cell_process import Outcome, order_of, run_order
-from fedlog.experiments.cells import Cell, CellState, Choice, cells
-from fedlog.experiments.collected import collect
+from fedlog.experiments.tables import timing as calibration
+from fedlog.experiments.tables.catalog import EXPERIMENTS, experiments, on_disk
+from fedlog.experiments.tables.cells import Cell, CellState, Choice, cells
+from fedlog.experiments.tables.finished_cells import collect
+from fedlog.experiments.workers import cell_process
+from fedlog.experiments.workers.cell_process import Outcome, order_of, run_order
 
 sys.path.insert(0, str(Path(__file__).parent))
 from made_up_runs import write_run

@@ -14,11 +14,11 @@ from PIL import Image
 from fedlog.core.keys import Key
 from fedlog.data.sources import DATA_VARIABLE
 from fedlog.errors import InputError
-from fedlog.experiments.catalog import EXPERIMENTS
-from fedlog.experiments.cell_process import carry_out, order_of
-from fedlog.experiments.cells import Choice, cells
-from fedlog.experiments.collected import collect
-from fedlog.experiments.runner import run_cells
+from fedlog.experiments.tables.catalog import EXPERIMENTS
+from fedlog.experiments.tables.cells import Choice, cells
+from fedlog.experiments.tables.finished_cells import collect
+from fedlog.experiments.workers.cell_process import carry_out, order_of
+from fedlog.experiments.workers.runner import run_cells
 from fedlog.report.method_tables import accuracy_table
 
 USERS = {"0042": 5, "0007": 6, "1234": 5}

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from made_up_runs import write_run
 
-from fedlog.experiments.catalog import EXPERIMENTS
-from fedlog.experiments.cells import Choice, cells
-from fedlog.experiments.collected import collect
-from fedlog.experiments.significance import Mean
+from fedlog.experiments.tables.catalog import EXPERIMENTS
+from fedlog.experiments.tables.cells import Choice, cells
+from fedlog.experiments.tables.finished_cells import collect
+from fedlog.experiments.tables.significance import Mean
 from fedlog.report.comparisons import family
 from fedlog.report.cost_table import cost_table
 from fedlog.report.figures import _over_rounds

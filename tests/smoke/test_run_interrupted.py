@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from fedlog.cli.main import main
-from fedlog.engine import checkpoint
+from fedlog.engine.protocol import checkpoint
 
 # From Python 3.12 on, forking a process that has threads is worth a warning; our workers use none of them.
 pytestmark = [

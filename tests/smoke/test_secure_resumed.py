@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fedlog.engine.cohort import Cohort
+from fedlog.engine.protocol.cohort import Cohort
 from fedlog.errors import InputError
-from fedlog.experiments.run import execute
-from fedlog.experiments.spec import RunSpec
+from fedlog.experiments.run.execute import execute
+from fedlog.experiments.run.spec import RunSpec
 
 SPEC = RunSpec(
     data="digits",

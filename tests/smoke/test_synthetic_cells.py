@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from fedlog.cli.main import main
-from fedlog.experiments import records, synthetic
-from fedlog.experiments.catalog import EXPERIMENTS
-from fedlog.experiments.cell_process import Outcome, carry_out, order_of
-from fedlog.experiments.cells import Cell, CellState, Choice, Experiment, cells
-from fedlog.experiments.collected import Collected, collect
-from fedlog.experiments.spec import as_plain
+from fedlog.experiments.run import records
+from fedlog.experiments.run.spec import as_plain
+from fedlog.experiments.tables import synthetic
+from fedlog.experiments.tables.catalog import EXPERIMENTS
+from fedlog.experiments.tables.cells import Cell, CellState, Choice, Experiment, cells
+from fedlog.experiments.tables.finished_cells import Collected, collect
+from fedlog.experiments.workers.cell_process import Outcome, carry_out, order_of
 from fedlog.report import figures
 from fedlog.report.other_tables import synthetic_table
 

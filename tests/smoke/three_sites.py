@@ -14,18 +14,18 @@ from torch import nn
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard, validated
 from fedlog.data.schema import Feature, Kind, Schema, dump_schema, load_schema
-from fedlog.engine.backends import Engine
 from fedlog.engine.clients import model_plan
-from fedlog.engine.course import Course
-from fedlog.engine.local_sgd import Settings
-from fedlog.engine.simulator import Simulation
-from fedlog.flower.client_app import answer
-from fedlog.flower.events import read_events
-from fedlog.flower.exchange import Clock
-from fedlog.flower.folders import ServerFolder, SiteConfig, SiteFolder
-from fedlog.flower.frame import to_content
-from fedlog.flower.plan import Plan
-from fedlog.flower.site_data import load_body, load_data
+from fedlog.engine.simulate.run_settings import Course
+from fedlog.engine.simulate.simulator import Simulation
+from fedlog.engine.training.backends import Engine
+from fedlog.engine.training.tasks import Settings
+from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.layout import ServerFolder, SiteConfig, SiteFolder
+from fedlog.flower.protocol.frame import to_content
+from fedlog.flower.protocol.plan import Plan
+from fedlog.flower.server.exchange import Clock
+from fedlog.flower.site.client_app import answer
+from fedlog.flower.site.data import load_body, load_data
 
 BODIES = {"east": "mlp:8", "north": "mlp:12,8", "south": "mlp:16,8"}
 SCHEMA = Schema(

@@ -9,9 +9,9 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from fedlog.experiments.cell_process import Outcome
-from fedlog.experiments.cells import Cell
-from fedlog.experiments.runner import Standing
+from fedlog.experiments.tables.cells import Cell
+from fedlog.experiments.workers.cell_process import Outcome
+from fedlog.experiments.workers.runner import Standing
 
 SECONDS_BETWEEN_LINES = 30.0
 

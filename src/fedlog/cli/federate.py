@@ -65,8 +65,8 @@ def _add_init(commands: Subparsers) -> None:
 
 
 def _init(args: argparse.Namespace) -> int:
-    from fedlog.flower.folders import ServerConfig, ServerFolder
-    from fedlog.flower.server_side import create_server, default_listen
+    from fedlog.flower.folders.layout import ServerConfig, ServerFolder
+    from fedlog.flower.ops.server import create_server, default_listen
 
     hosts = tuple(args.host)
     folder = ServerFolder(args.folder)
@@ -86,8 +86,8 @@ def _add_renew(commands: Subparsers) -> None:
 
 
 def _renew(args: argparse.Namespace) -> int:
-    from fedlog.flower.certificates import days_left, renew_server_certificate
-    from fedlog.flower.folders import ServerFolder
+    from fedlog.flower.folders.certificates import days_left, renew_server_certificate
+    from fedlog.flower.folders.layout import ServerFolder
 
     folder, now = ServerFolder(args.folder), dt.datetime.now(dt.UTC)
     renew_server_certificate(folder.certificates, folder.read_config().hosts, now)
@@ -101,9 +101,9 @@ def _add_server(commands: Subparsers) -> None:
 
 
 def _server(args: argparse.Namespace) -> int:
-    from fedlog.flower.folders import ServerFolder
-    from fedlog.flower.processes import StopRequestedError, stopping_on_sigterm
-    from fedlog.flower.server_side import serve
+    from fedlog.flower.folders.layout import ServerFolder
+    from fedlog.flower.ops.processes import StopRequestedError, stopping_on_sigterm
+    from fedlog.flower.ops.server import serve
 
     try:
         with stopping_on_sigterm():
@@ -122,8 +122,8 @@ def _add_register(commands: Subparsers) -> None:
 
 def _register(args: argparse.Namespace) -> int:
     from fedlog.errors import InputError
-    from fedlog.flower.folders import ServerFolder
-    from fedlog.flower.server_side import register
+    from fedlog.flower.folders.layout import ServerFolder
+    from fedlog.flower.ops.server import register
 
     if str(args.key) != "-" and not args.key.is_file():
         raise InputError(f"expected a public key file, found none: {args.key}")
@@ -142,8 +142,8 @@ def _add_unregister(commands: Subparsers) -> None:
 
 
 def _unregister(args: argparse.Namespace) -> int:
-    from fedlog.flower.folders import ServerFolder
-    from fedlog.flower.server_side import unregister
+    from fedlog.flower.folders.layout import ServerFolder
+    from fedlog.flower.ops.server import unregister
 
     unregister(ServerFolder(args.folder), args.name, _say)
     _say(f"{args.name} is refused from now on; what it has sent stays in the head until `leave`")
@@ -159,8 +159,8 @@ def _add_status(commands: Subparsers) -> None:
 def _status(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
-    from fedlog.flower.folders import ServerFolder
-    from fedlog.flower.server_side import site_statuses
+    from fedlog.flower.folders.layout import ServerFolder
+    from fedlog.flower.ops.server import site_statuses
 
     folder = ServerFolder(args.folder)
     folder.read_config()
@@ -185,9 +185,9 @@ def _add_join(commands: Subparsers) -> None:
 
 
 def _join(args: argparse.Namespace) -> int:
-    from fedlog.flower.folders import SiteConfig, SiteFolder, server_address
-    from fedlog.flower.keys import fingerprint
-    from fedlog.flower.site_side import create_site
+    from fedlog.flower.folders.keys import fingerprint
+    from fedlog.flower.folders.layout import SiteConfig, SiteFolder, server_address
+    from fedlog.flower.ops.site import create_site
 
     folder = SiteFolder(args.folder)
     config = SiteConfig(args.name or args.folder.resolve().name, server_address(args.server))
@@ -214,12 +214,12 @@ def _add_site(commands: Subparsers) -> None:
 
 
 def _site(args: argparse.Namespace) -> int:
-    from fedlog.flower.folders import SiteFolder
-    from fedlog.flower.processes import StopRequestedError, stopping_on_sigterm
-    from fedlog.flower.promise import Limit
-    from fedlog.flower.site_budget import spent_so_far
-    from fedlog.flower.site_data import check_site
-    from fedlog.flower.site_side import attend
+    from fedlog.flower.folders.layout import SiteFolder
+    from fedlog.flower.ops.processes import StopRequestedError, stopping_on_sigterm
+    from fedlog.flower.ops.site import attend
+    from fedlog.flower.protocol.promise import Limit
+    from fedlog.flower.site.budget import spent_so_far
+    from fedlog.flower.site.data import check_site
 
     folder = SiteFolder(args.folder)
     if args.require_privacy is not None:

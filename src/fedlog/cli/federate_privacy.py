@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from fedlog.cli.subcommand import command
 
 if TYPE_CHECKING:
-    from fedlog.flower.folders import ServerFolder
-    from fedlog.flower.plan import Plan
-    from fedlog.flower.promise import Promise, Secure
-    from fedlog.flower.run_folder import Terms
+    from fedlog.flower.folders.layout import ServerFolder
+    from fedlog.flower.protocol.plan import Plan
+    from fedlog.flower.protocol.promise import Promise, Secure
+    from fedlog.flower.server.run_folder import Terms
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def promise_of(args: argparse.Namespace) -> Promise | None:
     """What the options promise; None without --privacy."""
     from fedlog.errors import InputError
-    from fedlog.flower.promise import Promise, checked_promise
+    from fedlog.flower.protocol.promise import Promise, checked_promise
 
     if args.privacy is None:
         given = [
@@ -64,9 +64,9 @@ def secure_of(args: argparse.Namespace, folder: ServerFolder) -> Secure | None:
                 hint="--aggregation secure, or --trust distributed",
             )
         return None
-    from fedlog.engine.secure import smallest_survivors
-    from fedlog.flower.promise import Secure, checked_secure
-    from fedlog.flower.roster import read_roster
+    from fedlog.engine.protocol.secure_sums import smallest_survivors
+    from fedlog.flower.folders.roster import read_roster
+    from fedlog.flower.protocol.promise import Secure, checked_secure
 
     sites = len(read_roster(folder.path))
     return checked_secure(Secure(smallest_survivors(sites) if args.honest is None else args.honest, sites))
@@ -75,7 +75,7 @@ def secure_of(args: argparse.Namespace, folder: ServerFolder) -> Secure | None:
 def terms_of(args: argparse.Namespace, plan: Plan) -> Terms:
     """How long the server waits and what it puts up with; InputError for a share of what nobody can see."""
     from fedlog.errors import InputError
-    from fedlog.flower.run_folder import Terms
+    from fedlog.flower.server.run_folder import Terms
 
     if args.refused_share is None:
         return Terms(args.minimum_sites, args.deadline)
@@ -96,8 +96,8 @@ def add_roster(commands: Subparsers) -> None:
 
 
 def _roster(args: argparse.Namespace) -> int:
-    from fedlog.flower.folders import SiteFolder
-    from fedlog.flower.roster import own_entry, write_roster
+    from fedlog.flower.folders.layout import SiteFolder
+    from fedlog.flower.folders.roster import own_entry, write_roster
 
     if not args.entries:
         print(own_entry(SiteFolder(args.folder)))

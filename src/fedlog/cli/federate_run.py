@@ -47,11 +47,11 @@ def _add_run(commands: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from fedlog.flower.folders import ServerFolder
-    from fedlog.flower.plan import Plan
-    from fedlog.flower.processes import StopRequestedError, stopping_on_sigterm
-    from fedlog.flower.promise import warning
-    from fedlog.flower.run_side import run_federation, run_name
+    from fedlog.flower.folders.layout import ServerFolder
+    from fedlog.flower.ops.processes import StopRequestedError, stopping_on_sigterm
+    from fedlog.flower.ops.run import run_federation, run_name
+    from fedlog.flower.protocol.plan import Plan
+    from fedlog.flower.protocol.promise import warning
 
     folder = ServerFolder(args.folder)
     folder.read_config()
@@ -105,8 +105,8 @@ def _demo(args: argparse.Namespace) -> int:
     import tempfile
 
     from fedlog.errors import InputError
-    from fedlog.flower.demo import run_demo
-    from fedlog.flower.processes import StopRequestedError, stopping_on_sigterm
+    from fedlog.flower.ops.demo import run_demo
+    from fedlog.flower.ops.processes import StopRequestedError, stopping_on_sigterm
 
     if args.folder is not None and args.folder.exists() and any(args.folder.iterdir()):
         raise InputError(f"expected a new or empty folder, found: {args.folder}")
@@ -149,8 +149,8 @@ def _add_leave(commands: Subparsers) -> None:
 
 
 def _leave(args: argparse.Namespace) -> int:
-    from fedlog.flower.folders import ServerFolder
-    from fedlog.flower.run_side import leave, newest_run
+    from fedlog.flower.folders.layout import ServerFolder
+    from fedlog.flower.ops.run import leave, newest_run
 
     folder = ServerFolder(args.folder)
     folder.read_config()

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from fedlog.engine.simulator import RoundRecord, Simulation
-from fedlog.experiments.private import notes
-from fedlog.experiments.spec import RunSpec
+from fedlog.engine.simulate.simulator import RoundRecord, Simulation
+from fedlog.experiments.run.private import notes
+from fedlog.experiments.run.spec import RunSpec
 from fedlog.wire.ledger import Direction, Ledger
 
 SECONDS_BETWEEN_LINES = 5.0

@@ -20,7 +20,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def report_command(args: argparse.Namespace) -> int:
     """Exit code 0, after the page has been written and named."""
     # PyTorch and matplotlib: not for `--help`.
-    from fedlog.experiments.catalog import on_disk
+    from fedlog.experiments.tables.catalog import on_disk
     from fedlog.report.page import write_run_page
     from fedlog.report.reproduction import write_results_page
 

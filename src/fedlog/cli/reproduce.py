@@ -13,12 +13,12 @@ from rich.table import Table
 from fedlog.cli.cell_progress import CellProgress
 from fedlog.cli.running import cores
 from fedlog.errors import InputError
-from fedlog.experiments.catalog import experiments
-from fedlog.experiments.cell_process import Outcome
-from fedlog.experiments.cells import Cell, Choice, cells
-from fedlog.experiments.executors import executor
-from fedlog.experiments.inventory import Entry, inventory
-from fedlog.experiments.runner import run_cells
+from fedlog.experiments.tables.catalog import experiments
+from fedlog.experiments.tables.cells import Cell, Choice, cells
+from fedlog.experiments.tables.inventory import Entry, inventory
+from fedlog.experiments.workers.cell_process import Outcome
+from fedlog.experiments.workers.executors import executor
+from fedlog.experiments.workers.runner import run_cells
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]

@@ -18,11 +18,11 @@ from rich.table import Table
 
 from fedlog.cli.progress import Progress
 from fedlog.errors import InputError
-from fedlog.experiments import records
-from fedlog.experiments.dry_run import forecast
-from fedlog.experiments.records import Summary
-from fedlog.experiments.run import CONFIG, RECORDS, execute, stored_spec
-from fedlog.experiments.spec import RunSpec, from_toml, resolve
+from fedlog.experiments.run import records
+from fedlog.experiments.run.dry_run import forecast
+from fedlog.experiments.run.execute import CONFIG, RECORDS, execute, stored_spec
+from fedlog.experiments.run.records import Summary
+from fedlog.experiments.run.spec import RunSpec, from_toml, resolve
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedlog.experiments.cells import Arrow, Experiment
-from fedlog.experiments.significance import LEVEL, BySeed, Comparison, Shift, Side, compare_all, seeds_needed
+from fedlog.experiments.tables.cells import Arrow, Experiment
+from fedlog.experiments.tables.significance import LEVEL, BySeed, Comparison, Shift, Side, compare_all, seeds_needed
 from fedlog.report.tables import p_value
 
 BOUNDS = ("local", "pooled")  # nothing is federated in these: they bound the methods and do not compete

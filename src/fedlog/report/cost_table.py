@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fedlog.experiments.cells import Experiment, Row
-from fedlog.experiments.collected import Collected
-from fedlog.experiments.cost import Cost, cost_to, threshold_by_rule
-from fedlog.experiments.paper import COMPETITIVE
-from fedlog.experiments.significance import BySeed, Comparison, Mean, paired_ratio
+from fedlog.experiments.tables.cells import Experiment, Row
+from fedlog.experiments.tables.cost import Cost, cost_to, threshold_by_rule
+from fedlog.experiments.tables.finished_cells import Collected
+from fedlog.experiments.tables.paper import COMPETITIVE
+from fedlog.experiments.tables.significance import BySeed, Comparison, Mean, paired_ratio
 from fedlog.report.comparisons import arrow_text, comparisons, holm_text, p_text, ratio_text, reference_label
 from fedlog.report.tables import NOT_RUN, Table, bits_with_error, with_error
 

@@ -13,10 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from fedlog.experiments.cells import Row
-from fedlog.experiments.collected import Collected, RunResult
-from fedlog.experiments.cost import opening_bits
-from fedlog.experiments.synthetic import DRAWN_SEED, REPRESENTATIONS, IterationRecord
+from fedlog.experiments.tables.cells import Row
+from fedlog.experiments.tables.cost import opening_bits
+from fedlog.experiments.tables.finished_cells import Collected, RunResult
+from fedlog.experiments.tables.synthetic import DRAWN_SEED, REPRESENTATIONS, IterationRecord
 
 # Dark for client 0, light for client 1; blue and green as in the paper's figure.
 COLOURS = {(0, 0): "#0b3d91", (1, 0): "#8ab6f9", (0, 1): "#0f6b2f", (1, 1): "#97d8a6"}

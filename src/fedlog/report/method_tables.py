@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedlog.experiments.cells import Experiment, Printed, Row, Shape
-from fedlog.experiments.collected import Collected, RunResult
-from fedlog.experiments.significance import BySeed, Comparison, Mean, paired_differences
+from fedlog.experiments.tables.cells import Experiment, Printed, Row, Shape
+from fedlog.experiments.tables.finished_cells import Collected, RunResult
+from fedlog.experiments.tables.significance import BySeed, Comparison, Mean, paired_differences
 from fedlog.report.comparisons import (
     arrow_text,
     comparisons,

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedlog.engine.course import Decay
-from fedlog.experiments.collected import Collected
-from fedlog.experiments.significance import Mean
-from fedlog.experiments.spec import RunSpec, resolve
-from fedlog.experiments.synthetic import IterationRecord
+from fedlog.engine.simulate.run_settings import Decay
+from fedlog.experiments.run.spec import RunSpec, resolve
+from fedlog.experiments.tables.finished_cells import Collected
+from fedlog.experiments.tables.significance import Mean
+from fedlog.experiments.tables.synthetic import IterationRecord
 from fedlog.report.tables import NOT_RUN, Table, difference_with_error, with_error
 
 SHOWN_ITERATIONS = (1, 2, 5, 10, 15, 20, 25, 30)

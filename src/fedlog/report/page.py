@@ -8,10 +8,10 @@ import io
 import json
 from pathlib import Path
 
-from fedlog.engine.simulator import RoundRecord
-from fedlog.experiments import records
-from fedlog.experiments.run import RECORDS, stored_spec, stored_summary
-from fedlog.experiments.spec import as_plain
+from fedlog.engine.simulate.simulator import RoundRecord
+from fedlog.experiments.run import records
+from fedlog.experiments.run.execute import RECORDS, stored_spec, stored_summary
+from fedlog.experiments.run.spec import as_plain
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">

@@ -6,8 +6,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedlog.core.clip import clip_named
-from fedlog.experiments.collected import Collected
-from fedlog.experiments.privacy_figure import CLIPS, DELTAS, LEVELS, READINGS, level_name, no_noise_name
+from fedlog.experiments.tables.finished_cells import Collected
+from fedlog.experiments.tables.privacy_figure import CLIPS, DELTAS, LEVELS, READINGS, level_name, no_noise_name
 from fedlog.privacy.guarantee import Calibration, Trust
 from fedlog.report.figures import svg
 from fedlog.report.privacy_tables import WIDTH, points, verified_points

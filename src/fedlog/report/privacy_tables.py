@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fedlog.core.clip import clip_named
-from fedlog.experiments.cells import Row
-from fedlog.experiments.collected import Collected, RunResult
-from fedlog.experiments.privacy_figure import (
+from fedlog.experiments.tables.cells import Row
+from fedlog.experiments.tables.finished_cells import Collected, RunResult
+from fedlog.experiments.tables.privacy_figure import (
     CLIENTS,
     CLIPS,
     LEVELS,
@@ -19,7 +19,7 @@ from fedlog.experiments.privacy_figure import (
     no_noise_name,
     reading_of,
 )
-from fedlog.experiments.significance import Mean
+from fedlog.experiments.tables.significance import Mean
 from fedlog.privacy.guarantee import Unit
 from fedlog.report.tables import NOT_RUN, Table, with_error
 

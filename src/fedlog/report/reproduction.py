@@ -15,11 +15,11 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 
 from fedlog.errors import InputError
-from fedlog.experiments.catalog import on_disk
-from fedlog.experiments.cells import CellState, Shape
-from fedlog.experiments.collected import Collected, collect
-from fedlog.experiments.privacy_figure import PRIVACY_FIGURE
-from fedlog.experiments.records import write_whole
+from fedlog.experiments.run.records import write_whole
+from fedlog.experiments.tables.catalog import on_disk
+from fedlog.experiments.tables.cells import CellState, Shape
+from fedlog.experiments.tables.finished_cells import Collected, collect
+from fedlog.experiments.tables.privacy_figure import PRIVACY_FIGURE
 from fedlog.report import figures
 from fedlog.report.method_tables import tables_of
 from fedlog.report.other_tables import grid_table, synthetic_selection_table, synthetic_table

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from dataclasses import dataclass, field
 
-from fedlog.experiments.significance import Mean
+from fedlog.experiments.tables.significance import Mean
 
 NOT_RUN = "not run"
 

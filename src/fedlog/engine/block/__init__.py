@@ -1,6 +1,0 @@
-"""Stacked clients: the convolution and linear blocks that train many small networks together."""
-
-from fedlog.engine.block.compile import compile_body
-from fedlog.engine.block.network import BlockNetwork
-
-__all__ = ["BlockNetwork", "compile_body"]

@@ -1,0 +1,300 @@
+"""A cohort: the client side of the protocol, for one client (a deployment) or many (a simulator's worker).
+
+It holds what its clients keep at home, hears broadcasts, does the local work and hands back encoded uploads. Nothing
+but those bytes leaves it, and evaluation results where someone asks for them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from urllib.parse import quote
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fedlog.algorithms.shape import Algorithm, Exchange, Phase, Summary, Trained, Work
+from fedlog.core.keys import Key
+from fedlog.core.stats import Statistics
+from fedlog.data.federation import Federation
+from fedlog.engine.clients import Client
+from fedlog.engine.training.backends import Engine
+from fedlog.engine.training.tasks import Backend, Fit, Look, Pool, Task
+from fedlog.errors import InputError, RunError
+from fedlog.models.body import HEAD, SHIFT, Params, initial_head, logits
+from fedlog.models.frozen import BODY, METHOD
+from fedlog.privacy.guarantee import Unit
+from fedlog.privacy.protection import Protection
+from fedlog.wire.codec import Codec
+
+HEARD = "heard"  # in a saved file: what belongs to no single client
+LONGEST_FILE_NAME = 200  # file systems allow 255 with all endings, and a letter beyond ASCII takes six or more
+MOMENTS = "moments"  # in a saved file, behind the client: what its optimiser remembers
+CLIENTS = "clients"  # whose homes a file holds: a home may well be empty
+
+
+class Judge(Enum):
+    """Which held-out records a client is judged on."""
+
+    TEST = "test"
+    VALIDATION = "validation"
+
+
+@dataclass(frozen=True)
+class Score:
+    """How many of a client's held-out records it classifies correctly."""
+
+    correct: int
+    records: int
+
+
+class Initialisation(Enum):
+    """Whether all clients of one architecture start from the same parameters."""
+
+    SHARED = "shared"
+    SEPARATE = "separate"
+
+
+class Cohort:
+    """Some clients of a run, with everything that is theirs."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        federation: Federation,
+        clients: Iterable[Client],
+        engine: Engine,
+        codec: Codec,
+        key: Key,
+        initialisation: Initialisation = Initialisation.SHARED,
+        protection: Protection | None = None,
+    ) -> None:
+        self._algorithm = algorithm
+        self._protection = protection
+        self._federation = federation
+        self._clients = {client.index: client for client in clients}
+        self._backends = engine.backends(federation, self._clients.values())
+        self._codec = codec
+        self._key = key
+        self._heard: Params = {}
+        self._moments: dict[tuple[int, str], Params] = {}  # by client and exchange; empty unless they outlast a round
+        shared: dict[str, Params] = {}
+        self._homes: dict[int, Params] = {}
+        for client in self._clients.values():
+            if initialisation is Initialisation.SHARED:
+                if client.body.name not in shared:
+                    shared[client.body.name] = self._initial(client, key.child("initial"))
+                initial = shared[client.body.name]
+            else:
+                initial = self._initial(client, key.child("initial", client.name))
+            self._homes[client.index] = algorithm.join(initial)
+
+    def _initial(self, client: Client, key: Key) -> Params:
+        head = initial_head(client.body.width, self._federation.n_class, self._key.child("initial", "head"))
+        return {**client.body.initial(key.child("body")), HEAD: head}
+
+    def hear(self, blob: bytes) -> None:
+        """Take in a broadcast."""
+        self._heard = self._algorithm.hear(self._codec.decode(blob), self._heard)
+
+    def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> list[tuple[int, bytes | None]]:
+        """The uploads of these clients after their local work, by client."""
+        uploads: list[tuple[int, bytes | None]] = []
+        for backend, group in self._groups(indices):
+            for client, work, trained in self._work(backend, group, round_number, exchange):
+                home, message = self._algorithm.close(exchange.name, self._homes[client.index], work, trained)
+                # Clones, so that a home never keeps a whole chunk's storage alive through a view.
+                self._homes[client.index] = {name: value.clone() for name, value in home.items()}
+                if message is not None and self._protection is not None:
+                    message = self._protection.outgoing(
+                        message, self._work_key(client, round_number, exchange, "noise")
+                    )
+                uploads.append((client.index, None if message is None else self._codec.encode(message)))
+        return uploads
+
+    def evaluate(self, indices: Sequence[int], judge: Judge = Judge.TEST) -> list[tuple[int, tuple[Score, ...]]]:
+        """The scores of these clients' deployed models on their own held-out records."""
+        scores = []
+        for backend, group in self._groups(indices):
+            models = {c.index: self._algorithm.deploy(self._homes[c.index], self._heard) for c in group}
+            scores += self._score(backend, group, models, judge)
+        return scores
+
+    def close_and_evaluate(
+        self, closing: tuple[Phase, ...], indices: Sequence[int], judge: Judge = Judge.TEST
+    ) -> list[tuple[int, tuple[Score, ...]]]:
+        """The scores after the method's closing local phase, on copies: the homes stay as they are."""
+        scores = []
+        for backend, group in self._groups(indices):
+            scores += self._score(backend, group, self._closed(backend, group, closing), judge)
+        return scores
+
+    def save_models(self, closing: tuple[Phase, ...], indices: Sequence[int], folder: Path) -> None:
+        """Write each of these clients' personalised models, closing phase included, as `<its name>.safetensors`."""
+        for backend, group in self._groups(indices):
+            for index, params in self._closed(backend, group, closing).items():
+                save_file(
+                    {name: value.contiguous().clone() for name, value in params.items()},
+                    folder / f"{_as_file_name(self._clients[index].name)}.safetensors",
+                    metadata={BODY: self._clients[index].body.name, METHOD: self._algorithm.name},
+                )
+
+    def save(self, path: Path) -> None:
+        """Write what the clients keep at home, and what they have heard."""
+        tensors = {
+            f"{index}/{name}": value.contiguous() for index, home in self._homes.items() for name, value in home.items()
+        }
+        tensors |= {
+            f"{index}/{MOMENTS}/{exchange}/{name}": value
+            for (index, exchange), moments in self._moments.items()
+            for name, value in moments.items()
+        }
+        tensors |= {f"{HEARD}/{name}": value.contiguous() for name, value in self._heard.items()}
+        save_file(_unshared(tensors), path, metadata={CLIENTS: " ".join(str(index) for index in self._clients)})
+
+    def load(self, paths: Sequence[Path]) -> None:
+        """Take back the homes of this cohort's clients from files that may hold others' too, and what was heard."""
+        homes: dict[int, Params] = {index: {} for index in self._clients}
+        heard: Params = {}
+        moments: dict[tuple[int, str], Params] = {}
+        found: set[int] = set()
+        for path in paths:
+            try:
+                with safe_open(path, framework="pt") as file:
+                    found |= {int(index) for index in file.metadata()[CLIENTS].split()}
+                    tensors = {entry: file.get_tensor(entry) for entry in file.keys()}  # noqa: SIM118 (not a mapping)
+            except SafetensorError as error:
+                raise InputError(f"a damaged checkpoint: {path}: {error}", hint="start the run anew") from error
+            for entry, value in tensors.items():
+                owner, _, name = entry.partition("/")
+                if owner == HEARD:
+                    heard[name] = value
+                elif int(owner) not in homes:
+                    continue
+                elif name.startswith(f"{MOMENTS}/"):
+                    _, exchange, which = name.split("/", 2)
+                    moments.setdefault((int(owner), exchange), {})[which] = value
+                else:
+                    homes[int(owner)][name] = value
+        for index, client in self._clients.items():
+            if index not in found:
+                raise InputError(f"the checkpoint has nothing of client {client.name}", hint="start the run anew")
+        self._homes, self._heard, self._moments = homes, heard, moments
+
+    def _groups(self, indices: Sequence[int]) -> Iterator[tuple[Backend, list[Client]]]:
+        """These clients by architecture, larger ones first, as many at a time as the backend wants."""
+        by_body: dict[str, list[Client]] = {}
+        for index in indices:
+            client = self._clients[index]
+            by_body.setdefault(client.body.name, []).append(client)
+        for name, clients in by_body.items():
+            clients.sort(key=lambda client: (-client.records, client.index))
+            at_once = self._backends[name].clients_at_once
+            for start in range(0, len(clients), at_once):
+                yield self._backends[name], clients[start : start + at_once]
+
+    def _work(
+        self, backend: Backend, group: list[Client], round_number: int, exchange: Exchange
+    ) -> Iterator[tuple[Client, Work, Trained]]:
+        works = [self._algorithm.open(exchange.name, self._homes[c.index], self._heard) for c in group]
+        keys = [self._work_key(c, round_number, exchange) for c in group]
+        moments = [self._moments.get((c.index, exchange.name), {}) for c in group]
+        tasks = [Task(c, w, exchange.phases, k, m) for c, w, k, m in zip(group, works, keys, moments, strict=True)]
+        fits = backend.train(tasks) if exchange.phases else [Fit(work.params) for work in works]
+        if self._protection is not None:
+            # An error that depends on the data would be a leak: whoever diverges goes on from what it had.
+            before = [Fit(work.params, kept) for work, kept in zip(works, moments, strict=True)]
+            fits = [fit if _all_finite(fit.params) else old for fit, old in zip(fits, before, strict=True)]
+        for client, fit in zip(group, fits, strict=True):
+            if fit.moments:
+                self._moments[client.index, exchange.name] = {n: value.clone() for n, value in fit.moments.items()}
+        trained = [fit.params for fit in fits]
+        statistics: list[Statistics | None] = [None] * len(group)
+        if exchange.summary is Summary.STATISTICS:
+            looks = [Look(c, p, Pool.TRAIN, c.train) for c, p in zip(group, trained, strict=True)]
+            statistics = [*self._statistics(backend, looks)]
+        for client, work, params, summed in zip(group, works, trained, statistics, strict=True):
+            _require_finite(client, params, round_number)
+            yield client, work, Trained(params, summed, client.records)
+
+    def _statistics(self, backend: Backend, looks: Sequence[Look]) -> Iterator[Statistics]:
+        """Those of each look's records, behind the clip if there is one."""
+        guard, labels, n_class = self._protection, self._federation.train.labels, self._federation.n_class
+        if guard is None or guard.mechanism.unit is not Unit.RECORD:
+            summarise = Statistics.of if guard is None else guard.statistics
+            for look, features in zip(looks, backend.features(looks), strict=True):
+                yield summarise(features, labels[look.positions], n_class)
+            return
+        # Each record in a call of its own: how its features are rounded would else depend on how many are computed
+        # with it, an input can be such that all is rounding, and then one record more moves the others.
+        for look in looks:
+            summed = Statistics.zeros(n_class, 1 + look.client.body.width)
+            for position in torch.split(look.positions, 1):
+                (features,) = backend.features([replace(look, positions=position)])
+                summed += guard.statistics(features, labels[position], n_class)
+            yield summed
+
+    def _work_key(self, client: Client, round_number: int, exchange: Exchange, *purpose: str) -> Key:
+        return self._key.child("client", client.name, "round", round_number, exchange.name, *purpose)
+
+    def _closed(self, backend: Backend, group: list[Client], closing: tuple[Phase, ...]) -> dict[int, Params]:
+        models = {c.index: self._algorithm.deploy(self._homes[c.index], self._heard) for c in group}
+        if not closing:
+            return models
+        keys = [self._key.child("client", c.name, "closing") for c in group]
+        tasks = [Task(c, Work(models[c.index]), closing, k) for c, k in zip(group, keys, strict=True)]
+        return {c.index: fit.params for c, fit in zip(group, backend.train(tasks), strict=True)}
+
+    def _score(
+        self, backend: Backend, group: list[Client], models: Mapping[int, Params], judge: Judge
+    ) -> list[tuple[int, tuple[Score, ...]]]:
+        pool = Pool.TEST if judge is Judge.TEST else Pool.TRAIN
+        labels = pool.records(self._federation).labels
+        held_out = {c.index: c.tests if judge is Judge.TEST else c.validations for c in group}
+        looks = [Look(c, models[c.index], pool, torch.cat(held_out[c.index])) for c in group]
+        scores = []
+        for look, features in zip(looks, backend.features(looks), strict=True):
+            right = logits(features, _like(look.params, features)).argmax(1) == labels[look.positions]
+            parts = torch.split(right, [len(part) for part in held_out[look.client.index]])
+            scores.append((look.client.index, tuple(Score(int(part.sum()), len(part)) for part in parts)))
+        return scores
+
+
+def _like(params: Params, features: Tensor) -> Params:
+    return {name: value.to(features.dtype) for name, value in params.items() if name in (HEAD, SHIFT)}
+
+
+def _all_finite(params: Params) -> bool:
+    return all(bool(torch.isfinite(value).all()) for value in params.values())
+
+
+def _require_finite(client: Client, params: Params, round_number: int) -> None:
+    for name, value in params.items():
+        if not bool(torch.isfinite(value).all()):
+            raise RunError(
+                f"training diverged: client {client.name}, round {round_number}, parameter {name} is not finite",
+                hint="lower the learning rate; with fedlog-c, lower beta or give the push a margin",
+            )
+
+
+def _unshared(tensors: Params) -> Params:
+    """The tensors with storage of their own: safetensors refuses two names for one memory."""
+    seen: set[int] = set()
+    owned = {}
+    for name, value in tensors.items():
+        owned[name] = value.clone() if value.untyped_storage().data_ptr() in seen else value
+        seen.add(value.untyped_storage().data_ptr())
+    return owned
+
+
+def _as_file_name(name: str) -> str:
+    """A client's name as that of a file: it is the user's, so a slash in it must not become a folder."""
+    quoted = quote(name, safe=" ")
+    if len(quoted) <= LONGEST_FILE_NAME:
+        return quoted
+    return f"{quoted[:LONGEST_FILE_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"

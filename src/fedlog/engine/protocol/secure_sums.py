@@ -1,0 +1,245 @@
+"""A secure sum in the simulator: every message of the protocol is made, booked and read, and the server gets the sum.
+
+Lifting runs at the client, so this serves every method whose upload is a sum. What a client puts in cannot be checked
+under masks; with private statistics a value out of range wraps, without privacy it is an error at its client.
+
+The keys of a sum come with the last replies of the one before, where the same clients take part in both: four turns
+instead of five. A client that was not there to reply is asked for its keys first, in a turn more.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod, sqrt
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedlog.algorithms.shape import Exchange
+from fedlog.core.keys import Key
+from fedlog.engine.protocol.checkpoint import SumsPosition
+from fedlog.engine.protocol.server import Refusal, Server
+from fedlog.errors import InputError
+from fedlog.privacy.protection import Protection
+from fedlog.privacy.secagg.client import Advertised, Client
+from fedlog.privacy.secagg.crypto import Identity
+from fedlog.privacy.secagg.fixed_point import FixedPoint, Words
+from fedlog.privacy.secagg.refusal import RoundFailedError
+from fedlog.privacy.secagg.rehearsal import Mail, Traffic, run_round
+from fedlog.privacy.secagg.server import SecureSum
+from fedlog.privacy.secagg.terms import FEWEST, Step, Terms, usual_threshold
+from fedlog.privacy.secagg.used_steps import UsedStepsInMemory
+from fedlog.wire.ledger import Direction, Ledger
+from fedlog.wire.message import Contribution
+
+# For uploads without privacy, e.g. weights times records: sums below 2^31 with a step of 2^-24.
+PLAIN = FixedPoint(grid=2.0**-24, value_bytes=7)
+
+
+def smallest_survivors(clients: int) -> int:
+    """How many clients of a round must survive, unless told otherwise: as few as are safe to unmask for."""
+    if clients < FEWEST:
+        raise InputError(
+            f"a secure sum needs at least {FEWEST} clients in every round: {clients}",
+            hint="the sum of two is known to each of the two",
+        )
+    return max(FEWEST, usual_threshold(clients, 0))
+
+
+def encoding_of(protection: Protection | None) -> FixedPoint:
+    """How values enter a secure sum."""
+    if protection is None:
+        return PLAIN
+    assert protection.fixed_point is not None
+    return protection.fixed_point
+
+
+def words_of(upload: Contribution, protection: Protection | None, parties: int) -> Words:
+    """A lifted upload as it enters a secure sum; without privacy, InputError where the sum could leave its range."""
+    values = np.concatenate([array.reshape(-1).numpy() for array in upload.arrays])
+    encoding = encoding_of(protection)
+    return encoding.to_words_checked(values, parties) if protection is None else encoding.to_words(values)
+
+
+def summed(found: SecureSum, protection: Protection | None, shapes: Sequence[tuple[int, ...]]) -> Contribution:
+    """What a secure sum says, in arrays of these shapes."""
+    values = torch.from_numpy(encoding_of(protection).from_words(found.total))
+    parts = torch.split(values, [prod(shape) for shape in shapes])
+    arrays = tuple(part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
+    noise = 0.0 if protection is None else protection.mechanism.client_std
+    return Contribution(arrays, len(found.survivors), noise * sqrt(len(found.survivors)))
+
+
+def sum_terms(
+    session: bytes, number: int, roster: Mapping[int, bytes], honest: int, coordinates: int, value_bytes: int
+) -> Terms:
+    """The terms of one sum: nobody is taken to be corrupted, and the threshold is the lowest that is safe."""
+    return Terms(
+        session=session,
+        round=number,
+        roster=roster,
+        threshold=max(honest, usual_threshold(len(roster), 0)),
+        honest=honest,
+        corrupted=0,
+        coordinates=coordinates,
+        value_bytes=value_bytes,
+    )
+
+
+@dataclass(frozen=True)
+class Dropouts:
+    """Clients that fall silent in the middle of a sum, each with that chance, at a step that chance chooses."""
+
+    rate: float
+    key: Key
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rate < 1:
+            raise InputError(f"the rate of dropouts lies in [0, 1): {self.rate}", hint="--dropout-rate 0.1")
+
+    def drawn(self, sum_number: int, members: Sequence[int]) -> dict[int, Step]:
+        """From which step on each of those that drop out is silent."""
+        draws = self.key.child("sum", sum_number).numpy()
+        gone = draws.random(len(members)) < self.rate
+        steps = draws.integers(len(Step), size=len(members))
+        return {n: Step(int(step)) for n, out, step in zip(members, gone, steps, strict=True) if out}
+
+
+@dataclass
+class SecureSums:
+    """The secure sums of one run, and the honest survivors each of them needs."""
+
+    protection: Protection | None = None
+    honest: int | None = None
+    dropouts: Dropouts | None = None
+    # The masks cancel, so no recorded number depends on these draws, and a seed would make the masks worthless.
+    session: bytes = field(default_factory=lambda: os.urandom(16))
+    sums_made: int = 0
+    turns: int = 0  # since someone looked
+    survivors: tuple[int, ...] = ()  # of the last sum; none if it failed
+    _identities: dict[int, Identity] = field(default_factory=dict)
+    _used: dict[int, UsedStepsInMemory] = field(default_factory=dict)
+    _early: dict[int, tuple[Advertised, bytes]] = field(default_factory=dict)
+    _early_for: Terms | None = None
+
+    def receive(
+        self,
+        server: Server,
+        round_number: int,
+        exchange: Exchange,
+        sent: Sequence[tuple[int, bytes]],
+        following: Sequence[int],
+    ) -> None:
+        """Move the server's state by the sum of these uploads; where too few clients survive, all stays as it was."""
+        lifted = [(index, server.lifted(server.codec.decode(blob))) for index, blob in sent]
+        try:
+            server.take(round_number, exchange, self.total(round_number, lifted, server.ledger, following))
+        except RoundFailedError as error:
+            server.refusals.append((round_number, Refusal("secure sum", error.message)))
+            server.kept_state = True
+
+    def position(self) -> SumsPosition:
+        """How far the sums are, for a checkpoint."""
+        if self._early_for is None or not self._early:
+            return SumsPosition(self.sums_made)
+        members = tuple(sorted(self._early_for.roster))
+        return SumsPosition(self.sums_made, tuple(self._early), members, self._early_for.coordinates)
+
+    def go_on_from(self, position: SumsPosition | None, folder: Path) -> None:
+        """Nothing; the next sum is then the one that would have come after the folder's checkpoint.
+
+        Secrets are in no checkpoint, so the clients that sent keys ahead make them anew. Their bits are booked already.
+        """
+        if position is None:
+            raise InputError(
+                f"no usable checkpoint in {folder}: it does not say how many secure sums were made",
+                hint="start the run anew",
+            )
+        # A session of its own: no key and no mask of the interrupted run serves twice.
+        self.session = os.urandom(16)
+        self.sums_made, self.turns, self.survivors, self._early = position.made, 0, (), {}
+        if position.ahead:
+            value_bytes = encoding_of(self.protection).value_bytes
+            self._keys_ahead(self._terms(list(position.members), position.coordinates, value_bytes), position.ahead)
+
+    def observed(self) -> dict[str, float]:
+        """The turns since this was asked last, and how many survived the last sum."""
+        turns, self.turns = self.turns, 0
+        return {"secure_sum_turns": float(turns), "secure_sum_survivors": float(len(self.survivors))}
+
+    def total(
+        self,
+        round_number: int,
+        uploads: Sequence[tuple[int, Contribution]],
+        ledger: Ledger,
+        following: Sequence[int] = (),
+    ) -> Contribution:
+        """The sum of the lifted uploads as the server learns it; RoundFailedError if too few survive, nothing unmasked.
+
+        `following`: who will take part in the sum after this one.
+        """
+        encoding = encoding_of(self.protection)
+        shapes = [tuple(array.shape) for array in uploads[0][1].arrays]
+        vectors = {number: words_of(upload, self.protection, len(uploads)) for number, upload in uploads}
+        members = sorted(vectors)
+        terms = self._terms(members, sum(prod(shape) for shape in shapes), encoding.value_bytes)
+        if self._early and self._early_for is not None and self._early_for.digest != terms.digest:
+            # Keys were sent ahead for a sum of another shape: that number is used up.
+            self.sums_made += 1
+            self._early = {}
+            terms = replace(terms, round=self.sums_made)
+        early = self._early
+        silent = {} if self.dropouts is None else self.dropouts.drawn(self.sums_made, members)
+        book, traffic = _Booking(ledger, round_number, silent), Traffic()
+        self._early, self.survivors = {}, ()
+        self.sums_made += 1
+        try:
+            found = run_round(terms, self._clients(terms, members), vectors, book, traffic, early)
+        finally:
+            self.turns += traffic.turns
+        if sorted(following) == members:
+            book.sent(Step.KEYS, self._keys_ahead(terms.next(), traffic.helped))
+        self.survivors = found.survivors
+        return summed(found, self.protection, shapes)
+
+    def _keys_ahead(self, following: Terms, helpers: Sequence[int]) -> Mail:
+        """The next sum's keys, which come on the last replies of this one; they are kept for it."""
+        self._early_for = following
+        self._early = {n: client.advertise() for n, client in self._clients(following, helpers).items()}
+        return [(number, blob) for number, (_, blob) in self._early.items()]
+
+    def _terms(self, members: list[int], coordinates: int, value_bytes: int) -> Terms:
+        for number in members:
+            if number not in self._identities:
+                self._identities[number] = Identity.new(number, os.urandom)
+                self._used[number] = UsedStepsInMemory()
+        honest = self.honest or smallest_survivors(len(members))
+        roster = {number: self._identities[number].public for number in members}
+        return sum_terms(self.session, self.sums_made, roster, honest, coordinates, value_bytes)
+
+    def _clients(self, terms: Terms, members: Iterable[int]) -> Mapping[int, Client]:
+        return {n: Client(terms, self._identities[n], self._used[n], os.urandom) for n in members}
+
+
+@dataclass(frozen=True)
+class _Booking:
+    """A courier that loses what is from or for silent clients, and counts the bytes of the rest by step."""
+
+    ledger: Ledger
+    round_number: int
+    silent: Mapping[int, Step]
+
+    def __call__(self, step: Step, direction: str, mail: Mail) -> Iterable[tuple[int, bytes]]:
+        heard = [(number, blob) for number, blob in mail if step < self.silent.get(number, len(Step))]
+        # What the server sends goes out whether anyone is there to hear it or not.
+        for _, blob in heard if direction == Direction.UP else mail:
+            self.ledger.book(self.round_number, Direction(direction), f"secure {step.name.lower()}", blob)
+        return heard
+
+    def sent(self, step: Step, mail: Mail) -> None:
+        """Nothing; these messages up are then booked."""
+        for _, blob in mail:
+            self.ledger.book(self.round_number, Direction.UP, f"secure {step.name.lower()}", blob)

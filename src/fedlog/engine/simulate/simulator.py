@@ -1,0 +1,303 @@
+"""A whole federation on one machine: the rounds, who takes part in them, what is recorded, where a run can resume.
+
+A round is: local work and upload, the server's step, the broadcast of its outcome, evaluation. The broadcast goes to
+the participants of the next round, and after the last round to everyone; evaluation of all clients in every round is
+outside the protocol, and costs nothing in the ledger.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedlog.algorithms.shape import Algorithm, Audience, Bodies, Exchange, ModelPlan, Sum
+from fedlog.core.keys import Key
+from fedlog.data.federation import Federation
+from fedlog.engine.clients import ANY_BODY, Client, clients_of
+from fedlog.engine.protocol import checkpoint
+from fedlog.engine.protocol.cohort import Cohort, Initialisation, Judge, Score
+from fedlog.engine.protocol.server import Server
+from fedlog.engine.simulate.run_settings import Course, reaches
+from fedlog.engine.simulate.workers import Alone, Crew, Scores, Workers
+from fedlog.engine.training.backends import Engine
+from fedlog.errors import InputError
+from fedlog.models.body import HEAD, Body, initial_head
+from fedlog.privacy.accounting import Event, allow
+from fedlog.privacy.limits import Limits
+from fedlog.privacy.protection import Protection
+from fedlog.wire.codec import Codec, codec
+from fedlog.wire.ledger import Direction
+
+if TYPE_CHECKING:
+    from fedlog.engine.protocol.secure_sums import SecureSums  # cryptography is loaded by runs that ask for it
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What is known after a round. Bits are this round's, all clients together; `observed` is the method's own."""
+
+    round: int
+    accuracy_mean_over_clients: float
+    correct_per_client: list[int]
+    records_per_client: list[int]
+    participants: int
+    bits_up: int
+    bits_down: int
+    bits_by_kind: dict[str, int]
+    observed: dict[str, float]
+    refused: dict[str, str]
+    seconds: float
+
+    @property
+    def accuracy_per_client(self) -> list[float | None]:
+        """Each client's share of correct answers, in the clients' order; None for one without held-out records."""
+        pairs = zip(self.correct_per_client, self.records_per_client, strict=True)
+        return [correct / records if records else None for correct, records in pairs]
+
+
+@dataclass
+class Simulation:
+    """One run: everything is made here once, and `rounds()` goes through it."""
+
+    algorithm: Algorithm
+    federation: Federation
+    bodies: Sequence[Body]
+    plan: ModelPlan
+    engine: Engine
+    course: Course
+    protection: Protection | None = None
+    secure: SecureSums | None = None
+    limits: Limits | None = None  # what statistics can be at most, in a run with a clip and without privacy
+    record_release: Callable[[Event], object] | None = None  # None: the budget is watched in memory only
+    round_number: int = 0
+    _released: tuple[Event, ...] = ()
+    _crew: Crew = field(init=False)
+    server: Server = field(init=False)
+
+    def __post_init__(self) -> None:
+        key = Key(self.course.seed)
+        wire = codec(self.course.codec)
+        self._key = key
+        self._clients = clients_of(self.federation, self.bodies, self.algorithm)
+        self._check_start()
+        initial = {HEAD: initial_head(self.plan.width, self.plan.n_class, key), **self.bodies[0].initial(key)}
+        server_key = key.child("server")
+        self.server = Server.beginning(self.algorithm, wire, self.plan, initial, server_key, self.protection)
+        self.server.refused_share_allowed = self.course.refused_share
+        self.server.limits = self.server.limits or self.limits
+        # Under a secure sum the server sees no single upload that it could remember.
+        if self.course.participation < 1 and self.algorithm.schedule.sum is Sum.EVERYONE and self.secure is None:
+            self.server.memory = {}
+        self._crew = self._make_crew(wire)
+
+    def _check_start(self) -> None:
+        """Refuse now what would come to light only in or after the first round."""
+        judge = self.course.judge
+        held_out = [c.tests if judge is Judge.TEST else c.validations for c in self._clients]
+        if not any(len(part) for parts in held_out for part in parts):
+            raise InputError(
+                f"no client has a {judge.value} record to be judged on",
+                hint="--validation-fraction 0.2 holds some training records out" if judge is Judge.VALIDATION else None,
+            )
+        self._check_bodies()
+
+    def _check_bodies(self) -> None:
+        """Refuse bodies, or starts of them, that the method cannot use."""
+        differ = len({body.name for body in self.bodies}) > 1
+        separate = self.course.initialisation is Initialisation.SEPARATE
+        if separate and self.algorithm.bodies is Bodies.SAME:
+            raise InputError(
+                f"method {self.algorithm.name} starts from one model for everyone: separate initialisation given",
+                hint=f"{ANY_BODY} accept separate starts",
+            )
+        fixed = sorted(self.bodies[0].fixed)
+        if fixed and self.algorithm.schedule.audience is Audience.EVERYONE:
+            raise InputError(
+                f"method {self.algorithm.name} adds the same steps to every parameter of everyone, and body "
+                f"{self.bodies[0].name} has some that must not move: {fixed[0]}",
+                hint="another method, or a body without requires_grad=False",
+            )
+        if self.algorithm.schedule.opening and (differ or separate):
+            raise InputError(
+                f"method {self.algorithm.name} opens with the features of untrained bodies, "
+                "which can be added up only if all bodies start equal",
+                hint="one body for all and a shared initialisation; or, for FedLog, --set first_head=random",
+            )
+
+    def _make_crew(self, wire: Codec) -> Crew:
+        def make(clients: Sequence[Client]) -> Cohort:
+            return Cohort(
+                self.algorithm,
+                self.federation,
+                clients,
+                self.engine,
+                wire,
+                self._key,
+                self.course.initialisation,
+                self.protection,
+            )
+
+        if self.course.jobs == 1 or len(self._clients) == 1:
+            return Alone(make(self._clients), self._clients)
+        return Workers(make, self._clients, self.course.jobs, self.course.threads)
+
+    def rounds(self, last: RoundRecord | None = None) -> Iterator[RoundRecord]:
+        """The records of the remaining rounds, as they are finished; `last` is the newest record of a resumed run."""
+        if self.round_number == 0:
+            self._open()
+        else:
+            # Heard again, not sent again: the bits of this broadcast are in the ledger already.
+            self._crew.hear(self.server.codec.encode(self.algorithm.broadcast(self.server.state)))
+        while self.round_number < self.course.rounds and not self._reached_target(last):
+            last = self._round(self.round_number + 1)
+            self.round_number += 1
+            yield last
+
+    def _reached_target(self, last: RoundRecord | None) -> bool:
+        target = self.course.stop_at_accuracy
+        return last is not None and target is not None and reaches(last.accuracy_mean_over_clients, target)
+
+    def close(self) -> list[float] | None:
+        """Each client's accuracy after the method's closing phase; None if it has no such phase."""
+        closing = self.algorithm.schedule.closing
+        if not closing:
+            return None
+        scores = self._crew.close_and_evaluate(closing, self._everyone, self.course.judge)
+        return [score.correct / score.records for score in _flat(scores) if score.records]
+
+    def save_models(self, folder: Path) -> None:
+        """Write every client's personalised model into the folder."""
+        self._crew.save_models(self.algorithm.schedule.closing, folder)
+
+    def save(self, folder: Path) -> None:
+        """Write a checkpoint; the one before it stays valid until this one is whole."""
+        sums = None if self.secure is None else self.secure.position()
+        state = checkpoint.ServerState(
+            self.round_number, self.server.state, self.server.ledger, self.server.memory or {}, sums
+        )
+        checkpoint.write(folder, state, self._crew.save)
+
+    def resume(self, folder: Path) -> None:
+        """Go on from the checkpoint in the folder."""
+        state = checkpoint.read(folder, self._crew.load)
+        self.round_number, self.server.state, self.server.ledger = state.round_number, state.values, state.ledger
+        if self.server.memory is not None:
+            self.server.memory = state.memory
+        if self.secure is not None:
+            self.secure.go_on_from(state.sums, folder)
+
+    def stop(self) -> None:
+        """End the worker processes."""
+        self._crew.stop()
+
+    @property
+    def _everyone(self) -> list[int]:
+        return [client.index for client in self._clients]
+
+    def participants(self, round_number: int) -> list[int]:
+        """Who takes part in that round: the same whoever asks and whenever."""
+        everyone = self._everyone
+        count = max(1, round(self.course.participation * len(everyone)))
+        if count == len(everyone):
+            return everyone
+        # By name, so that the order of the clients decides nothing.
+        by_name = sorted(everyone, key=lambda index: self._clients[index].name)
+        order = self._key.child("round", round_number, "participants").numpy().permutation(len(everyone))
+        return sorted(by_name[at] for at in order[:count])
+
+    def _open(self) -> None:
+        """The first broadcast, and the opening exchange of methods that have one; booked as round 0."""
+        opening = self.algorithm.schedule.opening
+        if not any(self.server.patterns.values()):
+            # A method without uploads sends nothing down either: its clients need no server.
+            self._crew.hear(self.server.codec.encode(self.algorithm.broadcast(self.server.state)))
+            return
+        # To everyone: whoever takes part later starts from the same seed.
+        self._crew.hear(self.server.broadcast(0, self._copies(self._everyone)))
+        if opening is not None:
+            self._exchange(0, opening, self._everyone, self._copies(self.participants(1)), self.participants(1))
+
+    def _round(self, number: int) -> RoundRecord:
+        start = time.perf_counter()
+        participants = self.participants(number)
+        exchanges = self.algorithm.schedule.round
+        for at, exchange in enumerate(exchanges):
+            last = at == len(exchanges) - 1
+            copies = self.copies_after(number) if last else self._copies(participants)
+            following = participants if not last else self.participants(number + 1) if self._goes_on(number) else []
+            self._exchange(number, self._slowed(number, exchange), participants, copies, following)
+        scores = _flat(self._crew.evaluate(self._everyone, self.course.judge))
+        judged = [score for score in scores if score.records]
+        ledger = self.server.ledger
+        return RoundRecord(
+            round=number,
+            accuracy_mean_over_clients=sum(score.correct / score.records for score in judged) / len(judged),
+            correct_per_client=[score.correct for score in scores],
+            records_per_client=[score.records for score in scores],
+            participants=len(participants),
+            bits_up=ledger.bits(Direction.UP, round_number=number),
+            bits_down=ledger.bits(Direction.DOWN, round_number=number),
+            bits_by_kind=ledger.by_kind(number),
+            observed={**self.algorithm.observe(self.server.state), **self._observed()},
+            # The opening exchange has no record of its own.
+            refused={r.client: r.reason for at, r in self.server.refusals if max(at, 1) == number},
+            seconds=time.perf_counter() - start,
+        )
+
+    def _slowed(self, number: int, exchange: Exchange) -> Exchange:
+        """The exchange with the learning rates of that round."""
+        left = self.course.share_of_rate(number)
+        phases = [replace(phase, learning_rate=left * phase.learning_rate) for phase in exchange.phases]
+        return replace(exchange, phases=tuple(phases))
+
+    def _observed(self) -> dict[str, float]:
+        """What privacy adds to a round's figures."""
+        kept = {} if self.protection is None else {"kept_old_head": float(self.server.kept_state)}
+        if self.secure is None:
+            return kept
+        return {**kept, **self.secure.observed()}
+
+    def copies_after(self, number: int) -> int:
+        """To how many clients that round's last broadcast goes: the next round's, or after the last round everyone."""
+        return self._copies(self.participants(number + 1) if self._goes_on(number) else self._everyone)
+
+    def _goes_on(self, number: int) -> bool:
+        return number < self.course.rounds
+
+    def _copies(self, next_to_hear: Sequence[int]) -> int:
+        everyone = self.algorithm.schedule.audience is Audience.EVERYONE
+        return len(self._everyone) if everyone else len(next_to_hear)
+
+    def _exchange(
+        self, number: int, exchange: Exchange, participants: list[int], copies: int, following: list[int]
+    ) -> None:
+        self._release(number, exchange)
+        uploads = self._crew.exchange(number, exchange, participants)
+        sent = [(index, blob) for index, blob in uploads if blob is not None]
+        if not sent:
+            return  # a local-only method: nothing crosses in either direction
+        if self.secure is None:
+            self.server.receive(number, exchange, [(self._clients[index].name, blob) for index, blob in sent])
+        else:
+            self.secure.receive(self.server, number, exchange, sent, following)
+        self._crew.hear(self.server.broadcast(number, copies))
+
+    def _release(self, number: int, exchange: Exchange) -> None:
+        """Record what is about to leave; RunError if the budget does not cover it."""
+        if self.protection is None:
+            return
+        trained = self.protection.trained(number, exchange.name) if exchange.phases else None
+        for upcoming in (trained, self.protection.release(number, exchange.name)):
+            if upcoming is None:
+                continue
+            if self.record_release is None:
+                self._released = allow(self._released, upcoming, self.protection.budget)
+            else:
+                self.record_release(upcoming)
+
+
+def _flat(scores: Scores) -> list[Score]:
+    return [score for _, parts in scores for score in parts]

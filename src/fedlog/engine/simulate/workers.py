@@ -1,0 +1,244 @@
+"""Worker processes, each with a cohort of clients. What travels between them and the server is what a network carries.
+
+Small kernels do not split over threads, so one process with one thread per core is the fast way to use them all.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from fedlog.algorithms.shape import Exchange, Phase
+from fedlog.engine.clients import Client
+from fedlog.engine.protocol.cohort import Cohort, Judge, Score
+from fedlog.errors import FedlogError, RunError
+
+Uploads = list[tuple[int, bytes | None]]
+Scores = list[tuple[int, tuple[Score, ...]]]
+
+
+class Crew(Protocol):
+    """All clients of a run, wherever they are."""
+
+    def hear(self, blob: bytes) -> None:
+        """Hand a broadcast to everyone."""
+
+    def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> Uploads:
+        """The uploads of these clients, in their order."""
+
+    def evaluate(self, indices: Sequence[int], judge: Judge) -> Scores:
+        """The scores of these clients, in their order."""
+
+    def close_and_evaluate(self, closing: tuple[Phase, ...], indices: Sequence[int], judge: Judge) -> Scores:
+        """The scores after the closing phase, in the clients' order."""
+
+    def save_models(self, closing: tuple[Phase, ...], folder: Path) -> None:
+        """Write every client's personalised model."""
+
+    def save(self, folder: Path) -> None:
+        """Write what all clients keep at home."""
+
+    def load(self, folder: Path) -> None:
+        """Take it back."""
+
+    def stop(self) -> None:
+        """End the workers, if there are any."""
+
+
+class Alone:
+    """A crew in this process: one cohort with every client."""
+
+    def __init__(self, cohort: Cohort, clients: Sequence[Client]) -> None:
+        self._cohort = cohort
+        self._clients = clients
+
+    def hear(self, blob: bytes) -> None:
+        """Hand a broadcast to everyone."""
+        self._cohort.hear(blob)
+
+    def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> Uploads:
+        """The uploads of these clients, in their order."""
+        return sorted(self._cohort.exchange(round_number, exchange, indices), key=_client)
+
+    def evaluate(self, indices: Sequence[int], judge: Judge) -> Scores:
+        """The scores of these clients, in their order."""
+        return sorted(self._cohort.evaluate(indices, judge), key=_client)
+
+    def close_and_evaluate(self, closing: tuple[Phase, ...], indices: Sequence[int], judge: Judge) -> Scores:
+        """The scores after the closing phase, in the clients' order."""
+        return sorted(self._cohort.close_and_evaluate(closing, indices, judge), key=_client)
+
+    def save_models(self, closing: tuple[Phase, ...], folder: Path) -> None:
+        """Write every client's personalised model."""
+        self._cohort.save_models(closing, [client.index for client in self._clients], folder)
+
+    def save(self, folder: Path) -> None:
+        """Write what all clients keep at home."""
+        self._cohort.save(folder / "clients-0.safetensors")
+
+    def load(self, folder: Path) -> None:
+        """Take it back."""
+        self._cohort.load(sorted(folder.glob("clients-*.safetensors")))
+
+    def stop(self) -> None:
+        """Nothing to end."""
+
+
+class Workers:
+    """A crew of forked processes, each with few threads. The clients are dealt out by size, largest first."""
+
+    def __init__(
+        self, make: Callable[[list[Client]], Cohort], clients: Sequence[Client], processes: int, threads: int
+    ) -> None:
+        self._clients = clients
+        shares = deal(clients, processes)
+        self._worker_of = {client.index: number for number, share in enumerate(shares) for client in share}
+        context = multiprocessing.get_context("fork")
+        self._pipes: list[Connection] = []
+        self._processes: list[BaseProcess] = []
+        for share in shares:
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=_serve, args=(theirs, [*self._pipes, ours], make, share, threads), daemon=True
+            )
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def hear(self, blob: bytes) -> None:
+        """Hand a broadcast to everyone."""
+        self._all("hear", [(blob,)] * len(self._pipes))
+
+    def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> Uploads:
+        """The uploads of these clients, in their order."""
+        found: Uploads = self._split("exchange", indices, lambda own: (round_number, exchange, own))
+        return found
+
+    def evaluate(self, indices: Sequence[int], judge: Judge) -> Scores:
+        """The scores of these clients, in their order."""
+        found: Scores = self._split("evaluate", indices, lambda own: (own, judge))
+        return found
+
+    def close_and_evaluate(self, closing: tuple[Phase, ...], indices: Sequence[int], judge: Judge) -> Scores:
+        """The scores after the closing phase, in the clients' order."""
+        found: Scores = self._split("close_and_evaluate", indices, lambda own: (closing, own, judge))
+        return found
+
+    def save_models(self, closing: tuple[Phase, ...], folder: Path) -> None:
+        """Write every client's personalised model."""
+        indices = [client.index for client in self._clients]
+        self._all("save_models", [(closing, own, folder) for own in self._shares(indices)])
+
+    def save(self, folder: Path) -> None:
+        """Write what all clients keep at home."""
+        self._all("save", [(folder / f"clients-{number}.safetensors",) for number in range(len(self._pipes))])
+
+    def load(self, folder: Path) -> None:
+        """Take it back, from however many workers had written it."""
+        files = sorted(folder.glob("clients-*.safetensors"))
+        self._all("load", [(files,)] * len(self._pipes))
+
+    def stop(self) -> None:
+        """End the workers; those that do not listen are killed."""
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(timeout=2)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+    def _shares(self, indices: Sequence[int]) -> list[list[int]]:
+        shares: list[list[int]] = [[] for _ in self._pipes]
+        for index in indices:
+            shares[self._worker_of[index]].append(index)
+        return shares
+
+    def _split(self, method: str, indices: Sequence[int], arguments: Callable[[list[int]], tuple[Any, ...]]) -> Any:
+        answers = self._all(method, [arguments(own) for own in self._shares(indices)])
+        return sorted((row for answer in answers for row in answer), key=_client)
+
+    def _all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Each worker's answer to a call; the first error of any of them is raised here."""
+        for number, (pipe, given) in enumerate(zip(self._pipes, arguments, strict=True)):
+            try:
+                pipe.send((method, given))
+            except OSError as error:
+                raise self._lost(number) from error
+        answers = []
+        for number, pipe in enumerate(self._pipes):
+            try:
+                answers.append(pipe.recv())
+            except (EOFError, OSError) as error:
+                raise self._lost(number) from error
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return answers
+
+    def _lost(self, number: int) -> RunError:
+        process = self._processes[number]
+        process.join(timeout=1)
+        ended = f"exit code {process.exitcode}" if process.exitcode is not None else "no answer"
+        return RunError(
+            f"worker {number} of {len(self._processes)} was lost: {ended}",
+            hint="the run can be resumed; if memory ran out, use fewer --jobs",
+        )
+
+
+def deal(clients: Sequence[Client], hands: int) -> list[list[Client]]:
+    """The clients in so many hands of about equal work: largest first, each to the lightest hand."""
+    shares: list[list[Client]] = [[] for _ in range(min(hands, len(clients)))]
+    loads = [0] * len(shares)
+    for client in sorted(clients, key=lambda c: (-c.records, c.index)):
+        lightest = loads.index(min(loads))
+        shares[lightest].append(client)
+        loads[lightest] += client.records + 1
+    return shares
+
+
+def _client(row: tuple[int, Any]) -> int:
+    return row[0]
+
+
+def _serve(
+    pipe: Connection,
+    others: list[Connection],
+    make: Callable[[list[Client]], Cohort],
+    share: list[Client],
+    threads: int,
+) -> None:
+    """A worker's life: answer calls until the other end is closed."""
+    # Ctrl-C reaches the whole group; the parent decides. Inherited ends are closed, so that a dead parent is noticed.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for other in others:
+        other.close()
+    torch.set_num_threads(threads)
+    cohort: Cohort | None = None
+    while True:
+        try:
+            method, arguments = pipe.recv()
+        except (EOFError, OSError):
+            os._exit(0)
+        try:
+            cohort = cohort or make(share)
+            answer = getattr(cohort, method)(*arguments)
+        except FedlogError as error:
+            answer = error
+        except Exception as error:  # whatever it is, it must reach the user
+            traceback.print_exc()
+            answer = RunError(f"a worker failed in {method}: {type(error).__name__}: {error}")
+        try:
+            pipe.send(answer)
+        except OSError:
+            os._exit(0)

@@ -1,0 +1,1 @@
+"""Local training: the loop, stacked blocks, and DP-SGD."""

@@ -1,0 +1,149 @@
+"""Convolution with pooling, bias and ReLU for stacked clients, by the compiled passes of `convolve.c`.
+
+They are compiled when the package is installed. Where that was not possible, `AVAILABLE` is false, convolutions have no
+block, and their bodies take a slower path.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+_FIELDS = (
+    "clients",
+    "batch",
+    "channels_in",
+    "channels_out",
+    "rows_in",
+    "columns_in",
+    "kernel_rows",
+    "kernel_columns",
+    "pool_rows",
+    "pool_columns",
+    "rectify",
+)
+
+
+class _Sizes(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int64) for name in _FIELDS]
+
+
+def _library() -> ctypes.CDLL | None:
+    found = find_spec("fedlog.engine.training.block._convolve")
+    if found is None or found.origin is None:
+        return None
+    try:
+        library = ctypes.CDLL(found.origin)
+    except OSError:  # made for another machine
+        return None
+    library.convolve_scratch.restype = ctypes.c_int64
+    for number in ("float", "double"):
+        for direction in ("forward", "backward"):
+            getattr(library, f"convolve_{direction}_{number}").restype = None
+    return library
+
+
+_LIBRARY = _library()
+AVAILABLE = _LIBRARY is not None
+_NUMBER = {torch.float32: "float", torch.float64: "double"}
+
+
+@dataclass(frozen=True)
+class ConvShape:
+    """The sizes of one convolution (stride 1, no padding) followed by non-overlapping maximum pooling, and ReLU."""
+
+    channels_in: int
+    channels_out: int
+    rows_in: int
+    columns_in: int
+    kernel_rows: int
+    kernel_columns: int
+    pool_rows: int
+    pool_columns: int
+    rectify: bool
+
+    @cached_property
+    def rows_out(self) -> int:
+        """Rows after pooling; a last incomplete pooling window is dropped, as in PyTorch."""
+        return (self.rows_in - self.kernel_rows + 1) // self.pool_rows
+
+    @cached_property
+    def columns_out(self) -> int:
+        """Columns after pooling."""
+        return (self.columns_in - self.kernel_columns + 1) // self.pool_columns
+
+
+def conv_pool(shape: ConvShape, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The pooled map (clients, channels out, rows, columns, batch) of a map; differentiable in all three tensors.
+
+    ReLU, the bias and a multiplier per channel all commute with the maximum, so they act on the pooled map, which is
+    smaller; a layer list with ReLU before the pooling has the same values and the same gradients.
+    """
+    if torch.is_grad_enabled():
+        pooled: Tensor = _ConvPool.apply(inputs, weight, bias, shape)  # type: ignore[no-untyped-call]
+        return pooled
+    return _forward(shape, inputs.contiguous(), weight.contiguous(), bias, None)
+
+
+class _ConvPool(Function):
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, shape: ConvShape) -> Tensor:
+        inputs, weight = inputs.contiguous(), weight.contiguous()
+        winners = inputs.new_empty(_pooled_size(shape, inputs))
+        pooled = _forward(shape, inputs, weight, bias, winners)
+        ctx.shape = shape
+        ctx.save_for_backward(inputs, weight, winners)
+        return pooled
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of the inputs, the weight and the bias, each only where it is asked for."""
+        inputs, weight, winners = ctx.saved_tensors
+        of_inputs = torch.empty_like(inputs) if ctx.needs_input_grad[0] else None
+        of_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
+        of_bias = weight.new_empty(weight.shape[:2]) if ctx.needs_input_grad[2] else None
+        tensors = (inputs, weight, winners, gradient.contiguous(), of_inputs, of_weight, of_bias)
+        _call("backward", ctx.shape, inputs, tensors)
+        return of_inputs, of_weight, of_bias, None
+
+
+def _forward(shape: ConvShape, inputs: Tensor, weight: Tensor, bias: Tensor | None, winners: Tensor | None) -> Tensor:
+    pooled = inputs.new_empty(_pooled_size(shape, inputs))
+    _call("forward", shape, inputs, (inputs, weight, None if bias is None else bias.contiguous(), pooled, winners))
+    return pooled
+
+
+def _pooled_size(shape: ConvShape, inputs: Tensor) -> tuple[int, ...]:
+    return (inputs.shape[0], shape.channels_out, shape.rows_out, shape.columns_out, inputs.shape[-1])
+
+
+def _call(direction: str, shape: ConvShape, inputs: Tensor, tensors: tuple[Tensor | None, ...]) -> None:
+    """Run one compiled pass; `tensors` are contiguous and stand in the order of its arguments."""
+    assert _LIBRARY is not None
+    clients, channels, rows, columns, batch = inputs.shape
+    assert (channels, rows, columns) == (shape.channels_in, shape.rows_in, shape.columns_in)
+    sizes = _Sizes(clients, batch, *(int(getattr(shape, name)) for name in _FIELDS[2:]))
+    scratch = _scratch(_LIBRARY.convolve_scratch(ctypes.byref(sizes)), inputs.dtype)
+    addresses = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in (*tensors, scratch)]
+    getattr(_LIBRARY, f"convolve_{direction}_{_NUMBER[inputs.dtype]}")(ctypes.byref(sizes), *addresses)
+
+
+_own = threading.local()
+
+
+def _scratch(size: int, dtype: torch.dtype) -> Tensor:
+    """At least `size` numbers with any content, kept from call to call: fresh memory would cost a page fault a page."""
+    kept: dict[torch.dtype, Tensor] = _own.__dict__.setdefault("kept", {})
+    if dtype not in kept or len(kept[dtype]) < size:
+        kept[dtype] = torch.empty(size, dtype=dtype)
+    return kept[dtype]

@@ -1,0 +1,216 @@
+"""The block backend: clients that share a body train together, stacked, in chunks small enough for the cache.
+
+Clients of a chunk are sorted by size, so those that still have a batch at any step are a prefix of the stack: a client
+that is through costs nothing and nothing touches its moments. Shorter batches are padded and carry zero weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedlog.algorithms.shape import Batch, Carry, Phase
+from fedlog.data.federation import Federation
+from fedlog.engine.clients import Client
+from fedlog.engine.training.block.adam import FlatAdam
+from fedlog.engine.training.block.feed import Feed, Stacked
+from fedlog.engine.training.tasks import (
+    EpochDraws,
+    Fit,
+    Look,
+    Moments,
+    Pool,
+    Settings,
+    Task,
+    draw_epoch,
+    keep,
+    kept,
+    moving_names,
+)
+from fedlog.models.body import Body, Params, logits
+
+EVALUATION_RECORDS = 50  # a slice of this many records per client stays in the cache
+
+
+@dataclass(frozen=True, eq=False)
+class _Epoch:
+    """The draws of one epoch for a whole chunk, padded to the largest client."""
+
+    positions: Tensor  # (C, n) in the training pool
+    labels: Tensor  # (C, n)
+    weights: Tensor  # (C, n): 1 / (size of the record's batch), 0 on padding
+    masks: dict[str, Tensor]  # site -> (C, n, *shape)
+    crops: Tensor | None  # (3, C, n): row, column, flip
+
+
+class BlockBackend:
+    """Trains a chunk of clients at once on the CPU."""
+
+    def __init__(
+        self,
+        body: Body,
+        federation: Federation,
+        clients: Sequence[Client],
+        settings: Settings,
+        network: Stacked,
+        clients_at_once: int,
+    ) -> None:
+        self.clients_at_once = clients_at_once
+        self._body = body
+        self._settings = settings
+        self._network = network
+        self._transform = federation.transform
+        self._labels = federation.train.labels
+        held_out = [part for c in clients for part in c.validations]
+        trained_on = [c.train for c in clients]
+        judged_on = [part for c in clients for part in c.tests]
+        self._feeds = {
+            Pool.TRAIN: Feed(network, federation.train, federation.transform, trained_on + held_out, settings.dtype),
+            Pool.TEST: Feed(network, federation.test, federation.transform, judged_on, settings.dtype),
+        }
+
+    def train(self, tasks: Sequence[Task]) -> list[Fit]:
+        """What the tasks came to, in their order."""
+        order = sorted(range(len(tasks)), key=lambda at: -tasks[at].client.records)
+        stacked, moments = self._train_chunk([tasks[at] for at in order])
+        fits = [Fit({})] * len(tasks)
+        for row, at in enumerate(order):
+            params = {n: v[row].to(tasks[at].work.params[n].dtype) for n, v in stacked.items()}
+            fits[at] = Fit(params, moments[row])
+        return fits
+
+    @torch.inference_mode()
+    def features(self, looks: Sequence[Look]) -> list[Tensor]:
+        """(n, width) for each look, in evaluation mode."""
+        order = sorted(range(len(looks)), key=lambda at: -len(looks[at].positions))
+        params = _stack([looks[at].params for at in order], self._settings.dtype)
+        sizes = [len(looks[at].positions) for at in order]
+        positions = _padded([looks[at].positions for at in order])
+        feed = self._feeds[looks[0].pool]
+        parts = []
+        for start in range(0, max(sizes), EVALUATION_RECORDS):
+            active = sum(size > start for size in sizes)
+            batch = feed.plain(positions[:active, start : start + EVALUATION_RECORDS])
+            found = self._network.features({n: v[:active] for n, v in params.items()}, batch, None)
+            parts.append(self._body.bounded(found))
+        each = [torch.zeros(0)] * len(looks)
+        for row, at in enumerate(order):
+            rows = [part[row] for part in parts if row < len(part)]
+            empty = torch.zeros(0, self._body.width, dtype=self._settings.dtype)
+            each[at] = torch.cat(rows)[: sizes[row]] if rows else empty
+        return each
+
+    def _train_chunk(self, tasks: list[Task]) -> tuple[Params, list[Params]]:
+        """The trained parameters of a chunk sorted by size, stacked, and each client's moments."""
+        dtype = self._settings.dtype
+        params = _stack([task.work.params for task in tasks], dtype)
+        constants = _stack([task.work.constants for task in tasks], dtype)
+        moments: list[Params] = [{} for _ in tasks]
+        for number, phase in enumerate(tasks[0].phases):
+            carry: Carry = _stack([task.work.carry for task in tasks], dtype)
+            moving = moving_names(params, phase, self._body)
+            if not moving:
+                continue
+            adam = FlatAdam({name: params[name] for name in moving}, phase.learning_rate, self._settings.weight_decay)
+            frozen = {name: value for name, value in params.items() if name not in moving}
+            for row, task in enumerate(tasks):
+                if (before := kept(task.moments, number)) is not None:
+                    adam.resume(row, *before)
+            for epoch in range(phase.epochs):
+                if self._settings.moments is Moments.EPOCH:
+                    adam.restart()
+                drawn = self._draw(tasks, number, epoch)
+                carry = self._epoch(tasks, phase, adam, frozen, constants, carry, drawn)
+            params = {**frozen, **adam.values()}
+            if self._settings.moments is Moments.RUN:
+                for row, mine in enumerate(moments):
+                    mine |= keep(number, *adam.moments(row))
+        return params, moments
+
+    def _epoch(
+        self,
+        tasks: list[Task],
+        phase: Phase,
+        adam: FlatAdam,
+        frozen: Params,
+        constants: Params,
+        carry: Carry,
+        drawn: _Epoch,
+    ) -> Carry:
+        size = self._settings.batch_size
+        records = [task.client.records for task in tasks]
+        for start in range(0, max(records), size):
+            active = sum(count > start for count in records)
+            longest = min(size, records[0] - start)
+            at = (slice(0, active), slice(start, start + longest))
+            moving = adam.leaves(active)
+            params = {**_first(frozen, active), **moving}
+            masks = {site: mask[at] for site, mask in drawn.masks.items()}
+            crops = None if drawn.crops is None else drawn.crops[:, at[0], at[1]]
+            inputs = self._feeds[Pool.TRAIN].training(drawn.positions[at], crops)
+            features = self._body.bounded(self._network.features(params, inputs, masks))
+            seen = logits(self._body.dropped(features, masks), params)
+            batch = Batch(features, seen, drawn.labels[at], drawn.weights[at])
+            losses, after = phase.loss(batch, _first(constants, active), _first(carry, active))
+            gradients = torch.autograd.grad(losses.sum(), list(moving.values()), allow_unused=True)
+            adam.step(active, gradients)
+            carry = {name: _prefix_replaced(carry[name], value.detach()) for name, value in after.items()}
+        return carry
+
+    def _draw(self, tasks: list[Task], phase: int, epoch: int) -> _Epoch:
+        dtype = self._settings.dtype
+        draws: list[EpochDraws] = [
+            draw_epoch(
+                task.key.child("phase", phase, "epoch", epoch), task.client.records, self._body, self._transform, dtype
+            )
+            for task in tasks
+        ]
+        positions = _padded([task.client.train[drawn.order] for task, drawn in zip(tasks, draws, strict=True)])
+        crops = None
+        if self._transform.augments:
+            each = [d.augmentation for d in draws]
+            parts = ([a.rows for a in each if a], [a.columns for a in each if a], [a.flips.long() for a in each if a])
+            crops = torch.stack([_padded(part) for part in parts])
+        return _Epoch(
+            positions,
+            self._labels[positions],
+            _padded([batch_weights(task.client.records, self._settings.batch_size, dtype) for task in tasks]),
+            {site.name: _padded([drawn.masks[site.name] for drawn in draws]) for site in self._body.dropout},
+            crops,
+        )
+
+
+def batch_weights(records: int, batch_size: int, dtype: torch.dtype) -> Tensor:
+    """(records,): 1 / (size of the batch that the record is in); the last batch may be short."""
+    starts = torch.arange(records) // batch_size * batch_size
+    return 1 / (records - starts).clamp(max=batch_size).to(dtype)
+
+
+def _padded(rows: list[Tensor]) -> Tensor:
+    """(C, longest, ...): the rows with zeros behind the short ones."""
+    longest = max(len(row) for row in rows)
+    if all(len(row) == longest for row in rows):
+        return torch.stack(rows)
+    padded = rows[0].new_zeros(len(rows), longest, *rows[0].shape[1:])
+    for at, row in enumerate(rows):
+        padded[at, : len(row)] = row
+    return padded
+
+
+def _stack(each: Sequence[Mapping[str, Tensor]], dtype: torch.dtype) -> Params:
+    return {name: torch.stack([_cast(values[name], dtype) for values in each]) for name in each[0]}
+
+
+def _cast(value: Tensor, dtype: torch.dtype) -> Tensor:
+    return value.to(dtype) if value.is_floating_point() else value
+
+
+def _first(stacked: Mapping[str, Tensor], count: int) -> Params:
+    return {name: value[:count] for name, value in stacked.items()}
+
+
+def _prefix_replaced(whole: Tensor, prefix: Tensor) -> Tensor:
+    return prefix if len(prefix) == len(whole) else torch.cat([prefix, whole[len(prefix) :]])

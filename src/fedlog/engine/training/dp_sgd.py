@@ -1,0 +1,147 @@
+"""The DP-SGD backend: one client after another, per-record gradients from Opacus, noise and sampling from the plan.
+
+Opacus gives the gradient of every record, for any layer it knows. Clipping, the grid, the noise and the sampling are
+those of `fedlog.privacy.sgd`, so that what is accounted for is what happens: its own optimiser draws floating-point
+noise, and its loaders divide by the number of records.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedlog.algorithms.shape import Batch, Phase
+from fedlog.core.keys import Key
+from fedlog.data.federation import Federation
+from fedlog.engine.training.loop import LoopBackend, StepwiseAdam
+from fedlog.engine.training.tasks import Fit, Look, Settings, Task
+from fedlog.errors import InputError
+from fedlog.models.body import HEAD, Body, Params, logits, mixes_records
+from fedlog.models.masking import MaskedDropout
+from fedlog.privacy.accounting import Entropy
+from fedlog.privacy.sgd import SgdTraining, poisson_sample
+
+RECORDS_AT_ONCE = 64  # whose gradients are computed together in a simulation
+
+
+def require_opacus() -> None:
+    """Nothing; InputError where the optional package is missing."""
+    if importlib.util.find_spec("opacus") is None:
+        raise InputError("--body-training dp-sgd needs the package opacus", hint='pip install "fedlog[dp-sgd]"')
+
+
+def check_body(body: Body) -> None:
+    """Nothing; InputError for a body in which records of a batch see each other, or which lets nothing be trained."""
+    from opacus.validators import ModuleValidator  # takes seconds: only where it is used
+
+    wrong = ModuleValidator.validate(copy.deepcopy(body.training).requires_grad_(True), strict=False)
+    if body.buffers or wrong:
+        reason = str(wrong[0]).splitlines()[0] if wrong else f"running statistics: {', '.join(sorted(body.buffers))}"
+        raise InputError(
+            f"body {body.name} cannot be trained by DP-SGD: {reason}",
+            hint="a body without batch normalisation, for example mlp or cnn",
+        )
+    if mixes_records(body):
+        raise InputError(f"body {body.name} cannot be trained by DP-SGD: the records of a batch see each other")
+    if body.fixed == {name for name, _ in body.training.named_parameters()}:
+        raise InputError(
+            f"body {body.name} lets no parameter be trained: requires_grad is off", hint="--body-training frozen"
+        )
+
+
+class DpSgdBackend:
+    """Trains bodies by DP-SGD; the head stays as it was heard."""
+
+    clients_at_once = 1
+
+    def __init__(self, body: Body, federation: Federation, settings: Settings, training: SgdTraining) -> None:
+        check_body(body)
+        from opacus.grad_sample import GradSampleModule
+
+        self._body = body
+        self._federation = federation
+        self._settings = settings
+        self._training = training
+        self._plain = LoopBackend(body, federation, settings)
+        module = copy.deepcopy(body.training).to(settings.dtype).requires_grad_(True)
+        self._dropouts = {name: m for name, m in module.named_modules() if isinstance(m, MaskedDropout)}
+        self._all_values = dict(module.named_parameters())
+        self._values = {name: value for name, value in self._all_values.items() if name not in body.fixed}
+        for name in body.fixed:
+            self._all_values[name].requires_grad_(False)
+        self._module: nn.Module = GradSampleModule(module, loss_reduction="sum")
+
+    def features(self, looks: Sequence[Look]) -> list[Tensor]:
+        """(n, width) for each look, in evaluation mode."""
+        return self._plain.features(looks)
+
+    def train(self, tasks: Sequence[Task]) -> list[Fit]:
+        """What the tasks came to, in their order."""
+        return [self._train_one(task) for task in tasks]
+
+    def _train_one(self, task: Task) -> Fit:
+        (phase,) = task.phases
+        self.start_from(task.work.params)
+        optimiser = StepwiseAdam(list(self._values.values()), phase.learning_rate, weight_decay=0.0)
+        for step in range(self._training.plan.steps):
+            optimiser.step(self._noisy_gradients(task, phase, task.key.child("step", step)))
+        trained = {name: value.detach().clone() for name, value in self._values.items()}
+        return Fit({name: trained.get(name, value).to(value.dtype) for name, value in task.work.params.items()})
+
+    @torch.no_grad()
+    def start_from(self, params: Params) -> None:
+        """Nothing; gradients are then those at these parameters."""
+        for name, value in self._all_values.items():
+            value.copy_(params[name])
+
+    def _noisy_gradients(self, task: Task, phase: Phase, key: Key) -> list[Tensor]:
+        """The mean gradient of one step as it may be known: a noisy sum over what may be known, the planned batch."""
+        plan, sampler = self._training.plan, self._training.sampler(key.child("noise"))
+        # Whoever can repeat the sample gains nothing from it having been drawn: it is as secret as the noise. So are
+        # dropout and crops, which go by the place in the sample: known ones would tell where a record was put in.
+        secret = None if sampler.entropy is Entropy.SYSTEM else key.child("sample")
+        seen = Key(int.from_bytes(os.urandom(16))) if sampler.entropy is Entropy.SYSTEM else key.child("draws")
+        drawn = poisson_sample(task.client.records, plan.sample_rate, secret)
+        sizes = [value.numel() for value in self._values.values()]
+        total = torch.zeros(sum(sizes), dtype=torch.float64)
+        # How a gradient is rounded depends on the company it is computed in: where the noise is real it has none.
+        at_once = 1 if sampler.entropy is Entropy.SYSTEM else RECORDS_AT_ONCE
+        for number, some in enumerate(torch.split(drawn, at_once)):
+            if len(some):
+                total += plan.clipped(self.record_gradients(task, phase, some, seen.child(number))).sum(0)
+        noisy = total + sampler.draw(total.shape, plan.std)
+        parts = torch.split(noisy / self._settings.batch_size, sizes)
+        return [
+            part.reshape(value.shape).to(value.dtype) for part, value in zip(parts, self._values.values(), strict=True)
+        ]
+
+    def record_gradients(self, task: Task, phase: Phase, drawn: Tensor, key: Key) -> Tensor:
+        """(n, d): the gradient of each of these records' own loss."""
+        seen = self._plain.batch(task, drawn, key)
+        for name, layer in self._dropouts.items():
+            layer.multiplier = seen.masks.get(name, torch.ones(()))
+        for value in self._values.values():
+            value.grad = None
+        features = self._body.bounded(
+            self._module(seen.inputs.requires_grad_(True))
+        )  # Opacus listens to every layer's inputs
+        weights = features.new_ones(len(seen.labels))
+        params = {HEAD: task.work.params[HEAD].to(features.dtype)}
+        scores = logits(self._body.dropped(features, seen.masks), params)
+        loss, _ = phase.loss(Batch(features, scores, seen.labels, weights), task.work.constants, task.work.carry)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return torch.cat([_rows(value, len(drawn)) for value in self._values.values()], dim=1)
+
+
+def _rows(value: Any, records: int) -> Tensor:
+    """(n, entries): each record's gradient, which Opacus leaves beside the parameter; 0 where it is not used."""
+    found = getattr(value, "grad_sample", None)
+    rows = torch.zeros(records, value.numel()) if found is None else found.detach().reshape(records, -1)
+    value.grad_sample = None
+    return rows

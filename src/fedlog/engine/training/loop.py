@@ -1,0 +1,203 @@
+"""The loop backend: one client after another, as written by hand. Every other backend is tested against it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.optim.adamw import adamw
+
+from fedlog.algorithms.shape import Batch, Carry, Phase
+from fedlog.core.keys import Key
+from fedlog.data.federation import Federation
+from fedlog.data.transforms import Augmentation
+from fedlog.engine.training.tasks import (
+    EpochDraws,
+    Fit,
+    Look,
+    Moments,
+    Settings,
+    Task,
+    draw_epoch,
+    keep,
+    kept,
+    moving_names,
+)
+from fedlog.errors import RunError
+from fedlog.models.body import Body, Params, logits
+
+EVALUATION_BATCH = 500
+
+
+class StepwiseAdam:
+    """PyTorch's AdamW through its functional form: making `torch.optim.AdamW` imports the whole compiler (seconds)."""
+
+    def __init__(self, params: list[Tensor], learning_rate: float, weight_decay: float) -> None:
+        self.params = params
+        self._learning_rate = learning_rate
+        self._weight_decay = weight_decay
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the moments, as an optimiser made anew."""
+        self._first = [torch.zeros_like(value) for value in self.params]
+        self._second = [torch.zeros_like(value) for value in self.params]
+        self._steps = [torch.zeros(()) for _ in self.params]
+
+    def resume(self, first: Tensor, second: Tensor, steps: Tensor) -> None:
+        """Go on from moments that `moments` gave."""
+        sizes = [value.numel() for value in self.params]
+        for mine, flat in ((self._first, first), (self._second, second)):
+            for value, part in zip(mine, torch.split(flat, sizes), strict=True):
+                value.copy_(part.view_as(value))
+        for step in self._steps:
+            step.copy_(steps)
+
+    @property
+    def moments(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Both, flat, and the steps so far."""
+        first, second = (torch.cat([value.flatten().cpu() for value in each]) for each in (self._first, self._second))
+        return first, second, self._steps[0].clone()
+
+    @torch.no_grad()
+    def step(self, gradients: Sequence[Tensor | None]) -> None:
+        """Move the parameters; one that has no gradient counts as having a zero one, so that all are of an age."""
+        adamw(
+            self.params,
+            [torch.zeros_like(p) if g is None else g for p, g in zip(self.params, gradients, strict=True)],
+            self._first,
+            self._second,
+            [],
+            self._steps,
+            lr=self._learning_rate,
+            beta1=0.9,
+            beta2=0.999,
+            eps=1e-8,
+            weight_decay=self._weight_decay,
+            amsgrad=False,
+            maximize=False,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class RecordBatch:
+    """Some of a client's records as the body sees them in training."""
+
+    inputs: Tensor
+    labels: Tensor
+    masks: dict[str, Tensor]
+
+
+class LoopBackend:
+    """Trains any `nn.Module`, normalisation layers included, on any device."""
+
+    clients_at_once = 1
+
+    def __init__(self, body: Body, federation: Federation, settings: Settings) -> None:
+        self._body = body
+        self._federation = federation
+        self._settings = settings
+        self._device = torch.device(settings.device)
+
+    def train(self, tasks: Sequence[Task]) -> list[Fit]:
+        """What the tasks came to, in their order."""
+        return [self._train_one(task) for task in tasks]
+
+    def features(self, looks: Sequence[Look]) -> list[Tensor]:
+        """(n, width) for each look, in evaluation mode."""
+        return [self._look_at(look) for look in looks]
+
+    def _train_one(self, task: Task) -> Fit:
+        params = {name: self._to_device(value).clone() for name, value in task.work.params.items()}
+        constants = {name: self._to_device(value) for name, value in task.work.constants.items()}
+        moments: Params = {}
+        for number, phase in enumerate(task.phases):
+            carry: Carry = {name: self._to_device(value) for name, value in task.work.carry.items()}
+            moving = [params[name] for name in moving_names(params, phase, self._body)]
+            optimiser = StepwiseAdam(moving, phase.learning_rate, self._settings.weight_decay)
+            if (before := kept(task.moments, number)) is not None:
+                optimiser.resume(*before)
+            for epoch in range(phase.epochs):
+                if self._settings.moments is Moments.EPOCH:
+                    optimiser.restart()
+                key = task.key.child("phase", number, "epoch", epoch)
+                carry = self._epoch(task, phase, optimiser, params, constants, carry, key)
+            if self._settings.moments is Moments.RUN and moving:
+                moments |= keep(number, *optimiser.moments)
+        trained = {name: value.detach().to("cpu", task.work.params[name].dtype) for name, value in params.items()}
+        return Fit(trained, moments)
+
+    def _epoch(
+        self,
+        task: Task,
+        phase: Phase,
+        optimiser: StepwiseAdam,
+        params: Params,
+        constants: Params,
+        carry: Carry,
+        key: Key,
+    ) -> Carry:
+        records = task.client.records
+        transform = self._federation.transform
+        draws = draw_epoch(key, records, self._body, transform, self._settings.dtype)
+        for value in optimiser.params:
+            value.requires_grad_(True)
+        for start in range(0, records, self._settings.batch_size):
+            batch, masks = self._batch(task, draws, slice(start, start + self._settings.batch_size))
+            inputs, labels = batch
+            features = self._features(task, params, inputs, masks)
+            weights = features.new_full((len(labels),), 1 / len(labels))
+            seen = Batch(features, logits(self._body.dropped(features, masks), params), labels, weights)
+            loss, carry = phase.loss(seen, constants, carry)
+            carry = {name: value.detach() for name, value in carry.items()}
+            if optimiser.params:
+                optimiser.step(torch.autograd.grad(loss, optimiser.params, allow_unused=True))
+        for value in optimiser.params:
+            value.requires_grad_(False)
+        return carry
+
+    def _features(self, task: Task, params: Params, inputs: Tensor, masks: dict[str, Tensor]) -> Tensor:
+        try:
+            return self._body.features(params, inputs, masks)
+        except ValueError as error:
+            # A normalisation layer cannot train on a single value per channel.
+            raise RunError(
+                f"client {task.client.name}: body {self._body.name} cannot train on a batch of {len(inputs)}: {error}",
+                hint="choose another batch size, or a body without batch normalisation",
+            ) from error
+
+    def _batch(self, task: Task, draws: EpochDraws, at: slice) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
+        positions = task.client.train[draws.order[at]]
+        raw = self._federation.train.inputs[positions]
+        transform = self._federation.transform
+        if draws.augmentation is None:
+            inputs = transform.prepare(raw)
+        else:
+            a = draws.augmentation
+            inputs = transform.augment(raw, Augmentation(a.rows[at], a.columns[at], a.flips[at]))
+        labels = self._federation.train.labels[positions].to(self._device)
+        masks = {site: mask[at].to(self._device) for site, mask in draws.masks.items()}
+        return (self._to_device(inputs), labels), masks
+
+    def batch(self, task: Task, chosen: Tensor, key: Key) -> RecordBatch:
+        """These of the client's records, with dropout and crops of their own."""
+        draws = draw_epoch(key, len(chosen), self._body, self._federation.transform, self._settings.dtype)
+        (inputs, labels), masks = self._batch(task, replace(draws, order=chosen), slice(None))
+        return RecordBatch(inputs, labels, masks)
+
+    @torch.no_grad()
+    def _look_at(self, look: Look) -> Tensor:
+        params = {name: self._to_device(value) for name, value in look.params.items()}
+        inputs = look.pool.records(self._federation).inputs
+        parts = [
+            self._body.features(params, self._to_device(self._federation.transform.prepare(inputs[part])), None).cpu()
+            for part in torch.split(look.positions, EVALUATION_BATCH)
+        ]
+        return torch.cat(parts) if parts else torch.zeros(0, self._body.width, dtype=self._settings.dtype)
+
+    def _to_device(self, value: Tensor) -> Tensor:
+        if value.is_floating_point():
+            return value.to(self._device, self._settings.dtype)
+        return value.to(self._device)

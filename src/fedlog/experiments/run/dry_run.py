@@ -1,0 +1,109 @@
+"""What a run would cost, before it is started: bits from real messages, time from its real first round.
+
+Rounds without a secure sum are all alike but for the last broadcast. With one, keys come a sum early: the first round
+has two sets of them and the last has none, so a first, a middle and a last round are gone through.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from fedlog.engine.simulate.simulator import Simulation
+from fedlog.engine.training.backends import CHUNK_RECORDS
+from fedlog.engine.training.tasks import Moments
+from fedlog.experiments.run.spec import RunSpec, prepare
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The expected cost of a run; the bits are exact unless dropouts are simulated, memory and time are estimates."""
+
+    method: str
+    data: str
+    clients: int
+    rounds: int
+    parameters_per_client: int
+    bits_up_per_round: int
+    bits_down_per_round: int
+    bits_opening: int
+    bits_total: int
+    bits_are: str
+    memory_bytes: int
+    seconds: float
+    advice: tuple[str, ...]  # of the method, a warning among it
+
+    def lines(self) -> list[str]:
+        """The forecast in words."""
+        return [
+            f"{self.method} on {self.data}: {self.clients} clients, {self.rounds} rounds",
+            f"parameters per client: {self.parameters_per_client:,}",
+            f"up: {self.bits_up_per_round / 1e6:.3f} Mb a round, all clients",
+            f"down: {self.bits_down_per_round / 1e6:.3f} Mb a round, all clients",
+            f"opening: {self.bits_opening / 1e6:.3f} Mb",
+            f"in all: {self.bits_total / 1e6:.3f} Mb, {self.bits_are}",
+            f"memory: about {self.memory_bytes / 2**20:.0f} MiB",
+            f"time: about {self.seconds:.0f} s with the jobs asked for",
+            *self.advice,
+        ]
+
+
+def forecast(spec: RunSpec) -> Forecast:
+    """The cost of a resolved specification, measured on its first round, or under secure sums on three."""
+    assert spec.rounds is not None
+    simulation = prepare(replace(spec, jobs=1))
+    start = time.perf_counter()
+    if simulation.secure is None:
+        records = [next(iter(simulation.rounds()))]
+        last = _extra_bits_of_last_broadcast(simulation) if records[0].bits_down else 0
+    else:
+        simulation.secure.dropouts = None
+        # The noise was planned for all rounds: only what is gone through is shorter.
+        simulation.course = replace(simulation.course, rounds=min(spec.rounds, 3), stop_at_accuracy=None)
+        records, last = list(simulation.rounds()), 0
+    seconds = (time.perf_counter() - start) / len(records)
+    opening = sum(simulation.server.ledger.by_kind(0).values())
+    simulation.stop()
+    record = records[len(records) // 2]
+    bits = [each.bits_up + each.bits_down for each in records]
+    federation = simulation.federation
+    parameters = sum(v.numel() for v in simulation.bodies[0].training.parameters())
+    parameters += federation.n_class * (1 + simulation.plan.width)
+    kept = 3 if spec.moments == Moments.RUN else 1  # a body, and both moments of each of its parameters
+    # Those who train together each have a working copy, its gradient, both moments and a draft of the next.
+    stacked = spec.jobs * min(len(federation.shards), max(1, CHUNK_RECORDS // (spec.batch_size or 1)))
+    pools = sum(p.inputs.numel() for p in (federation.train, federation.test))
+    return Forecast(
+        method=spec.method,
+        data=spec.data,
+        clients=len(federation.shards),
+        rounds=spec.rounds,
+        parameters_per_client=parameters,
+        bits_up_per_round=record.bits_up,
+        bits_down_per_round=record.bits_down,
+        bits_opening=opening,
+        bits_total=sum(bits) + (spec.rounds - len(bits)) * bits[len(bits) // 2] + opening + last,
+        bits_are=_how_sure(spec),
+        memory_bytes=_base_memory() + 5 * pools + 4 * parameters * (kept * len(federation.shards) + 5 * stacked),
+        seconds=spec.rounds * seconds / spec.jobs,
+        advice=tuple(simulation.algorithm.advice(spec.rounds)),
+    )
+
+
+def _how_sure(spec: RunSpec) -> str:
+    if spec.aggregation is None:
+        return "exact"
+    if spec.dropout_rate:
+        return "if nobody dropped out"
+    return "exact" if spec.participation == 1 else "about: who sends keys ahead depends on the clients drawn"
+
+
+def _extra_bits_of_last_broadcast(simulation: Simulation) -> int:
+    """The last broadcast goes to everyone, the others to the next round's participants only."""
+    server = simulation.server
+    blob = server.codec.encode(simulation.algorithm.broadcast(server.state))
+    return 8 * len(blob) * (simulation.copies_after(simulation.course.rounds) - simulation.copies_after(1))
+
+
+def _base_memory() -> int:
+    return 300 * 2**20  # an interpreter with PyTorch loaded

@@ -1,0 +1,288 @@
+"""A run folder, from the first round to the report's inputs: configuration, records, checkpoint, models, summary."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from safetensors.torch import save_file
+
+import fedlog
+from fedlog.data.sources import data_folder
+from fedlog.engine.protocol import checkpoint
+from fedlog.engine.simulate.simulator import RoundRecord, Simulation
+from fedlog.errors import InputError, RunError
+from fedlog.experiments.run import private, records
+from fedlog.experiments.run.records import Summary
+from fedlog.experiments.run.spec import RunSpec, as_plain, from_plain, on_its_data, prepare, resolve
+from fedlog.privacy.accounting import BudgetSpentError
+from fedlog.wire.ledger import Direction
+
+SECONDS_TO_WAIT_FOR_LOCK = 10.0
+CONFIG, RECORDS, SUMMARY = "config.json", "records.jsonl", "summary.json"
+
+
+class Keep(Enum):
+    """What a finished run leaves beside its configuration and summary."""
+
+    MODELS = "records and models"
+    RECORDS = "records only"
+
+
+class Listener(Protocol):
+    """Who is told how a run goes."""
+
+    def begun(self, spec: RunSpec, simulation: Simulation, done: list[RoundRecord]) -> None:
+        """The run is about to start, or to go on after these rounds."""
+
+    def finished_round(self, record: RoundRecord) -> None:
+        """One more round is recorded."""
+
+
+class Silent:
+    """A listener that says nothing."""
+
+    def begun(self, spec: RunSpec, simulation: Simulation, done: list[RoundRecord]) -> None:
+        """Say nothing."""
+
+    def finished_round(self, record: RoundRecord) -> None:
+        """Say nothing."""
+
+
+def execute(spec: RunSpec, folder: Path, listener: Listener | None = None, keep: Keep = Keep.MODELS) -> Summary:
+    """Run the specification in the folder, going on from its checkpoint if it has one; the summary is also written."""
+    listener = listener or Silent()
+    spec = on_its_data(resolve(spec))
+    found = ended(folder)
+    if found is not None and stored_spec(folder).digest == spec.digest:
+        return found
+    made = enter(folder, spec)
+    with _locked(folder):
+        # By the run that held the lock until now.
+        return ended(folder) or _run(spec, folder, listener, keep, made)
+
+
+def ended(folder: Path) -> Summary | None:
+    """The summary of a run that ended and has the record of every round; without them it has to be run again."""
+    if not (folder / SUMMARY).exists():
+        return None
+    summary = stored_summary(folder)
+    return summary if records.count(folder / RECORDS) == summary.rounds else None
+
+
+def _run(spec: RunSpec, folder: Path, listener: Listener, keep: Keep, made: list[Path]) -> Summary:
+    try:
+        simulation = prepare(spec)
+    except BaseException:
+        _take_back(made)
+        raise
+    try:
+        _claim(folder, spec)
+        done = _restored(simulation, folder)
+        private.watch_budget(simulation, folder)
+        listener.begun(spec, simulation, done)
+        ended_early = None
+        try:
+            for record in _rounds(simulation, folder, done):
+                listener.finished_round(record)
+        except BudgetSpentError as error:
+            ended_early = _back_to_the_last_round(simulation, folder, error)
+        return _finish(spec, simulation, folder, keep, ended_early)
+    except OSError as error:
+        raise RunError(
+            f"cannot write to {folder}: {error.strerror or error}", hint="make room; the run can then be resumed"
+        ) from error
+    finally:
+        simulation.stop()
+
+
+def stored_spec(folder: Path) -> RunSpec:
+    """The resolved specification of a run folder."""
+    path = folder / CONFIG
+    try:
+        return from_plain(json.loads(path.read_text())["spec"], str(path))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"not a run folder: {folder} ({error})", hint="name a folder that `fedlog run` wrote"
+        ) from error
+
+
+def stored_summary(folder: Path) -> Summary:
+    """The summary of a finished run."""
+    try:
+        return Summary(**{**json.loads((folder / SUMMARY).read_text()), "run_dir": str(folder)})
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"not a finished run: {folder} ({error})", hint="go on with `fedlog run --resume`") from error
+
+
+def enter(folder: Path, spec: RunSpec) -> list[Path]:
+    """The folders made for this run; one that holds something else, or that cannot be written, is refused."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if (folder / CONFIG).exists():
+            _refuse_another(folder, stored_spec(folder), spec)
+        elif any(path.name != records.draft_of(folder / CONFIG).name for path in folder.iterdir()):
+            raise InputError(f"{folder} is not empty and not a run folder", hint="choose another --out")
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror}", hint="choose another --out") from error
+    return missing
+
+
+def _refuse_another(folder: Path, found: RunSpec, spec: RunSpec) -> None:
+    if found.digest == spec.digest:
+        return
+    if replace(found, data_sha256=spec.data_sha256).digest == spec.digest:
+        raise InputError(
+            f"{folder} holds the same run on other records than those of {data_folder(spec.data_spec.data_dir)}",
+            hint="name the folder it was started on by --data-dir, or choose another --out",
+        )
+    raise InputError(
+        f"{folder} holds another run: digest {found.digest}, this one has {spec.digest}",
+        hint="choose another --out, or remove the folder",
+    )
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Nothing; inside, the folder is this run's alone: two of them in it would mix their records."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        until = time.monotonic() + SECONDS_TO_WAIT_FOR_LOCK
+        while os.name == "posix" and not _lock(handle):
+            if time.monotonic() > until:
+                raise InputError(f"{folder} is in use by another run", hint="wait for it, or choose another --out")
+            time.sleep(0.1)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int) -> bool:
+    """Whether the lock is ours now. Forked workers share it, so those of a killed run hold it until they are gone."""
+    import fcntl  # not on every platform
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _take_back(made: list[Path]) -> None:
+    """A mistake in the settings leaves no empty folder behind, which would be in the way of the next attempt."""
+    for path in made:
+        with contextlib.suppress(OSError):
+            path.rmdir()
+
+
+def _claim(folder: Path, spec: RunSpec) -> None:
+    """Make the folder this run's."""
+    records.write_json(folder / CONFIG, {"digest": spec.digest, "spec": as_plain(spec), "made_with": made_with()})
+
+
+def _restored(simulation: Simulation, folder: Path) -> list[RoundRecord]:
+    where = folder / "checkpoint"
+    if not checkpoint.exists(where):
+        records.keep_until(folder / RECORDS, 0)
+        return []
+    simulation.resume(where)
+    return records.keep_until(folder / RECORDS, simulation.round_number)
+
+
+def _rounds(simulation: Simulation, folder: Path, done: list[RoundRecord]) -> Iterator[RoundRecord]:
+    """The rounds to come, each recorded and then checkpointed before it is told."""
+    for record in simulation.rounds(done[-1] if done else None):
+        records.append(folder / RECORDS, record)
+        simulation.save(folder / "checkpoint")
+        yield record
+
+
+def _back_to_the_last_round(simulation: Simulation, folder: Path, error: BudgetSpentError) -> str:
+    """Why the run ends early, when it has a round to end with: an interruption costs a release that was not made."""
+    if not checkpoint.exists(folder / "checkpoint"):
+        raise error
+    simulation.resume(folder / "checkpoint")  # bodies have been trained for the round that cannot be
+    return f"ended after round {simulation.round_number} of {simulation.course.rounds}: {error.message}"
+
+
+def _save_models(simulation: Simulation, folder: Path) -> None:
+    models = folder / "models"
+    models.mkdir(exist_ok=True)
+    simulation.save_models(models)
+    save_file({n: v.contiguous().clone() for n, v in simulation.server.state.items()}, folder / "server.safetensors")
+
+
+def _finish(spec: RunSpec, simulation: Simulation, folder: Path, keep: Keep, ended_early: str | None = None) -> Summary:
+    """The models and the summary, written; the checkpoint is of no more use."""
+    closed = simulation.close()
+    if keep is Keep.MODELS:
+        _save_models(simulation, folder)
+    lines = records.read(folder / RECORDS)
+    best = max(lines, key=lambda record: record.accuracy_mean_over_clients)
+    ledger = simulation.server.ledger
+    summary = Summary(
+        method=spec.method,
+        data=spec.data,
+        seed=spec.seed,
+        digest=spec.digest,
+        rounds=lines[-1].round,
+        accuracy_mean_over_clients=lines[-1].accuracy_mean_over_clients,
+        accuracy_per_client=[None if share is None else round(share, 6) for share in lines[-1].accuracy_per_client],
+        accuracy_after_closing=None if closed is None else sum(closed) / len(closed),
+        best_round=best.round,
+        best_accuracy=best.accuracy_mean_over_clients,
+        bits_up=ledger.bits(Direction.UP),
+        bits_down=ledger.bits(Direction.DOWN),
+        seconds=sum(record.seconds for record in lines),
+        run_dir=str(folder),
+        made_with=made_with(),
+        bits_opening=ledger.by_kind(0),
+        privacy=private.promise(folder, lines, ended_early),
+        uploads_refused=sum(len(record.refused) for record in lines),
+    )
+    # The path is put in when the summary is read: a folder may be moved, or committed from someone's machine.
+    records.write_json(folder / SUMMARY, {**asdict(summary), "run_dir": "."})
+    shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+    return summary
+
+
+def made_with() -> dict[str, str]:
+    """The versions behind a record."""
+    return {
+        "fedlog": fedlog.__version__,
+        "commit": _commit(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
+
+
+def _commit() -> str:
+    """The commit of a source checkout, with a plus sign if it was changed since; unknown elsewhere."""
+    here = Path(__file__).parent
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=5,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return found.stdout.strip() or "unknown"

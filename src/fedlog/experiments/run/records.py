@@ -1,0 +1,90 @@
+"""Records on disk: one JSON line a round, appended, and a summary at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedlog.engine.simulate.simulator import RoundRecord
+from fedlog.errors import InputError
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The outcome of a run. The final round is the headline; the best one is named as such and chosen by nothing."""
+
+    method: str
+    data: str
+    seed: int
+    digest: str
+    rounds: int
+    accuracy_mean_over_clients: float
+    accuracy_per_client: list[float | None]  # None: no records to judge it on
+    accuracy_after_closing: float | None  # for methods that adapt at the very end
+    best_round: int
+    best_accuracy: float
+    bits_up: int
+    bits_down: int
+    seconds: float
+    run_dir: str
+    made_with: dict[str, str] = field(default_factory=dict)
+    # Part of `bits_up` and `bits_down` and of no round's record: a seed, or the exchange behind a first head.
+    bits_opening: dict[str, int] = field(default_factory=dict)
+    privacy: dict[str, Any] | None = None  # the guarantee in full, for a private run
+    uploads_refused: int = 0  # that could not be used, where the run was told to do without them
+
+
+def append(path: Path, record: RoundRecord) -> None:
+    """Add one line and force it to disk."""
+    with path.open("a") as file:
+        file.write(json.dumps(asdict(record), separators=(",", ":")) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read(path: Path) -> list[RoundRecord]:
+    """All whole lines; a line cut short by a kill is left out."""
+    if not path.exists():
+        return []
+    records = []
+    for line in path.read_text().splitlines():
+        try:
+            records.append(RoundRecord(**json.loads(line)))
+        except (json.JSONDecodeError, TypeError):
+            break
+    return records
+
+
+def count(path: Path) -> int:
+    """How many whole lines there are; none without the file."""
+    return path.read_text().count("\n") if path.exists() else 0
+
+
+def keep_until(path: Path, round_number: int) -> list[RoundRecord]:
+    """The records up to that round, the only ones left in the file: later ones will be made again."""
+    kept = [record for record in read(path) if record.round <= round_number]
+    if len(kept) != round_number:
+        raise InputError(f"{path}: {len(kept)} records before the checkpoint of round {round_number}")
+    lines = [json.dumps(asdict(record), separators=(",", ":")) + "\n" for record in kept]
+    write_whole(path, "".join(lines))
+    return kept
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that a kill leaves the old one or the new one."""
+    draft = draft_of(path)
+    draft.write_text(text)
+    draft.replace(path)
+
+
+def draft_of(path: Path) -> Path:
+    """Where a file is written before it takes its name."""
+    return path.with_name(path.name + ".part")
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Write a JSON file whole."""
+    write_whole(path, json.dumps(values, indent=1) + "\n")

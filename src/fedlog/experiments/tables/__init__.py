@@ -1,0 +1,1 @@
+"""The paper's tables and figures as data, and the statistics over their cells."""

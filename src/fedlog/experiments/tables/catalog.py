@@ -1,0 +1,45 @@
+"""Every experiment by name: the paper's, those beyond it, and the selections behind their settings."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from fedlog.errors import InputError
+from fedlog.experiments.tables.beyond import BEYOND
+from fedlog.experiments.tables.cells import Experiment, Shape, shortened
+from fedlog.experiments.tables.paper import PAPER
+from fedlog.experiments.tables.selection import SELECTION
+
+EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in (*PAPER, *BEYOND, *SELECTION)}
+
+# The paper has one name for what its text and its authors' code run on different data.
+GROUPS = {"figure-flexible": ("figure-flexible-cifar100", "figure-flexible-cifar10")}
+
+
+def experiments(name: str) -> tuple[Experiment, ...]:
+    """The experiment of that name, or those that the name stands for."""
+    return tuple(experiment(each) for each in GROUPS.get(name, (name,)))
+
+
+def experiment(name: str) -> Experiment:
+    """The experiment of that name."""
+    if name not in EXPERIMENTS:
+        close = get_close_matches(name, EXPERIMENTS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"one of {', '.join(EXPERIMENTS)}"
+        raise InputError(f"unknown experiment: {name}", hint=hint)
+    return EXPERIMENTS[name]
+
+
+def on_disk(results: Path) -> list[Experiment]:
+    """Every experiment, each followed by those cut to another number of rounds that the folder holds."""
+    found = []
+    for experiment in EXPERIMENTS.values():
+        found.append(experiment)
+        if experiment.shape is Shape.SYNTHETIC:  # of one round, always
+            continue
+        for folder in results.glob(f"{experiment.name}-*-rounds"):
+            number = folder.name.removeprefix(f"{experiment.name}-").removesuffix("-rounds")
+            if folder.is_dir() and number.isdecimal() and int(number):
+                found.append(shortened(experiment, int(number)))
+    return found

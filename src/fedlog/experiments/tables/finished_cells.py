@@ -1,0 +1,76 @@
+"""The finished cells of an experiment, read from its folder. What was made with other settings is counted, not used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedlog.engine.simulate.simulator import RoundRecord
+from fedlog.experiments.run import records
+from fedlog.experiments.run.execute import stored_summary
+from fedlog.experiments.run.records import Summary
+from fedlog.experiments.tables.cells import Cell, CellState, Experiment, Shape, cells
+from fedlog.experiments.tables.synthetic import IterationRecord, read_sweep
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One finished run."""
+
+    seed: int
+    summary: Summary
+    rounds: list[RoundRecord]
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What there is of an experiment; `sweeps` instead of `runs` for the synthetic one."""
+
+    experiment: Experiment
+    folder: Path
+    runs: dict[str, list[RunResult]]
+    sweeps: dict[str, dict[int, list[IterationRecord]]]
+    states: dict[CellState, int]
+    others: tuple[Path, ...]  # the folders of what was made with other settings
+
+    @property
+    def nothing(self) -> bool:
+        """Whether no cell is finished."""
+        return not self.states[CellState.DONE]
+
+    def final(self, row: str) -> dict[int, float]:
+        """The accuracy after the final round in per cent, by seed."""
+        return {run.seed: 100 * run.summary.accuracy_mean_over_clients for run in self.runs[row]}
+
+
+def collect(experiment: Experiment, out: Path) -> Collected:
+    """Everything finished of the experiment, on whatever seeds it was run."""
+    states = dict.fromkeys(CellState, 0)
+    runs: dict[str, list[RunResult]] = {row.name: [] for row in experiment.rows}
+    sweeps: dict[str, dict[int, list[IterationRecord]]] = {row.name: {} for row in experiment.rows}
+    others = []
+    for cell in _all_cells(experiment, out):
+        state = cell.state()
+        states[state] += 1
+        if state is CellState.OTHER:
+            others.append(cell.folder)
+        if state is not CellState.DONE:
+            continue
+        if experiment.shape is Shape.SYNTHETIC:
+            sweeps[cell.row.name][cell.seed] = read_sweep(cell.folder)
+        else:
+            run = RunResult(cell.seed, stored_summary(cell.folder), records.read(cell.records))
+            runs[cell.row.name].append(run)
+    return Collected(experiment, out / experiment.name, runs, sweeps, states, tuple(others))
+
+
+def _all_cells(experiment: Experiment, out: Path) -> list[Cell]:
+    """The cells of the specification, and those on further seeds that are on disk."""
+    known = cells(experiment, out)
+    listed = {cell.folder for cell in known}
+    for row in experiment.rows:
+        for folder in sorted((out / experiment.name / row.name).glob("seed-*")):
+            number = folder.name.removeprefix("seed-")
+            if folder.is_dir() and folder not in listed and number.isdigit():
+                known.append(Cell(experiment, row, int(number), folder))
+    return known

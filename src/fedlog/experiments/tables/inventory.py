@@ -1,0 +1,85 @@
+"""What there is to reproduce: the data each experiment needs, what has been run, and the hours that are left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedlog.data.leaf import leaf_parts
+from fedlog.data.sources import SOURCES, data_folder
+from fedlog.errors import InputError
+from fedlog.experiments.tables.catalog import EXPERIMENTS
+from fedlog.experiments.tables.cells import Cell, CellState, Experiment, cells
+from fedlog.experiments.tables.timing import seconds_of
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One experiment, its needs and its standing."""
+
+    experiment: Experiment
+    missing: str | None  # what is not on this machine
+    cells: int
+    done: int
+    others: tuple[Path, ...]  # folders made with other settings
+    hours_left: float | None  # None where the data are missing
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        experiment = self.experiment
+        return {
+            "name": experiment.name,
+            "title": experiment.title,
+            "data": list(experiment.data),
+            "rows": [row.name for row in experiment.rows],
+            "seeds": list(experiment.seeds),
+            "cells": self.cells,
+            "done": self.done,
+            "made_with_other_settings": len(self.others),
+            "folders_made_with_other_settings": [str(folder) for folder in self.others],
+            "missing": self.missing,
+            "hours_left": self.hours_left,
+        }
+
+
+def inventory(out: Path, data_dir: Path | None, jobs: int) -> list[Entry]:
+    """Every experiment with its standing in the results folder."""
+    torch.set_num_threads(1)  # as a cell has: the calibration measures what a cell will do
+    return [_entry(experiment, out, data_dir, jobs) for experiment in EXPERIMENTS.values()]
+
+
+def _entry(experiment: Experiment, out: Path, data_dir: Path | None, jobs: int) -> Entry:
+    found = cells(experiment, out)
+    states = [cell.state() for cell in found]
+    missing = _missing(experiment.data, data_folder(data_dir))
+    to_do = [cell for cell, state in zip(found, states, strict=True) if state is not CellState.DONE]
+    done = [cell for cell in found if cell not in to_do]
+    hours = None if missing else _hours(to_do, done, jobs)
+    others = tuple(cell.folder for cell, state in zip(found, states, strict=True) if state is CellState.OTHER)
+    return Entry(experiment, missing, len(found), states.count(CellState.DONE), others, hours)
+
+
+def _missing(names: Sequence[str], folder: Path) -> str | None:
+    for name in names:
+        if name == "leaf":
+            try:
+                leaf_parts(folder)
+            except InputError as error:
+                return str(error).replace("\nhint: ", "; ")
+        source = SOURCES.get(name.removesuffix("-selection"))
+        if source is not None and not all((folder / file.path).is_file() for file in source.files):
+            return f"{source.title} is not in {folder}; run `fedlog data fetch {source.name}`"
+    return None
+
+
+def _hours(to_do: Sequence[Cell], done: Sequence[Cell], jobs: int) -> float:
+    """The estimate, made once for each row: its seeds take the same time."""
+    waiting: dict[str, list[Cell]] = {}
+    for cell in to_do:
+        waiting.setdefault(cell.row.name, []).append(cell)
+    seconds = sum(len(group) * seconds_of(group[0], done) for group in waiting.values())
+    return seconds / 3600 / jobs

@@ -1,0 +1,177 @@
+"""The paper's synthetic experiment: two clients with different bodies, one round, 1 to 30 local iterations.
+
+A local iteration is one pass over a client's records. Client 0 has the deeper body, client 1 the shallower one.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from fedlog.core.keys import Key
+from fedlog.data.catalog import load_federation
+from fedlog.data.federation import Federation, Records
+from fedlog.engine.clients import Client, clients_of, model_plan
+from fedlog.engine.protocol.cohort import Cohort, Initialisation
+from fedlog.engine.protocol.server import Server
+from fedlog.engine.training.backends import Engine
+from fedlog.engine.training.tasks import Settings
+from fedlog.errors import InputError
+from fedlog.experiments.run import records
+from fedlog.experiments.run.execute import CONFIG, RECORDS, SUMMARY, enter, made_with
+from fedlog.experiments.run.spec import RunSpec, as_plain, method_of
+from fedlog.models.body import HEAD, Params, initial_head, logits
+from fedlog.models.catalog import body
+from fedlog.wire.codec import codec
+from fedlog.wire.ledger import Direction
+from fedlog.wire.message import Kind, Message
+
+REPRESENTATIONS = "representations.json"
+DRAWN_SEED = 0  # whose points and separators the figure shows
+
+
+@dataclass(frozen=True)
+class IterationRecord:
+    """What is known after one round with so many local iterations; accuracies are means over the clients."""
+
+    local_iterations: int
+    train_accuracy: float
+    test_accuracy: float
+    bits_up: int
+    bits_down: int
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class OneRound:
+    """Both clients' models before and after the round, and the heads they had at its end, before the server's."""
+
+    clients: tuple[Client, ...]
+    before: tuple[Params, ...]
+    after: tuple[Params, ...]
+    local_heads: tuple[Tensor, ...]
+    bits_up: int
+    bits_down: int
+
+
+def one_round(spec: RunSpec, federation: Federation) -> OneRound:
+    """The round that the specification describes, bodies dealt out in the order in which it names them."""
+    if len(spec.body) != len(federation.shards):
+        raise InputError(f"one body for each client: {len(spec.body)} bodies, {len(federation.shards)} clients")
+    bodies = [body(name, federation.input_shape) for name in spec.body]
+    plan = model_plan(federation, bodies)
+    algorithm = method_of(spec, plan)
+    key, wire = Key(spec.seed), codec(spec.codec)
+    clients = clients_of(federation, bodies, algorithm)
+    engine = Engine(Settings(spec.batch_size or 1))
+    cohort = Cohort(algorithm, federation, clients, engine, wire, key, Initialisation(spec.initialisation))
+    initial = {HEAD: initial_head(plan.width, plan.n_class, key), **bodies[0].initial(key)}
+    server = Server.beginning(algorithm, wire, plan, initial, key.child("server"))
+    everyone = [client.index for client in clients]
+    (exchange,) = algorithm.schedule.round
+    cohort.hear(server.broadcast(0, len(clients)))
+    before = _models(cohort, clients)
+    uploads = sorted(cohort.exchange(1, exchange, everyone), key=lambda pair: pair[0])
+    blobs = [(clients[index].name, blob) for index, blob in uploads if blob is not None]
+    server.receive(1, exchange, blobs)
+    cohort.hear(server.broadcast(1, len(clients)))
+    # A local-only method uploads nothing, and has no head of its own at the end but the deployed one.
+    heads = tuple(_local_head(wire.decode(blob), model) for (_, blob), model in zip(blobs, before, strict=False))
+    ledger = server.ledger
+    after = _models(cohort, clients)
+    return OneRound(clients, before, after, heads, ledger.bits(Direction.UP), ledger.bits(Direction.DOWN))
+
+
+def _local_head(upload: Message, model: Params) -> Tensor:
+    """The head a client had after training: its upload where heads are averaged, else the one it was given."""
+    return upload.arrays[0] if upload.kind is Kind.PARAMETERS else model[HEAD]
+
+
+def _models(cohort: Cohort, clients: tuple[Client, ...]) -> tuple[Params, ...]:
+    with tempfile.TemporaryDirectory() as folder:
+        cohort.save_models((), [client.index for client in clients], Path(folder))
+        return tuple(load_file(Path(folder) / f"{client.name}.safetensors") for client in clients)
+
+
+def accuracy(found: OneRound, pool: Records, positions: Mapping[int, Tensor]) -> float:
+    """The mean over clients of the share of their records that their models get right after the round."""
+    shares = []
+    for client, params in zip(found.clients, found.after, strict=True):
+        own = pool.at(positions[client.index])
+        with torch.inference_mode():
+            guessed = logits(client.body.features(params, own.inputs, None), params).argmax(1)
+        shares.append(float((guessed == own.labels).double().mean()))
+    return sum(shares) / len(shares)
+
+
+def sweep_local_iterations(spec: RunSpec, folder: Path) -> float:
+    """The test accuracy with the most local iterations; the records of all of them are written.
+
+    The whole sweep takes seconds, so one that was cut off starts anew. A folder with other settings is refused.
+    """
+    enter(folder, spec)
+    # First of all: from here until the last record is written, the cell is not done.
+    (folder / SUMMARY).unlink(missing_ok=True)
+    (folder / RECORDS).unlink(missing_ok=True)
+    records.write_json(folder / CONFIG, {"digest": spec.digest, "spec": as_plain(spec), "made_with": made_with()})
+    federation = load_federation(spec.data_spec)
+    train = {at: shard.train for at, shard in enumerate(federation.shards)}
+    test = {at: shard.test for at, shard in enumerate(federation.shards)}
+    for iterations in range(1, int(spec.options["epochs"]) + 1):
+        start = time.perf_counter()
+        found = one_round(replace(spec, options={**spec.options, "epochs": iterations}), federation)
+        line = IterationRecord(
+            iterations,
+            accuracy(found, federation.train, train),
+            accuracy(found, federation.test, test),
+            found.bits_up,
+            found.bits_down,
+            round(time.perf_counter() - start, 4),
+        )
+        with (folder / RECORDS).open("a") as file:
+            file.write(json.dumps(asdict(line), separators=(",", ":")) + "\n")
+    if spec.seed == DRAWN_SEED:
+        records.write_whole(folder / REPRESENTATIONS, json.dumps(_representations(found, federation)) + "\n")
+    told = {"method": spec.method, "data": spec.data, "seed": spec.seed, "digest": spec.digest, **asdict(line)}
+    records.write_json(folder / SUMMARY, {**told, "made_with": made_with()})
+    return line.test_accuracy
+
+
+def read_sweep(folder: Path) -> list[IterationRecord]:
+    """The records of a finished sweep."""
+    return [IterationRecord(**json.loads(line)) for line in (folder / RECORDS).read_text().splitlines()]
+
+
+def _representations(found: OneRound, federation: Federation) -> list[dict[str, Any]]:
+    """What the figure draws of each client: its points, and its features and separators before and after."""
+    drawn = []
+    for number, client in enumerate(found.clients):
+        own = federation.train.at(client.train)
+        before, after = found.before[number], found.after[number]
+        with torch.inference_mode():
+            first, last = (client.body.features(params, own.inputs, None) for params in (before, after))
+        drawn.append(
+            {
+                "points": _rounded(own.inputs),
+                "labels": own.labels.tolist(),
+                "features_before": _rounded(first),
+                "features_after": _rounded(last),
+                "head_before": _rounded(before[HEAD]),
+                "head_local": _rounded(found.local_heads[number]) if found.local_heads else None,
+                "head_after": _rounded(after[HEAD]),
+            }
+        )
+    return drawn
+
+
+def _rounded(values: Tensor) -> list[list[float]]:
+    return [[round(value, 4) for value in row] for row in values.double().tolist()]

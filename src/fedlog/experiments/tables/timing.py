@@ -1,0 +1,121 @@
+"""How long a cell takes on this machine: from records of its row, else from a round of a few clients on random data."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+from fedlog.algorithms.registry import build
+from fedlog.algorithms.shape import Algorithm, ModelPlan
+from fedlog.core.keys import Key
+from fedlog.data.federation import Federation, Records, Shard
+from fedlog.data.transforms import IDENTITY, Transform
+from fedlog.engine.clients import model_plan
+from fedlog.engine.simulate.run_settings import Course
+from fedlog.engine.simulate.simulator import Simulation
+from fedlog.engine.training.backends import Engine
+from fedlog.engine.training.tasks import Settings
+from fedlog.experiments.run.execute import SUMMARY
+from fedlog.experiments.run.spec import method_of
+from fedlog.experiments.tables.cells import Cell, Shape
+from fedlog.models.body import Body
+from fedlog.models.catalog import body
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of a data set's federation, as far as it decides the time of a round."""
+
+    input_shape: tuple[int, ...]
+    n_class: int
+    clients: int
+    train: int  # records of a client
+    test: int
+    sample: int = 4  # clients in the measurement
+    transform: Transform = IDENTITY
+
+
+SIZES = {
+    "digits": Size((1, 8, 8), 10, 10, 135, 45),
+    "circle": Size((2,), 2, 2, 40, 500),
+    "mnist": Size((1, 28, 28), 10, 50, 60, 200, sample=5),
+    "mnist-selection": Size((1, 28, 28), 10, 50, 60, 200, sample=5),
+    "cifar10": Size((3, 32, 32), 10, 100, 500, 100, sample=1, transform=Transform(crop_padding=4, flip=True)),
+    "cifar100": Size((3, 32, 32), 100, 100, 500, 100, sample=1, transform=Transform(crop_padding=4, flip=True)),
+    "har": Size((9, 128), 6, 6, 1370, 345, sample=1),
+    "leaf": Size((3, 84, 84), 2, 2360, 24, 6, sample=1),
+}
+SYNTHETIC_SECONDS = 5.0
+
+
+def seconds_of(cell: Cell, done: Sequence[Cell]) -> float:
+    """What the cell will take: as those of its row took that are done, or as the calibration of its data set says."""
+    if cell.experiment.shape is Shape.SYNTHETIC:
+        return SYNTHETIC_SECONDS
+    measured = [_measured(other) for other in done if other.row == cell.row]
+    if measured:
+        return sum(measured) / len(measured)
+    return cell.steps * _seconds_a_round(cell)
+
+
+def _measured(cell: Cell) -> float:
+    return float(json.loads((cell.folder / SUMMARY).read_text())["seconds"])
+
+
+def _seconds_a_round(cell: Cell) -> float:
+    """A round of all clients: what an epoch takes, times the epochs that the method trains for."""
+    spec = cell.spec
+    _, _, plan = _sample(spec.data, spec.body[0])
+    return _seconds_an_epoch(spec.data, spec.body[0], spec.batch_size or 1) * _epochs(method_of(spec, plan))
+
+
+@lru_cache
+def _sample(data: str, body_name: str) -> tuple[Federation, Body, ModelPlan]:
+    """A few clients with random records of the data set's shape, and their model."""
+    size = SIZES[data]
+    federation, made = _random(size), body(body_name, size.input_shape)
+    return federation, made, model_plan(federation, [made] * size.sample)
+
+
+@lru_cache
+def _seconds_an_epoch(data: str, body_name: str, batch_size: int) -> float:
+    """One epoch of every client with one evaluation, measured on a few clients and scaled up."""
+    size = SIZES[data]
+    federation, made, plan = _sample(data, body_name)
+    method, engine = build("local", plan, {"epochs": 1}), Engine(Settings(batch_size))
+    rounds = Simulation(method, federation, [made] * size.sample, plan, engine, Course(rounds=2)).rounds()
+    next(rounds)
+    # Of this process alone, which does all of the work: on a busy machine the clock also counts what others do.
+    start = time.process_time()
+    next(rounds)
+    return (time.process_time() - start) * size.clients / size.sample
+
+
+def _epochs(method: Algorithm) -> int:
+    return max(1, sum(phase.epochs for exchange in method.schedule.round for phase in exchange.phases))
+
+
+def _random(size: Size) -> Federation:
+    generator = Key(0).child("calibration").torch()
+
+    def pool(records: int) -> Records:
+        inputs = torch.randint(0, 256, (records, *size.input_shape), generator=generator, dtype=torch.uint8)
+        return Records(inputs, torch.randint(0, size.n_class, (records,), generator=generator))
+
+    shards = tuple(
+        Shard(
+            f"client-{at}",
+            torch.arange(at * size.train, (at + 1) * size.train),
+            torch.arange(at * size.test, (at + 1) * size.test),
+            torch.empty(0, dtype=torch.int64),
+        )
+        for at in range(size.sample)
+    )
+    names = tuple(str(label) for label in range(size.n_class))
+    train, test = pool(size.sample * size.train), pool(size.sample * size.test)
+    return Federation("random", size.n_class, size.input_shape, train, test, shards, size.transform, names)

@@ -1,0 +1,1 @@
+"""Where cells run: processes on this machine, or Dask."""

@@ -1,0 +1,164 @@
+"""One cell in a process of its own: an order comes in as a line of JSON, an answer goes out as another.
+
+Standard input stays open as long as someone wants the answer. When it closes (the runner was killed, the machine behind
+a cluster went away) the process ends at once; what it has recorded so far is on disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedlog.data.sources import DATA_VARIABLE
+from fedlog.errors import FedlogError, RunError
+from fedlog.experiments.run.execute import Keep, execute
+from fedlog.experiments.run.spec import as_plain, from_plain
+from fedlog.experiments.tables.cells import Cell, Shape
+from fedlog.experiments.tables.synthetic import sweep_local_iterations
+
+LOCK_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a cell ended: its summary, or the message of what went wrong."""
+
+    cell: str
+    accuracy: float | None
+    error: str | None
+
+
+def order_of(cell: Cell, data_dir: Path | None) -> str:
+    """The cell as one line of JSON, complete for a process anywhere that sees the same folder."""
+    return json.dumps(
+        {
+            "cell": cell.name,
+            "work": cell.experiment.shape.name,
+            "folder": str(cell.folder.resolve()),
+            "spec": as_plain(cell.spec),
+            # Not in the specification, whose file is committed and must not name a folder of this machine.
+            "data_dir": None if data_dir is None else str(data_dir.resolve()),
+        }
+    )
+
+
+def command() -> list[str]:
+    """What starts the process."""
+    return [sys.executable, "-m", "fedlog.experiments.workers.cell_process"]
+
+
+def environment() -> dict[str, str]:
+    """This process's environment, with one thread for each library that would take more."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def read_answer(order: str, stdout: str, stderr: str, code: int) -> Outcome:
+    """The outcome that a finished process tells; one that died without an answer is an error with its last words."""
+    name = json.loads(order)["cell"]
+    lines = stdout.strip().splitlines()
+    try:
+        return Outcome(**json.loads(lines[-1]))
+    except (IndexError, ValueError, TypeError):
+        last = " | ".join(stderr.strip().splitlines()[-3:])
+        return Outcome(name, None, f"the process ended with code {code} and no answer: {last or 'no message'}")
+
+
+def run_order(order: str) -> str:
+    """The answer to an order from a process started for it; runs inside a cluster's worker."""
+    # A file for what it complains of: a second pipe could fill up while the first is read.
+    with tempfile.TemporaryFile("w+") as complaints:
+        process = subprocess.Popen(
+            command(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            text=True,
+            env=environment(),
+        )
+        # Leaving the block closes standard input, which tells the process to end: not before it has answered.
+        with process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(order + "\n")
+            process.stdin.flush()
+            stdout = process.stdout.read()
+            code = process.wait()
+        complaints.seek(0)
+        return json.dumps(read_answer(order, stdout, complaints.read(), code).__dict__)
+
+
+def carry_out(order: Mapping[str, Any]) -> Outcome:
+    """Run the cell, or find it done."""
+    if order["data_dir"] is not None:
+        os.environ[DATA_VARIABLE] = order["data_dir"]
+    folder = Path(order["folder"])
+    try:
+        spec = from_plain(order["spec"], order["cell"])
+        with _alone(folder):
+            if order["work"] == Shape.SYNTHETIC.name:
+                accuracy = sweep_local_iterations(spec, folder)
+            else:
+                accuracy = execute(spec, folder, keep=Keep.RECORDS).accuracy_mean_over_clients
+        return Outcome(order["cell"], accuracy, None)
+    except FedlogError as error:
+        return Outcome(order["cell"], None, str(error).replace("\nhint: ", "; "))
+    except Exception as error:  # whatever it is, it must reach the table of failed cells
+        traceback.print_exc()
+        return Outcome(order["cell"], None, f"{type(error).__name__}: {error}")
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the cell: two runners on one folder must not write one record file."""
+    # Beside the folder, which has to be empty before its first run.
+    path = folder.with_name(folder.name + ".lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        start = time.monotonic()
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() - start > LOCK_SECONDS:
+                    raise RunError(f"another process is at work on {folder}", hint="wait for it") from None
+                time.sleep(0.2)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _end_with_input() -> None:
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+def main() -> int:
+    """Exit code 0 after an answer, whatever it says."""
+    order = json.loads(sys.stdin.buffer.readline())
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    torch.set_num_threads(1)
+    outcome = carry_out(order)
+    print(json.dumps(outcome.__dict__), flush=True)
+    # Not sys.exit: the thread above still waits for input that may never end.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""Where cells run: processes on this machine, or the workers of a Dask cluster that sees the same folder."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from fedlog.errors import InputError
+from fedlog.experiments.workers.cell_process import Outcome, command, environment, read_answer, run_order
+
+DASK = "dask://"
+
+
+class Executor(Protocol):
+    """Takes orders and tells how they ended; progress is read off the cells' own records."""
+
+    def submit(self, orders: Sequence[str]) -> None:
+        """Take these orders, first come first served."""
+
+    def finished(self, seconds: float) -> list[Outcome]:
+        """What has ended since the last call, after waiting at most so long for something to end."""
+
+    def stop(self) -> None:
+        """Start nothing more, and end what runs where that is possible."""
+
+
+class Processes:
+    """At most `jobs` processes of one core each on this machine."""
+
+    def __init__(self, jobs: int) -> None:
+        if jobs < 1:
+            raise InputError(f"the number of processes must be at least 1: {jobs}")
+        self._jobs = jobs
+        self._waiting: deque[str] = deque()
+        self._running: list[_Running] = []
+
+    def submit(self, orders: Sequence[str]) -> None:
+        """Take these orders."""
+        self._waiting.extend(orders)
+
+    def finished(self, seconds: float) -> list[Outcome]:
+        """What has ended, after waiting at most so long."""
+        deadline = time.monotonic() + seconds
+        while True:
+            while self._waiting and len(self._running) < self._jobs:
+                self._running.append(_Running(self._waiting.popleft()))
+            ended = [running for running in self._running if running.process.poll() is not None]
+            self._running = [running for running in self._running if running not in ended]
+            if ended or not self._running or time.monotonic() >= deadline:
+                return [running.outcome() for running in ended]
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Kill what runs; its records stay."""
+        self._waiting.clear()
+        for running in self._running:
+            running.process.kill()
+            running.process.wait()
+            running.close()
+        self._running = []
+
+
+class _Running:
+    """A process at work, its words kept in files so that no pipe can fill up."""
+
+    def __init__(self, order: str) -> None:
+        self._order = order
+        self._stdout: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._stderr: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self.process = subprocess.Popen(
+            command(),
+            stdin=subprocess.PIPE,
+            stdout=self._stdout,
+            stderr=self._stderr,
+            text=True,
+            env=environment(),
+            # Ctrl-C reaches the runner alone, which then ends its processes.
+            start_new_session=True,
+        )
+        assert self.process.stdin is not None
+        self.process.stdin.write(order + "\n")
+        self.process.stdin.flush()
+
+    def outcome(self) -> Outcome:
+        """How it ended."""
+        self._stdout.seek(0)
+        self._stderr.seek(0)
+        told = read_answer(self._order, self._stdout.read(), self._stderr.read(), self.process.returncode)
+        self.close()
+        return told
+
+    def close(self) -> None:
+        """Let go of its files."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        self._stdout.close()
+        self._stderr.close()
+
+
+class DaskCluster:
+    """The workers of a running Dask cluster, each thread of them with one process at a time.
+
+    The results folder must be the same on all machines: a worker that dies loses its cell to another, which goes on
+    from the checkpoint there. Cells that are at work when the runner is stopped run to their end.
+    """
+
+    def __init__(self, address: str, out: Path) -> None:
+        from distributed import Client, as_completed  # an extra
+
+        try:
+            self._client: Any = Client(address.replace(DASK, "tcp://", 1), timeout=20)
+        except (OSError, ValueError, TimeoutError) as error:
+            raise InputError(f"no Dask scheduler at {address}: {error}", hint="dask scheduler --port 8786") from error
+        self._ended: Any = as_completed([], with_results=False)
+        self._orders: dict[str, str] = {}
+        try:
+            self._check_folder(out)
+        except BaseException:
+            self._client.close()
+            raise
+
+    def _check_folder(self, out: Path) -> None:
+        if not self._client.scheduler_info()["workers"]:
+            raise InputError("the Dask cluster has no worker", hint="dask worker HOST:PORT")
+        with _probe(out) as probe:
+            seen: dict[str, bool] = self._client.run(_exists, str(probe.resolve()))
+        blind = sorted(worker for worker, sees in seen.items() if not sees)
+        if blind:
+            raise InputError(
+                f"workers that do not see the results folder {out}: {', '.join(blind)}",
+                hint="give --out a folder on a file system that all machines share",
+            )
+
+    def submit(self, orders: Sequence[str]) -> None:
+        """Hand the orders to the scheduler."""
+        for order in orders:
+            future = self._client.submit(run_order, order, key=f"cell-{uuid.uuid4().hex}", pure=False)
+            self._orders[future.key] = order
+            self._ended.add(future)
+
+    def finished(self, seconds: float) -> list[Outcome]:
+        """What has ended, after waiting at most so long."""
+        deadline = time.monotonic() + seconds
+        while self._orders and self._ended.is_empty() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if not self._orders or self._ended.is_empty():
+            return []
+        return [self._outcome(future) for future in self._ended.next_batch(block=False)]
+
+    def _outcome(self, future: Any) -> Outcome:
+        order = self._orders.pop(future.key)
+        try:
+            return Outcome(**json.loads(future.result()))
+        except Exception as error:  # a lost worker, a cancelled task: reported like any failed cell
+            return Outcome(json.loads(order)["cell"], None, f"{type(error).__name__}: {error}")
+
+    def stop(self) -> None:
+        """Give up what was not started, and close the connection."""
+        self._client.cancel(list(self._ended.futures)) if self._orders else None
+        self._client.close()
+
+
+def _exists(path: str) -> bool:
+    return Path(path).exists()
+
+
+@contextmanager
+def _probe(out: Path) -> Iterator[Path]:
+    """An empty file in the results folder, to see who can write and read there."""
+    probe = out / f".probe-{uuid.uuid4().hex}"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+    except OSError as error:
+        raise InputError(f"cannot write to {out}: {error.strerror}", hint="choose another --out") from error
+    try:
+        yield probe
+    finally:
+        probe.unlink()
+
+
+def executor(name: str, jobs: int, out: Path) -> Executor:
+    """The executor of that name: `processes`, or `dask://host:port`."""
+    if name == "processes":
+        with _probe(out):
+            return Processes(jobs)
+    if name.startswith(DASK):
+        return DaskCluster(name, out)
+    raise InputError(f"unknown executor: {name}", hint="processes, or dask://host:port")

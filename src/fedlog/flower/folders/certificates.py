@@ -1,0 +1,165 @@
+"""A certificate authority for one federation, and certificates for the host names of its server.
+
+The authority's private key signs server certificates and nothing else, and stays with the operator. The sites get the
+authority's certificate (public), which is what lets them know the server. Renewal makes a new server certificate under
+the same authority, so that no site has to change anything.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedlog.errors import InputError
+from fedlog.flower.folders.secrets import check_secret, write_secret
+
+AUTHORITY_DAYS = 3650
+SERVER_DAYS = 397
+# Clocks at the sites may be a little behind; a certificate "from the future" would be refused there.
+CLOCK_SLACK = dt.timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class CertificateFiles:
+    """Where one federation keeps its certificates; the two keys are secrets, the two certificates are public."""
+
+    authority: Path
+    authority_key: Path
+    server: Path
+    server_key: Path
+
+    @classmethod
+    def under(cls, folder: Path) -> CertificateFiles:
+        """The fixed names inside a folder."""
+        return cls(folder / "ca.crt", folder / "ca.key", folder / "server.crt", folder / "server.key")
+
+
+def create_certificates(files: CertificateFiles, hosts: tuple[str, ...], now: dt.datetime) -> None:
+    """Write a new authority and a server certificate valid for `hosts`; refuse to overwrite any key."""
+    for secret in (files.authority_key, files.server_key):
+        if secret.exists():
+            raise InputError(f"expected a folder without certificates, found: {secret}")
+    _alternative_names(hosts)  # refuse a bad host name before anything is written
+    key = ec.generate_private_key(ec.SECP384R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedlog federation authority")])
+    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+    certificate = (
+        _builder(name, name, key.public_key(), now, AUTHORITY_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA384())
+    )
+    write_secret(files.authority_key, _private_pem(key))
+    files.authority.write_bytes(_pem(certificate))
+    _write_server_certificate(files, hosts, now, certificate, key)
+
+
+def renew_server_certificate(files: CertificateFiles, hosts: tuple[str, ...], now: dt.datetime) -> None:
+    """Replace the server's certificate and key under the same authority, so that the sites notice nothing."""
+    check_secret(files.authority_key)
+    key = serialization.load_pem_private_key(files.authority_key.read_bytes(), password=None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise InputError(f"expected an elliptic-curve key, found {type(key).__name__}: {files.authority_key}")
+    _alternative_names(hosts)
+    authority = x509.load_pem_x509_certificate(files.authority.read_bytes())
+    files.server_key.unlink(missing_ok=True)
+    _write_server_certificate(files, hosts, now, authority, key)
+
+
+def server_certificate_hosts(files: CertificateFiles) -> tuple[str, ...]:
+    """The host names and addresses the server's certificate is valid for, in its order."""
+    names = x509.load_pem_x509_certificate(files.server.read_bytes()).extensions.get_extension_for_class(
+        x509.SubjectAlternativeName
+    )
+    return tuple(str(name.value) for name in names.value)
+
+
+def days_left(files: CertificateFiles, now: dt.datetime) -> float:
+    """Days until the server's certificate ends; negative when it has ended."""
+    end = x509.load_pem_x509_certificate(files.server.read_bytes()).not_valid_after_utc
+    return (end - now).total_seconds() / 86400
+
+
+def _write_server_certificate(
+    files: CertificateFiles,
+    hosts: tuple[str, ...],
+    now: dt.datetime,
+    authority: x509.Certificate,
+    authority_key: ec.EllipticCurvePrivateKey,
+) -> None:
+    names = _alternative_names(hosts)
+    key = ec.generate_private_key(ec.SECP384R1())
+    # A common name holds at most 64 characters; the alternative names are what clients check.
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
+    certificate = (
+        _builder(subject, authority.subject, key.public_key(), now, SERVER_DAYS)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()),
+            critical=False,
+        )
+        .sign(authority_key, hashes.SHA384())
+    )
+    write_secret(files.server_key, _private_pem(key))
+    files.server.write_bytes(_pem(certificate))
+
+
+def _alternative_names(hosts: tuple[str, ...]) -> list[x509.GeneralName]:
+    """One alternative name a host: an address where it is one, else a host name."""
+    if not hosts:
+        raise InputError("expected at least one host name for the server's certificate, found none")
+    # The operator's own commands and the SuperLink's own workers always reach the server through the loopback.
+    wanted = [*hosts, *(host for host in ("localhost", "127.0.0.1") if host not in hosts)]
+    return [_alternative_name(host) for host in wanted]
+
+
+def _alternative_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    labels = host.split(".")
+    allowed = all(
+        0 < len(label) <= 63 and label.isascii() and label.replace("-", "a").isalnum() and label.strip("-") == label
+        for label in labels
+    )
+    if not allowed or len(host) > 253:
+        raise InputError(
+            f"expected a host name or an IP address, found: {host!r}",
+            hint="give the name without https:// and without a port",
+        )
+    return x509.DNSName(host)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: dt.datetime, days: int
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SLACK)
+        .not_valid_after(now + dt.timedelta(days=days))
+    )
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )

@@ -1,0 +1,50 @@
+"""A site's own key: made at the site, the public half printed for the operator, the private half never copied."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from fedlog.errors import InputError
+from fedlog.flower.folders.secrets import write_secret
+
+
+def create_site_key(private: Path, public: Path, comment: str) -> str:
+    """The public key's line, after a new P-384 pair was written in the OpenSSH form that Flower reads."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    write_secret(
+        private,
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+        ),
+    )
+    line = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
+    line = f"{line} {comment}"
+    public.write_text(line + "\n")
+    return line
+
+
+def read_public_key(text: str) -> ec.EllipticCurvePublicKey:
+    """The key of one OpenSSH line; an InputError for anything but a NIST curve, since Flower takes nothing else."""
+    try:
+        key = serialization.load_ssh_public_key(text.strip().encode())
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise InputError(f"expected a public key line that starts with ecdsa-sha2-nistp384, found: {error}") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise InputError(
+            f"expected an ECDSA public key on a NIST curve, found {type(key).__name__}",
+            hint="`fedlog federate join` at the site makes the right kind",
+        )
+    return key
+
+
+def fingerprint(text: str) -> str:
+    """The first 16 hex digits of SHA-256 over the key itself: what two people read to each other on the telephone."""
+    raw = read_public_key(text).public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return hashlib.sha256(raw).hexdigest()[:16]

@@ -1,0 +1,91 @@
+"""Who is who in a secure sum: each site's signing key, and the list of all public halves that every site has.
+
+The list must reach a site from somewhere other than the server, for example by telephone or from the other sites: a
+server that could choose the keys could be every other site.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from fedlog.errors import InputError
+from fedlog.flower.folders.layout import SiteFolder, site_name, write_atomically
+from fedlog.flower.folders.secrets import check_secret, write_secret
+from fedlog.privacy.secagg.crypto import Identity
+
+KEY, ROSTER = "sum.key", "roster.json"
+Roster = dict[str, bytes]
+
+
+def own_key(folder: SiteFolder) -> bytes:
+    """The site's secret, made at the first call."""
+    path = folder.path / KEY
+    if not path.exists():
+        write_secret(path, os.urandom(32))
+    check_secret(path)
+    return path.read_bytes()
+
+
+def own_entry(folder: SiteFolder) -> str:
+    """NAME=KEY with the public half, for the others' lists."""
+    return f"{folder.read_config().name}={Identity(0, own_key(folder)).public.hex()}"
+
+
+def write_roster(folder: Path, entries: Iterable[str]) -> Roster:
+    """The list in the folder, after it was written from texts NAME=KEY; at a site, its own entry must be among them."""
+    roster: Roster = {}
+    for text in entries:
+        name, separator, key = text.partition("=")
+        try:
+            public = bytes.fromhex(key)
+        except ValueError:
+            public = b""
+        if not separator or len(public) != 32 or name in roster:
+            raise InputError(f"expected NAME=KEY with 64 hexadecimal digits, each name once, found: {text!r}")
+        roster[site_name(name)] = public
+    site = SiteFolder(folder)
+    if site.config_file.exists():
+        _check_own(roster, site)
+    write_atomically(folder / ROSTER, json.dumps({n: roster[n].hex() for n in sorted(roster)}, indent=1) + "\n")
+    return roster
+
+
+def read_roster(folder: Path) -> Roster:
+    """The list in the folder; an InputError where there is none."""
+    try:
+        stored = json.loads((folder / ROSTER).read_text())
+        return {str(name): bytes.fromhex(key) for name, key in stored.items()}
+    except FileNotFoundError:
+        raise InputError(
+            f"expected the list of the sites' keys, found none: {folder / ROSTER}",
+            hint="`fedlog federate roster` at each site prints its entry, and writes the list from all of them",
+        ) from None
+    except (ValueError, AttributeError, TypeError):
+        raise InputError(f"expected a list of the sites' keys, found something else: {folder / ROSTER}") from None
+
+
+def read_roster_at(site: SiteFolder) -> Roster:
+    """The list at a site; an InputError where there is none, or none with the site's own key."""
+    roster = read_roster(site.path)
+    _check_own(roster, site)
+    return roster
+
+
+def _check_own(roster: Roster, site: SiteFolder) -> None:
+    own = own_entry(site)
+    name, _, key = own.partition("=")
+    if name not in roster or roster[name].hex() != key:
+        found = "another key" if name in roster else f"no {name}"
+        raise InputError(
+            f"expected this site's own key in its list of the sites' keys, found {found}: {site.path / ROSTER}",
+            hint=f"its entry is {own}; give it to the other sites, and write the list with it",
+        )
+
+
+def numbered(roster: Mapping[str, bytes], members: Iterable[str]) -> dict[int, bytes]:
+    """Number -> key of these members; a site's number is its place in the whole list, so it never changes."""
+    places = {name: at for at, name in enumerate(sorted(roster))}
+    return {places[name]: roster[name] for name in members}

@@ -1,0 +1,1 @@
+"""What operators start: processes, registration, the demo."""

@@ -1,0 +1,48 @@
+"""The Flower app as a folder: a project file with the run's settings, and two modules that only import ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedlog import __version__
+from fedlog.data.schema import toml_quoted
+from fedlog.flower.folders.layout import write_atomically
+
+PACKAGE = "fedlog_app"
+Value = str | int | float
+
+
+def write_app(folder: Path, settings: Mapping[str, Value]) -> Path:
+    """The folder, ready for `flwr run`; `flwr run --run-config` can change the settings that stand here."""
+    lines = [f"{name} = {toml_quoted(value) if isinstance(value, str) else value}" for name, value in settings.items()]
+    write_atomically(
+        folder / "pyproject.toml",
+        "\n".join(
+            [
+                "[project]",
+                'name = "fedlog-federation"',
+                f"version = {toml_quoted(__version__)}",
+                'description = "A federation with fedlog; sites run the fedlog they installed, not this bundle"',
+                'license = "Apache-2.0"',
+                "dependencies = []",
+                "",
+                "[tool.flwr.app]",
+                'publisher = "fedlog"',
+                "",
+                "[tool.flwr.app.components]",
+                f'serverapp = "{PACKAGE}.server:app"',
+                f'clientapp = "{PACKAGE}.client:app"',
+                "",
+                "[tool.flwr.app.config]",
+                *lines,
+                "",
+            ]
+        ),
+    )
+    write_atomically(folder / PACKAGE / "__init__.py", "")
+    for side, room in (("server", "server"), ("client", "site")):
+        # Flower reads the module without running it and looks for an assignment; an import alone is not enough.
+        text = f"from fedlog.flower.{room} import {side}_app\n\napp = {side}_app.app\n"
+        write_atomically(folder / PACKAGE / f"{side}.py", text)
+    return folder

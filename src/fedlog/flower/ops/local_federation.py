@@ -1,0 +1,107 @@
+"""A server and its sites as real processes on one machine, with what crosses between them counted on the way."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedlog.data.schema import Schema, dump_schema
+from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.layout import ServerConfig, ServerFolder, SiteConfig, SiteFolder
+from fedlog.flower.ops.processes import free_port, stop_together
+from fedlog.flower.ops.relay import counting_relay
+from fedlog.flower.ops.run import run_federation
+from fedlog.flower.ops.server import Say, create_server, register, running_server
+from fedlog.flower.ops.site import create_site, running_site
+from fedlog.flower.protocol.plan import Plan
+from fedlog.flower.server.run_folder import Terms
+from fedlog.flower.site.data import check_site
+
+# Far more than a round takes on an idle machine; a busy one should still come to an end.
+DEADLINE_SECONDS = 240.0
+
+
+@dataclass(frozen=True)
+class LocalSite:
+    """What one site brings."""
+
+    data: Path
+    body: str
+    hold_out: str = "0.2,0.2"
+
+
+@dataclass(frozen=True)
+class Place:
+    """The folders of a federation whose parts all lie under one folder."""
+
+    server: ServerFolder
+    sites: Mapping[str, SiteFolder]
+
+    @classmethod
+    def make(cls, root: Path, schema: Schema, sites: Mapping[str, LocalSite]) -> Place:
+        """The folders of the server and of the sites, which join with keys of their own."""
+        agreed = root / "schema.toml"
+        agreed.write_text(dump_schema(schema))
+        server = ServerFolder(root / "server")
+        port = free_port()
+        create_server(server, ServerConfig(("127.0.0.1",), "127.0.0.1", port), agreed, dt.datetime.now(dt.UTC))
+        folders = {}
+        for name, site in sites.items():
+            folder = SiteFolder(root / name)
+            create_site(folder, SiteConfig(name, f"127.0.0.1:{port}"), server.certificates.authority, agreed)
+            folder.choose(str(site.data), site.body, site.hold_out)
+            folders[name] = folder
+        return cls(server, folders)
+
+    def run(self, plan: Plan, say: Say) -> Outcome:
+        """The outcome of the run; every process has ended when it comes back."""
+        with ExitStack() as stack:
+            stack.enter_context(running_server(self.server, say))
+            port, traffic = stack.enter_context(counting_relay(self.server.read_config().port))
+            for folder in self.sites.values():
+                # What crosses is counted on the way: the sites reach the server through a relay.
+                config = replace(folder.read_config(), server=f"127.0.0.1:{port}")
+                folder.write_config(config)
+                say(check_site(folder, config))
+            self._register(say)
+            running = [stack.enter_context(running_site(folder, say)) for folder in self.sites.values()]
+            report = run_federation(self.server, plan, Terms(len(self.sites), DEADLINE_SECONDS), say)
+            stop_together(*running)
+            up, down = traffic.up, traffic.down
+        return Outcome(report, up, down)
+
+    def _register(self, say: Say) -> None:
+        """Register all keys; each takes a program of Flower, and these need not wait for each other."""
+        with ThreadPoolExecutor(len(self.sites)) as pool:
+            keys = {name: folder.public_key.read_text() for name, folder in self.sites.items()}
+            list(pool.map(lambda name: register(self.server, name, keys[name], say), keys))
+
+    def calls(self) -> dict[str, Any]:
+        """What the gate has counted, by kind of call."""
+        return dict(json.loads(self.server.traffic_file.read_text()))
+
+    def events(self, run: str, event: str) -> list[dict[str, Any]]:
+        """The server's events of one kind."""
+        return [e for e in read_events(self.server.logs / "events.jsonl") if e["event"] == event and e["run"] == run]
+
+    def work(self, run: str) -> dict[str, list[dict[str, Any]]]:
+        """Each site's events of finished work."""
+        found = {name: read_events(folder.logs / "events.jsonl") for name, folder in self.sites.items()}
+        return {
+            name: [e for e in events if e["event"] == "worked" and e["run"] == run] for name, events in found.items()
+        }
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run's report, and the bytes between sites and server: TLS and all in it, TCP's own headers apart."""
+
+    report: Mapping[str, Any]
+    wire_bytes_up: int
+    wire_bytes_down: int

@@ -1,0 +1,149 @@
+"""What `fedlog federate run` does: hand the run to Flower, follow it, and bring its report back; and `leave`."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from fedlog.data.schema import load_schema
+from fedlog.engine.protocol import checkpoint
+from fedlog.errors import InputError, RunError
+from fedlog.flower.folders.event_log import Follower, note
+from fedlog.flower.folders.layout import CONNECTION, ServerFolder
+from fedlog.flower.ops.app import Value, write_app
+from fedlog.flower.ops.event_text import run_line
+from fedlog.flower.ops.processes import start
+from fedlog.flower.ops.server import Say, flwr_command, unregister
+from fedlog.flower.protocol.plan import Plan, checked_plan
+from fedlog.flower.protocol.promise import as_setting
+from fedlog.flower.server.engine_state import beginning, keep
+from fedlog.flower.server.run_folder import RunFolder, Terms
+
+FOLLOW_SECONDS = 0.3
+# Methods whose head comes from the newest uploads alone, so that one of them can be taken out again.
+CAN_LEAVE = ("fedlog", "fedlog-c")
+
+
+def run_name(folder: ServerFolder) -> str:
+    """The name of the newest run that is not finished, else the next free number: run-1, run-2, ..."""
+    numbers = [int(path.name[4:]) for path in folder.runs.glob("run-*") if path.name[4:].isdigit()]
+    last = max(numbers, default=0)
+    if last and RunFolder.of(folder, f"run-{last}").report() is None:
+        return f"run-{last}"
+    return f"run-{last + 1}"
+
+
+def newest_run(folder: ServerFolder) -> str:
+    """The name of the run with the newest checkpoint."""
+    found = [path for path in folder.runs.glob("*") if checkpoint.exists(RunFolder(path).checkpoint)]
+    if not found:
+        raise InputError(f"expected a run with a checkpoint, found none: {folder.runs}")
+    return max(found, key=lambda path: RunFolder(path).checkpoint.stat().st_mtime).name
+
+
+def app_settings(plan: Plan, terms: Terms) -> dict[str, Value]:
+    """The plan and the terms as the app's configuration."""
+    return {
+        "name": plan.name,
+        "method": plan.method,
+        "options": json.dumps(dict(plan.options)),
+        "rounds": plan.rounds,
+        "seed": plan.seed,
+        "codec": plan.codec,
+        "batch-size": plan.batch_size,
+        "minimum-sites": terms.minimum,
+        "deadline-seconds": terms.deadline_seconds,
+        "refused-share": terms.refused_share,
+        "promise": as_setting(plan.promise),
+        "secure": as_setting(plan.secure),
+    }
+
+
+def run_federation(folder: ServerFolder, plan: Plan, terms: Terms, say: Say) -> dict[str, Any]:
+    """The report of the run, after Flower went through it; a RunError says how to go on when it did not."""
+    folder.read_config()
+    home = RunFolder.of(folder, checked_plan(plan).name)
+    home.claim(plan)
+    if checkpoint.exists(home.checkpoint):
+        say(f"{plan.name} goes on from its checkpoint")
+    write_app(folder.app, app_settings(plan, terms))
+    follower = Follower.from_now(folder.logs / "events.jsonl")
+    command = flwr_command(folder, "run", str(folder.app.resolve()), CONNECTION, "--stream")
+    say(f"$ {command}")
+    running = start(command, folder.logs / "run.log")
+    try:
+        while True:
+            ended = running.exit_code is not None
+            for event in follower.news():
+                if event.get("run") != plan.name:
+                    continue
+                if line := run_line(event):
+                    say(line)
+                if event["event"] == "failed":
+                    raise RunError(str(event["reason"]), hint=str(event["hint"]) if event["hint"] else None)
+                if event["event"] == "finished" and (report := home.report()) is not None:
+                    return report
+            if ended:
+                raise RunError(
+                    f"expected {plan.name} to finish, found that Flower ended it; the log ends:\n{running.log_tail()}",
+                    hint=f"when the server runs again, the same command with --name {plan.name} goes on",
+                )
+            time.sleep(FOLLOW_SECONDS)
+    finally:
+        running.stop()
+
+
+@dataclass(frozen=True)
+class Left:
+    """What `leave` did."""
+
+    run: str
+    remaining: tuple[str, ...]
+
+
+def leave(folder: ServerFolder, site: str, name: str, say: Say) -> Left:
+    """Who remains, after a site's statistics were taken out of the head of a run and its key off the list."""
+    home = RunFolder.of(folder, name)
+    if not checkpoint.exists(home.checkpoint):
+        raise InputError(f"expected a run with a checkpoint, found none: {home.path}")
+    plan = home.plan()
+    if plan.promise is not None or plan.secure is not None:
+        raise InputError(
+            f"the head of {name} is of a private run or a secure sum: taking a site out of it would be a release "
+            "that nobody counted",
+            hint="`unregister` the site and begin a new run",
+        )
+    if plan.method not in CAN_LEAVE:
+        raise InputError(
+            f"expected a run of {' or '.join(CAN_LEAVE)}, found: {plan.method}",
+            hint="its head holds traces of every earlier round: `unregister` the site and begin a new run",
+        )
+    uploads = home.uploads()
+    if site not in uploads and site not in folder.known_sites():
+        raise InputError(
+            f"expected one of the sites {', '.join(sorted({*uploads, *folder.known_sites()}))}, found: {site}"
+        )
+    if set(uploads) == {site}:
+        raise InputError(f"expected another site in the head of {name}, found only: {site}")
+    if site in folder.known_sites():
+        unregister(folder, site, say)
+    if site not in uploads:
+        say(f"{site} has no part in the present head of {name}")
+        return Left(name, tuple(uploads))
+    del uploads[site]
+    state = checkpoint.read(home.checkpoint, lambda _: None)
+    server = beginning(plan, load_schema(folder.schema_file), home.width())
+    server.state, server.ledger = state.values, state.ledger
+    # The same sum as before without one term: booked nowhere, since nothing crosses.
+    (exchange,) = server.algorithm.schedule.round
+    before = dict(server.ledger.entries)
+    server.receive(state.round_number, exchange, uploads.items())
+    server.ledger.entries.clear()
+    server.ledger.entries.update(before)
+    keep(home, server, state.round_number)
+    home.keep_uploads(uploads)
+    home.forget_report()
+    note(folder.logs / "events.jsonl", "left", run=name, site=site, remaining=list(uploads))
+    return Left(name, tuple(uploads))

@@ -1,0 +1,255 @@
+"""What the operator does: make the server's material, run SuperLink and gate, register sites, ask for the status."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedlog.data.schema import load_schema
+from fedlog.errors import InputError, RunError
+from fedlog.flower.folders.certificates import create_certificates, days_left
+from fedlog.flower.folders.keys import fingerprint
+from fedlog.flower.folders.layout import CONNECTION, ServerConfig, ServerFolder, site_name
+from fedlog.flower.folders.secrets import SECRET_FOLDER_MODE, check_secret
+from fedlog.flower.ops.app import Value, write_app
+from fedlog.flower.ops.processes import (
+    Command,
+    Running,
+    call,
+    flower_environment,
+    free_port,
+    program,
+    start,
+    stop_together,
+    wait_for_port,
+)
+from fedlog.flower.server.database import pack
+
+Say = Callable[[str], None]
+WATCH_SECONDS = 0.5
+RENEW_WITHIN_DAYS = 30
+JSON = ("--format", "json")
+# What `flwr run` starts from, and what `flwr run --run-config` may change.
+APP_SETTINGS: dict[str, Value] = {
+    "name": "run-1",
+    "method": "fedlog",
+    "options": "{}",
+    "rounds": 10,
+    "seed": 0,
+    "codec": "f32",
+    "batch-size": 10,
+    "minimum-sites": 2,
+    "deadline-seconds": 600.0,
+}
+
+
+def create_server(folder: ServerFolder, config: ServerConfig, schema: Path, now: dt.datetime) -> None:
+    """Make the server's folder: certificates, configuration, the schema and the app; nothing of any site."""
+    load_schema(schema)
+    if folder.config_file.exists():
+        raise InputError(f"expected a new folder, found a federation: {folder.path}")
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.path.chmod(SECRET_FOLDER_MODE)
+    create_certificates(folder.certificates, config.hosts, now)
+    if schema.resolve() != folder.schema_file.resolve():
+        shutil.copyfile(schema, folder.schema_file)
+    write_app(folder.app, APP_SETTINGS)
+    folder.write_config(config)
+
+
+def default_listen(hosts: tuple[str, ...]) -> str:
+    """The loopback when no other machine could reach the host names anyway, else every interface."""
+    return "127.0.0.1" if all(_is_loopback(host) for host in hosts) else "0.0.0.0"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@dataclass(frozen=True, eq=False)
+class RunningServer:
+    """A SuperLink on the loopback and the gate in front of it."""
+
+    superlink: Running
+    gate: Running
+
+    def check(self) -> None:
+        """Nothing while both run; a RunError with the end of the log when one has ended."""
+        for running in (self.superlink, self.gate):
+            if running.exit_code is not None:
+                name = Path(running.log).stem
+                raise RunError(f"{name} ended with exit code {running.exit_code}; its log ends:\n{running.log_tail()}")
+
+
+@contextmanager
+def running_server(folder: ServerFolder, say: Say) -> Iterator[RunningServer]:
+    """The server, until the block ends; whatever happens, nothing of it stays behind."""
+    config = folder.read_config()
+    check_secret(folder.certificates.server_key)
+    left = days_left(folder.certificates, dt.datetime.now(dt.UTC))
+    if left < RENEW_WITHIN_DAYS:
+        say(f"the server's certificate ends in {left:.0f} days: `fedlog federate renew {folder.path}` makes a new one")
+    _pack(folder, say)
+    inner = free_port()
+    folder.write_connection(inner)
+    superlink = _start(superlink_command(folder, inner), folder.logs / "superlink.log", say)
+    try:
+        # The gate answers 503 while the SuperLink is still starting, and Flower's client tries again.
+        gate = _start(gate_command(folder, config, inner), folder.logs / "gate.log", say)
+        try:
+            wait_for_port(superlink, inner)
+            host = "127.0.0.1" if config.listen == "0.0.0.0" else config.listen
+            wait_for_port(gate, config.port, host)
+            yield RunningServer(superlink, gate)
+        finally:
+            stop_together(gate, superlink)
+    finally:
+        superlink.stop()
+        _pack(folder, say)
+
+
+def _pack(folder: ServerFolder, say: Say) -> None:
+    """Nothing, or a line to the operator: what Flower has deleted is no longer in its database."""
+    if reason := pack(folder.database):
+        say(f"{folder.database} may still hold messages that Flower has deleted: {reason}")
+
+
+def serve(folder: ServerFolder, say: Say) -> None:
+    """Run the server until a signal or until one of its programs ends."""
+    with running_server(folder, say) as server:
+        config = folder.read_config()
+        say(f"sites can join: {config.hosts[0]}:{config.port} (listening on {config.listen}); Ctrl-C stops the server")
+        while True:
+            server.check()
+            time.sleep(WATCH_SECONDS)
+
+
+def superlink_command(folder: ServerFolder, port: int) -> Command:
+    """Flower's SuperLink, on the loopback alone, with TLS and registered keys."""
+    files = folder.certificates
+    return Command(
+        (
+            program("flower-superlink"),
+            *("--host", "127.0.0.1", "--port", str(port)),
+            *("--database", str(folder.database.resolve())),
+            *("--ssl-certfile", str(files.server.resolve()), "--ssl-keyfile", str(files.server_key.resolve())),
+            *("--ssl-ca-certfile", str(files.authority.resolve())),
+            "--enable-supernode-auth",
+            "--disable-runtime-dependency-installation",
+        ),
+        flower_environment(folder.flower_home.resolve(), {"FEDLOG_FEDERATION": str(folder.path.resolve())}),
+    )
+
+
+def gate_command(folder: ServerFolder, config: ServerConfig, inner: int) -> Command:
+    """The gate, on the address the sites know."""
+    files = folder.certificates
+    return Command(
+        (
+            sys.executable,
+            *("-m", "fedlog.flower.server.gate"),
+            *("--host", config.listen, "--port", str(config.port), "--upstream-port", str(inner)),
+            *("--certificate", str(files.server.resolve()), "--key", str(files.server_key.resolve())),
+            *("--authority", str(files.authority.resolve())),
+            *("--sites", str(folder.sites.resolve()), "--traffic", str(folder.traffic_file.resolve())),
+        ),
+        flower_environment(folder.flower_home.resolve()),
+    )
+
+
+def flwr_command(folder: ServerFolder, *arguments: str) -> Command:
+    """The operator's `flwr`, with the connection that the running server wrote."""
+    return Command((program("flwr"), *arguments), flower_environment(folder.flower_home.resolve()))
+
+
+def register(folder: ServerFolder, name: str, public_key: str, say: Say) -> str:
+    """Flower's number for the site, after its public key was registered with the running server."""
+    site_name(name)
+    say(f"key of {name}: fingerprint {fingerprint(public_key)}; compare it with what the site reads to you")
+    if name in folder.known_sites():
+        raise InputError(
+            f"expected a new site name, found one that is registered: {name}",
+            hint="remove the old key first: `fedlog federate unregister`",
+        )
+    # Not yet under the name that the gate reads keys from: it lets in whole messages of these alone.
+    candidate = folder.sites / f"{name}.candidate"
+    candidate.parent.mkdir(parents=True, exist_ok=True)
+    candidate.write_text(public_key.strip() + "\n")
+    command = flwr_command(folder, "supernode", "register", str(candidate.resolve()), CONNECTION, "--name", name, *JSON)
+    say(f"$ {command}")
+    try:
+        node = str(_told(command, "node-id"))
+    finally:
+        candidate.unlink()
+    folder.remember_site(name, node, public_key)
+    return node
+
+
+def unregister(folder: ServerFolder, name: str, say: Say) -> None:
+    """Take a site's key off the list: it is refused from now on."""
+    known = folder.known_sites()
+    if name not in known:
+        raise InputError(f"expected one of the registered sites {', '.join(sorted(known)) or '(none)'}, found: {name}")
+    command = flwr_command(folder, "supernode", "unregister", known[name], CONNECTION, *JSON)
+    say(f"$ {command}")
+    _told(command, "node-id")
+    folder.forget_site(name)
+
+
+@dataclass(frozen=True)
+class SiteStatus:
+    """What the server knows of a site's connection."""
+
+    name: str
+    state: str  # online, offline, registered
+    since: str
+
+
+def site_statuses(folder: ServerFolder) -> tuple[SiteStatus, ...]:
+    """The registered sites, by name."""
+    listed = _told(flwr_command(folder, "supernode", "list", CONNECTION, *JSON), "nodes")
+    by_node = {str(node["node-id"]): node for node in listed}
+    statuses = []
+    for name, node_id in sorted(folder.known_sites().items()):
+        node = by_node.get(node_id)
+        state = "unknown to the server" if node is None else str(node["status"])
+        since = "" if node is None else str(node["online-at"] if state == "online" else node["offline-at"])
+        statuses.append(SiteStatus(name, state, "" if since == "N/A" else since))
+    return tuple(statuses)
+
+
+def _told(command: Command, wanted: str) -> Any:
+    """What the JSON that `flwr` prints says under that name; a RunError where it says what went wrong instead.
+
+    With `--format json` most failures are in the text alone: the exit code is 0.
+    """
+    hint = "is `fedlog federate server` running?"
+    try:
+        text = call(command)
+    except RunError as error:
+        raise RunError(error.message, hint=hint) from None
+    try:
+        told = json.loads(text)
+    except ValueError:
+        told = None
+    if not isinstance(told, dict) or wanted not in told:
+        found = told.get("error-message", text) if isinstance(told, dict) else text
+        raise RunError(f"expected {wanted} from `{command}`, found: {' '.join(str(found).split())[-400:]}", hint=hint)
+    return told[wanted]
+
+
+def _start(command: Command, log: Path, say: Say) -> Running:
+    say(f"$ {command}")
+    return start(command, log)

@@ -1,0 +1,104 @@
+"""What a site does: make its key, check its data, and run the SuperNode until it is told to stop."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedlog.data.schema import load_schema, toml_quoted
+from fedlog.errors import InputError, RunError
+from fedlog.flower.folders.event_log import Follower
+from fedlog.flower.folders.keys import create_site_key
+from fedlog.flower.folders.layout import SiteConfig, SiteFolder, site_name
+from fedlog.flower.folders.secrets import SECRET_FOLDER_MODE, check_secret
+from fedlog.flower.ops.event_text import SiteTeller
+from fedlog.flower.ops.processes import Command, Running, flower_environment, free_port, program, start
+from fedlog.flower.site.guard import write_guard
+
+Say = Callable[[str], None]
+WATCH_SECONDS = 0.5
+RETRY_SECONDS = 5.0
+# The server lists a killed SuperNode for two heartbeats of 30 s and refuses a second one with the same key meanwhile.
+PATIENCE_SECONDS = 120.0
+NOT_ACTIVATED = "Failed to activate SuperNode"
+
+
+def create_site(folder: SiteFolder, config: SiteConfig, authority: Path, schema: Path) -> str:
+    """The site's public key line, after its folder was made: key, certificate of the authority, schema."""
+    site_name(config.name)
+    load_schema(schema)
+    if not authority.is_file():
+        raise InputError(
+            f"expected the certificate of the federation's authority, found none: {authority}",
+            hint="the operator has it as certificates/ca.crt; it is public",
+        )
+    if folder.config_file.exists():
+        raise InputError(f"expected a new folder, found a site: {folder.path}")
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.path.chmod(SECRET_FOLDER_MODE)
+    line = create_site_key(folder.private_key, folder.public_key, config.name)
+    for source, target in ((authority, folder.authority), (schema, folder.schema_file)):
+        if source.resolve() != target.resolve():
+            shutil.copyfile(source, target)
+    folder.write_config(config)
+    return line
+
+
+def supernode_command(folder: SiteFolder, config: SiteConfig, port: int) -> Command:
+    """Flower's SuperNode with the site's key; its own API stays on the loopback."""
+    return Command(
+        (
+            program("flower-supernode"),
+            *("--superlink", config.server, "--root-certificates", str(folder.authority.resolve())),
+            *("--auth-supernode-private-key", str(folder.private_key.resolve())),
+            *("--host", "127.0.0.1", "--port", str(port)),
+            *("--node-config", f"folder={toml_quoted(str(folder.path.resolve()))}"),
+        ),
+        flower_environment(folder.flower_home.resolve(), first_on_path=folder.programs.resolve()),
+    )
+
+
+@contextmanager
+def running_site(folder: SiteFolder, say: Say) -> Iterator[Running]:
+    """The site's SuperNode, until the block ends."""
+    check_secret(folder.private_key)
+    write_guard(folder.programs)
+    command = supernode_command(folder, folder.read_config(), free_port())
+    say(f"$ {command}")
+    running = start(command, folder.logs / "supernode.log")
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+def attend(folder: SiteFolder, say: Say, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    """Run the SuperNode until a signal, starting it anew while the server still lists its predecessor."""
+    end = time.monotonic() + patience_seconds
+    follower = Follower.from_now(folder.logs / "events.jsonl")
+    teller = SiteTeller()
+    while True:
+        with running_site(folder, say) as running:
+            started = time.monotonic()
+            while running.exit_code is None:
+                time.sleep(WATCH_SECONDS)
+                for line in filter(None, map(teller.line, follower.news())):
+                    say(line)
+            tail = running.log_tail(25)
+            code = running.exit_code
+        if NOT_ACTIVATED not in tail:
+            raise RunError(f"the SuperNode ended with exit code {code}; its log ends:\n{tail}")
+        if time.monotonic() - started > patience_seconds:
+            # It was let in and worked for a while: a new reason to be refused deserves new patience.
+            end = time.monotonic() + patience_seconds
+        if time.monotonic() > end:
+            raise RunError(
+                f"the server refused this site's key for {patience_seconds:.0f} s",
+                hint=f"the operator registers it with `fedlog federate register`: {folder.public_key}",
+            )
+        say("not let in: the key is not registered, or an earlier process of this site is still listed")
+        say(f"next try in {RETRY_SECONDS:.0f} s")
+        time.sleep(RETRY_SECONDS)

@@ -1,0 +1,1 @@
+"""What server and sites say to each other."""

@@ -1,0 +1,54 @@
+"""The first exchange of a run: both sides say which fedlog they are and which schema they hold, or go no further."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from fedlog import __version__
+from fedlog.flower.protocol.frame import VERSION, FrameError
+
+HELLO_LIMIT_BYTES = 65536
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What must agree before anything else is sent."""
+
+    fedlog: str
+    frame: int
+    schema: str
+
+
+def identity(schema_digest: str) -> Identity:
+    """Who we are."""
+    return Identity(__version__, VERSION, schema_digest)
+
+
+def read_identity(payload: bytes) -> Identity:
+    """Who the other side is; a FrameError when the bytes do not say it."""
+    if len(payload) > HELLO_LIMIT_BYTES:
+        raise FrameError(f"expected at most {HELLO_LIMIT_BYTES} bytes in a greeting, found: {len(payload)}")
+    try:
+        stored = json.loads(payload)
+        found = Identity(stored["fedlog"], stored["frame"], stored["schema"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise FrameError("expected fedlog, frame and schema in a greeting, found something else") from None
+    if not (isinstance(found.fedlog, str) and isinstance(found.frame, int) and isinstance(found.schema, str)):
+        raise FrameError("expected texts and a number in a greeting, found other types")
+    return found
+
+
+def check_identity(ours: Identity, theirs: Identity, who: str) -> None:
+    """Nothing, when both sides can work together: the same minor version of fedlog and the very same schema."""
+    if _series(theirs.fedlog) != _series(ours.fedlog):
+        raise FrameError(f"expected fedlog {_series(ours.fedlog)} at {who}, found: {theirs.fedlog[:32]}")
+    if theirs.frame != ours.frame:
+        raise FrameError(f"expected frame version {ours.frame} at {who}, found: {theirs.frame}")
+    if theirs.schema != ours.schema:
+        raise FrameError(f"expected schema {ours.schema} at {who}, found: {theirs.schema[:32]}")
+
+
+def _series(version: str) -> str:
+    """The part of a version that must agree: before 1.0, a minor version may change what crosses."""
+    return ".".join(version.split(".")[:2])

@@ -1,0 +1,1 @@
+"""What the server does in a run."""

@@ -1,0 +1,62 @@
+"""The engine's server of a run: before its first broadcast, out of its checkpoint, and back into it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedlog.algorithms.shape import Sum
+from fedlog.core.keys import Key
+from fedlog.data.schema import Schema
+from fedlog.engine.protocol import checkpoint
+from fedlog.engine.protocol.server import Memory, Server
+from fedlog.flower.protocol.plan import Plan
+from fedlog.flower.server.run_folder import RunFolder
+from fedlog.models.body import HEAD, initial_head
+from fedlog.wire.codec import codec
+
+
+def beginning(plan: Plan, schema: Schema, width: int, refused_share: float = 0.0) -> Server:
+    """The engine's server before the first broadcast; more than that share of unusable uploads stops it."""
+    key = Key(plan.seed)
+    algorithm = plan.algorithm(schema.n_class, width)
+    initial = {HEAD: initial_head(width, schema.n_class, key)}
+    shape = Plan.model_plan(schema.n_class, width)
+    guard = plan.protection(schema.n_class, width)
+    server = Server.beginning(algorithm, codec(plan.codec), shape, initial, key.child("server"), guard)
+    server.refused_share_allowed = refused_share
+    # Under a secure sum there is no single upload to remember, and of a private run the server keeps none.
+    if algorithm.schedule.sum is Sum.EVERYONE and plan.secure is None and plan.promise is None:
+        server.memory = {}
+    return server
+
+
+def restored(home: RunFolder, plan: Plan, schema: Schema, refused_share: float = 0.0) -> tuple[Server, int]:
+    """The server of the run's checkpoint, and the last round behind it."""
+    server = beginning(plan, schema, home.width(), refused_share)
+    state = checkpoint.read(home.checkpoint, _no_clients)
+    server.state, server.ledger = state.values, state.ledger
+    if server.memory is not None:
+        server.memory = state.memory
+    return server, state.round_number
+
+
+def keep(home: RunFolder, server: Server, round_number: int) -> None:
+    """Nothing; the run then goes on after this round."""
+    state = checkpoint.ServerState(round_number, server.state, server.ledger, server.memory or {})
+    checkpoint.write(home.checkpoint, state, _no_clients)
+
+
+def remembered(server: Server) -> Memory | None:
+    """A copy of what the server remembers, to go back to."""
+    return None if server.memory is None else dict(server.memory)
+
+
+def behind_the_head(server: Server, known: Mapping[str, bytes], uploads: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Of the known uploads those in the newest sum: everyone's newest where the server remembers them."""
+    summed = uploads if server.memory is None else server.memory
+    return {site: known[site] for site in sorted(summed) if site in known}
+
+
+def _no_clients(folder: Path) -> None:
+    """Nothing: what a site keeps is at the site."""

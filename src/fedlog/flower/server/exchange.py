@@ -1,0 +1,131 @@
+"""One question to many sites and their answers within a deadline: who answered, who refused and why, who was silent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from flwr.app import Message, MessageType
+
+from fedlog.errors import InputError
+from fedlog.flower.protocol.frame import Frame, FrameKind, expect_answer, from_content, to_content
+
+POLL_SECONDS = 0.2
+
+
+class Node(Protocol):
+    """What Flower tells of a connected SuperNode."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def last_activated_at(self) -> str: ...
+
+
+class Post(Protocol):
+    """The part of Flower's Grid that is used here."""
+
+    def get_nodes(self) -> Iterable[Node]: ...
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]: ...
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came back, by site name; every site that was asked is in exactly one of the three."""
+
+    answers: Mapping[str, Frame]
+    refused: Mapping[str, str]
+    silent: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Time as an argument, so that a test need not wait."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+def connected_sites(post: Post) -> dict[str, int]:
+    """Site name -> node, sorted by name; a name that is listed twice, as after a new key, counts once: the newest node.
+
+    The name is what the operator registered with the key, not what the site says of itself.
+    """
+    nodes = sorted((str(node.name), str(node.last_activated_at), int(node.node_id)) for node in post.get_nodes())
+    return {name: node_id for name, _, node_id in nodes if name}
+
+
+def ask(
+    post: Post,
+    nodes: Mapping[str, int],
+    requests: Mapping[str, Frame],
+    kind: FrameKind,
+    deadline_seconds: float,
+    clock: Clock,
+) -> Outcome:
+    """The answers of `kind` to these requests, at the latest when the deadline has passed.
+
+    A message lives as long as the deadline, so that a site that comes back later does not work on an old question.
+    """
+    messages = [
+        Message(
+            to_content(frame), nodes[site], MessageType.TRAIN, ttl=deadline_seconds, group_id=str(frame.round_number)
+        )
+        for site, frame in requests.items()
+    ]
+    # Flower returns None for a message it did not take, and no list at all when the push as a whole was too large.
+    taken = list(post.push_messages(messages)) or [""] * len(messages)
+    sites = {sent: site for sent, site in zip(taken, requests, strict=True) if sent}
+    answers: dict[str, Frame] = {}
+    refused = {site: "Flower did not take the message" for site in requests if site not in sites.values()}
+    late: list[str] = []
+    end = clock.now() + deadline_seconds
+    while sites:
+        for message in post.pull_messages(list(sites)):
+            # Errors that Flower makes itself come from the SuperLink's own node, so the question tells the site.
+            site = sites.pop(message.metadata.reply_to_message_id, None)
+            if site is None:
+                continue
+            if message.has_error() and message.error.code == NO_ANSWER_IN_TIME:
+                late.append(site)
+                continue
+            try:
+                answers[site] = _answer(message, nodes[site], requests[site], kind)
+            except InputError as error:
+                refused[site] = error.message
+        if not sites or clock.now() >= end:
+            break
+        clock.sleep(POLL_SECONDS)
+    return Outcome(answers, refused, tuple(sorted([*late, *sites.values()])))
+
+
+def _answer(message: Message, node: int, request: Frame, kind: FrameKind) -> Frame:
+    if message.has_error():
+        # The reason may hold text of an exception at the site, and with it a value of a record: only the code is kept.
+        raise InputError(f"Flower error {message.error.code} ({_ERRORS.get(message.error.code, 'unknown')})")
+    if message.metadata.src_node_id != node:
+        raise InputError(f"an answer from another node: {message.metadata.src_node_id} ({node} expected)")
+    frame = from_content(message)
+    if frame.kind is FrameKind.REFUSAL:
+        raise InputError(f"the site refused: {frame.payload[:200].decode('ascii', 'replace')}")
+    return expect_answer(request, frame, kind)
+
+
+# flwr.common.constant.ErrorCode of 1.41.0, in words for the operator.
+NO_ANSWER_IN_TIME = 3
+_ERRORS = {
+    1: "the app could not be loaded",
+    2: "the app failed; see the log at the site",
+    4: "the answer did not arrive whole",
+    5: "the site is not connected",
+    8: "the app ended without an answer",
+}

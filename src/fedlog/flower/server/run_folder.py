@@ -1,0 +1,168 @@
+"""What the server keeps of a run: its plan, its checkpoint, the newest uploads, a line for each round, the report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fedlog.engine.protocol.server import REFUSED_SHARE
+from fedlog.errors import InputError
+from fedlog.flower.folders.layout import ServerFolder, write_atomically
+from fedlog.flower.protocol.frame import FrameError
+from fedlog.flower.protocol.plan import EqualBody, Plan, read_plan
+
+PLAN, REPORT, ROUNDS, UPLOADS, WIDTH = "plan.json", "report.json", "rounds.jsonl", "uploads", "width.json"
+BODY = "body.json"
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How long the server waits, for how many, and how many bad uploads it puts up with."""
+
+    minimum: int
+    deadline_seconds: float
+    refused_share: float = REFUSED_SHARE  # of a round's uploads that may be unusable before the run stops
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.refused_share < 1:
+            raise InputError(f"the share of uploads that may be refused lies in [0, 1): {self.refused_share}")
+        if self.minimum < 1 or not self.deadline_seconds > 0:
+            raise InputError(
+                f"expected a minimum of 1 site and a deadline above 0, found: {self.minimum}, {self.deadline_seconds}"
+            )
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """What the server keeps of one run."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, folder: ServerFolder, name: str) -> RunFolder:
+        """The folder of the run with this name."""
+        return cls(folder.runs / name)
+
+    def claim(self, plan: Plan) -> None:
+        """Make the folder this run's; refuse one that began under another plan."""
+        path = self.path / PLAN
+        if path.exists() and not self.plan().same_run(plan):
+            raise InputError(
+                f"expected the plan under which run {plan.name} began, found another: {path}",
+                hint="give the new run another --name",
+            )
+        write_atomically(path, json.dumps(plan.as_plain(), indent=1) + "\n")
+
+    def plan(self) -> Plan:
+        """The plan of the run."""
+        return read_plan(json.loads((self.path / PLAN).read_text()))
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where the run goes on from."""
+        return self.path / "checkpoint"
+
+    def report(self) -> dict[str, Any] | None:
+        """The report of a finished run."""
+        path = self.path / REPORT
+        return dict(json.loads(path.read_text())) if path.exists() else None
+
+    def keep_report(self, report: Mapping[str, Any]) -> None:
+        """Write the report: the run is finished."""
+        write_atomically(self.path / REPORT, json.dumps(report, indent=1) + "\n")
+
+    def forget_report(self) -> None:
+        """The run is to be finished once more."""
+        (self.path / REPORT).unlink(missing_ok=True)
+
+    def record(self, line: Mapping[str, Any]) -> None:
+        """Append the line of one round."""
+        with (self.path / ROUNDS).open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def had_full_round(self) -> bool:
+        """Whether some round had enough sites for a new head."""
+        path = self.path / ROUNDS
+        return path.exists() and any(json.loads(line)["full"] for line in path.read_text().splitlines())
+
+    def seconds(self) -> float:
+        """How long the rounds so far have taken together."""
+        path = self.path / ROUNDS
+        return (
+            sum(float(json.loads(line)["seconds"]) for line in path.read_text().splitlines()) if path.exists() else 0.0
+        )
+
+    def width(self) -> int:
+        """The feature width of the checkpoint's head."""
+        return int(json.loads((self.path / WIDTH).read_text()))
+
+    def keep_width(self, width: int) -> None:
+        """Write the feature width beside the checkpoint."""
+        write_atomically(self.path / WIDTH, f"{width}\n")
+
+    def body(self) -> EqualBody | None:
+        """The body that every site must have; None where they may differ."""
+        path = self.path / BODY
+        return EqualBody(**json.loads(path.read_text())) if path.exists() else None
+
+    def keep_body(self, body: EqualBody) -> None:
+        """Write the body that every site must have."""
+        write_atomically(self.path / BODY, json.dumps(asdict(body)) + "\n")
+
+    def keep_uploads(self, uploads: Mapping[str, bytes]) -> None:
+        """Keep the uploads behind the head and no other, so that one site's part can be taken out of the sum later."""
+        folder = self.path / UPLOADS
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        for site, blob in uploads.items():
+            draft = folder / f"{site}.part"
+            draft.write_bytes(blob)
+            draft.replace(folder / f"{site}.bin")
+        for old in folder.glob("*.bin"):
+            if old.stem not in uploads:
+                old.unlink()
+
+    def uploads(self) -> dict[str, bytes]:
+        """The uploads behind the present head, by site."""
+        return {path.stem: path.read_bytes() for path in sorted((self.path / UPLOADS).glob("*.bin"))}
+
+
+@dataclass(frozen=True)
+class SiteReport:
+    """What a site tells of its results: figures over its test records, none of a single record."""
+
+    body: str
+    kept: str
+    test_records: int
+    accuracy: float
+    federated_accuracy: float
+    local_only_accuracy: float
+
+
+def read_private_report(payload: bytes) -> dict[str, Any]:
+    """The body in a REPORT payload where figures stay at the site; a FrameError for anything more."""
+    try:
+        stored = json.loads(payload[:65536])
+    except (ValueError, RecursionError):
+        stored = None
+    if not isinstance(stored, dict) or set(stored) != {"body"} or not isinstance(stored["body"], str):
+        raise FrameError("expected the name of a body in a private report, found something else")
+    return stored
+
+
+def read_report(payload: bytes) -> dict[str, Any]:
+    """The figures of a REPORT payload; a FrameError when they are none."""
+    try:
+        stored = json.loads(payload[:65536])
+        report = SiteReport(**stored)
+        shares = (report.accuracy, report.federated_accuracy, report.local_only_accuracy)
+        good = all(0 <= float(share) <= 1 for share in shares) and isinstance(report.body, str)
+        good = good and report.kept in ("federated", "local-only") and type(report.test_records) is int
+    except (ValueError, TypeError, RecursionError):
+        good = False
+    if not good:
+        raise FrameError("expected a site's figures in a report, found something else")
+    return asdict(report)

@@ -1,0 +1,122 @@
+"""The server's part in a secure sum over Flower's messages: five questions, and the sum over the survivors or none."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from fedlog.algorithms.shape import Exchange
+from fedlog.engine.protocol.secure_sums import encoding_of, sum_terms, summed
+from fedlog.engine.protocol.server import Server
+from fedlog.flower.folders.layout import ServerFolder, write_atomically
+from fedlog.flower.folders.roster import Roster, numbered, read_roster
+from fedlog.flower.protocol.frame import Frame, FrameKind, run_tag
+from fedlog.flower.protocol.plan import Plan
+from fedlog.flower.protocol.sum_opening import Opening
+from fedlog.flower.server.exchange import Outcome
+from fedlog.flower.server.run_folder import RunFolder
+from fedlog.privacy.secagg.refusal import RefusalError, RoundFailedError
+from fedlog.privacy.secagg.server import SecureSum, ServerRound, close, receive, secure_sum
+from fedlog.privacy.secagg.terms import FEWEST, Step, Terms
+from fedlog.wire.ledger import Direction
+
+Nodes = Mapping[str, int]
+Ask = Callable[[Nodes, Mapping[str, Frame], FrameKind], Outcome]
+
+
+@dataclass(frozen=True)
+class SumAtServer:
+    """The secure sums of one run; `ask` sends a frame to each site and brings back what they answer in time."""
+
+    folder: ServerFolder
+    home: RunFolder
+    plan: Plan
+    ask: Ask
+    tell: Callable[..., None]
+    deadline_seconds: float  # of each question
+
+    def take(
+        self, server: Server, step: tuple[int, int], exchange: Exchange, nodes: Nodes, broadcast: bytes
+    ) -> tuple[str, ...] | None:
+        """The sites in the sum by which the server's state was moved; None where there is none and all stays."""
+        assert self.plan.secure is not None
+        roster = read_roster(self.folder.path)
+        members = tuple(sorted(set(nodes) & set(roster)))
+        if len(members) < max(FEWEST, self.plan.secure.honest):
+            self.tell("too few", round=step[0], sites=list(members), minimum=max(FEWEST, self.plan.secure.honest))
+            return None
+        pattern = server.patterns[exchange.name]
+        assert pattern is not None
+        shapes = [tuple(array.shape) for array in server.lifted(pattern).arrays]
+        opening = self._opening(members)
+        terms = self._terms(opening, roster, server, sum(prod(shape) for shape in shapes))
+        names = {number: name for number, name in enumerate(sorted(roster)) if name in members}
+        try:
+            found = self._sum(server, terms, opening.payload(broadcast), step, {n: nodes[n] for n in members}, names)
+        except RoundFailedError as error:
+            self.tell("secure sum failed", round=step[0], reason=error.message)
+            return None
+        server.take(step[0], exchange, summed(found[0], server.protection, shapes))
+        return found[1]
+
+    def _sum(
+        self,
+        server: Server,
+        terms: Terms,
+        payload: bytes,
+        step: tuple[int, int],
+        nodes: Nodes,
+        names: Mapping[int, str],
+    ) -> tuple[SecureSum, tuple[str, ...]]:
+        state = ServerRound(terms)
+        frames = {name: self._frame(FrameKind.WORK, step, payload) for name in nodes}
+        outcome = self.ask(nodes, frames, FrameKind.UPLOAD)
+        while True:
+            state = self._received(server, state, outcome, step[0])
+            if state.step is Step.UNMASK:
+                total = secure_sum(state)
+                return total, tuple(names[number] for number in total.survivors)
+            state, outgoing = close(state)
+            for blob in outgoing.values():
+                server.ledger.book(step[0], Direction.DOWN, f"secure {state.step.name.lower()}", blob)
+            frames = {
+                names[n]: self._frame(FrameKind.SECURE, step, bytes([state.step]) + blob)
+                for n, blob in outgoing.items()
+            }
+            outcome = self.ask({name: nodes[name] for name in frames}, frames, FrameKind.SECURED)
+
+    def _received(self, server: Server, state: ServerRound, outcome: Outcome, round_number: int) -> ServerRound:
+        for site, reason in sorted(outcome.refused.items()):
+            self.tell("refused", site=site, round=round_number, reason=reason)
+        for site in outcome.silent:
+            step, seconds = state.step.name.lower(), self.deadline_seconds
+            self.tell("silent", site=site, round=round_number, step=step, deadline_seconds=seconds)
+        for site, frame in sorted(outcome.answers.items()):
+            try:
+                state = receive(state, frame.payload)
+                server.ledger.book(round_number, Direction.UP, f"secure {state.step.name.lower()}", frame.payload)
+            except RefusalError as error:
+                self.tell("refused", site=site, round=round_number, reason=error.message)
+        return state
+
+    def _frame(self, kind: FrameKind, step: tuple[int, int], payload: bytes) -> Frame:
+        return Frame(kind, run_tag(self.plan.name), step[0], step[1], payload)
+
+    def _terms(self, opening: Opening, roster: Roster, server: Server, coordinates: int) -> Terms:
+        assert self.plan.secure is not None
+        keys = numbered(roster, opening.members)
+        value_bytes = encoding_of(server.protection).value_bytes
+        return sum_terms(opening.session, opening.number, keys, self.plan.secure.honest, coordinates, value_bytes)
+
+    def _opening(self, members: tuple[str, ...]) -> Opening:
+        """A sum with a number of its own, used up before anyone hears of it."""
+        path = self.home.path / "secure.json"
+        stored: dict[str, Any] = {"session": os.urandom(16).hex(), "next": 0}
+        if path.exists():
+            stored = json.loads(path.read_text())
+        write_atomically(path, json.dumps({**stored, "next": stored["next"] + 1}) + "\n")
+        return Opening(bytes.fromhex(stored["session"]), int(stored["next"]), members)

@@ -1,0 +1,67 @@
+"""The Flower ServerApp: one run with the settings of the app, conducted over Flower's messages."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedlog.data.schema import load_schema
+from fedlog.engine.protocol.server import REFUSED_SHARE
+from fedlog.errors import FedlogError, InputError
+from fedlog.flower.folders.event_log import note
+from fedlog.flower.folders.layout import ServerFolder
+from fedlog.flower.protocol.plan import Plan, checked_plan
+from fedlog.flower.protocol.promise import read_promise, read_secure
+from fedlog.flower.server.database import pack
+from fedlog.flower.server.rounds import Run
+from fedlog.flower.server.run_folder import Terms
+
+FOLDER_VARIABLE = "FEDLOG_FEDERATION"
+app = ServerApp()
+
+
+@app.main()  # type: ignore[untyped-decorator]
+def main(grid: Grid, context: Context) -> None:
+    """One run, with the settings of `[tool.flwr.app.config]` and `flwr run --run-config`."""
+    torch.set_num_threads(1)
+    folder = ServerFolder(Path(os.environ[FOLDER_VARIABLE]))
+    name = str(context.run_config.get("name"))
+    try:
+        plan, terms = settings_read(context.run_config)
+        try:
+            Run(grid, folder, load_schema(folder.schema_file), plan, terms).conduct()
+        finally:
+            if plan.promise is not None and (reason := pack(folder.database)) is not None:
+                note(folder.logs / "events.jsonl", "not packed", run=name, reason=reason)
+    except FedlogError as error:
+        note(folder.logs / "events.jsonl", "failed", run=name, reason=error.message, hint=error.hint)
+        raise
+
+
+def settings_read(settings: Mapping[str, Any]) -> tuple[Plan, Terms]:
+    """The plan and the terms of these settings; an InputError names what cannot be used."""
+    try:
+        options = json.loads(str(settings["options"]))
+        plan = Plan(
+            name=str(settings["name"]),
+            method=str(settings["method"]),
+            options=options,
+            rounds=int(settings["rounds"]),
+            seed=int(settings["seed"]),
+            codec=str(settings["codec"]),
+            batch_size=int(settings["batch-size"]),
+            promise=read_promise(json.loads(str(settings.get("promise") or "null"))),
+            secure=read_secure(json.loads(str(settings.get("secure") or "null"))),
+        )
+        share = float(settings.get("refused-share", REFUSED_SHARE))
+        terms = Terms(int(settings["minimum-sites"]), float(settings["deadline-seconds"]), share)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"expected the settings of `fedlog federate run`, found: {error}") from None
+    return checked_plan(plan), terms

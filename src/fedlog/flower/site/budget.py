@@ -1,0 +1,104 @@
+"""What a site has released in all its runs together, and the limit that it set itself with `--require-privacy`.
+
+Every release of a private run is counted in `state/privacy.jsonl`, with a limit or without one, so that a limit that is
+set or changed later finds all of them. Runs may promise different things: they are added up as what one record bears.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedlog.errors import InputError
+from fedlog.flower.folders.layout import SiteConfig, SiteFolder
+from fedlog.flower.protocol.frame import FrameError
+from fedlog.flower.protocol.promise import Limit
+from fedlog.privacy.accounting import BudgetSpentError, Event, Release, allow
+from fedlog.privacy.across_runs import allow_across_runs, spent_across_runs
+from fedlog.privacy.protection import Protection
+from fedlog.privacy.release_log import (
+    FILE_NAME,
+    count_across_runs,
+    read_log,
+    record_across_runs,
+    record_release,
+    start_log,
+)
+
+
+def limit_of(config: SiteConfig) -> Limit | None:
+    """The site's own limit; None where it has none."""
+    return None if config.privacy is None else Limit.read(config.privacy)
+
+
+def release_at_site(folder: SiteFolder, run: Path, guard: Protection, upcoming: Release) -> None:
+    """Nothing, after the release was recorded for all runs and for this one; nothing is where one does not cover it.
+
+    A FrameError says that the site's own limit is used up; what the run itself does not cover is a BudgetSpentError.
+    """
+    run.mkdir(parents=True, exist_ok=True)
+    own = start_log(run / FILE_NAME, guard.budget)
+    # Before anything is counted: a server that asks for more than the run has must not use the site's limit up.
+    allow(own.events, upcoming, own.budget)
+    limit, path = limit_of(folder.read_config()), folder.state / FILE_NAME
+    earlier = () if path.exists() else _of_all_runs(folder)
+    try:
+        if limit is None:
+            count_across_runs(path, upcoming, guard.budget, earlier)
+        else:
+            record_across_runs(path, upcoming, limit.budget, earlier)
+    except BudgetSpentError as error:
+        raise FrameError(_beyond(error)) from None
+    record_release(run / FILE_NAME, upcoming)
+
+
+def refuse_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) -> None:
+    """Nothing; a FrameError for a run that the site's limit leaves nothing for.
+
+    A site that already has a part in the run goes on: the last head is for it too, and costs nothing.
+    """
+    limit, own = limit_of(folder.read_config()), run / FILE_NAME
+    try:
+        if limit is None or (own.exists() and read_log(own).events):
+            return
+        allow_across_runs(_released(folder), upcoming, limit.budget)
+    except BudgetSpentError as error:
+        raise FrameError(_beyond(error)) from None
+    except InputError:
+        raise FrameError("this site cannot read its record of what it has released") from None
+
+
+def spent_so_far(folder: SiteFolder) -> str | None:
+    """What the person at the site should know before it takes part: the sum of all runs, and the limit on it."""
+    events, limit = _released(folder), limit_of(folder.read_config())
+    if not events:
+        return None
+    path = folder.state / FILE_NAME
+    before = read_log(path).budget if path.exists() else None
+    delta = limit.budget.delta if limit else before.delta if before else 1e-5
+    found = spent_across_runs(events, delta).guarantee
+    told = f"privacy spent in all runs so far: {found}"
+    if limit is None or found is None:
+        return told
+    told += f"; the limit is epsilon {limit.budget.epsilon:g} at delta {delta:g}"
+    if before is not None and before != limit.budget:
+        told += f" (it was {before.epsilon:g} at {before.delta:g}), and all of this counts against it"
+    try:
+        allow_across_runs(events, events[-1], limit.budget)
+    except BudgetSpentError:
+        return f"{told}; it does not cover another release like the last one"
+    return told
+
+
+def _released(folder: SiteFolder) -> tuple[Event, ...]:
+    path = folder.state / FILE_NAME
+    return read_log(path).events if path.exists() else _of_all_runs(folder)
+
+
+def _of_all_runs(folder: SiteFolder) -> tuple[Event, ...]:
+    """What the logs of the single runs hold."""
+    logs = sorted(folder.state.glob(f"*/{FILE_NAME}"))
+    return tuple(event for path in logs for event in read_log(path).events)
+
+
+def _beyond(error: BudgetSpentError) -> str:
+    return f"the limit of this site on all its runs together: {error.message}"

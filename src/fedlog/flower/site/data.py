@@ -1,0 +1,116 @@
+"""A site's data and body as its folder names them: the same in the check at the start and in every round."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from fedlog.core.keys import Key
+from fedlog.data.schema import load_schema
+from fedlog.data.site import Preparation, Site, load_site
+from fedlog.data.split import Shares
+from fedlog.errors import InputError
+from fedlog.flower.folders.layout import SiteConfig, SiteFolder
+from fedlog.flower.site.budget import limit_of
+from fedlog.models.body import Body
+from fedlog.models.catalog import body as body_named
+from fedlog.models.frozen import FROZEN, architecture, refuse_trained
+from fedlog.privacy.guarantee import Unit
+
+DEFAULT_BODY = "mlp:64,64"
+# The split is the site's own and has nothing to do with a run's seed: the same rows stay held out in every run.
+SPLIT_SEED = 0
+
+
+def load_data(folder: SiteFolder, config: SiteConfig, preparation: Preparation = Preparation.TOGETHER) -> Site:
+    """The site's data, split and scaled."""
+    if config.data is None:
+        raise InputError(f"expected data for site {config.name}, found none in {folder.config_file}")
+    schema = load_schema(folder.schema_file)
+    key = Key(SPLIT_SEED).child("site", config.name)
+    return load_site(config.data, schema, config.name, key, read_shares(config.hold_out), preparation)
+
+
+def read_shares(text: str | None) -> Shares:
+    """The shares of the rows in `VALIDATION,TEST`; the usual ones for None."""
+    if text is None:
+        return Shares()
+    try:
+        validation, test = map(float, text.split(","))
+    except ValueError:
+        raise InputError(f"expected the shares VALIDATION,TEST, as in 0.2,0.2, found: {text!r}") from None
+    return Shares(validation, test)
+
+
+def load_body(config: SiteConfig, input_shape: tuple[int, ...], clip: str | None = None) -> Body:
+    """The site's body for inputs of this shape, its features behind the clip of a run that has one."""
+    name = config.body or DEFAULT_BODY
+    if clip is not None and "@" in name:
+        raise InputError(f"expected a body without a clip of its own in a run with clip {clip}, found: {name}")
+    return body_named(name if clip is None else f"{name}@{clip}", input_shape)
+
+
+def refuse_trained_body(config: SiteConfig) -> None:
+    """Nothing; InputError for a body whose file says that a run has trained it."""
+    name = config.body or DEFAULT_BODY
+    if name.startswith(FROZEN):
+        refuse_trained(Path(name.removeprefix(FROZEN)))
+
+
+def refuse_body_across_records(body: Body) -> None:
+    """Nothing; InputError for a body in which the records of a batch see each other.
+
+    Batch normalisation cannot train on one record, so that its error would tell the number of records, and what it
+    remembers of batches is no part of what a private run accounts for.
+    """
+    norms = [layer for layer in body.training.modules() if isinstance(layer, nn.modules.batchnorm._NormBase)]
+    across = any(
+        layer.training and (layer.track_running_stats or isinstance(layer, nn.modules.batchnorm._BatchNorm))
+        for layer in norms
+    )
+    if across or not _trains_on_one(body):
+        raise InputError(
+            f"a private run takes bodies that see each record by itself (no batch normalisation), found: {body.name}",
+            hint="for example mlp:64,64 or cnn; or frozen:FILE, whose normalisation no longer moves",
+        )
+
+
+def _trains_on_one(body: Body) -> bool:
+    """Whether the body can be trained on a batch of one record, whatever layers it has."""
+    masks = {site.name: torch.ones(1, *site.shape) for site in body.dropout}
+    try:
+        body.features(body.initial(Key(0)), torch.zeros(1, *body.input_shape), masks)
+    except Exception:  # a user's own module: whatever it raises, it would raise in a run
+        return False
+    return True
+
+
+def body_digest(body: Body, key: Key) -> str:
+    """SHA-256 of what the body computes before any training: its architecture, its clip, and every parameter."""
+    found = sha256(architecture(body.name).encode())
+    for name, value in sorted(body.initial(key).items()):
+        found.update(f"\n{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        found.update(value.contiguous().numpy().tobytes())
+    return found.hexdigest()
+
+
+def check_site(folder: SiteFolder, config: SiteConfig) -> str:
+    """One line on what the site brings; an InputError before anything is started when its data or body do not fit.
+
+    A site that takes part where single records are protected, and nowhere else, is held to what such runs need: rows
+    for every part are not among it. Any other must be ready for every run.
+    """
+    limit = limit_of(config)
+    alone = limit is not None and limit.unit is Unit.RECORD
+    site = load_data(folder, config, Preparation.ALONE if alone else Preparation.TOGETHER)
+    body = load_body(config, site.federation.input_shape)
+    shard = site.shard
+    present = len(set(site.federation.train.labels.tolist()))
+    return (
+        f"site {config.name}: {len(shard.train)} training, {len(shard.validation)} validation and {len(shard.test)} "
+        f"test records from {Path(config.data or '').name}; {present} of {site.federation.n_class} classes; "
+        f"body {body.name} with {body.width} features"
+    )

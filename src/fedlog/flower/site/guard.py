@@ -1,0 +1,133 @@
+"""At a site, run the ClientApp that the site itself installed, never code that came with a run, and run it quickly.
+
+Flower sends every run as a bundle of Python files (FAB), and a SuperNode imports and runs what is in it. Whoever
+operates the server could then read a site's data with three lines of code. So the folder of programs that a site puts
+first on the PATH of its SuperNode starts this module in place of `flower-superexec`: it takes tasks and answers them as
+Flower does, but has the app from the installed package. Every other kind of task is refused.
+
+Flower starts a program for each message, which is seconds of imports for a tenth of a second of work. Here the imports
+are made once, in a process that does nothing but fork: every task still has a process of its own.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedlog.errors import RunError
+
+if TYPE_CHECKING:
+    from flwr.clientapp import ClientApp
+    from flwr.supercore.superexec.executor.types import ExecutionSpec, LaunchResult
+
+FLOWER_VERSION = "1.41.0"
+GUARDED = "flower-superexec"
+REFUSED = ("flwr-clientapp", "flwr-agentapp", "flwr-serverapp", "flwr-simulation", "flwr-model", "flwr-connector")
+WARM = ["flwr.supernode.runtime.run_clientapp", "fedlog.flower.site.client_app"]
+
+
+def write_guard(folder: Path) -> Path:
+    """The folder, after the programs that shadow Flower's task programs were written in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    python = shlex.quote(sys.executable)
+    _write_program(folder / GUARDED, f'exec {python} -m fedlog.flower.site.guard "$@"')
+    for name in REFUSED:
+        _write_program(folder / name, f"echo 'refused: this site runs no {name} task' >&2; exit 1")
+    return folder
+
+
+def _write_program(path: Path, line: str) -> None:
+    path.write_text(f"#!/bin/sh\n{line}\n")
+    path.chmod(0o755)
+
+
+def installed_app(*_: object) -> ClientApp:
+    """The ClientApp of the installed package, whichever one the run asked for."""
+    from fedlog.flower.site.client_app import app
+
+    return app
+
+
+def serve_task(runtime_api_address: str, token: str, insecure: bool, parent: int | None) -> None:
+    """Answer one message as `flwr-clientapp` does, except for where the app comes from."""
+    from flwr.supernode.runtime import run_clientapp
+
+    for name in ("install_from_fab", "install_app_dependencies", "get_load_client_app_fn"):
+        if not callable(getattr(run_clientapp, name, None)):
+            raise RunError(f"expected the name {name} in flwr.supernode.runtime.run_clientapp, found none")
+    run_clientapp.install_from_fab = _nothing
+    run_clientapp.install_app_dependencies = _nothing
+    run_clientapp.get_load_client_app_fn = _loader
+    run_clientapp.run_clientapp(runtime_api_address, token, insecure, parent_pid=parent)
+
+
+class WarmExecutor:
+    """Flower's executor of tasks, for one kind of task: each in a fork of a process that has all modules loaded."""
+
+    def __init__(self) -> None:
+        from multiprocessing import forkserver
+
+        # A fork of this very process would copy the locks of its threads as they are; the fork server has no threads.
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(WARM)
+        forkserver.ensure_running()
+
+    def get_eligible_capacity(self, supported: set[Any], **_: object) -> tuple[set[Any], set[str]]:
+        """ClientApps and nothing else."""
+        from flwr.supercore.constant import TaskType
+
+        return supported & {TaskType.CLIENT_APP}, set()
+
+    def wait_for_capacity(self, *_: object, **__: object) -> None:
+        """Nothing to wait for."""
+
+    def launch(self, spec: ExecutionSpec) -> LaunchResult:
+        """Start the task, or refuse it when it is of another kind or asks for packages to be installed."""
+        from flwr.supercore.constant import TaskType
+        from flwr.supercore.superexec.executor.types import LaunchResult
+
+        multiprocessing.active_children()  # reaps those that have ended
+        if spec.task_type != TaskType.CLIENT_APP or spec.runtime_dependency_install:
+            return LaunchResult.failed(f"refused: this site runs no {spec.task_type} task")
+        told = (spec.runtime_api_address, spec.token, spec.insecure, spec.parent_pid)
+        # A daemon is ended with this process; another child would be waited for, while it watches whether we are alive.
+        self._context.Process(target=serve_task, args=told, daemon=True).start()
+        return LaunchResult.accepted()
+
+    def reconcile(self) -> None:
+        """No pool to look after."""
+
+    def close(self) -> None:
+        """Nothing of our own to release."""
+
+
+def main() -> None:
+    """`flower-superexec` as Flower has it, except for how it runs tasks."""
+    import flwr
+    from flwr.supercore.cli.flower_superexec import flower_superexec
+    from flwr.supercore.superexec import run_superexec
+
+    if flwr.__version__ != FLOWER_VERSION:
+        # The names that are replaced here are Flower's own business, and another version may keep them elsewhere.
+        raise RunError(f"expected flwr {FLOWER_VERSION} at this site, found: {flwr.__version__}")
+    if not callable(getattr(run_superexec, "get_executor", None)):
+        raise RunError("expected the name get_executor in flwr.supercore.superexec.run_superexec, found none")
+    executor = WarmExecutor()
+    run_superexec.get_executor = lambda *_, **__: executor
+    flower_superexec()
+
+
+def _nothing(*_: object, **__: object) -> None:
+    return None
+
+
+def _loader(**_: object) -> Callable[..., ClientApp]:
+    return installed_app
+
+
+if __name__ == "__main__":
+    main()

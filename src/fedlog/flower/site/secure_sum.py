@@ -1,0 +1,143 @@
+"""A site's part in a secure sum: its state between messages on disk, and each step answered once.
+
+A WORK frame opens a sum: the site does its local work, keeps the (noisy) statistics and sends its keys. Four SECURE
+frames follow. Whatever the site must remember lies in `secure/` of the run's state, readable by its owner alone; steps
+that were answered are marked before the answer is sent, so that no restart makes a site answer twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedlog.engine.protocol.secure_sums import encoding_of, sum_terms, words_of
+from fedlog.flower.folders.layout import SiteFolder
+from fedlog.flower.folders.roster import numbered, own_key, read_roster_at
+from fedlog.flower.protocol.frame import Frame, FrameError
+from fedlog.flower.protocol.plan import Plan
+from fedlog.flower.protocol.sum_opening import Opening, read_opening
+from fedlog.flower.site.run_state import RunState
+from fedlog.privacy.protection import Protection
+from fedlog.privacy.secagg.client import Advertised, Agreed, Client, Masked, Shared
+from fedlog.privacy.secagg.crypto import Identity
+from fedlog.privacy.secagg.encoding import decode, encode
+from fedlog.privacy.secagg.fixed_point import pack, unpack
+from fedlog.privacy.secagg.rehearsal import answer
+from fedlog.privacy.secagg.terms import Step
+from fedlog.privacy.secagg.used_steps import UsedStepsOnDisk
+from fedlog.wire.codec import codec
+from fedlog.wire.message import lift
+
+STATES: dict[Step, Any] = {Step.SHARES: Advertised, Step.MASKED: Shared, Step.AGREE: Masked, Step.UNMASK: Agreed}
+
+
+@dataclass(frozen=True)
+class SumAtSite:
+    """One secure sum, seen from one site."""
+
+    folder: SiteFolder
+    plan: Plan
+    guard: Protection | None
+    state: RunState
+
+    @property
+    def _home(self) -> Path:
+        return self.state.path / "secure"
+
+    @property
+    def _used(self) -> UsedStepsOnDisk:
+        return UsedStepsOnDisk(self._home / "used")
+
+    def check(self, opening: Opening) -> None:
+        """Nothing; an error for an opening from which no sum can come, before anything is done or spent for it."""
+        terms = self._client(opening, coordinates=1).terms
+        if self._used.holds(terms.name, Step.KEYS.name.lower()):
+            raise FrameError("expected a new secure sum, found one for which this site has sent its keys before")
+
+    def advertised(self, opening: Opening, upload: bytes, step: tuple[int, int]) -> bytes:
+        """The site's keys, after its vector was put by for this sum and whatever was left of another one is gone."""
+        contribution = lift(codec(self.plan.codec).decode(upload))
+        if self.guard is not None:
+            contribution = self.guard.lifted(contribution)
+        vector = words_of(contribution, self.guard, len(opening.members))
+        client = self._client(opening, len(vector))
+        following, keys = client.advertise()
+        shutil.rmtree(self._home / "sum", ignore_errors=True)
+        self._keep("vector", pack(vector, client.terms.value_bytes))
+        told = {"opening": opening.payload(b"").hex(), "step": list(step), "coordinates": len(vector)}
+        self._keep("opening", json.dumps(told).encode())
+        self._keep("state", bytes([Step.SHARES]) + encode(following))
+        return keys
+
+    def stepped(self, request: Frame) -> bytes:
+        """The answer to a SECURE frame; what this site must remember after it is on disk by then."""
+        try:
+            told = json.loads((self._home / "sum" / "opening").read_bytes())
+            opening, _ = read_opening(bytes.fromhex(told["opening"]))
+            kept = (self._home / "sum" / "state").read_bytes()
+        except FileNotFoundError:
+            raise FrameError("expected the opening of a secure sum first, found one of its later steps") from None
+        if [request.round_number, request.exchange] != told["step"] or not request.payload:
+            raise FrameError("expected a step of the secure sum that this site is in, found another")
+        if request.payload[0] not in STATES or kept[0] != request.payload[0]:
+            raise FrameError(f"expected step {kept[0]} of the secure sum, found: {request.payload[0]}")
+        step = Step(request.payload[0])
+        client = self._client(opening, int(told["coordinates"]))
+        path = self._home / "sum" / "vector"
+        vector = unpack(path.read_bytes(), client.terms.value_bytes) if step is Step.MASKED else unpack(b"", 1)
+        following, reply = answer(client, step, decode(STATES[step], kept[1:]), request.payload[1:], vector)
+        if step is Step.UNMASK or following is None:
+            shutil.rmtree(self._home / "sum")
+            return reply
+        self._keep("state", bytes([step + 1]) + encode(following))  # type: ignore[arg-type]
+        if step is Step.MASKED:
+            path.unlink()  # sent, and never to be sent again
+        return reply
+
+    def _client(self, opening: Opening, coordinates: int) -> Client:
+        """This site in the sum; a FrameError where the opening is not what the plan and the own list allow."""
+        assert self.plan.secure is not None
+        roster = read_roster_at(self.folder)
+        name = self.folder.read_config().name
+        members = opening.members
+        if name not in members or not set(members) <= set(roster) or len(set(members)) != len(members):
+            raise FrameError("expected this site among sites of its own list in a secure sum, found others")
+        if len(members) > self.plan.secure.sites:
+            raise FrameError(f"expected at most {self.plan.secure.sites} sites in a sum, found: {len(members)}")
+        value_bytes = encoding_of(self.guard).value_bytes
+        terms = sum_terms(
+            opening.session,
+            opening.number,
+            numbered(roster, members),
+            self.plan.secure.honest,
+            coordinates,
+            value_bytes,
+        )
+        identity = Identity(sorted(roster).index(name), own_key(self.folder))
+        return Client(terms, identity, self._used, os.urandom)
+
+    def _keep(self, name: str, content: bytes) -> None:
+        folder = self._home / "sum"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft = folder / f"{name}.part"
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(folder / name)
+
+
+Answering = Callable[[bytes], bytes]
+
+
+def opened(payload: bytes, at_site: SumAtSite, step: tuple[int, int]) -> tuple[bytes, Answering]:
+    """The broadcast in a WORK frame, and what turns the site's upload into its answer; an error for a useless one."""
+    opening, broadcast = read_opening(payload)
+    at_site.check(opening)
+    return broadcast, lambda upload: at_site.advertised(opening, upload, step)
