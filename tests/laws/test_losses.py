@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,18 +12,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedlog.algorithms.losses import Clustered, NearGlobalMean, NearPrototype, cross_entropy
-from fedlog.algorithms.shape import Batch, Loss
+from fedlog.algorithms.losses import Clustered, NearGlobalMean, NearModel, NearPrototype, cross_entropy
+from fedlog.algorithms.shape import EVERYTHING, Batch, Carry, HiddenParams, Loss, Phase
 from fedlog.core.keys import Key
+from fedlog.errors import InputError
 
 Params = dict[str, Tensor]
 
+
+class _NearDrawnModel(NearModel):
+    """`NearModel`, with just those constants that name a parameter."""
+
+    def __call__(self, batch: Batch, constants: Mapping[str, Tensor], carry: Carry) -> tuple[Tensor, Carry]:
+        return super().__call__(batch, {name: constants[name] for name in MODEL}, carry)
+
+
+MODEL = ("matrix", "single")
 LOSSES: dict[str, Loss] = {
     "cross-entropy": cross_entropy,
     "clustered": Clustered(alpha=0.3, beta=0.05, margin=None),
     "clustered with margin": Clustered(alpha=0.3, beta=0.05, margin=1.5),
     "near prototype": NearPrototype(regularisation=0.7),
     "near global mean": NearGlobalMean(kappa=0.6, momentum=0.2),
+    "near model": _NearDrawnModel(strength=0.9),
 }
 
 
@@ -39,19 +51,27 @@ def blocks(draw: st.DrawFn) -> tuple[Batch, Params, Params]:
 
     weights = torch.stack([(torch.arange(longest) < size).double() / size for size in sizes])
     labels = torch.randint(0, n_class, (clients, longest), generator=generator)
-    batch = Batch(randn(clients, longest, width), randn(clients, longest, n_class), labels, weights)
+    model = {"matrix": randn(clients, width, 2), "single": randn(clients)}
+    batch = Batch(randn(clients, longest, width), randn(clients, longest, n_class), labels, weights, model)
     present = torch.rand((clients, n_class), generator=generator) < 0.7
     means = randn(clients, n_class, width) * present[..., None]
     return (
         batch,
-        {"means": means, "present": present, "mean": randn(clients, width)},
+        {
+            "means": means,
+            "present": present,
+            "mean": randn(clients, width),
+            "matrix": randn(clients, width, 2),
+            "single": randn(clients),
+        },
         {"running": randn(clients, width)},
     )
 
 
 def _client(block: Batch, at: int) -> Batch:
     real = block.weights[at] > 0
-    return Batch(block.features[at][real], block.logits[at][real], block.labels[at][real], block.weights[at][real])
+    records = (block.features, block.logits, block.labels, block.weights)
+    return Batch(*(values[at][real] for values in records), _row(dict(block.params), at))
 
 
 def _row(values: Params, at: int) -> Params:
@@ -78,7 +98,7 @@ def test_padding_has_no_gradient(name: str, drawn: tuple[Batch, Params, Params])
     batch, constants, carry = drawn
     features = batch.features.clone().requires_grad_()
     logits = batch.logits.clone().requires_grad_()
-    loss, _ = LOSSES[name](Batch(features, logits, batch.labels, batch.weights), constants, carry)
+    loss, _ = LOSSES[name](replace(batch, features=features, logits=logits), constants, carry)
     loss.sum().backward()
     padding = batch.weights == 0
     for leaf in (features, logits):
@@ -120,12 +140,18 @@ def _global_mean(batch: Batch, constants: Params, carry: Params) -> float:
     return 0.6 * 0.5 * math.dist(running.tolist(), constants["mean"].tolist()) ** 2 / len(running)
 
 
+def _model(batch: Batch, constants: Params, carry: Params) -> float:
+    parts = [(batch.params[name].flatten().tolist(), constants[name].flatten().tolist()) for name in MODEL]
+    return 0.9 / 2 * sum(math.dist(own, near) ** 2 for own, near in parts)
+
+
 PLAIN = {
     "cross-entropy": lambda batch, constants, carry: 0.0,
     "clustered": _clusters(0.3, 0.05, math.inf),
     "clustered with margin": _clusters(0.3, 0.05, 1.5),
     "near prototype": _prototype,
     "near global mean": _global_mean,
+    "near model": _model,
 }
 
 
@@ -154,3 +180,16 @@ def test_a_batch_of_padding_leaves_the_running_mean_alone() -> None:
     )
     _, after = NearGlobalMean(kappa=1, momentum=0.5)(batch, {"mean": torch.zeros(1, 2)}, {"running": running})
     assert torch.equal(after["running"], running)
+
+
+def test_a_loss_sees_the_parameters_only_if_it_asks() -> None:
+    batch = Batch(torch.zeros(2, 1), torch.zeros(2, 3), torch.tensor([0, 1]), torch.full((2,), 0.5))
+    with pytest.raises(InputError, match="without asking for them: head") as refused:
+        NearModel(1.0)(batch, {"head": torch.zeros(3)}, {})
+    assert "reads_params = True" in str(refused.value.hint)
+    for look in (len, list, dict):
+        with pytest.raises(InputError, match="without asking"):
+            look(batch.params)  # type: ignore[operator]
+    params = {"head": torch.zeros(3)}
+    assert Phase(EVERYTHING, 1, NearModel(1.0), 0.1).show(params) is params
+    assert isinstance(Phase(EVERYTHING, 1, cross_entropy, 0.1).show(params), HiddenParams)

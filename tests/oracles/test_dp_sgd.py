@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedlog.algorithms.fedlog import FedLog, FedLogC
-from fedlog.algorithms.shape import Batch, Phase, Work
+from fedlog.algorithms.losses import cross_entropy
+from fedlog.algorithms.shape import Batch, Loss, Phase, Work
 from fedlog.audit.distinguisher import epsilon_lower_bound
 from fedlog.cli.main import main
 from fedlog.core.clip import Clip, clip_named
@@ -85,12 +86,29 @@ def _records(count: int, scale: float = 1.0) -> Records:
     return Records(inputs, torch.randint(CLASSES, (count,), generator=generator))
 
 
-def test_each_records_gradient_is_that_of_the_record_alone() -> None:
+@dataclass(frozen=True)
+class TiedToRecords:
+    """Cross-entropy, and each record's mean feature times the parameters' squares: not the same for all records."""
+
+    reads_params = True
+
+    def __call__(self, batch: Batch, constants: Any, carry: Any) -> tuple[Tensor, Any]:
+        entropy, carry = cross_entropy(batch, constants, carry)
+        clients = batch.labels.shape[:-1]
+        squares = sum(value.square().reshape(*clients, -1).sum(-1) for value in batch.params.values())
+        return entropy + ((batch.features.mean(-1) + constants["means"].mean()) * batch.weights).sum(
+            -1
+        ) * squares, carry
+
+
+@pytest.mark.parametrize("loss", [None, TiedToRecords()], ids=["fedlog-c", "a loss that reads the parameters"])
+def test_each_records_gradient_is_that_of_the_record_alone(loss: Loss | None) -> None:
     plan = SgdPlan(1.0, 1e6, 1.0, 1)
     records = _records(5)
     backend, task = _task(records, plan)
     backend.start_from(task.work.params)
     (phase,), body = task.phases, _body()
+    phase = phase if loss is None else replace(phase, loss=loss)
     rows = backend.record_gradients(task, phase, torch.arange(5), Key(4))
     masks = backend._plain.batch(task, torch.arange(5), Key(4)).masks
     names = [name for layer in body.layers for name in layer]
@@ -99,9 +117,9 @@ def test_each_records_gradient_is_that_of_the_record_alone() -> None:
         own = {site: mask[at : at + 1] for site, mask in masks.items()}
         features = body.features(params, records.inputs[at : at + 1], own)
         scores = logits(body.dropped(features, own), params)
-        batch = Batch(features, scores, records.labels[at : at + 1], torch.ones(1))
-        loss, _ = phase.loss(batch, task.work.constants, {})
-        gradients = torch.autograd.grad(loss, [params[name] for name in names])
+        batch = Batch(features, scores, records.labels[at : at + 1], torch.ones(1), phase.show(params))
+        own_loss, _ = phase.loss(batch, task.work.constants, {})
+        gradients = torch.autograd.grad(own_loss, [params[name] for name in names])
         expected = {name: gradient.reshape(-1) for name, gradient in zip(names, gradients, strict=True)}
         found = dict(
             zip(backend._values, torch.split(rows[at], [v.numel() for v in backend._values.values()]), strict=True)

@@ -67,6 +67,25 @@ class NearPrototype:
 
 
 @dataclass(frozen=True)
+class NearModel:
+    """Cross-entropy, plus half of `strength` times the squared distance of the parameters to given ones.
+
+    The proximal term of FedProx (mu) and of Ditto (lambda). Constants: the parameters to stay near, by their names.
+    """
+
+    strength: float
+
+    reads_params = True
+
+    def __call__(self, batch: Batch, constants: Mapping[str, Tensor], carry: Carry) -> tuple[Tensor, Carry]:
+        """The loss of each client, (...,)."""
+        entropy, carry = cross_entropy(batch, constants, carry)
+        clients = batch.labels.shape[:-1]
+        squares = [(batch.params[name] - near).square().reshape(*clients, -1) for name, near in constants.items()]
+        return entropy + self.strength / 2 * torch.cat(squares, -1).sum(-1), carry
+
+
+@dataclass(frozen=True)
 class NearGlobalMean:
     """Cross-entropy, plus kappa times half the mean squared difference of the running mean feature to the global one.
 

@@ -9,15 +9,16 @@ a block of clients at once; either way these functions see one client and one me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.core.stats import Statistics
+from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Params
 from fedlog.wire.message import Contribution, Message
 
@@ -57,6 +58,22 @@ class ModelPlan:
         return tuple(name for layer in self.layers[: len(self.layers) - count] for name in layer)
 
 
+class HiddenParams(Mapping[str, Tensor]):
+    """The parameters as a loss sees them that did not ask for them: every access is refused."""
+
+    def __getitem__(self, name: str) -> NoReturn:
+        raise InputError(
+            f"a loss looked at the parameters without asking for them: {name}",
+            hint="set `reads_params = True` on the loss",
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return self["all of them"]
+
+    def __len__(self) -> int:
+        return self["all of them"]
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
     """What a loss sees. The leading axes `...` are the clients of a block; in the loop there are none."""
@@ -65,11 +82,16 @@ class Batch:
     logits: Tensor  # (..., B, n_class), after both
     labels: Tensor  # (..., B)
     weights: Tensor  # (..., B): 1 / (records in the batch), 0 on padding, so that a weighted sum is the batch mean
+    params: Mapping[str, Tensor] = field(default_factory=HiddenParams)
+    """Name -> (..., *shape): the whole model, for losses that read it."""
 
 
 Carry = Mapping[str, Tensor]
 Loss = Callable[[Batch, Mapping[str, Tensor], Carry], tuple[Tensor, Carry]]
-"""(batch, the client's constants, carry from the batch before) -> (loss of each client (...,), carry to the next)."""
+"""(batch, the client's constants, carry from the batch before) -> (loss of each client (...,), carry to the next).
+
+A loss that looks at `batch.params` says so by an attribute `reads_params = True`.
+"""
 
 
 @dataclass(frozen=True)
@@ -105,6 +127,15 @@ class Phase:
     epochs: int
     loss: Loss
     learning_rate: float
+
+    @property
+    def reads_params(self) -> bool:
+        """Whether the loss looks at the parameters themselves, and not only at what the model makes of the records."""
+        return bool(getattr(self.loss, "reads_params", False))
+
+    def show(self, params: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The parameters, if the loss asks for them."""
+        return params if self.reads_params else HiddenParams()
 
 
 class Summary(Enum):

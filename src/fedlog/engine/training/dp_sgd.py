@@ -134,9 +134,42 @@ class DpSgdBackend:
         weights = features.new_ones(len(seen.labels))
         params = {HEAD: task.work.params[HEAD].to(features.dtype)}
         scores = logits(self._body.dropped(features, seen.masks), params)
-        loss, _ = phase.loss(Batch(features, scores, seen.labels, weights), task.work.constants, task.work.carry)
+        batch = Batch(features, scores, seen.labels, weights)
+        if phase.reads_params:
+            return self._layer_and_direct_gradients(task, phase, batch)
+        loss, _ = phase.loss(batch, task.work.constants, task.work.carry)
         loss.backward()  # type: ignore[no-untyped-call]
-        return torch.cat([_rows(value, len(drawn)) for value in self._values.values()], dim=1)
+        return self._layer_gradients(len(drawn))
+
+    def _layer_gradients(self, records: int) -> Tensor:
+        """(n, d): what came to the parameters through the body's layers."""
+        return torch.cat([_rows(value, records) for value in self._values.values()], dim=1)
+
+    def _layer_and_direct_gradients(self, task: Task, phase: Phase, batch: Batch) -> Tensor:
+        """(n, d), for a loss that looks at the parameters themselves too.
+
+        Opacus sees layers only. So each record is a client of its own to the loss, with a copy of the parameters, whose
+        gradient is that record's direct one. It is inside the clip: the loss may tie parameters to records.
+        """
+        records = len(batch.labels)
+
+        def each(values: Params) -> Params:
+            return {name: value.expand(records, *value.shape) for name, value in values.items()}
+
+        model = {name: self._all_values.get(name, value).detach() for name, value in task.work.params.items()}
+        copies = each({name: value.to(batch.features.dtype) for name, value in model.items()})
+        direct = {name: copies[name].clone().requires_grad_(True) for name in self._values}
+        apart = Batch(
+            batch.features[:, None],
+            batch.logits[:, None],
+            batch.labels[:, None],
+            batch.weights[:, None],
+            {**copies, **direct},
+        )
+        losses, _ = phase.loss(apart, each(task.work.constants), each(dict(task.work.carry)))
+        losses.sum().backward()  # type: ignore[no-untyped-call]
+        grads = [torch.zeros_like(value) if value.grad is None else value.grad for value in direct.values()]
+        return self._layer_gradients(records) + torch.cat([grad.reshape(records, -1) for grad in grads], dim=1)
 
 
 def _rows(value: Any, records: int) -> Tensor:

@@ -153,7 +153,7 @@ class BlockBackend:
             inputs = self._feeds[Pool.TRAIN].training(drawn.positions[at], crops)
             features = self._body.bounded(self._network.features(params, inputs, masks))
             seen = logits(self._body.dropped(features, masks), params)
-            batch = Batch(features, seen, drawn.labels[at], drawn.weights[at])
+            batch = Batch(features, seen, drawn.labels[at], drawn.weights[at], phase.show(params))
             losses, after = phase.loss(batch, _first(constants, active), _first(carry, active))
             gradients = torch.autograd.grad(losses.sum(), list(moving.values()), allow_unused=True)
             adam.step(active, gradients)
