@@ -38,18 +38,30 @@ NAMES = (
     "fedbabu",
     "fedproto",
     "feddbe",
+    "fedprox",
+    "ditto",
 )
 every_method = pytest.mark.parametrize("method", NAMES)
 
 # With one client these train a whole model on its records and average it with nothing; the others do something else.
-PLAIN_WITH_ONE_CLIENT = {"local", "pooled", "fedavg", "lg-fedavg-1", "lg-fedavg-2", "fedper", "fedproto"}
+PLAIN_WITH_ONE_CLIENT = {
+    "local",
+    "pooled",
+    "fedavg",
+    "lg-fedavg-1",
+    "lg-fedavg-2",
+    "fedper",
+    "fedproto",
+    "fedprox",
+    "ditto",
+}
 ANY_BODY = {"fedlog", "fedlog-c", "fedproto", "lg-fedavg-1", "local"}
 SILENT = {"local", "pooled"}
 WITH_CLOSING = {"fedrep", "fedbabu"}
 
 
-def test_the_contract_sees_all_thirteen_methods() -> None:
-    assert len(NAMES) == 13
+def test_the_contract_sees_all_fifteen_methods() -> None:
+    assert len(NAMES) == 15
     assert set(NAMES) == set(METHODS)
 
 
@@ -78,7 +90,8 @@ def distance(one: Models, other: Models) -> float:
 @every_method
 def test_one_client_is_plain_local_training_where_it_should_be(method: str, small: Any) -> None:
     federation = small.federation([11])
-    options = {"fedproto": {"regularisation": 0.0}}.get(method, {})
+    unheld = {"fedproto": {"regularisation": 0.0}, "fedprox": {"mu": 0.0}, "ditto": {"regularisation": 0.0}}
+    options = unheld.get(method, {})
     # One batch an epoch, so that the order of the records decides nothing.
     ours = small.simulation(method, federation, batch_size=11, options=options)
     plain = small.simulation("local", federation, batch_size=11)
@@ -212,6 +225,8 @@ def payload_and_framing(method: str, plan: ModelPlan) -> tuple[int, int]:
     number = (8, 1)
     shared = {
         "fedavg": [0, 1, 2],
+        "fedprox": [0, 1, 2],
+        "ditto": [0, 1, 2],
         "lg-fedavg-1": [2],
         "lg-fedavg-2": [1, 2],
         "fedper": [0],

@@ -30,6 +30,8 @@ Array = NDArray[np.float64]
 Model = dict[str, Array]
 Pull = Callable[[Array, NDArray[np.int64]], Array]
 """(features, labels of a batch) -> what a method's extra loss adds to the gradient of the features."""
+Hold = Callable[[Model], Model]
+"""The parameters -> what a loss of the parameters themselves adds to their gradient."""
 
 INPUTS, HIDDEN, WIDTH, CLASSES = 3, 3, 2, 3
 SIZES = (7, 4)  # unequal, so that weights matter
@@ -134,6 +136,7 @@ def train(
     rate: float = RATE,
     phase: int = 0,
     pull: Pull | None = None,
+    hold: Hold | None = None,
 ) -> Model:
     """The model after so many epochs of Adam, made anew for each epoch."""
     x, y = data
@@ -145,6 +148,8 @@ def train(
         for step, start in enumerate(range(0, len(y), BATCH), start=1):
             at = order[start : start + BATCH]
             slope = gradients(model, x[at], y[at], pull)
+            if hold is not None:
+                slope |= {name: slope[name] + held for name, held in hold(model).items()}
             for name in moves:
                 first[name] = 0.9 * first[name] + 0.1 * slope[name]
                 second[name] = 0.999 * second[name] + 0.001 * slope[name] ** 2

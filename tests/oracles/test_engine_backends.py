@@ -42,29 +42,31 @@ def _tasks(algorithm: Any, federation: Federation, found: Body) -> list[Task]:
     heard = {
         name: value.double() for name, value in algorithm.hear(algorithm.broadcast(algorithm.begin(Key(1))), {}).items()
     }
-    work = algorithm.open("statistics", home, heard)
+    exchange = algorithm.schedule.round[0]
+    work = algorithm.open(exchange.name, home, heard)
     clients = clients_of(federation, [found] * len(federation.shards), algorithm)
-    return [Task(c, work, algorithm.schedule.round[0].phases, Key(2).child(c.name)) for c in clients]
+    return [Task(c, work, exchange.phases, Key(2).child(c.name)) for c in clients]
 
 
 @pytest.mark.parametrize(
-    ("case", "choice"),
-    # One-dimensional convolutions have no block.
+    ("case", "choice", "method"),
+    # One-dimensional convolutions have no block. FedProx's loss reads the parameters themselves.
     [
-        (case, choice)
+        (case, choice, method)
+        for method in ("fedlog", "fedprox")
         for case in CASES
         for choice in (Choice.BLOCK, Choice.VMAP)
-        if (case, choice.value) != ("signals", "block")
+        if (case, choice.value) != ("signals", "block") and (method == "fedlog" or case == "mnist")
     ],
 )
 def test_a_stacked_backend_trains_what_the_loop_trains(
-    case: str, choice: Choice, make_federation: MakeFederation
+    case: str, choice: Choice, method: str, make_federation: MakeFederation
 ) -> None:
     """Clients of 5, 0, 1 and 8 records in batches of 3, in chunks of 3: short batches, padding, an empty client."""
     name, shape, transform = CASES[case]
     found = body(name, shape)
     federation = make_federation([5, 0, 1, 8], tests=[2, 3, 1, 2], input_shape=shape, transform=transform)
-    algorithm = build("fedlog", model_plan(federation, [found] * 4), {"epochs": 2, "learning_rate": 0.002})
+    algorithm = build(method, model_plan(federation, [found] * 4), {"epochs": 2, "learning_rate": 0.002})
     tasks = _tasks(algorithm, federation, found)
     settings = Settings(batch_size=3, dtype=torch.float64)
     loop, stacked = (_backend(Engine(settings, c, clients_at_once=3), federation, tasks) for c in (Choice.LOOP, choice))
@@ -89,7 +91,7 @@ def _backend(engine: Engine, federation: Federation, tasks: list[Task]) -> Backe
     return engine.backends(federation, [task.client for task in tasks])[tasks[0].client.body.name]
 
 
-@pytest.mark.parametrize("method", ["fedlog", "fedlog-c", "fedavg"])
+@pytest.mark.parametrize("method", ["fedlog", "fedlog-c", "fedavg", "ditto"])
 def test_whole_runs_agree_whichever_backend_computes_them(method: str, make_federation: MakeFederation) -> None:
     """Three rounds through messages of float32: the same models up to their rounding."""
     found = body("mlp:6,5", (4,))

@@ -13,7 +13,7 @@ from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
-from fedlog.algorithms import averaging
+from fedlog.algorithms import averaging, proximal
 from fedlog.algorithms.csfl import CSFL
 from fedlog.algorithms.feddbe import FedDBE
 from fedlog.algorithms.fedlog import FedLog, FedLogC
@@ -37,6 +37,8 @@ METHODS: dict[str, Factory] = {
     "fedbabu": averaging.fedbabu,
     "fedproto": cast(Factory, FedProto),
     "feddbe": cast(Factory, FedDBE),
+    "fedprox": proximal.fedprox,
+    "ditto": proximal.ditto,
 }
 
 

@@ -1,0 +1,107 @@
+"""FedProx and Ditto: FedAvg with a term that holds a client's parameters near the global ones.
+
+FedProx (Li et al. 2020) holds the model that is averaged. Ditto (Li et al. 2021) averages as FedAvg does, and trains
+beside it a personal model that is held near the global one and never leaves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fedlog.algorithms.averaging import Averaging, fedavg
+from fedlog.algorithms.losses import NearModel
+from fedlog.algorithms.shape import EVERYTHING, Exchange, ModelPlan, Phase, Schedule, Trained, Work
+from fedlog.errors import InputError
+from fedlog.models.body import Params
+from fedlog.wire.message import Message
+
+PERSONAL = "personal"  # Ditto's exchange without an upload, and the prefix of the personal parameters at home
+
+
+class FedProx(Averaging):
+    """Averaging under a loss that refers to the model of the round's start."""
+
+    def open(self, exchange: str, home: Params, heard: Params) -> Work:
+        """The global model, which the loss stays near."""
+        work = super().open(exchange, home, heard)
+        return replace(work, constants=work.params)
+
+
+def fedprox(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001, mu: float = 1.0) -> FedProx:
+    """Li et al. 2020: the whole model is averaged; mu / 2 * |w - w_global|^2 is added to each client's loss."""
+    train = Phase(EVERYTHING, epochs, NearModel(_strength("fedprox", "mu", mu)), learning_rate)
+    return FedProx("fedprox", plan.top(len(plan.layers)), (train,))
+
+
+@dataclass(frozen=True)
+class Ditto(Averaging):
+    """Averaging, and before it in each round the training of a personal model near the global one."""
+
+    personal_phases: tuple[Phase, ...] = ()
+
+    @property
+    def schedule(self) -> Schedule:
+        """Train the personal model near the global model as it was heard; then train and average the global one."""
+        return Schedule(round=(Exchange(PERSONAL, self.personal_phases), *super().schedule.round))
+
+    def join(self, initial: Params) -> Params:
+        """The initial model, and the same as the first personal model."""
+        return {**initial, **_as_personal(initial)}
+
+    def open(self, exchange: str, home: Params, heard: Params) -> Work:
+        """The personal model with the global one to stay near; or the global one, to train it."""
+        common = {**{name: value for name, value in home.items() if name not in _own(home)}, **heard}
+        return Work(_personal(home), common) if exchange == PERSONAL else Work(common)
+
+    def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
+        """The personal model stays; the global one goes, with the number of records behind it."""
+        if exchange == PERSONAL:
+            return {**home, **_as_personal(trained.params)}, None
+        kept, message = super().close(exchange, home, work, trained)
+        return {**kept, **_own(home)}, message
+
+    def deploy(self, home: Params, heard: Params) -> Params:
+        """The personal model."""
+        return _personal(home)
+
+
+def ditto(
+    plan: ModelPlan,
+    epochs: int = 5,
+    learning_rate: float = 0.001,
+    regularisation: float = 1.0,
+    personal_epochs: int | None = None,
+    personal_learning_rate: float | None = None,
+) -> Ditto:
+    """Li et al. 2021: a global model by FedAvg, and personal models under lambda / 2 * |v - w_global|^2.
+
+    The personal model's epochs and learning rate are the global one's, unless given.
+    """
+    near = NearModel(_strength("ditto", "regularisation", regularisation))
+    personal = Phase(
+        EVERYTHING,
+        epochs if personal_epochs is None else personal_epochs,
+        near,
+        learning_rate if personal_learning_rate is None else personal_learning_rate,
+    )
+    common = fedavg(plan, epochs, learning_rate)
+    return Ditto("ditto", common.shared, common.phases, personal_phases=(personal,))
+
+
+def _strength(method: str, option: str, value: float) -> float:
+    if value < 0:
+        raise InputError(f"option {option} of {method} must not be negative: {value}")
+    return value
+
+
+def _own(home: Params) -> Params:
+    """The entries of the personal model, under the names that they have at home."""
+    return {name: value for name, value in home.items() if name.startswith(f"{PERSONAL}/")}
+
+
+def _personal(home: Params) -> Params:
+    return {name.removeprefix(f"{PERSONAL}/"): value for name, value in _own(home).items()}
+
+
+def _as_personal(model: Params) -> Params:
+    return {f"{PERSONAL}/{name}": value for name, value in model.items()}
