@@ -30,7 +30,7 @@ from fedlog.engine.simulate.run_settings import Course
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
-from fedlog.flower.ops.local_federation import LocalSite, Place
+from fedlog.flower.ops.local_federation import LocalFederation, LocalSite
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.site.data import load_data
 from fedlog.models.catalog import body as body_named
@@ -105,7 +105,7 @@ def simulate(method: str, federation: Federation, rounds: int) -> dict[str, Any]
     }
 
 
-def people_of(place: Place) -> dict[str, Any]:
+def people_of(place: LocalFederation) -> dict[str, Any]:
     """How many records of which people each site trains, validates and tests on."""
     told = {}
     for name, folder in place.sites.items():
@@ -137,7 +137,7 @@ def main() -> int:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
-        place = Place.make(root, *write_sites(root, chosen.data_dir))
+        place = LocalFederation.make(root, *write_sites(root, chosen.data_dir))
         options = {"epochs": EPOCHS, "learning_rate": LEARNING_RATE}
         plan = Plan("har", rounds=chosen.rounds, options=options, batch_size=BATCH)
         start = time.monotonic()

@@ -12,16 +12,16 @@ from loopback_sites import OPTIONS, Federation, started
 from fedlog.core.keys import Key
 from fedlog.data.schema import load_schema
 from fedlog.flower.folders.event_log import read_events
-from fedlog.flower.folders.layout import CONNECTION
+from fedlog.flower.folders.server_folder import CONNECTION
 from fedlog.flower.ops.app import write_app
-from fedlog.flower.ops.processes import Command, call, flower_environment, free_port, start
+from fedlog.flower.ops.processes import Command, call, find_free_port, flower_environment, start
 from fedlog.flower.ops.run import app_settings
 from fedlog.flower.ops.server import flwr_command, register
 from fedlog.flower.ops.site import supernode_command
 from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, run_tag
 from fedlog.flower.protocol.handshake import identity
 from fedlog.flower.protocol.plan import Plan, hello
-from fedlog.flower.server.run_folder import Terms
+from fedlog.flower.server.run_folder import RoundRules
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +61,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedlog.flower.site.client_app import answer
-from fedlog.flower.folders.layout import SiteFolder
+from fedlog.flower.folders.site_folder import SiteFolder
 
 app = ClientApp()
 DAMAGE = [
@@ -93,7 +93,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 
 def run_app(federation: Federation, folder: Path, plan: Plan, code: dict[str, str]) -> None:
     """A plain `flwr run` of an app whose modules were exchanged."""
-    write_app(folder, app_settings(plan, Terms(1, 60.0, refused_share=0.5)))
+    write_app(folder, app_settings(plan, RoundRules(1, 60.0, refused_share=0.5)))
     for name, text in code.items():
         (folder / "fedlog_app" / f"{name}.py").write_text(text)
     call(flwr_command(federation.server, "run", str(folder), CONNECTION, "--stream"), timeout_seconds=500)
@@ -143,7 +143,7 @@ def test_the_server_refuses_and_logs_what_a_hostile_site_sends(federation: Feder
     folder = federation.sites["south"]
     register(federation.server, "south", folder.public_key.read_text(), print)
     # By hand and without our programs on its PATH, so that the code that comes with the run is what answers.
-    command = supernode_command(folder, folder.read_config(), free_port())
+    command = supernode_command(folder, folder.read_config(), find_free_port())
     running = start(Command(command.arguments, flower_environment(folder.flower_home.resolve())), tmp_path / "log")
     try:
         assert federation.wait_until_let_in(running)

@@ -19,8 +19,9 @@ import pytest
 from fedlog.core.keys import Key
 from fedlog.errors import RunError
 from fedlog.flower.folders.event_log import read_events
-from fedlog.flower.folders.layout import CONNECTION, ServerFolder, SiteFolder
-from fedlog.flower.ops.processes import Command, Running, call, flower_environment, free_port, program, start
+from fedlog.flower.folders.server_folder import CONNECTION, ServerFolder
+from fedlog.flower.folders.site_folder import SiteFolder
+from fedlog.flower.ops.processes import Command, Running, call, find_free_port, find_program, flower_environment, start
 from fedlog.flower.ops.server import flwr_command, register, running_server, site_statuses
 from fedlog.flower.ops.site import NOT_ACTIVATED, running_site
 
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 def fedlog(*arguments: str) -> str:
     """What `fedlog federate ...` printed on stdout."""
-    done = subprocess.run([program("fedlog"), "federate", *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run([find_program("fedlog"), "federate", *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -41,7 +42,7 @@ class Federation:
         self.server = ServerFolder(root / "server")
         self.sites = {name: SiteFolder(root / "a site" / name) for name in ("north", "south")}
         self.stranger = SiteFolder(root / "stranger")
-        self.port = free_port()
+        self.port = find_free_port()
         generator = Key(1).numpy()
         frame = pl.DataFrame({"x": generator.normal(size=60), "y": ["a", "b"] * 30})
         frame.write_csv(root / "data.csv")
@@ -158,7 +159,7 @@ def test_an_operator_command_from_outside_is_refused(federation: Federation, tmp
         f'[superlink]\ndefault = "x"\n\n[superlink.x]\naddress = "127.0.0.1:{federation.port}"\n'
         f'root-certificates = "{federation.server.certificates.authority}"\n'
     )
-    command = Command((program("flwr"), "supernode", "list", "x"), flower_environment(tmp_path))
+    command = Command((find_program("flwr"), "supernode", "list", "x"), flower_environment(tmp_path))
     with pytest.raises(RunError, match="exit code 1"):
         call(command)
 
@@ -179,7 +180,7 @@ def test_an_unregistered_key_is_refused(federation: Federation) -> None:
 def test_a_plaintext_client_is_refused(federation: Federation, tmp_path: Path) -> None:
     arguments = ("--superlink", f"127.0.0.1:{federation.port}", "--insecure", "--max-retries", "1")
     command = Command(
-        (program("flower-supernode"), *arguments, "--port", str(free_port())), flower_environment(tmp_path)
+        (find_program("flower-supernode"), *arguments, "--port", str(find_free_port())), flower_environment(tmp_path)
     )
     running = start(command, tmp_path / "log")
     try:
@@ -191,7 +192,7 @@ def test_a_plaintext_client_is_refused(federation: Federation, tmp_path: Path) -
 def test_stopping_the_commands_leaves_no_process(tmp_path: Path) -> None:
     federation = Federation(tmp_path)
     log = tmp_path / "server.log"
-    server = start(Command((program("fedlog"), "federate", "server", str(federation.server.path))), log)
+    server = start(Command((find_program("fedlog"), "federate", "server", str(federation.server.path))), log)
     try:
         deadline = time.monotonic() + 60
         while "sites can join" not in server.log_tail():

@@ -11,8 +11,8 @@ import torch
 from loopback_sites import OPTIONS, Federation, started, when
 
 from fedlog.engine.protocol import checkpoint
-from fedlog.flower.folders.layout import CONNECTION
-from fedlog.flower.ops.processes import call, program
+from fedlog.flower.folders.server_folder import CONNECTION
+from fedlog.flower.ops.processes import call, find_program
 from fedlog.flower.ops.server import flwr_command, register
 from fedlog.flower.ops.site import running_site
 from fedlog.flower.protocol.plan import Plan
@@ -73,7 +73,7 @@ def test_leaving_takes_the_statistics_out_and_locks_the_site_out(federation: Fed
     federation.run(plan, minimum=3)
     home = RunFolder.of(federation.server, plan.name)
     parts = {site: codec("f32").decode(blob).arrays[0].double() for site, blob in home.uploads().items()}
-    command = [program("fedlog"), "federate", "leave", str(federation.server.path), "south"]
+    command = [find_program("fedlog"), "federate", "leave", str(federation.server.path), "south"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "the head of leaving is now that of east, north" in done.stderr

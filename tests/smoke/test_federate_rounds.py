@@ -27,14 +27,15 @@ from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.server import Server
 from fedlog.errors import InputError, RunError
 from fedlog.flower.folders.event_log import read_events
-from fedlog.flower.folders.layout import ServerFolder, SiteFolder
-from fedlog.flower.ops.event_text import SiteTeller, run_line
+from fedlog.flower.folders.server_folder import ServerFolder
+from fedlog.flower.folders.site_folder import SiteFolder
+from fedlog.flower.ops.event_text import SiteEventText, describe_run_event
 from fedlog.flower.ops.run import app_settings, leave
 from fedlog.flower.protocol.frame import Frame, FrameKind, run_tag
 from fedlog.flower.protocol.plan import Plan, checked_plan, read_hello
 from fedlog.flower.server.rounds import Run
-from fedlog.flower.server.run_folder import RunFolder, Terms
-from fedlog.flower.server.server_app import settings_read
+from fedlog.flower.server.run_folder import RoundRules, RunFolder
+from fedlog.flower.server.server_app import read_settings
 from fedlog.flower.site.answer import respond
 from fedlog.flower.site.run_state import RunState
 from fedlog.models.body import HEAD
@@ -64,7 +65,7 @@ def server(tmp_path: Path) -> ServerFolder:
 
 
 def run(post: InProcess, server: ServerFolder, plan: Plan = PLAN, minimum: int = 2) -> Run:
-    return Run(post, server, SCHEMA, plan, Terms(minimum, 20.0), quick_clock())
+    return Run(post, server, SCHEMA, plan, RoundRules(minimum, 20.0), quick_clock())
 
 
 def state_of(server: ServerFolder, plan: Plan = PLAN) -> checkpoint.ServerState:
@@ -132,7 +133,7 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_numbers(
 def test_a_silent_site_and_a_failing_one_are_named_and_the_round_goes_on(post: InProcess, server: ServerFolder) -> None:
     post.silent = set()
     going = run(post, server, minimum=1)
-    going._present()
+    going._gather_sites()
     post.silent = {"east"}
     (post.sites["north"].path / "data.csv").unlink()
     going.conduct()
@@ -146,7 +147,7 @@ def test_fewer_than_the_minimum_keeps_the_old_head(post: InProcess, server: Serv
     run(post, server, Plan("trial", rounds=1, options=PLAN.options, seed=4)).conduct()
     before = state_of(server).values[HEAD]
     going = run(post, server, minimum=3)
-    going._present()
+    going._gather_sites()
     post.silent = {"east"}
     going.conduct()
     assert torch.equal(state_of(server).values[HEAD], before)
@@ -155,13 +156,13 @@ def test_fewer_than_the_minimum_keeps_the_old_head(post: InProcess, server: Serv
 
 def test_a_run_with_nobody_stops_and_can_be_taken_up(post: InProcess, server: ServerFolder) -> None:
     going = run(post, server, Plan("trial", rounds=9, options=PLAN.options, seed=4))
-    going._present()
+    going._gather_sites()
     post.silent = set(BODIES)
     with pytest.raises(RunError, match="fewer in 3 rounds"):
         going.conduct()
     short = run(post, ServerFolder(server.path / "short"), Plan("trial", rounds=1, options=PLAN.options, seed=4))
     post.silent = set()
-    short._present()
+    short._gather_sites()
     post.silent = set(BODIES)
     with pytest.raises(RunError, match="found none in trial"):
         short.conduct()
@@ -194,10 +195,10 @@ def test_a_late_site_joins_and_a_restarted_one_goes_on_with_its_body(post: InPro
 def test_a_site_that_was_slow_to_greet_is_asked_again(post: InProcess, server: ServerFolder) -> None:
     going = run(post, server)
     post.silent = {"east"}
-    assert sorted(going._present()) == ["north", "south"]
+    assert sorted(going._gather_sites()) == ["north", "south"]
     assert [event["site"] for event in events_named(server, "left out")] == ["east"]
     post.silent = set()
-    assert sorted(going._present()) == ["east", "north", "south"]
+    assert sorted(going._gather_sites()) == ["east", "north", "south"]
 
 
 def test_a_site_with_another_width_is_left_out_by_name(post: InProcess, server: ServerFolder, tmp_path: Path) -> None:
@@ -242,16 +243,16 @@ def test_an_upload_that_cannot_be_used_is_refused_by_name(post: InProcess, serve
 def test_more_bad_uploads_than_the_stated_share_stop_the_run(post: InProcess, server: ServerFolder) -> None:
     tamper(post)
     with pytest.raises(RunError, match=r"1 of 3 uploads cannot be used.*east.*not finite"):
-        Run(post, server, SCHEMA, PLAN, Terms(2, 20.0, refused_share=0.2), quick_clock()).conduct()
+        Run(post, server, SCHEMA, PLAN, RoundRules(2, 20.0, refused_share=0.2), quick_clock()).conduct()
     (line,) = rounds_of(server)
     assert (line["full"], line["refused"][0]["site"]) == (0, "east")
     assert [event["site"] for event in events_named(server, "refused")] == ["east"]
     with pytest.raises(InputError, match="share of uploads"):
-        Terms(2, 20.0, refused_share=1.0)
-    settings = {**app_settings(PLAN, Terms(2, 20.0, 0.35))}
-    assert settings_read(settings)[1] == Terms(2, 20.0, 0.35)
+        RoundRules(2, 20.0, refused_share=1.0)
+    settings = {**app_settings(PLAN, RoundRules(2, 20.0, 0.35))}
+    assert read_settings(settings)[1] == RoundRules(2, 20.0, 0.35)
     del settings["refused-share"]  # of an app that was written before there was one
-    assert settings_read(settings)[1] == Terms(2, 20.0)
+    assert read_settings(settings)[1] == RoundRules(2, 20.0)
 
 
 def rounds_of(server: ServerFolder) -> list[dict[str, Any]]:
@@ -291,7 +292,7 @@ def test_the_statistics_of_a_site_that_pauses_stay_in_the_head_until_it_leaves(
     monkeypatch.setattr(Server, "receive", receive)
     run(post, server, Plan("trial", rounds=1, options=PLAN.options, seed=4)).conduct()
     going = run(post, server, Plan("trial", rounds=2, options=PLAN.options, seed=4))  # from the checkpoint
-    going._present()
+    going._gather_sites()
     post.silent = {"east"}
     going.conduct()
     assert events_named(server, "uploads")[-1]["sites"] == ["north", "south"]
@@ -299,7 +300,7 @@ def test_the_statistics_of_a_site_that_pauses_stay_in_the_head_until_it_leaves(
     assert set(home.uploads()) == set(BODIES)
     # Fewer than the minimum: the old head stays, and what came is not half of the next one.
     going = run(post, server, minimum=3)
-    going._present()
+    going._gather_sites()
     going.conduct()
     torch.testing.assert_close(state_of(server).values["statistics"], sum(newest_of(home).values()))
     leave(server, "east", "trial", print)
@@ -340,11 +341,11 @@ def test_logs_hold_no_record_feature_or_label(post: InProcess, server: ServerFol
 
 def test_both_sides_are_told_the_round_the_bits_and_the_time_left(post: InProcess, server: ServerFolder) -> None:
     run(post, server).conduct()
-    lines = [run_line(event) for event in events_named(server, "round")]
+    lines = [describe_run_event(event) for event in events_named(server, "round")]
     assert [line.split(":")[0] for line in lines if line] == ["round 1 of 3", "round 2 of 3", "round 3 of 3"]
     assert all(line and "kbit up" in line for line in lines)
     assert "left" in str(lines[0])
-    teller = SiteTeller()
+    teller = SiteEventText()
     told = [teller.line(event) for event in read_events(post.sites["east"].logs / "events.jsonl")]
     rounds = [line for line in told if line and "round" in line and "validation accuracy" in line]
     assert len(rounds) == 3
@@ -354,7 +355,7 @@ def test_both_sides_are_told_the_round_the_bits_and_the_time_left(post: InProces
 
 @pytest.fixture
 def greeted(post: InProcess, server: ServerFolder) -> SiteFolder:
-    run(post, server)._present()
+    run(post, server)._gather_sites()
     return post.sites["east"]
 
 

@@ -65,7 +65,7 @@ def _add_init(commands: Subparsers) -> None:
 
 
 def _init(args: argparse.Namespace) -> int:
-    from fedlog.flower.folders.layout import ServerConfig, ServerFolder
+    from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
     from fedlog.flower.ops.server import create_server, default_listen
 
     hosts = tuple(args.host)
@@ -87,7 +87,7 @@ def _add_renew(commands: Subparsers) -> None:
 
 def _renew(args: argparse.Namespace) -> int:
     from fedlog.flower.folders.certificates import days_left, renew_server_certificate
-    from fedlog.flower.folders.layout import ServerFolder
+    from fedlog.flower.folders.server_folder import ServerFolder
 
     folder, now = ServerFolder(args.folder), dt.datetime.now(dt.UTC)
     renew_server_certificate(folder.certificates, folder.read_config().hosts, now)
@@ -101,7 +101,7 @@ def _add_server(commands: Subparsers) -> None:
 
 
 def _server(args: argparse.Namespace) -> int:
-    from fedlog.flower.folders.layout import ServerFolder
+    from fedlog.flower.folders.server_folder import ServerFolder
     from fedlog.flower.ops.processes import StopRequestedError, stopping_on_sigterm
     from fedlog.flower.ops.server import serve
 
@@ -122,7 +122,7 @@ def _add_register(commands: Subparsers) -> None:
 
 def _register(args: argparse.Namespace) -> int:
     from fedlog.errors import InputError
-    from fedlog.flower.folders.layout import ServerFolder
+    from fedlog.flower.folders.server_folder import ServerFolder
     from fedlog.flower.ops.server import register
 
     if str(args.key) != "-" and not args.key.is_file():
@@ -142,7 +142,7 @@ def _add_unregister(commands: Subparsers) -> None:
 
 
 def _unregister(args: argparse.Namespace) -> int:
-    from fedlog.flower.folders.layout import ServerFolder
+    from fedlog.flower.folders.server_folder import ServerFolder
     from fedlog.flower.ops.server import unregister
 
     unregister(ServerFolder(args.folder), args.name, _say)
@@ -159,7 +159,7 @@ def _add_status(commands: Subparsers) -> None:
 def _status(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
-    from fedlog.flower.folders.layout import ServerFolder
+    from fedlog.flower.folders.server_folder import ServerFolder
     from fedlog.flower.ops.server import site_statuses
 
     folder = ServerFolder(args.folder)
@@ -186,11 +186,12 @@ def _add_join(commands: Subparsers) -> None:
 
 def _join(args: argparse.Namespace) -> int:
     from fedlog.flower.folders.keys import fingerprint
-    from fedlog.flower.folders.layout import SiteConfig, SiteFolder, server_address
+    from fedlog.flower.folders.layout import parse_server_address
+    from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
     from fedlog.flower.ops.site import create_site
 
     folder = SiteFolder(args.folder)
-    config = SiteConfig(args.name or args.folder.resolve().name, server_address(args.server))
+    config = SiteConfig(args.name or args.folder.resolve().name, parse_server_address(args.server))
     line = create_site(folder, config, args.ca or folder.authority, args.schema or folder.schema_file)
     print(line)
     _say(f"fingerprint {fingerprint(line)}: read it to the operator when you send the line above ({folder.public_key})")
@@ -214,11 +215,11 @@ def _add_site(commands: Subparsers) -> None:
 
 
 def _site(args: argparse.Namespace) -> int:
-    from fedlog.flower.folders.layout import SiteFolder
+    from fedlog.flower.folders.site_folder import SiteFolder
     from fedlog.flower.ops.processes import StopRequestedError, stopping_on_sigterm
-    from fedlog.flower.ops.site import attend
+    from fedlog.flower.ops.site import serve_site
     from fedlog.flower.protocol.promise import Limit
-    from fedlog.flower.site.budget import spent_so_far
+    from fedlog.flower.site.budget import describe_spending
     from fedlog.flower.site.data import check_site
 
     folder = SiteFolder(args.folder)
@@ -227,11 +228,11 @@ def _site(args: argparse.Namespace) -> int:
         folder.write_config(replace(folder.read_config(), privacy=args.require_privacy))
     config = folder.choose(args.data, args.body, args.hold_out)
     _say(check_site(folder, config))
-    if said := spent_so_far(folder):
+    if said := describe_spending(folder):
         _say(said)
     try:
         with stopping_on_sigterm():
-            attend(folder, _say)
+            serve_site(folder, _say)
     except StopRequestedError:
         _say("stopped")
     return 0

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from fedlog.cli.subcommand import command
 
 if TYPE_CHECKING:
-    from fedlog.flower.folders.layout import ServerFolder
+    from fedlog.flower.folders.server_folder import ServerFolder
     from fedlog.flower.protocol.plan import Plan
     from fedlog.flower.protocol.promise import Promise, Secure
-    from fedlog.flower.server.run_folder import Terms
+    from fedlog.flower.server.run_folder import RoundRules
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -72,19 +72,19 @@ def secure_of(args: argparse.Namespace, folder: ServerFolder) -> Secure | None:
     return checked_secure(Secure(smallest_survivors(sites) if args.honest is None else args.honest, sites))
 
 
-def terms_of(args: argparse.Namespace, plan: Plan) -> Terms:
+def terms_of(args: argparse.Namespace, plan: Plan) -> RoundRules:
     """How long the server waits and what it puts up with; InputError for a share of what nobody can see."""
     from fedlog.errors import InputError
-    from fedlog.flower.server.run_folder import Terms
+    from fedlog.flower.server.run_folder import RoundRules
 
     if args.refused_share is None:
-        return Terms(args.minimum_sites, args.deadline)
+        return RoundRules(args.minimum_sites, args.deadline)
     if plan.secure is not None:
         raise InputError(
             f"a refused share needs uploads that can be checked, and under a secure sum none can: {args.refused_share}",
             hint="leave --refused-share out",
         )
-    return Terms(args.minimum_sites, args.deadline, args.refused_share)
+    return RoundRules(args.minimum_sites, args.deadline, args.refused_share)
 
 
 def add_roster(commands: Subparsers) -> None:
@@ -96,11 +96,11 @@ def add_roster(commands: Subparsers) -> None:
 
 
 def _roster(args: argparse.Namespace) -> int:
-    from fedlog.flower.folders.layout import SiteFolder
-    from fedlog.flower.folders.roster import own_entry, write_roster
+    from fedlog.flower.folders.roster import format_own_entry, write_roster
+    from fedlog.flower.folders.site_folder import SiteFolder
 
     if not args.entries:
-        print(own_entry(SiteFolder(args.folder)))
+        print(format_own_entry(SiteFolder(args.folder)))
         return 0
     roster = write_roster(args.folder, args.entries)
     print(f"{args.folder}: {len(roster)} sites: {', '.join(sorted(roster))}", file=sys.stderr)

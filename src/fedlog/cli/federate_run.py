@@ -47,16 +47,16 @@ def _add_run(commands: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from fedlog.flower.folders.layout import ServerFolder
+    from fedlog.flower.folders.server_folder import ServerFolder
     from fedlog.flower.ops.processes import StopRequestedError, stopping_on_sigterm
-    from fedlog.flower.ops.run import run_federation, run_name
+    from fedlog.flower.ops.run import choose_run_name, run_federation
     from fedlog.flower.protocol.plan import Plan
     from fedlog.flower.protocol.promise import warning
 
     folder = ServerFolder(args.folder)
     folder.read_config()
     plan = Plan(
-        name=args.name or run_name(folder),
+        name=args.name or choose_run_name(folder),
         method=args.method,
         options=dict(_option(text) for text in args.set),
         rounds=args.rounds,
@@ -149,12 +149,12 @@ def _add_leave(commands: Subparsers) -> None:
 
 
 def _leave(args: argparse.Namespace) -> int:
-    from fedlog.flower.folders.layout import ServerFolder
-    from fedlog.flower.ops.run import leave, newest_run
+    from fedlog.flower.folders.server_folder import ServerFolder
+    from fedlog.flower.ops.run import find_newest_run, leave
 
     folder = ServerFolder(args.folder)
     folder.read_config()
-    left = leave(folder, args.name, args.run or newest_run(folder), _say)
+    left = leave(folder, args.name, args.run or find_newest_run(folder), _say)
     _say(f"the head of {left.run} is now that of {', '.join(left.remaining)}")
     _say(f"next: `fedlog federate run {args.folder} --name {left.run}` sends it to them")
     _say(

@@ -11,7 +11,7 @@ from typing import Any
 Value = str | int | float | None | list[str]
 
 
-def note(path: Path, event: str, **fields: Value) -> None:
+def log_event(path: Path, event: str, **fields: Value) -> None:
     """Append one line of names, counts, times and sizes; never a record, a feature, a label or a parameter."""
     path.parent.mkdir(parents=True, exist_ok=True)
     line = {"time": dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"), "event": event, **fields}
@@ -29,18 +29,18 @@ def read_events(path: Path) -> list[dict[str, Value]]:
 
 
 @dataclass
-class Follower:
+class EventFollower:
     """A reader of the lines that are still to come."""
 
     path: Path
     position: int = 0
 
     @classmethod
-    def from_now(cls, path: Path) -> Follower:
+    def from_now(cls, path: Path) -> EventFollower:
         """A follower that skips what is there already."""
         return cls(path, path.stat().st_size if path.exists() else 0)
 
-    def news(self) -> list[dict[str, Any]]:
+    def read_new(self) -> list[dict[str, Any]]:
         """The whole lines since the last call."""
         if not self.path.exists():
             return []

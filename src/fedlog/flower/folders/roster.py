@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fedlog.errors import InputError
-from fedlog.flower.folders.layout import SiteFolder, site_name, write_atomically
+from fedlog.flower.folders.layout import check_site_name, write_atomically
 from fedlog.flower.folders.secrets import check_secret, write_secret
+from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.privacy.secagg.crypto import Identity
 
 KEY, ROSTER = "sum.key", "roster.json"
@@ -29,7 +30,7 @@ def own_key(folder: SiteFolder) -> bytes:
     return path.read_bytes()
 
 
-def own_entry(folder: SiteFolder) -> str:
+def format_own_entry(folder: SiteFolder) -> str:
     """NAME=KEY with the public half, for the others' lists."""
     return f"{folder.read_config().name}={Identity(0, own_key(folder)).public.hex()}"
 
@@ -45,7 +46,7 @@ def write_roster(folder: Path, entries: Iterable[str]) -> Roster:
             public = b""
         if not separator or len(public) != 32 or name in roster:
             raise InputError(f"expected NAME=KEY with 64 hexadecimal digits, each name once, found: {text!r}")
-        roster[site_name(name)] = public
+        roster[check_site_name(name)] = public
     site = SiteFolder(folder)
     if site.config_file.exists():
         _check_own(roster, site)
@@ -67,7 +68,7 @@ def read_roster(folder: Path) -> Roster:
         raise InputError(f"expected a list of the sites' keys, found something else: {folder / ROSTER}") from None
 
 
-def read_roster_at(site: SiteFolder) -> Roster:
+def read_own_roster(site: SiteFolder) -> Roster:
     """The list at a site; an InputError where there is none, or none with the site's own key."""
     roster = read_roster(site.path)
     _check_own(roster, site)
@@ -75,7 +76,7 @@ def read_roster_at(site: SiteFolder) -> Roster:
 
 
 def _check_own(roster: Roster, site: SiteFolder) -> None:
-    own = own_entry(site)
+    own = format_own_entry(site)
     name, _, key = own.partition("=")
     if name not in roster or roster[name].hex() != key:
         found = "another key" if name in roster else f"no {name}"
@@ -85,7 +86,7 @@ def _check_own(roster: Roster, site: SiteFolder) -> None:
         )
 
 
-def numbered(roster: Mapping[str, bytes], members: Iterable[str]) -> dict[int, bytes]:
+def number_members(roster: Mapping[str, bytes], members: Iterable[str]) -> dict[int, bytes]:
     """Number -> key of these members; a site's number is its place in the whole list, so it never changes."""
     places = {name: at for at, name in enumerate(sorted(roster))}
     return {places[name]: roster[name] for name in members}

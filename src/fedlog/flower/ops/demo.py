@@ -19,7 +19,7 @@ from sklearn.datasets import load_digits
 from fedlog.core.keys import Key
 from fedlog.data.partition import by_dirichlet
 from fedlog.data.schema import Feature, Kind, Schema
-from fedlog.flower.ops.local_federation import LocalSite, Place
+from fedlog.flower.ops.local_federation import LocalFederation, LocalSite
 from fedlog.flower.ops.server import Say
 from fedlog.flower.protocol.plan import Plan
 
@@ -58,7 +58,7 @@ def run_demo(root: Path, rounds: int, seed: int, say: Say) -> dict[str, Any]:
     say("in a real federation the server and each site have a machine of their own; see docs/deploy.md")
     tables = write_tables(root / "tables", seed)
     sites = {name: LocalSite(tables[name], body, HOLD_OUT) for name, body in SITES.items()}
-    outcome = Place.make(root, demo_schema(), sites).run(Plan("demo", rounds=rounds, seed=seed), say)
+    outcome = LocalFederation.make(root, demo_schema(), sites).run(Plan("demo", rounds=rounds, seed=seed), say)
     report = outcome.report
     return {
         "sites": [

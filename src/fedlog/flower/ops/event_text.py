@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-def run_line(event: Mapping[str, Any]) -> str | None:
+def describe_run_event(event: Mapping[str, Any]) -> str | None:
     """What the operator reads of an event of the server; None for events that another line covers."""
     match event["event"]:
         case "greeted":
@@ -44,7 +44,7 @@ def run_line(event: Mapping[str, Any]) -> str | None:
     return None
 
 
-def site_line(event: Mapping[str, Any]) -> str | None:
+def describe_site_event(event: Mapping[str, Any]) -> str | None:
     """What the person at a site reads of an event there."""
     match event["event"]:
         case "welcome":
@@ -73,14 +73,14 @@ def site_line(event: Mapping[str, Any]) -> str | None:
 
 
 @dataclass
-class SiteTeller:
+class SiteEventText:
     """Events at a site in words, with the time that is left by the pace from one round to the next."""
 
     worked: dict[str, tuple[int, dt.datetime]] = field(default_factory=dict)  # run -> newest round and when
 
     def line(self, event: Mapping[str, Any]) -> str | None:
         """What the person at the site reads."""
-        told = site_line(event)
+        told = describe_site_event(event)
         if told is None or event["event"] != "worked":
             return told
         number, now = int(event["round"]), dt.datetime.fromisoformat(event["time"])

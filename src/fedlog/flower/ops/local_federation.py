@@ -13,14 +13,15 @@ from typing import Any
 
 from fedlog.data.schema import Schema, dump_schema
 from fedlog.flower.folders.event_log import read_events
-from fedlog.flower.folders.layout import ServerConfig, ServerFolder, SiteConfig, SiteFolder
-from fedlog.flower.ops.processes import free_port, stop_together
+from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
+from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
+from fedlog.flower.ops.processes import find_free_port, stop_together
 from fedlog.flower.ops.relay import counting_relay
 from fedlog.flower.ops.run import run_federation
 from fedlog.flower.ops.server import Say, create_server, register, running_server
 from fedlog.flower.ops.site import create_site, running_site
 from fedlog.flower.protocol.plan import Plan
-from fedlog.flower.server.run_folder import Terms
+from fedlog.flower.server.run_folder import RoundRules
 from fedlog.flower.site.data import check_site
 
 # Far more than a round takes on an idle machine; a busy one should still come to an end.
@@ -37,19 +38,19 @@ class LocalSite:
 
 
 @dataclass(frozen=True)
-class Place:
+class LocalFederation:
     """The folders of a federation whose parts all lie under one folder."""
 
     server: ServerFolder
     sites: Mapping[str, SiteFolder]
 
     @classmethod
-    def make(cls, root: Path, schema: Schema, sites: Mapping[str, LocalSite]) -> Place:
+    def make(cls, root: Path, schema: Schema, sites: Mapping[str, LocalSite]) -> LocalFederation:
         """The folders of the server and of the sites, which join with keys of their own."""
         agreed = root / "schema.toml"
         agreed.write_text(dump_schema(schema))
         server = ServerFolder(root / "server")
-        port = free_port()
+        port = find_free_port()
         create_server(server, ServerConfig(("127.0.0.1",), "127.0.0.1", port), agreed, dt.datetime.now(dt.UTC))
         folders = {}
         for name, site in sites.items():
@@ -59,7 +60,7 @@ class Place:
             folders[name] = folder
         return cls(server, folders)
 
-    def run(self, plan: Plan, say: Say) -> Outcome:
+    def run(self, plan: Plan, say: Say) -> RunOutcome:
         """The outcome of the run; every process has ended when it comes back."""
         with ExitStack() as stack:
             stack.enter_context(running_server(self.server, say))
@@ -71,10 +72,10 @@ class Place:
                 say(check_site(folder, config))
             self._register(say)
             running = [stack.enter_context(running_site(folder, say)) for folder in self.sites.values()]
-            report = run_federation(self.server, plan, Terms(len(self.sites), DEADLINE_SECONDS), say)
+            report = run_federation(self.server, plan, RoundRules(len(self.sites), DEADLINE_SECONDS), say)
             stop_together(*running)
             up, down = traffic.up, traffic.down
-        return Outcome(report, up, down)
+        return RunOutcome(report, up, down)
 
     def _register(self, say: Say) -> None:
         """Register all keys; each takes a program of Flower, and these need not wait for each other."""
@@ -99,7 +100,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """A run's report, and the bytes between sites and server: TLS and all in it, TCP's own headers apart."""
 
     report: Mapping[str, Any]

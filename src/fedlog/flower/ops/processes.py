@@ -65,7 +65,7 @@ def flower_environment(
     }
 
 
-def program(name: str) -> str:
+def find_program(name: str) -> str:
     """The path of a program installed beside our interpreter; an InputError with the remedy when it is not there."""
     path = Path(sys.executable).parent / name
     if not path.exists():
@@ -76,7 +76,7 @@ def program(name: str) -> str:
     return str(path)
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     """A loopback port that nobody listens on at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -10,23 +10,23 @@ from typing import Any
 from fedlog.data.schema import load_schema
 from fedlog.engine.protocol import checkpoint
 from fedlog.errors import InputError, RunError
-from fedlog.flower.folders.event_log import Follower, note
-from fedlog.flower.folders.layout import CONNECTION, ServerFolder
+from fedlog.flower.folders.event_log import EventFollower, log_event
+from fedlog.flower.folders.server_folder import CONNECTION, ServerFolder
 from fedlog.flower.ops.app import Value, write_app
-from fedlog.flower.ops.event_text import run_line
+from fedlog.flower.ops.event_text import describe_run_event
 from fedlog.flower.ops.processes import start
 from fedlog.flower.ops.server import Say, flwr_command, unregister
 from fedlog.flower.protocol.plan import Plan, checked_plan
 from fedlog.flower.protocol.promise import as_setting
-from fedlog.flower.server.engine_state import beginning, keep
-from fedlog.flower.server.run_folder import RunFolder, Terms
+from fedlog.flower.server.engine_state import begin_server, save_server
+from fedlog.flower.server.run_folder import RoundRules, RunFolder
 
 FOLLOW_SECONDS = 0.3
 # Methods whose head comes from the newest uploads alone, so that one of them can be taken out again.
 CAN_LEAVE = ("fedlog", "fedlog-c")
 
 
-def run_name(folder: ServerFolder) -> str:
+def choose_run_name(folder: ServerFolder) -> str:
     """The name of the newest run that is not finished, else the next free number: run-1, run-2, ..."""
     numbers = [int(path.name[4:]) for path in folder.runs.glob("run-*") if path.name[4:].isdigit()]
     last = max(numbers, default=0)
@@ -35,7 +35,7 @@ def run_name(folder: ServerFolder) -> str:
     return f"run-{last + 1}"
 
 
-def newest_run(folder: ServerFolder) -> str:
+def find_newest_run(folder: ServerFolder) -> str:
     """The name of the run with the newest checkpoint."""
     found = [path for path in folder.runs.glob("*") if checkpoint.exists(RunFolder(path).checkpoint)]
     if not found:
@@ -43,7 +43,7 @@ def newest_run(folder: ServerFolder) -> str:
     return max(found, key=lambda path: RunFolder(path).checkpoint.stat().st_mtime).name
 
 
-def app_settings(plan: Plan, terms: Terms) -> dict[str, Value]:
+def app_settings(plan: Plan, terms: RoundRules) -> dict[str, Value]:
     """The plan and the terms as the app's configuration."""
     return {
         "name": plan.name,
@@ -61,7 +61,7 @@ def app_settings(plan: Plan, terms: Terms) -> dict[str, Value]:
     }
 
 
-def run_federation(folder: ServerFolder, plan: Plan, terms: Terms, say: Say) -> dict[str, Any]:
+def run_federation(folder: ServerFolder, plan: Plan, terms: RoundRules, say: Say) -> dict[str, Any]:
     """The report of the run, after Flower went through it; a RunError says how to go on when it did not."""
     folder.read_config()
     home = RunFolder.of(folder, checked_plan(plan).name)
@@ -69,17 +69,17 @@ def run_federation(folder: ServerFolder, plan: Plan, terms: Terms, say: Say) -> 
     if checkpoint.exists(home.checkpoint):
         say(f"{plan.name} goes on from its checkpoint")
     write_app(folder.app, app_settings(plan, terms))
-    follower = Follower.from_now(folder.logs / "events.jsonl")
+    follower = EventFollower.from_now(folder.logs / "events.jsonl")
     command = flwr_command(folder, "run", str(folder.app.resolve()), CONNECTION, "--stream")
     say(f"$ {command}")
     running = start(command, folder.logs / "run.log")
     try:
         while True:
             ended = running.exit_code is not None
-            for event in follower.news():
+            for event in follower.read_new():
                 if event.get("run") != plan.name:
                     continue
-                if line := run_line(event):
+                if line := describe_run_event(event):
                     say(line)
                 if event["event"] == "failed":
                     raise RunError(str(event["reason"]), hint=str(event["hint"]) if event["hint"] else None)
@@ -96,14 +96,14 @@ def run_federation(folder: ServerFolder, plan: Plan, terms: Terms, say: Say) -> 
 
 
 @dataclass(frozen=True)
-class Left:
+class Departure:
     """What `leave` did."""
 
     run: str
     remaining: tuple[str, ...]
 
 
-def leave(folder: ServerFolder, site: str, name: str, say: Say) -> Left:
+def leave(folder: ServerFolder, site: str, name: str, say: Say) -> Departure:
     """Who remains, after a site's statistics were taken out of the head of a run and its key off the list."""
     home = RunFolder.of(folder, name)
     if not checkpoint.exists(home.checkpoint):
@@ -131,10 +131,10 @@ def leave(folder: ServerFolder, site: str, name: str, say: Say) -> Left:
         unregister(folder, site, say)
     if site not in uploads:
         say(f"{site} has no part in the present head of {name}")
-        return Left(name, tuple(uploads))
+        return Departure(name, tuple(uploads))
     del uploads[site]
     state = checkpoint.read(home.checkpoint, lambda _: None)
-    server = beginning(plan, load_schema(folder.schema_file), home.width())
+    server = begin_server(plan, load_schema(folder.schema_file), home.width())
     server.state, server.ledger = state.values, state.ledger
     # The same sum as before without one term: booked nowhere, since nothing crosses.
     (exchange,) = server.algorithm.schedule.round
@@ -142,8 +142,8 @@ def leave(folder: ServerFolder, site: str, name: str, say: Say) -> Left:
     server.receive(state.round_number, exchange, uploads.items())
     server.ledger.entries.clear()
     server.ledger.entries.update(before)
-    keep(home, server, state.round_number)
+    save_server(home, server, state.round_number)
     home.keep_uploads(uploads)
     home.forget_report()
-    note(folder.logs / "events.jsonl", "left", run=name, site=site, remaining=list(uploads))
-    return Left(name, tuple(uploads))
+    log_event(folder.logs / "events.jsonl", "left", run=name, site=site, remaining=list(uploads))
+    return Departure(name, tuple(uploads))

@@ -18,21 +18,22 @@ from fedlog.data.schema import load_schema
 from fedlog.errors import InputError, RunError
 from fedlog.flower.folders.certificates import create_certificates, days_left
 from fedlog.flower.folders.keys import fingerprint
-from fedlog.flower.folders.layout import CONNECTION, ServerConfig, ServerFolder, site_name
+from fedlog.flower.folders.layout import check_site_name
 from fedlog.flower.folders.secrets import SECRET_FOLDER_MODE, check_secret
+from fedlog.flower.folders.server_folder import CONNECTION, ServerConfig, ServerFolder
 from fedlog.flower.ops.app import Value, write_app
 from fedlog.flower.ops.processes import (
     Command,
     Running,
     call,
+    find_free_port,
+    find_program,
     flower_environment,
-    free_port,
-    program,
     start,
     stop_together,
     wait_for_port,
 )
-from fedlog.flower.server.database import pack
+from fedlog.flower.server.database import pack_database
 
 Say = Callable[[str], None]
 WATCH_SECONDS = 0.5
@@ -102,7 +103,7 @@ def running_server(folder: ServerFolder, say: Say) -> Iterator[RunningServer]:
     if left < RENEW_WITHIN_DAYS:
         say(f"the server's certificate ends in {left:.0f} days: `fedlog federate renew {folder.path}` makes a new one")
     _pack(folder, say)
-    inner = free_port()
+    inner = find_free_port()
     folder.write_connection(inner)
     superlink = _start(superlink_command(folder, inner), folder.logs / "superlink.log", say)
     try:
@@ -122,7 +123,7 @@ def running_server(folder: ServerFolder, say: Say) -> Iterator[RunningServer]:
 
 def _pack(folder: ServerFolder, say: Say) -> None:
     """Nothing, or a line to the operator: what Flower has deleted is no longer in its database."""
-    if reason := pack(folder.database):
+    if reason := pack_database(folder.database):
         say(f"{folder.database} may still hold messages that Flower has deleted: {reason}")
 
 
@@ -141,7 +142,7 @@ def superlink_command(folder: ServerFolder, port: int) -> Command:
     files = folder.certificates
     return Command(
         (
-            program("flower-superlink"),
+            find_program("flower-superlink"),
             *("--host", "127.0.0.1", "--port", str(port)),
             *("--database", str(folder.database.resolve())),
             *("--ssl-certfile", str(files.server.resolve()), "--ssl-keyfile", str(files.server_key.resolve())),
@@ -171,12 +172,12 @@ def gate_command(folder: ServerFolder, config: ServerConfig, inner: int) -> Comm
 
 def flwr_command(folder: ServerFolder, *arguments: str) -> Command:
     """The operator's `flwr`, with the connection that the running server wrote."""
-    return Command((program("flwr"), *arguments), flower_environment(folder.flower_home.resolve()))
+    return Command((find_program("flwr"), *arguments), flower_environment(folder.flower_home.resolve()))
 
 
 def register(folder: ServerFolder, name: str, public_key: str, say: Say) -> str:
     """Flower's number for the site, after its public key was registered with the running server."""
-    site_name(name)
+    check_site_name(name)
     say(f"key of {name}: fingerprint {fingerprint(public_key)}; compare it with what the site reads to you")
     if name in folder.known_sites():
         raise InputError(
@@ -190,7 +191,7 @@ def register(folder: ServerFolder, name: str, public_key: str, say: Say) -> str:
     command = flwr_command(folder, "supernode", "register", str(candidate.resolve()), CONNECTION, "--name", name, *JSON)
     say(f"$ {command}")
     try:
-        node = str(_told(command, "node-id"))
+        node = str(_call_flwr(command, "node-id"))
     finally:
         candidate.unlink()
     folder.remember_site(name, node, public_key)
@@ -204,7 +205,7 @@ def unregister(folder: ServerFolder, name: str, say: Say) -> None:
         raise InputError(f"expected one of the registered sites {', '.join(sorted(known)) or '(none)'}, found: {name}")
     command = flwr_command(folder, "supernode", "unregister", known[name], CONNECTION, *JSON)
     say(f"$ {command}")
-    _told(command, "node-id")
+    _call_flwr(command, "node-id")
     folder.forget_site(name)
 
 
@@ -219,7 +220,7 @@ class SiteStatus:
 
 def site_statuses(folder: ServerFolder) -> tuple[SiteStatus, ...]:
     """The registered sites, by name."""
-    listed = _told(flwr_command(folder, "supernode", "list", CONNECTION, *JSON), "nodes")
+    listed = _call_flwr(flwr_command(folder, "supernode", "list", CONNECTION, *JSON), "nodes")
     by_node = {str(node["node-id"]): node for node in listed}
     statuses = []
     for name, node_id in sorted(folder.known_sites().items()):
@@ -230,7 +231,7 @@ def site_statuses(folder: ServerFolder) -> tuple[SiteStatus, ...]:
     return tuple(statuses)
 
 
-def _told(command: Command, wanted: str) -> Any:
+def _call_flwr(command: Command, wanted: str) -> Any:
     """What the JSON that `flwr` prints says under that name; a RunError where it says what went wrong instead.
 
     With `--format json` most failures are in the text alone: the exit code is 0.

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from fedlog.data.schema import load_schema, toml_quoted
 from fedlog.errors import InputError, RunError
-from fedlog.flower.folders.event_log import Follower
+from fedlog.flower.folders.event_log import EventFollower
 from fedlog.flower.folders.keys import create_site_key
-from fedlog.flower.folders.layout import SiteConfig, SiteFolder, site_name
+from fedlog.flower.folders.layout import check_site_name
 from fedlog.flower.folders.secrets import SECRET_FOLDER_MODE, check_secret
-from fedlog.flower.ops.event_text import SiteTeller
-from fedlog.flower.ops.processes import Command, Running, flower_environment, free_port, program, start
+from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
+from fedlog.flower.ops.event_text import SiteEventText
+from fedlog.flower.ops.processes import Command, Running, find_free_port, find_program, flower_environment, start
 from fedlog.flower.site.guard import write_guard
 
 Say = Callable[[str], None]
@@ -28,7 +29,7 @@ NOT_ACTIVATED = "Failed to activate SuperNode"
 
 def create_site(folder: SiteFolder, config: SiteConfig, authority: Path, schema: Path) -> str:
     """The site's public key line, after its folder was made: key, certificate of the authority, schema."""
-    site_name(config.name)
+    check_site_name(config.name)
     load_schema(schema)
     if not authority.is_file():
         raise InputError(
@@ -51,7 +52,7 @@ def supernode_command(folder: SiteFolder, config: SiteConfig, port: int) -> Comm
     """Flower's SuperNode with the site's key; its own API stays on the loopback."""
     return Command(
         (
-            program("flower-supernode"),
+            find_program("flower-supernode"),
             *("--superlink", config.server, "--root-certificates", str(folder.authority.resolve())),
             *("--auth-supernode-private-key", str(folder.private_key.resolve())),
             *("--host", "127.0.0.1", "--port", str(port)),
@@ -66,7 +67,7 @@ def running_site(folder: SiteFolder, say: Say) -> Iterator[Running]:
     """The site's SuperNode, until the block ends."""
     check_secret(folder.private_key)
     write_guard(folder.programs)
-    command = supernode_command(folder, folder.read_config(), free_port())
+    command = supernode_command(folder, folder.read_config(), find_free_port())
     say(f"$ {command}")
     running = start(command, folder.logs / "supernode.log")
     try:
@@ -75,17 +76,17 @@ def running_site(folder: SiteFolder, say: Say) -> Iterator[Running]:
         running.stop()
 
 
-def attend(folder: SiteFolder, say: Say, patience_seconds: float = PATIENCE_SECONDS) -> None:
+def serve_site(folder: SiteFolder, say: Say, patience_seconds: float = PATIENCE_SECONDS) -> None:
     """Run the SuperNode until a signal, starting it anew while the server still lists its predecessor."""
     end = time.monotonic() + patience_seconds
-    follower = Follower.from_now(folder.logs / "events.jsonl")
-    teller = SiteTeller()
+    follower = EventFollower.from_now(folder.logs / "events.jsonl")
+    teller = SiteEventText()
     while True:
         with running_site(folder, say) as running:
             started = time.monotonic()
             while running.exit_code is None:
                 time.sleep(WATCH_SECONDS)
-                for line in filter(None, map(teller.line, follower.news())):
+                for line in filter(None, map(teller.line, follower.read_new())):
                     say(line)
             tail = running.log_tail(25)
             code = running.exit_code

@@ -61,7 +61,7 @@ class Frame:
         header = (MAGIC, VERSION, self.kind, self.run, self.round_number, self.exchange, len(self.payload))
         return _HEADER.pack(*header) + self.payload
 
-    def answer(self, kind: FrameKind, payload: bytes) -> Frame:
+    def reply(self, kind: FrameKind, payload: bytes) -> Frame:
         """A frame of the same run, round and exchange."""
         return Frame(kind, self.run, self.round_number, self.exchange, payload)
 
@@ -89,7 +89,7 @@ def decode_frame(data: bytes, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Frame:
     return Frame(FrameKind(kind), run, round_number, exchange, data[HEADER_BYTES:])
 
 
-def expect_answer(request: Frame, answer: Frame, kind: FrameKind) -> Frame:
+def expect_reply(request: Frame, answer: Frame, kind: FrameKind) -> Frame:
     """The answer, when it is of that kind and belongs to the request."""
     if answer.kind is not kind:
         raise FrameError(f"expected a frame of kind {kind.name}, found: {answer.kind.name}")

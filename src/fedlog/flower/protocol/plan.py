@@ -12,7 +12,7 @@ from fedlog.algorithms.fedlog import FedLog
 from fedlog.algorithms.frozen import frozen
 from fedlog.algorithms.shape import Algorithm, ModelPlan
 from fedlog.errors import InputError
-from fedlog.flower.folders.layout import site_name
+from fedlog.flower.folders.layout import check_site_name
 from fedlog.flower.protocol.frame import FrameError
 from fedlog.flower.protocol.handshake import HELLO_LIMIT_BYTES, Identity
 from fedlog.flower.protocol.promise import Promise, Secure, checked_secure, protection_of, read_promise, read_secure
@@ -117,7 +117,7 @@ class EqualBody:
 
 def checked_plan(plan: Plan) -> Plan:
     """The plan, after refusing what no site would take."""
-    site_name(plan.name)  # it names a folder at every site
+    check_site_name(plan.name)  # it names a folder at every site
     if plan.method not in FEDERATED:
         raise InputError(
             f"expected a method that keeps bodies at their sites, found: {plan.method}",

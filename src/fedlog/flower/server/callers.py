@@ -21,7 +21,7 @@ PUBLIC_KEY, SIGNATURE, TIMESTAMP = b"flwr-public-key", b"flwr-signature", b"flwr
 OLDEST_SECONDS, AHEAD_SECONDS = 305.0, 5.0
 
 
-def signed_with(headers: Iterable[tuple[bytes, bytes]], now: dt.datetime) -> bytes | None:
+def read_signing_key(headers: Iterable[tuple[bytes, bytes]], now: dt.datetime) -> bytes | None:
     """The public key, as DER, with which a call's time was signed; None without one, or a time that is not now."""
     given = {name.lower(): value for name, value in headers}
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 PATIENCE_SECONDS = 30.0
 
 
-def pack(database: Path) -> str | None:
+def pack_database(database: Path) -> str | None:
     """None, after the database was written anew without what was deleted from it; else why that was not possible.
 
     The SuperLink may be running: SQLite's locks let one wait for the other, and the file is small.

@@ -16,7 +16,7 @@ from fedlog.models.body import HEAD, initial_head
 from fedlog.wire.codec import codec
 
 
-def beginning(plan: Plan, schema: Schema, width: int, refused_share: float = 0.0) -> Server:
+def begin_server(plan: Plan, schema: Schema, width: int, refused_share: float = 0.0) -> Server:
     """The engine's server before the first broadcast; more than that share of unusable uploads stops it."""
     key = Key(plan.seed)
     algorithm = plan.algorithm(schema.n_class, width)
@@ -31,9 +31,9 @@ def beginning(plan: Plan, schema: Schema, width: int, refused_share: float = 0.0
     return server
 
 
-def restored(home: RunFolder, plan: Plan, schema: Schema, refused_share: float = 0.0) -> tuple[Server, int]:
+def restore_server(home: RunFolder, plan: Plan, schema: Schema, refused_share: float = 0.0) -> tuple[Server, int]:
     """The server of the run's checkpoint, and the last round behind it."""
-    server = beginning(plan, schema, home.width(), refused_share)
+    server = begin_server(plan, schema, home.width(), refused_share)
     state = checkpoint.read(home.checkpoint, _no_clients)
     server.state, server.ledger = state.values, state.ledger
     if server.memory is not None:
@@ -41,18 +41,18 @@ def restored(home: RunFolder, plan: Plan, schema: Schema, refused_share: float =
     return server, state.round_number
 
 
-def keep(home: RunFolder, server: Server, round_number: int) -> None:
+def save_server(home: RunFolder, server: Server, round_number: int) -> None:
     """Nothing; the run then goes on after this round."""
     state = checkpoint.ServerState(round_number, server.state, server.ledger, server.memory or {})
     checkpoint.write(home.checkpoint, state, _no_clients)
 
 
-def remembered(server: Server) -> Memory | None:
+def copy_memory(server: Server) -> Memory | None:
     """A copy of what the server remembers, to go back to."""
     return None if server.memory is None else dict(server.memory)
 
 
-def behind_the_head(server: Server, known: Mapping[str, bytes], uploads: Mapping[str, bytes]) -> dict[str, bytes]:
+def select_summed_uploads(server: Server, known: Mapping[str, bytes], uploads: Mapping[str, bytes]) -> dict[str, bytes]:
     """Of the known uploads those in the newest sum: everyone's newest where the server remembers them."""
     summed = uploads if server.memory is None else server.memory
     return {site: known[site] for site in sorted(summed) if site in known}

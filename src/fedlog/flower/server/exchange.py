@@ -10,7 +10,7 @@ from typing import Protocol
 from flwr.app import Message, MessageType
 
 from fedlog.errors import InputError
-from fedlog.flower.protocol.frame import Frame, FrameKind, expect_answer, from_content, to_content
+from fedlog.flower.protocol.frame import Frame, FrameKind, expect_reply, from_content, to_content
 
 POLL_SECONDS = 0.2
 
@@ -39,7 +39,7 @@ class Post(Protocol):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Replies:
     """What came back, by site name; every site that was asked is in exactly one of the three."""
 
     answers: Mapping[str, Frame]
@@ -55,7 +55,7 @@ class Clock:
     sleep: Callable[[float], None] = time.sleep
 
 
-def connected_sites(post: Post) -> dict[str, int]:
+def find_connected_sites(post: Post) -> dict[str, int]:
     """Site name -> node, sorted by name; a name that is listed twice, as after a new key, counts once: the newest node.
 
     The name is what the operator registered with the key, not what the site says of itself.
@@ -71,7 +71,7 @@ def ask(
     kind: FrameKind,
     deadline_seconds: float,
     clock: Clock,
-) -> Outcome:
+) -> Replies:
     """The answers of `kind` to these requests, at the latest when the deadline has passed.
 
     A message lives as long as the deadline, so that a site that comes back later does not work on an old question.
@@ -105,7 +105,7 @@ def ask(
         if not sites or clock.now() >= end:
             break
         clock.sleep(POLL_SECONDS)
-    return Outcome(answers, refused, tuple(sorted([*late, *sites.values()])))
+    return Replies(answers, refused, tuple(sorted([*late, *sites.values()])))
 
 
 def _answer(message: Message, node: int, request: Frame, kind: FrameKind) -> Frame:
@@ -117,7 +117,7 @@ def _answer(message: Message, node: int, request: Frame, kind: FrameKind) -> Fra
     frame = from_content(message)
     if frame.kind is FrameKind.REFUSAL:
         raise InputError(f"the site refused: {frame.payload[:200].decode('ascii', 'replace')}")
-    return expect_answer(request, frame, kind)
+    return expect_reply(request, frame, kind)
 
 
 # flwr.common.constant.ErrorCode of 1.41.0, in words for the operator.

@@ -23,7 +23,7 @@ from typing import Any
 import httpx
 import uvicorn
 
-from fedlog.flower.server.callers import Callers, signed_with
+from fedlog.flower.server.callers import Callers, read_signing_key
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
@@ -95,7 +95,7 @@ class Gate:
             await _answer(send, 200)
         elif scope["method"] != "POST" or not path.startswith(FLEET_PREFIX) or path in REFUSED or ".." in path:
             await _answer(send, 404)
-        elif (key := signed_with(scope["headers"], dt.datetime.now(dt.UTC))) is None:
+        elif (key := read_signing_key(scope["headers"], dt.datetime.now(dt.UTC))) is None:
             await _answer(send, 401)
         else:
             limit = self.limit_bytes if self.callers.registered(key) else min(STRANGER_LIMIT_BYTES, self.limit_bytes)

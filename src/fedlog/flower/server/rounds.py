@@ -18,16 +18,22 @@ from fedlog.data.schema import Schema
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.server import Server
 from fedlog.errors import RunError
-from fedlog.flower.folders.event_log import Value, note
-from fedlog.flower.folders.layout import ServerFolder
+from fedlog.flower.folders.event_log import Value, log_event
+from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.frame import FINISH_EXCHANGE, Frame, FrameError, FrameKind, run_tag
 from fedlog.flower.protocol.handshake import check_identity, identity, read_identity
 from fedlog.flower.protocol.plan import Guest, Plan, hello, read_welcome
 from fedlog.flower.protocol.promise import release
-from fedlog.flower.server.engine_state import beginning, behind_the_head, keep, remembered, restored
-from fedlog.flower.server.exchange import Clock, Outcome, Post, ask, connected_sites
-from fedlog.flower.server.run_folder import RunFolder, Terms
-from fedlog.flower.server.run_report import Ending, reports_read, run_report
+from fedlog.flower.server.engine_state import (
+    begin_server,
+    copy_memory,
+    restore_server,
+    save_server,
+    select_summed_uploads,
+)
+from fedlog.flower.server.exchange import Clock, Post, Replies, ask, find_connected_sites
+from fedlog.flower.server.run_folder import RoundRules, RunFolder
+from fedlog.flower.server.run_report import Ending, read_reports, run_report
 from fedlog.flower.server.secure_rounds import SumAtServer
 from fedlog.privacy.accounting import BudgetSpentError
 from fedlog.wire.ledger import Direction
@@ -45,7 +51,7 @@ class Run:
     folder: ServerFolder
     schema: Schema
     plan: Plan
-    terms: Terms
+    terms: RoundRules
     clock: Clock = field(default_factory=Clock)
     guests: dict[str, Guest] = field(default_factory=dict)
     width: int = 0  # of the features, common to all sites; 0 until the first greeting has settled it
@@ -54,7 +60,7 @@ class Run:
     def conduct(self) -> None:
         """Go through the run, from its checkpoint if it has one, to the sites' reports."""
         self.home.claim(self.plan)
-        server, done = self._restored() or (self._begun(), 0)
+        server, done = self._restore() or (self._begin(), 0)
         self._open(server, done)
         empty, ending = 0, Ending(done)
         for number in range(done + 1, self.plan.rounds + 1):
@@ -85,22 +91,22 @@ class Run:
         return self.folder.logs / "events.jsonl"
 
     def _note(self, event: str, **fields: Value) -> None:
-        note(self._log, event, run=self.plan.name, **fields)
+        log_event(self._log, event, run=self.plan.name, **fields)
         if event == "refused":
             self.refused.append({"site": fields["site"], "reason": fields["reason"]})
 
-    def _restored(self) -> tuple[Server, int] | None:
+    def _restore(self) -> tuple[Server, int] | None:
         """The server and the last finished round of the checkpoint; None without one."""
         if not checkpoint.exists(self.home.checkpoint):
             return None
         self.width = self.home.width()
-        server, done = restored(self.home, self.plan, self.schema, self.terms.refused_share)
+        server, done = restore_server(self.home, self.plan, self.schema, self.terms.refused_share)
         self._note("resumed", after_round=done)
         return server, done
 
-    def _begun(self) -> Server:
+    def _begin(self) -> Server:
         """A new server, for the feature width that most of the greeted sites have."""
-        present = self._present()
+        present = self._gather_sites()
         if len(present) < self.terms.minimum:
             raise RunError(
                 f"expected at least {self.terms.minimum} sites, found {len(present)}: {', '.join(present) or 'none'}",
@@ -114,7 +120,7 @@ class Run:
                 self._note("left out", site=site, reason=_other_width(guest, self.width))
                 del self.guests[site]
         self._leave_out_other_bodies()
-        return beginning(self.plan, self.schema, self.width, self.terms.refused_share)
+        return begin_server(self.plan, self.schema, self.width, self.terms.refused_share)
 
     def _leave_out_other_bodies(self) -> None:
         """Untrained bodies must be equal, or their features mean different things and cannot be added up."""
@@ -130,14 +136,14 @@ class Run:
 
     def _save(self, server: Server, number: int) -> None:
         self.home.keep_width(self.width)
-        keep(self.home, server, number)
+        save_server(self.home, server, number)
 
-    def _present(self) -> dict[str, int]:
+    def _gather_sites(self) -> dict[str, int]:
         """The connected sites that take part, newcomers greeted; fewer than the minimum when patience ends."""
         end = self.clock.now() + self.terms.deadline_seconds
         refused: set[str] = set()
         while True:
-            nodes = connected_sites(self.post)
+            nodes = find_connected_sites(self.post)
             newcomers = {name: node for name, node in nodes.items() if name not in self.guests and name not in refused}
             if newcomers:
                 refused |= self._greet(newcomers, end - self.clock.now())
@@ -152,9 +158,9 @@ class Run:
         frame = Frame(FrameKind.HELLO, run_tag(self.plan.name), 0, 0, hello(ours, self.plan))
         others_wait = len(self.guests) >= self.terms.minimum
         seconds = max(1.0, min(GREETING_SECONDS, patience_seconds) if others_wait else patience_seconds)
-        outcome = self._ask(newcomers, frame, FrameKind.WELCOME, seconds)
-        reasons = dict(outcome.refused)
-        for site, answer in sorted(outcome.answers.items()):
+        replies = self._ask(newcomers, frame, FrameKind.WELCOME, seconds)
+        reasons = dict(replies.refused)
+        for site, answer in sorted(replies.answers.items()):
             try:
                 check_identity(ours, read_identity(answer.payload), site)
                 guest = read_welcome(answer.payload)
@@ -167,13 +173,13 @@ class Run:
                 reasons[site] = error.message
         for site, reason in sorted(reasons.items()):
             self._note("left out", site=site, reason=reason)
-        for site in outcome.silent:
+        for site in replies.silent:
             self._note("left out", site=site, reason=f"no answer within {seconds:.0f} s")
         if welcome := sorted(set(newcomers) & set(self.guests)):
             self._note("greeted", sites=welcome)
         return set(reasons)
 
-    def _ask(self, nodes: Mapping[str, int], frame: Frame, kind: FrameKind, seconds: float) -> Outcome:
+    def _ask(self, nodes: Mapping[str, int], frame: Frame, kind: FrameKind, seconds: float) -> Replies:
         return ask(self.post, nodes, dict.fromkeys(nodes, frame), kind, seconds, self.clock)
 
     def _open(self, server: Server, done: int) -> None:
@@ -209,7 +215,7 @@ class Run:
         return full
 
     def _exchange(self, server: Server, number: int, at: int, exchange: Exchange) -> bool:
-        nodes = self._present()
+        nodes = self._gather_sites()
         if len(nodes) < self.terms.minimum:
             self._note("too few", round=number, sites=sorted(nodes), minimum=self.terms.minimum)
             return False
@@ -218,24 +224,24 @@ class Run:
         # A broadcast belongs to the round that made it, as in the simulator, and is booked for those it is sent to.
         blob = server.broadcast(max(0, number - 1) if at == 0 else number, len(nodes))
         if self.plan.secure is not None:
-            return self._summed(server, (number, at), exchange, nodes, blob)
+            return self._sum_securely(server, (number, at), exchange, nodes, blob)
         frame = Frame(FrameKind.WORK, run_tag(self.plan.name), number, at, blob)
-        outcome = self._ask(nodes, frame, FrameKind.UPLOAD, self.terms.deadline_seconds)
-        self._tell(outcome, number, self.terms.deadline_seconds)
-        uploads = {site: outcome.answers[site].payload for site in sorted(outcome.answers)}
-        before = server.state, remembered(server)
-        for site in self._received(server, number, exchange, uploads):
+        replies = self._ask(nodes, frame, FrameKind.UPLOAD, self.terms.deadline_seconds)
+        self._log_missing(replies, number, self.terms.deadline_seconds)
+        uploads = {site: replies.answers[site].payload for site in sorted(replies.answers)}
+        before = server.state, copy_memory(server)
+        for site in self._receive(server, number, exchange, uploads):
             del uploads[site]
         if len(uploads) < self.terms.minimum:
             server.state, server.memory = before
             self._note("too few", round=number, sites=sorted(uploads), minimum=self.terms.minimum)
             return False
         if self.plan.promise is None:  # else no site can be taken out of the sum, so nothing is kept for that
-            self.home.keep_uploads(behind_the_head(server, {**self.home.uploads(), **uploads}, uploads))
+            self.home.keep_uploads(select_summed_uploads(server, {**self.home.uploads(), **uploads}, uploads))
         self._note("uploads", round=number, sites=sorted(uploads))
         return True
 
-    def _received(self, server: Server, number: int, exchange: Exchange, uploads: Mapping[str, bytes]) -> list[str]:
+    def _receive(self, server: Server, number: int, exchange: Exchange, uploads: Mapping[str, bytes]) -> list[str]:
         """The sites whose uploads were refused; a RunError where they are too many, after the record names them."""
         known = len(server.refusals)
         stopped: RunError | None = None
@@ -252,12 +258,12 @@ class Run:
             raise stopped
         return [refusal.client for refusal in refused]
 
-    def _summed(
+    def _sum_securely(
         self, server: Server, step: tuple[int, int], exchange: Exchange, nodes: Mapping[str, int], blob: bytes
     ) -> bool:
         """Whether a secure sum moved the server's state; no site's part is known, and none is kept."""
 
-        def asked(some: Mapping[str, int], frames: Mapping[str, Frame], kind: FrameKind) -> Outcome:
+        def asked(some: Mapping[str, int], frames: Mapping[str, Frame], kind: FrameKind) -> Replies:
             return ask(self.post, some, frames, kind, self.terms.deadline_seconds, self.clock)
 
         sums = SumAtServer(self.folder, self.home, self.plan, asked, self._note, self.terms.deadline_seconds)
@@ -266,12 +272,12 @@ class Run:
             self._note("uploads", round=step[0], sites=list(survivors))
         return survivors is not None
 
-    def _tell(self, outcome: Outcome, number: int, patience_seconds: float) -> None:
-        for site, reason in sorted(outcome.refused.items()):
+    def _log_missing(self, replies: Replies, number: int, patience_seconds: float) -> None:
+        for site, reason in sorted(replies.refused.items()):
             self._note("refused", site=site, round=number, reason=reason)
             # Greeted again before the next exchange: its folder may be a new one.
             self.guests.pop(site, None)
-        for site in outcome.silent:
+        for site in replies.silent:
             self._note("silent", site=site, round=number, deadline_seconds=patience_seconds)
 
     def _finish(self, server: Server, ending: Ending) -> None:
@@ -281,15 +287,15 @@ class Run:
             raise RunError(
                 f"expected a round with at least {self.terms.minimum} sites, found none in {self.plan.name}{why}"
             )
-        nodes = self._present()
+        nodes = self._gather_sites()
         number = ending.round
         blob = server.broadcast(number, len(nodes))
         frame = Frame(FrameKind.FINISH, run_tag(self.plan.name), number + 1, FINISH_EXCHANGE, blob)
         # Each site now trains its local-only model, which takes as long as its part in all rounds together.
         patience = self.terms.deadline_seconds + self.home.seconds()
-        outcome = self._ask(nodes, frame, FrameKind.REPORT, patience)
-        self._tell(outcome, number, patience)
-        sites, wrong = reports_read(self.plan, outcome.answers)
+        replies = self._ask(nodes, frame, FrameKind.REPORT, patience)
+        self._log_missing(replies, number, patience)
+        sites, wrong = read_reports(self.plan, replies.answers)
         for site, reason in wrong.items():
             self._note("refused", site=site, round=number, reason=reason)
         if not sites:

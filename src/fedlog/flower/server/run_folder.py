@@ -10,7 +10,8 @@ from typing import Any
 
 from fedlog.engine.protocol.server import REFUSED_SHARE
 from fedlog.errors import InputError
-from fedlog.flower.folders.layout import ServerFolder, write_atomically
+from fedlog.flower.folders.layout import write_atomically
+from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.frame import FrameError
 from fedlog.flower.protocol.plan import EqualBody, Plan, read_plan
 
@@ -19,7 +20,7 @@ BODY = "body.json"
 
 
 @dataclass(frozen=True)
-class Terms:
+class RoundRules:
     """How long the server waits, for how many, and how many bad uploads it puts up with."""
 
     minimum: int

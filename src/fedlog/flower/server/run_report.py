@@ -23,7 +23,7 @@ class Ending:
     reason: str | None = None  # None: there was to be no other
 
 
-def reports_read(plan: Plan, answers: Mapping[str, Frame]) -> tuple[list[dict[str, Any]], dict[str, str]]:
+def read_reports(plan: Plan, answers: Mapping[str, Frame]) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """What the sites tell, by name, and for those whose report is none what is wrong with it."""
     read = read_private_report if plan.figures_stay else read_report
     sites: list[dict[str, Any]] = []

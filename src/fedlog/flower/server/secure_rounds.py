@@ -12,12 +12,13 @@ from typing import Any
 from fedlog.algorithms.shape import Exchange
 from fedlog.engine.protocol.secure_sums import encoding_of, sum_terms, summed
 from fedlog.engine.protocol.server import Server
-from fedlog.flower.folders.layout import ServerFolder, write_atomically
-from fedlog.flower.folders.roster import Roster, numbered, read_roster
+from fedlog.flower.folders.layout import write_atomically
+from fedlog.flower.folders.roster import Roster, number_members, read_roster
+from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.frame import Frame, FrameKind, run_tag
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.protocol.sum_opening import Opening
-from fedlog.flower.server.exchange import Outcome
+from fedlog.flower.server.exchange import Replies
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.privacy.secagg.refusal import RefusalError, RoundFailedError
 from fedlog.privacy.secagg.server import SecureSum, ServerRound, close, receive, secure_sum
@@ -25,7 +26,7 @@ from fedlog.privacy.secagg.terms import FEWEST, Step, Terms
 from fedlog.wire.ledger import Direction
 
 Nodes = Mapping[str, int]
-Ask = Callable[[Nodes, Mapping[str, Frame], FrameKind], Outcome]
+Ask = Callable[[Nodes, Mapping[str, Frame], FrameKind], Replies]
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,9 @@ class SumAtServer:
     ) -> tuple[SecureSum, tuple[str, ...]]:
         state = ServerRound(terms)
         frames = {name: self._frame(FrameKind.WORK, step, payload) for name in nodes}
-        outcome = self.ask(nodes, frames, FrameKind.UPLOAD)
+        replies = self.ask(nodes, frames, FrameKind.UPLOAD)
         while True:
-            state = self._received(server, state, outcome, step[0])
+            state = self._receive(server, state, replies, step[0])
             if state.step is Step.UNMASK:
                 total = secure_sum(state)
                 return total, tuple(names[number] for number in total.survivors)
@@ -87,15 +88,15 @@ class SumAtServer:
                 names[n]: self._frame(FrameKind.SECURE, step, bytes([state.step]) + blob)
                 for n, blob in outgoing.items()
             }
-            outcome = self.ask({name: nodes[name] for name in frames}, frames, FrameKind.SECURED)
+            replies = self.ask({name: nodes[name] for name in frames}, frames, FrameKind.SECURED)
 
-    def _received(self, server: Server, state: ServerRound, outcome: Outcome, round_number: int) -> ServerRound:
-        for site, reason in sorted(outcome.refused.items()):
+    def _receive(self, server: Server, state: ServerRound, replies: Replies, round_number: int) -> ServerRound:
+        for site, reason in sorted(replies.refused.items()):
             self.tell("refused", site=site, round=round_number, reason=reason)
-        for site in outcome.silent:
+        for site in replies.silent:
             step, seconds = state.step.name.lower(), self.deadline_seconds
             self.tell("silent", site=site, round=round_number, step=step, deadline_seconds=seconds)
-        for site, frame in sorted(outcome.answers.items()):
+        for site, frame in sorted(replies.answers.items()):
             try:
                 state = receive(state, frame.payload)
                 server.ledger.book(round_number, Direction.UP, f"secure {state.step.name.lower()}", frame.payload)
@@ -108,7 +109,7 @@ class SumAtServer:
 
     def _terms(self, opening: Opening, roster: Roster, server: Server, coordinates: int) -> Terms:
         assert self.plan.secure is not None
-        keys = numbered(roster, opening.members)
+        keys = number_members(roster, opening.members)
         value_bytes = encoding_of(server.protection).value_bytes
         return sum_terms(opening.session, opening.number, keys, self.plan.secure.honest, coordinates, value_bytes)
 

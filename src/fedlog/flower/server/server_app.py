@@ -15,13 +15,13 @@ from flwr.serverapp import Grid, ServerApp
 from fedlog.data.schema import load_schema
 from fedlog.engine.protocol.server import REFUSED_SHARE
 from fedlog.errors import FedlogError, InputError
-from fedlog.flower.folders.event_log import note
-from fedlog.flower.folders.layout import ServerFolder
+from fedlog.flower.folders.event_log import log_event
+from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.plan import Plan, checked_plan
 from fedlog.flower.protocol.promise import read_promise, read_secure
-from fedlog.flower.server.database import pack
+from fedlog.flower.server.database import pack_database
 from fedlog.flower.server.rounds import Run
-from fedlog.flower.server.run_folder import Terms
+from fedlog.flower.server.run_folder import RoundRules
 
 FOLDER_VARIABLE = "FEDLOG_FEDERATION"
 app = ServerApp()
@@ -34,18 +34,18 @@ def main(grid: Grid, context: Context) -> None:
     folder = ServerFolder(Path(os.environ[FOLDER_VARIABLE]))
     name = str(context.run_config.get("name"))
     try:
-        plan, terms = settings_read(context.run_config)
+        plan, terms = read_settings(context.run_config)
         try:
             Run(grid, folder, load_schema(folder.schema_file), plan, terms).conduct()
         finally:
-            if plan.promise is not None and (reason := pack(folder.database)) is not None:
-                note(folder.logs / "events.jsonl", "not packed", run=name, reason=reason)
+            if plan.promise is not None and (reason := pack_database(folder.database)) is not None:
+                log_event(folder.logs / "events.jsonl", "not packed", run=name, reason=reason)
     except FedlogError as error:
-        note(folder.logs / "events.jsonl", "failed", run=name, reason=error.message, hint=error.hint)
+        log_event(folder.logs / "events.jsonl", "failed", run=name, reason=error.message, hint=error.hint)
         raise
 
 
-def settings_read(settings: Mapping[str, Any]) -> tuple[Plan, Terms]:
+def read_settings(settings: Mapping[str, Any]) -> tuple[Plan, RoundRules]:
     """The plan and the terms of these settings; an InputError names what cannot be used."""
     try:
         options = json.loads(str(settings["options"]))
@@ -61,7 +61,7 @@ def settings_read(settings: Mapping[str, Any]) -> tuple[Plan, Terms]:
             secure=read_secure(json.loads(str(settings.get("secure") or "null"))),
         )
         share = float(settings.get("refused-share", REFUSED_SHARE))
-        terms = Terms(int(settings["minimum-sites"]), float(settings["deadline-seconds"]), share)
+        terms = RoundRules(int(settings["minimum-sites"]), float(settings["deadline-seconds"]), share)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"expected the settings of `fedlog federate run`, found: {error}") from None
     return checked_plan(plan), terms

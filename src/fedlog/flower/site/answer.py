@@ -17,15 +17,16 @@ from fedlog.core.classification import Metrics, metrics
 from fedlog.data.schema import load_schema
 from fedlog.engine.protocol.cohort import Cohort, Judge
 from fedlog.engine.training.tasks import Pool
-from fedlog.flower.folders.event_log import note
-from fedlog.flower.folders.layout import SiteFolder, write_atomically
+from fedlog.flower.folders.event_log import log_event
+from fedlog.flower.folders.layout import write_atomically
+from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind
 from fedlog.flower.protocol.handshake import check_identity, identity, read_identity
 from fedlog.flower.protocol.plan import read_hello, welcome
-from fedlog.flower.site.budget import refuse_beyond_limit, release_at_site
-from fedlog.flower.site.context import Workplace, accept
+from fedlog.flower.site.budget import record_release_at_site, refuse_beyond_limit
+from fedlog.flower.site.context import SiteContext, accept
 from fedlog.flower.site.run_state import RunState, step_of
-from fedlog.flower.site.secure_sum import opened
+from fedlog.flower.site.secure_sum import open_sum
 from fedlog.models.body import Params
 from fedlog.models.folder import SavedModel, save_model
 
@@ -36,43 +37,43 @@ def respond(request: Frame, folder: SiteFolder) -> Frame:
     """The answer to a proper frame."""
     torch.set_num_threads(1)
     if request.kind is FrameKind.HELLO:
-        return greeted(request, folder)
+        return greet(request, folder)
     if request.kind not in (FrameKind.WORK, FrameKind.FINISH, FrameKind.SECURE):
         raise FrameError(f"expected a request, found a frame of kind {request.kind.name}")
     state = RunState.of(folder, request.run)
-    place = Workplace(folder, folder.read_config(), state.plan())
+    place = SiteContext(folder, folder.read_config(), state.plan())
     accept(place)  # not in the greeting alone: the site may have set or lowered its limit since then
     if place.by_record:
         state.check_body(place.guest)
     if request.kind is FrameKind.SECURE:
-        return request.answer(FrameKind.SECURED, place.sum(state).stepped(request))
+        return request.reply(FrameKind.SECURED, place.sum(state).answer_step(request))
     kind = FrameKind.UPLOAD if request.kind is FrameKind.WORK else FrameKind.REPORT
     step = (request.round_number, request.exchange)
     stored = state.answer(step, request.payload)
     if stored is not None:
-        note(_log(folder), "answered again", run=place.plan.name, round=request.round_number, kind=kind.name)
-        return request.answer(kind, stored)
+        log_event(_log(folder), "answered again", run=place.plan.name, round=request.round_number, kind=kind.name)
+        return request.reply(kind, stored)
     made = work(request, place, state) if request.kind is FrameKind.WORK else finish(request, place, state)
-    return request.answer(kind, made)
+    return request.reply(kind, made)
 
 
-def greeted(request: Frame, folder: SiteFolder) -> Frame:
+def greet(request: Frame, folder: SiteFolder) -> Frame:
     """WELCOME, after the plan of the run was taken in."""
     config = folder.read_config()
     ours = identity(load_schema(folder.schema_file).digest)
     check_identity(ours, read_identity(request.payload), "the server")
     plan = read_hello(request.payload)
-    place = Workplace(folder, config, plan)
+    place = SiteContext(folder, config, plan)
     accept(place)
     state = RunState.of(folder, request.run)
     if place.guard is not None:
         refuse_beyond_limit(folder, state.path, place.guard.release(1, plan.method))
     state.agree(plan, place.guest)
-    note(_log(folder), "welcome", run=plan.name, method=plan.method, rounds=plan.rounds, body=place.body.name)
-    return request.answer(FrameKind.WELCOME, welcome(ours, place.guest))
+    log_event(_log(folder), "welcome", run=plan.name, method=plan.method, rounds=plan.rounds, body=place.body.name)
+    return request.reply(FrameKind.WELCOME, welcome(ours, place.guest))
 
 
-def work(request: Frame, place: Workplace, state: RunState) -> bytes:
+def work(request: Frame, place: SiteContext, state: RunState) -> bytes:
     """The upload of one exchange; the state after it is kept before anything is sent."""
     start = time.perf_counter()
     algorithm = place.algorithm()
@@ -87,18 +88,20 @@ def work(request: Frame, place: Workplace, state: RunState) -> bytes:
         place.warn()
     heard, answering = (request.payload, None)
     if place.plan.secure is not None:
-        heard, answering = opened(request.payload, place.sum(state), step)
+        heard, answering = open_sum(request.payload, place.sum(state), step)
     cohort.hear(heard)
     # The model as the last round left it: the own body under the head that has just arrived.
     ((_, (score,)),) = cohort.evaluate(ONE, Judge.VALIDATION)
     if place.guard is not None:
-        release_at_site(place.folder, state.path, place.guard, place.guard.release(request.round_number, exchange.name))
+        record_release_at_site(
+            place.folder, state.path, place.guard, place.guard.release(request.round_number, exchange.name)
+        )
     ((_, upload),) = cohort.exchange(request.round_number, exchange, ONE)
     if upload is None:
         raise FrameError(f"expected a method with uploads, found: {place.plan.method}")
     made = upload if answering is None else answering(upload)
     state.keep(step, request.payload, made, cohort.save)
-    note(
+    log_event(
         _log(place.folder),
         "worked",
         run=place.plan.name,
@@ -114,7 +117,7 @@ def work(request: Frame, place: Workplace, state: RunState) -> bytes:
     return made
 
 
-def finish(request: Frame, place: Workplace, state: RunState) -> bytes:
+def finish(request: Frame, place: SiteContext, state: RunState) -> bytes:
     """The site's report, after the model that is better on its validation rows was kept: the federated or its own.
 
     Where records are protected the federated one is kept, and the other beside it, by a name that says what it is.
@@ -151,7 +154,7 @@ def finish(request: Frame, place: Workplace, state: RunState) -> bytes:
         report = {"body": place.body.name}
     answer = json.dumps(report).encode()
     state.keep((request.round_number, request.exchange), request.payload, answer, cohort.save)
-    note(
+    log_event(
         _log(place.folder),
         "finished",
         run=place.plan.name,
@@ -164,7 +167,7 @@ def finish(request: Frame, place: Workplace, state: RunState) -> bytes:
     return answer
 
 
-def _save(place: Workplace, folder: Path, name: str, judged: Mapping[str, Judged]) -> None:
+def _save(place: SiteContext, folder: Path, name: str, judged: Mapping[str, ScoredModel]) -> None:
     """Nothing; the model is then in the folder, and says where it comes from and what of it is protected."""
     provenance: dict[str, object] = {
         "fedlog": __version__,
@@ -182,7 +185,7 @@ def _save(place: Workplace, folder: Path, name: str, judged: Mapping[str, Judged
     )
 
 
-def _protected(place: Workplace, name: str) -> str:
+def _protected(place: SiteContext, name: str) -> str:
     """What of a model of a private run is protected, for whoever is handed it."""
     promise = place.plan.promise
     assert promise is not None
@@ -195,7 +198,7 @@ def _protected(place: Workplace, name: str) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
+class ScoredModel:
     """A model with its figures."""
 
     params: Params
@@ -203,7 +206,7 @@ class Judged:
     test: Metrics
 
 
-def _judged(place: Workplace, params: Params) -> Judged:
+def _judged(place: SiteContext, params: Params) -> ScoredModel:
     federation, shard = place.site.federation, place.site.shard
     found = []
     for pool, positions in ((Pool.TRAIN, shard.validation), (Pool.TEST, shard.test)):
@@ -211,10 +214,10 @@ def _judged(place: Workplace, params: Params) -> Judged:
         model = SavedModel(place.body, params, place.schema, None, federation.transform, {})
         probabilities = model.probabilities(federation.transform.prepare(records.inputs))
         found.append(metrics(probabilities.double().numpy(), records.labels.numpy()))
-    return Judged(params, *found)
+    return ScoredModel(params, *found)
 
 
-def _trained_alone(place: Workplace, state: RunState, rounds: int) -> Params:
+def _trained_alone(place: SiteContext, state: RunState, rounds: int) -> Params:
     """The site's local-only model: the same body and epochs, the rounds that there were, nothing from anyone else.
 
     The guard is there for a training that diverges, which in a private run must not become an error.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedlog.errors import InputError
-from fedlog.flower.folders.layout import SiteConfig, SiteFolder
+from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.protocol.frame import FrameError
 from fedlog.flower.protocol.promise import Limit
 from fedlog.privacy.accounting import BudgetSpentError, Event, Release, allow
@@ -25,12 +25,12 @@ from fedlog.privacy.release_log import (
 )
 
 
-def limit_of(config: SiteConfig) -> Limit | None:
+def read_limit(config: SiteConfig) -> Limit | None:
     """The site's own limit; None where it has none."""
     return None if config.privacy is None else Limit.read(config.privacy)
 
 
-def release_at_site(folder: SiteFolder, run: Path, guard: Protection, upcoming: Release) -> None:
+def record_release_at_site(folder: SiteFolder, run: Path, guard: Protection, upcoming: Release) -> None:
     """Nothing, after the release was recorded for all runs and for this one; nothing is where one does not cover it.
 
     A FrameError says that the site's own limit is used up; what the run itself does not cover is a BudgetSpentError.
@@ -39,7 +39,7 @@ def release_at_site(folder: SiteFolder, run: Path, guard: Protection, upcoming: 
     own = start_log(run / FILE_NAME, guard.budget)
     # Before anything is counted: a server that asks for more than the run has must not use the site's limit up.
     allow(own.events, upcoming, own.budget)
-    limit, path = limit_of(folder.read_config()), folder.state / FILE_NAME
+    limit, path = read_limit(folder.read_config()), folder.state / FILE_NAME
     earlier = () if path.exists() else _of_all_runs(folder)
     try:
         if limit is None:
@@ -56,7 +56,7 @@ def refuse_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) -> Non
 
     A site that already has a part in the run goes on: the last head is for it too, and costs nothing.
     """
-    limit, own = limit_of(folder.read_config()), run / FILE_NAME
+    limit, own = read_limit(folder.read_config()), run / FILE_NAME
     try:
         if limit is None or (own.exists() and read_log(own).events):
             return
@@ -67,9 +67,9 @@ def refuse_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) -> Non
         raise FrameError("this site cannot read its record of what it has released") from None
 
 
-def spent_so_far(folder: SiteFolder) -> str | None:
+def describe_spending(folder: SiteFolder) -> str | None:
     """What the person at the site should know before it takes part: the sum of all runs, and the limit on it."""
-    events, limit = _released(folder), limit_of(folder.read_config())
+    events, limit = _released(folder), read_limit(folder.read_config())
     if not events:
         return None
     path = folder.state / FILE_NAME

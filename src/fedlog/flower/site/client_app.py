@@ -8,8 +8,8 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedlog.flower.folders.event_log import note
-from fedlog.flower.folders.layout import SiteFolder
+from fedlog.flower.folders.event_log import log_event
+from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, from_content, to_content
 from fedlog.flower.site.answer import respond
 
@@ -35,12 +35,12 @@ def answer(message: Message, folder: SiteFolder) -> Frame:
         request = from_content(message)
         return respond(request, folder)
     except FrameError as error:
-        note(log, "refused", reason=error.message, round=request.round_number)
+        log_event(log, "refused", reason=error.message, round=request.round_number)
         # What is wrong with a frame is said in terms of the frame, so it may be told.
-        return request.answer(FrameKind.REFUSAL, error.message.encode("ascii", "replace")[:200])
+        return request.reply(FrameKind.REFUSAL, error.message.encode("ascii", "replace")[:200])
     except Exception as error:
-        note(log, "failed", reason=f"{type(error).__name__} {_place(error)}", round=request.round_number)
-        return request.answer(FrameKind.REFUSAL, f"{type(error).__name__}; see the log at the site".encode())
+        log_event(log, "failed", reason=f"{type(error).__name__} {_place(error)}", round=request.round_number)
+        return request.reply(FrameKind.REFUSAL, f"{type(error).__name__}; see the log at the site".encode())
 
 
 def _place(error: Exception) -> str:

@@ -17,9 +17,9 @@ from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.errors import InputError
-from fedlog.flower.folders.event_log import note
-from fedlog.flower.folders.layout import SiteConfig, SiteFolder
-from fedlog.flower.folders.roster import read_roster_at
+from fedlog.flower.folders.event_log import log_event
+from fedlog.flower.folders.roster import read_own_roster
+from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.protocol.frame import FrameError
 from fedlog.flower.protocol.plan import Guest, Plan
 from fedlog.flower.protocol.promise import Limit, warning
@@ -32,7 +32,7 @@ from fedlog.wire.codec import codec
 
 
 @dataclass(frozen=True)
-class Workplace:
+class SiteContext:
     """Everything a site needs for one message of a run; data are read only where they are needed."""
 
     folder: SiteFolder
@@ -105,10 +105,10 @@ class Workplace:
         parts = {"training": shard.train, "validation": shard.validation, "test": shard.test}
         said += [f"there are no {name} records" for name, rows in parts.items() if len(rows) == 0]
         for reason in filter(None, said):
-            note(self.folder.logs / "events.jsonl", "warning", run=self.plan.name, reason=reason)
+            log_event(self.folder.logs / "events.jsonl", "warning", run=self.plan.name, reason=reason)
 
 
-def accept(place: Workplace) -> None:
+def accept(place: SiteContext) -> None:
     """Nothing; a FrameError for a plan that promises less than this site asks for, or needs what it does not have.
 
     Nothing here looks at the data, so that nothing about them is told.
@@ -118,13 +118,13 @@ def accept(place: Workplace) -> None:
         if config.privacy is not None:
             Limit.read(config.privacy).check(plan.promise)
         if plan.secure is not None:
-            with _told_as(
+            with _hide_details(
                 place, "expected the list of the sites' keys at this site, with its own key in it, found none"
             ):
-                read_roster_at(place.folder)
+                read_own_roster(place.folder)
         if place.by_record:
             refuse_split_by_time(place.schema)
-            with _told_as(
+            with _hide_details(
                 place, "single records are protected behind bodies that never saw private data, not this one"
             ):
                 refuse_trained_body(config)
@@ -135,10 +135,10 @@ def accept(place: Workplace) -> None:
 
 
 @contextmanager
-def _told_as(place: Workplace, sentence: str) -> Iterator[None]:
+def _hide_details(place: SiteContext, sentence: str) -> Iterator[None]:
     """A FrameError with the sentence for an InputError inside, which names files: where they lie stays in the log."""
     try:
         yield
     except InputError as error:
-        note(place.folder.logs / "events.jsonl", "warning", run=place.plan.name, reason=error.message)
+        log_event(place.folder.logs / "events.jsonl", "warning", run=place.plan.name, reason=error.message)
         raise FrameError(sentence) from None

@@ -13,8 +13,8 @@ from fedlog.data.schema import load_schema
 from fedlog.data.site import Preparation, Site, load_site
 from fedlog.data.split import Shares
 from fedlog.errors import InputError
-from fedlog.flower.folders.layout import SiteConfig, SiteFolder
-from fedlog.flower.site.budget import limit_of
+from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
+from fedlog.flower.site.budget import read_limit
 from fedlog.models.body import Body
 from fedlog.models.catalog import body as body_named
 from fedlog.models.frozen import FROZEN, architecture, refuse_trained
@@ -103,7 +103,7 @@ def check_site(folder: SiteFolder, config: SiteConfig) -> str:
     A site that takes part where single records are protected, and nowhere else, is held to what such runs need: rows
     for every part are not among it. Any other must be ready for every run.
     """
-    limit = limit_of(config)
+    limit = read_limit(config)
     alone = limit is not None and limit.unit is Unit.RECORD
     site = load_data(folder, config, Preparation.ALONE if alone else Preparation.TOGETHER)
     body = load_body(config, site.federation.input_shape)

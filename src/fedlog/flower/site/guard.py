@@ -59,8 +59,8 @@ def serve_task(runtime_api_address: str, token: str, insecure: bool, parent: int
     for name in ("install_from_fab", "install_app_dependencies", "get_load_client_app_fn"):
         if not callable(getattr(run_clientapp, name, None)):
             raise RunError(f"expected the name {name} in flwr.supernode.runtime.run_clientapp, found none")
-    run_clientapp.install_from_fab = _nothing
-    run_clientapp.install_app_dependencies = _nothing
+    run_clientapp.install_from_fab = _do_nothing
+    run_clientapp.install_app_dependencies = _do_nothing
     run_clientapp.get_load_client_app_fn = _loader
     run_clientapp.run_clientapp(runtime_api_address, token, insecure, parent_pid=parent)
 
@@ -121,7 +121,7 @@ def main() -> None:
     flower_superexec()
 
 
-def _nothing(*_: object, **__: object) -> None:
+def _do_nothing(*_: object, **__: object) -> None:
     return None
 
 

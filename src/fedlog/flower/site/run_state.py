@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedlog.flower.folders.layout import SiteFolder, write_atomically
+from fedlog.flower.folders.layout import write_atomically
+from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import FrameError
 from fedlog.flower.protocol.plan import Guest, Plan, read_plan
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.engine.protocol.secure_sums import encoding_of, sum_terms, words_of
-from fedlog.flower.folders.layout import SiteFolder
-from fedlog.flower.folders.roster import numbered, own_key, read_roster_at
+from fedlog.flower.folders.roster import number_members, own_key, read_own_roster
+from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameError
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.protocol.sum_opening import Opening, read_opening
@@ -59,7 +59,7 @@ class SumAtSite:
         if self._used.holds(terms.name, Step.KEYS.name.lower()):
             raise FrameError("expected a new secure sum, found one for which this site has sent its keys before")
 
-    def advertised(self, opening: Opening, upload: bytes, step: tuple[int, int]) -> bytes:
+    def advertise(self, opening: Opening, upload: bytes, step: tuple[int, int]) -> bytes:
         """The site's keys, after its vector was put by for this sum and whatever was left of another one is gone."""
         contribution = lift(codec(self.plan.codec).decode(upload))
         if self.guard is not None:
@@ -74,7 +74,7 @@ class SumAtSite:
         self._keep("state", bytes([Step.SHARES]) + encode(following))
         return keys
 
-    def stepped(self, request: Frame) -> bytes:
+    def answer_step(self, request: Frame) -> bytes:
         """The answer to a SECURE frame; what this site must remember after it is on disk by then."""
         try:
             told = json.loads((self._home / "sum" / "opening").read_bytes())
@@ -102,7 +102,7 @@ class SumAtSite:
     def _client(self, opening: Opening, coordinates: int) -> Client:
         """This site in the sum; a FrameError where the opening is not what the plan and the own list allow."""
         assert self.plan.secure is not None
-        roster = read_roster_at(self.folder)
+        roster = read_own_roster(self.folder)
         name = self.folder.read_config().name
         members = opening.members
         if name not in members or not set(members) <= set(roster) or len(set(members)) != len(members):
@@ -113,7 +113,7 @@ class SumAtSite:
         terms = sum_terms(
             opening.session,
             opening.number,
-            numbered(roster, members),
+            number_members(roster, members),
             self.plan.secure.honest,
             coordinates,
             value_bytes,
@@ -136,8 +136,8 @@ class SumAtSite:
 Answering = Callable[[bytes], bytes]
 
 
-def opened(payload: bytes, at_site: SumAtSite, step: tuple[int, int]) -> tuple[bytes, Answering]:
+def open_sum(payload: bytes, at_site: SumAtSite, step: tuple[int, int]) -> tuple[bytes, Answering]:
     """The broadcast in a WORK frame, and what turns the site's upload into its answer; an error for a useless one."""
     opening, broadcast = read_opening(payload)
     at_site.check(opening)
-    return broadcast, lambda upload: at_site.advertised(opening, upload, step)
+    return broadcast, lambda upload: at_site.advertise(opening, upload, step)

@@ -29,10 +29,12 @@ from fedlog.flower.folders.certificates import (
     server_certificate_hosts,
 )
 from fedlog.flower.folders.keys import create_site_key, fingerprint, read_public_key
-from fedlog.flower.folders.layout import ServerConfig, ServerFolder, SiteConfig, SiteFolder, server_address, site_name
+from fedlog.flower.folders.layout import check_site_name, parse_server_address
 from fedlog.flower.folders.secrets import check_secret, write_secret
-from fedlog.flower.ops.processes import Command, call, free_port, start, wait_for_port
-from fedlog.flower.server.callers import AHEAD_SECONDS, OLDEST_SECONDS, Callers, signed_with
+from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
+from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
+from fedlog.flower.ops.processes import Command, call, find_free_port, start, wait_for_port
+from fedlog.flower.server.callers import AHEAD_SECONDS, OLDEST_SECONDS, Callers, read_signing_key
 from fedlog.flower.server.gate import Gate
 from fedlog.flower.site.guard import GUARDED, REFUSED, WarmExecutor, serve_task, write_guard
 
@@ -156,15 +158,15 @@ def test_paths_hold_wherever_a_run_starts(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_names_and_addresses() -> None:
-    assert server_address("a.example") == "a.example:8443"
-    assert server_address("a.example:1") == "a.example:1"
+    assert parse_server_address("a.example") == "a.example:8443"
+    assert parse_server_address("a.example:1") == "a.example:1"
     for bad in ("", ":1", "a:0", "a:b", "https://a:1", "a:70000"):
         with pytest.raises(InputError, match="HOST"):
-            server_address(bad)
-    assert site_name("north-1") == "north-1"
+            parse_server_address(bad)
+    assert check_site_name("north-1") == "north-1"
     for bad in ("", "North", "a/b", "..", "a" * 33, "a b"):
         with pytest.raises(InputError, match="expected a name"):
-            site_name(bad)
+            check_site_name(bad)
 
 
 class Upstream:
@@ -278,7 +280,7 @@ def test_the_gate_follows_the_list_of_registered_keys_and_flowers_clock(tmp_path
     assert (SYSTEM_TIME_TOLERANCE + TIMESTAMP_TOLERANCE, SYSTEM_TIME_TOLERANCE) == (OLDEST_SECONDS, AHEAD_SECONDS)
     server = ServerFolder(tmp_path)
     callers = Callers(server.sites)
-    key = signed_with([(n.encode(), v.encode()) for n, v in signed().items()], dt.datetime.now(dt.UTC))
+    key = read_signing_key([(n.encode(), v.encode()) for n, v in signed().items()], dt.datetime.now(dt.UTC))
     assert key is not None
     assert not callers.registered(key)
     line = KEY.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
@@ -364,10 +366,10 @@ def test_a_process_number_that_was_given_out_again_is_left_alone(tmp_path: Path)
     bystander.stop()
 
 
-def test_failures_of_commands_are_told(tmp_path: Path) -> None:
+def test_failures_of_commands_are_call_flwr(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="exit code 3: oh"):
         call(Command(("sh", "-c", "echo oh >&2; exit 3")))
     running = start(Command(("sh", "-c", "echo broken; exit 4")), tmp_path / "log")
     with pytest.raises(RunError, match="exit code 4") as error:
-        wait_for_port(running, free_port())
+        wait_for_port(running, find_free_port())
     assert "broken" in str(error.value)

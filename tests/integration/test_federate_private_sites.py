@@ -18,13 +18,14 @@ from fedlog.data.schema import dump_schema
 from fedlog.data.site import Preparation
 from fedlog.errors import InputError
 from fedlog.flower.folders.event_log import read_events
-from fedlog.flower.folders.layout import ServerFolder, SiteFolder
-from fedlog.flower.ops.event_text import site_line
+from fedlog.flower.folders.server_folder import ServerFolder
+from fedlog.flower.folders.site_folder import SiteFolder
+from fedlog.flower.ops.event_text import describe_site_event
 from fedlog.flower.protocol.frame import Frame, FrameKind, run_tag
 from fedlog.flower.protocol.plan import Guest, Plan
 from fedlog.flower.protocol.promise import Promise
 from fedlog.flower.server.rounds import Run
-from fedlog.flower.server.run_folder import RunFolder, Terms
+from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.flower.site.answer import respond
 from fedlog.flower.site.data import load_data, refuse_body_across_records
 from fedlog.flower.site.run_state import RunState
@@ -58,7 +59,7 @@ def server(tmp_path: Path) -> ServerFolder:
 
 
 def conduct(post: InProcess, server: ServerFolder, what: Plan) -> None:
-    Run(post, server, SCHEMA, what, Terms(2, 20.0), quick_clock()).conduct()
+    Run(post, server, SCHEMA, what, RoundRules(2, 20.0), quick_clock()).conduct()
 
 
 def training_rows(folder: SiteFolder) -> Counter[tuple[bytes, int]]:
@@ -113,7 +114,7 @@ def test_a_site_with_next_to_no_rows_answers_like_any_other(equals: InProcess, s
     report = RunFolder.of(server, "trial").report()
     assert report is not None
     assert [site["name"] for site in report["sites"]] == sorted(BODIES)
-    told = [site_line(event) for event in read_events(equals.sites["east"].logs / "events.jsonl")]
+    told = [describe_site_event(event) for event in read_events(equals.sites["east"].logs / "events.jsonl")]
     assert any("warning: there are no" in str(line) for line in told)
     assert any("accuracy of no rows" in str(line) for line in told)
 
@@ -202,7 +203,7 @@ def test_where_records_are_protected_the_model_that_is_kept_never_saw_them(
         figures = [report[name]["validation"]["accuracy"] for name in ("federated", "local-only")]
         better += figures[0] < figures[1]
         (event,) = [event for event in read_events(folder.logs / "events.jsonl") if event["event"] == "finished"]
-        assert "kept the federated model, the protected one (not protected: " in str(site_line(event))
+        assert "kept the federated model, the protected one (not protected: " in str(describe_site_event(event))
     assert better > 0
 
 

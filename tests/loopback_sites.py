@@ -16,13 +16,14 @@ from three_sites import BODIES, SCHEMA, write_table
 
 from fedlog.data.schema import dump_schema
 from fedlog.flower.folders.event_log import read_events
-from fedlog.flower.folders.layout import ServerConfig, ServerFolder, SiteConfig, SiteFolder
-from fedlog.flower.ops.processes import Running, _descendants, free_port
+from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
+from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
+from fedlog.flower.ops.processes import Running, _descendants, find_free_port
 from fedlog.flower.ops.run import run_federation
 from fedlog.flower.ops.server import RunningServer, create_server, register, running_server, site_statuses
 from fedlog.flower.ops.site import NOT_ACTIVATED, create_site, running_site
 from fedlog.flower.protocol.plan import Plan
-from fedlog.flower.server.run_folder import Terms
+from fedlog.flower.server.run_folder import RoundRules
 
 OPTIONS = {"epochs": 2, "learning_rate": 0.01}
 PATIENCE = 300.0
@@ -35,7 +36,7 @@ class Federation:
         self.server = ServerFolder(root / "server")
         schema = root / "schema.toml"
         schema.write_text(dump_schema(SCHEMA))
-        port = free_port()
+        port = find_free_port()
         config = ServerConfig(("127.0.0.1",), "127.0.0.1", port)
         create_server(self.server, config, schema, dt.datetime.now(dt.UTC))
         self.sites: dict[str, SiteFolder] = {}
@@ -96,7 +97,7 @@ class Federation:
         return [e for e in everything if e["event"] == event and e.get("run") == run]
 
     def run(self, plan: Plan, minimum: int = 2, deadline: float = 120.0) -> dict[str, Any]:
-        return run_federation(self.server, plan, Terms(minimum, deadline), print)
+        return run_federation(self.server, plan, RoundRules(minimum, deadline), print)
 
 
 def kill_tree(running: Running) -> None:

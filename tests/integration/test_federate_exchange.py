@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedlog.data.schema import Feature, Kind, Schema, dump_schema
-from fedlog.flower.folders.event_log import note, read_events
-from fedlog.flower.folders.layout import SiteConfig, SiteFolder
+from fedlog.flower.folders.event_log import log_event, read_events
+from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, decode_frame, from_content, run_tag, to_content
 from fedlog.flower.protocol.handshake import Identity, check_identity, identity, read_identity
-from fedlog.flower.server.exchange import Clock, ask, connected_sites
+from fedlog.flower.server.exchange import Clock, ask, find_connected_sites
 from fedlog.flower.site.client_app import answer
 
 FRAMES = st.builds(
@@ -135,7 +135,7 @@ class FakePost:
         return replies
 
 
-IMPOSTOR = to_content(HELLO.answer(FrameKind.WELCOME, b""))
+IMPOSTOR = to_content(HELLO.reply(FrameKind.WELCOME, b""))
 
 
 class FakeClock:
@@ -152,7 +152,7 @@ class FakeClock:
 
 
 def welcome(question: Frame) -> RecordDict:
-    return to_content(question.answer(FrameKind.WELCOME, b"hi"))
+    return to_content(question.reply(FrameKind.WELCOME, b"hi"))
 
 
 def test_every_site_is_answered_refused_or_silent() -> None:
@@ -164,8 +164,8 @@ def test_every_site_is_answered_refused_or_silent() -> None:
         "gone": Error(5, "Node Unavailable"),
         "other-run": lambda q: to_content(Frame(FrameKind.WELCOME, run_tag("x"), 0, 0, b"")),
         "other-round": lambda q: to_content(Frame(FrameKind.WELCOME, q.run, 7, 0, b"")),
-        "other-kind": lambda q: to_content(q.answer(FrameKind.UPLOAD, b"")),
-        "refuses": lambda q: to_content(q.answer(FrameKind.REFUSAL, b"no")),
+        "other-kind": lambda q: to_content(q.reply(FrameKind.UPLOAD, b"")),
+        "refuses": lambda q: to_content(q.reply(FrameKind.REFUSAL, b"no")),
         "noise": RecordDict({"fedlog": ConfigRecord({"frame": b"noise"})}),
         "many": RecordDict({"fedlog": ConfigRecord({"frame": b"", "more": b""})}),
         "text": RecordDict({"fedlog": ConfigRecord({"frame": "text"})}),
@@ -193,7 +193,7 @@ def test_messages_that_flower_does_not_take_are_refused() -> None:
 
 def test_a_site_listed_twice_counts_once() -> None:
     post = FakePost([FakeNode(9, "a", "2031"), FakeNode(12, "a", "2030"), FakeNode(3, "b"), FakeNode(4, "")], {})
-    assert connected_sites(post) == {"a": 9, "b": 3}
+    assert find_connected_sites(post) == {"a": 9, "b": 3}
 
 
 @pytest.fixture
@@ -216,8 +216,8 @@ def question(content: RecordDict) -> Message:
         RecordDict(),
         RecordDict({"fedlog": ConfigRecord({"frame": b"noise"})}),
         to_content(HELLO),
-        to_content(HELLO.answer(FrameKind.REPORT, b"")),
-        to_content(HELLO.answer(FrameKind.HELLO, payload_of(Identity("7.0", 1, "x")))),
+        to_content(HELLO.reply(FrameKind.REPORT, b"")),
+        to_content(HELLO.reply(FrameKind.HELLO, payload_of(Identity("7.0", 1, "x")))),
     ],
 )
 def test_a_site_refuses_what_it_cannot_use_and_says_why(site: SiteFolder, content: RecordDict) -> None:
@@ -227,7 +227,7 @@ def test_a_site_refuses_what_it_cannot_use_and_says_why(site: SiteFolder, conten
 
 def test_an_error_at_a_site_tells_nothing_of_its_data(site: SiteFolder) -> None:
     site.schema_file.write_text('version = 1\n[label]\ncolumn = "secret-disease"\nvalues = ["a"]\n')
-    frame = answer(question(to_content(HELLO.answer(FrameKind.HELLO, payload_of(identity("s"))))), site)
+    frame = answer(question(to_content(HELLO.reply(FrameKind.HELLO, payload_of(identity("s"))))), site)
     assert frame.kind is FrameKind.REFUSAL
     assert frame.payload == b"InputError; see the log at the site"
     logged = (site.logs / "events.jsonl").read_text()
@@ -237,7 +237,7 @@ def test_an_error_at_a_site_tells_nothing_of_its_data(site: SiteFolder) -> None:
 
 def test_a_line_that_is_still_written_is_left_for_later(tmp_path: Path) -> None:
     path = tmp_path / "e.jsonl"
-    note(path, "one", round=1)
+    log_event(path, "one", round=1)
     with path.open("a") as file:
         file.write('{"event": "tw')
     assert [event["event"] for event in read_events(path)] == ["one"]

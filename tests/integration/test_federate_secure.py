@@ -16,16 +16,17 @@ from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.secure_sums import summed
 from fedlog.errors import InputError, RunError
 from fedlog.flower.folders.event_log import read_events
-from fedlog.flower.folders.layout import ServerConfig, ServerFolder, SiteFolder
-from fedlog.flower.folders.roster import ROSTER, own_entry, write_roster
-from fedlog.flower.ops.event_text import run_line
+from fedlog.flower.folders.roster import ROSTER, format_own_entry, write_roster
+from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
+from fedlog.flower.folders.site_folder import SiteFolder
+from fedlog.flower.ops.event_text import describe_run_event
 from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, run_tag
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.protocol.promise import Promise, Secure
 from fedlog.flower.protocol.sum_opening import Opening, read_opening
 from fedlog.flower.server import secure_rounds
 from fedlog.flower.server.rounds import Run
-from fedlog.flower.server.run_folder import RunFolder, Terms
+from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.flower.site.answer import respond
 from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.release_log import FILE_NAME, read_log
@@ -73,7 +74,7 @@ class Watched(InProcess):
 def post(tmp_path: Path) -> Watched:
     made = Watched({name: fill_site(SiteFolder(tmp_path / name), name, "mlp:8") for name in NAMES})
     made.asked, made.answered, made.silent_from = [], [], {}
-    entries = [own_entry(folder) for folder in made.sites.values()]
+    entries = [format_own_entry(folder) for folder in made.sites.values()]
     for folder in made.sites.values():
         write_roster(folder.path, entries)
     return made
@@ -82,12 +83,12 @@ def post(tmp_path: Path) -> Watched:
 @pytest.fixture
 def server(tmp_path: Path, post: Watched) -> ServerFolder:
     folder = make_server(ServerFolder(tmp_path / "server"))
-    write_roster(folder.path, [own_entry(site) for site in post.sites.values()])
+    write_roster(folder.path, [format_own_entry(site) for site in post.sites.values()])
     return folder
 
 
 def conduct(post: InProcess, server: ServerFolder, plan: Plan) -> checkpoint.ServerState:
-    Run(post, server, SCHEMA, plan, Terms(3, 20.0), quick_clock()).conduct()
+    Run(post, server, SCHEMA, plan, RoundRules(3, 20.0), quick_clock()).conduct()
     return checkpoint.read(RunFolder.of(server, plan.name).checkpoint, lambda _: None)
 
 
@@ -165,7 +166,7 @@ def test_a_site_that_vanishes_is_in_the_sum_if_its_vector_came(post: Watched, se
     silent = events_named(server, "silent")[0]
     assert silent["site"] == "west"
     told = f"round 1: no answer to step {step.name.lower()} of the secure sum from west within 20 s"
-    assert run_line(silent) == told
+    assert describe_run_event(silent) == told
 
 
 @pytest.mark.parametrize("step", [Step.KEYS, Step.SHARES, Step.MASKED])
@@ -176,9 +177,9 @@ def test_below_the_honest_survivors_nothing_is_unmasked_and_the_old_head_stays(
     found = conduct(post, server, SUMS)
     (failed,) = events_named(server, "secure sum failed")
     assert failed["round"] == 2
-    assert str(run_line(failed)).startswith("round 2: the secure sum failed; the head stays as it was: ")
+    assert str(describe_run_event(failed)).startswith("round 2: the secure sum failed; the head stays as it was: ")
     for event in read_events(server.logs / "events.jsonl"):
-        run_line(event)  # whatever happens, the operator's command can say it
+        describe_run_event(event)  # whatever happens, the operator's command can say it
     steps = [frame.payload[0] for _, frame in post.asked if frame.kind is FrameKind.SECURE and frame.round_number == 2]
     assert Step.UNMASK not in steps
     assert found.values["statistics"] is not None
@@ -265,9 +266,9 @@ def test_who_is_not_on_the_lists_takes_no_part(post: Watched, server: ServerFold
     assert all(event["sites"] == list(NAMES[:3]) for event in events_named(server, "uploads"))
 
 
-def test_a_server_with_keys_of_its_own_gets_nothing(post: Watched, server: ServerFolder) -> None:
+def test_a_server_with_keys_of_its_own_gets_do_nothing(post: Watched, server: ServerFolder) -> None:
     own = [
-        own_entry(post.sites["east"]),
+        format_own_entry(post.sites["east"]),
         *(f"{name}={bytes(31 * [1] + [at]).hex()}" for at, name in enumerate(NAMES[1:])),
     ]
     write_roster(server.path, own)

@@ -20,15 +20,16 @@ from fedlog.cli.main import main
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.flower.folders.event_log import read_events
-from fedlog.flower.folders.layout import ServerFolder, SiteFolder
-from fedlog.flower.folders.roster import ROSTER, own_entry, write_roster
+from fedlog.flower.folders.roster import ROSTER, format_own_entry, write_roster
+from fedlog.flower.folders.server_folder import ServerFolder
+from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import FINISH_EXCHANGE, Frame, FrameError, FrameKind, run_tag, to_content
 from fedlog.flower.protocol.handshake import identity
 from fedlog.flower.protocol.plan import Plan, hello
 from fedlog.flower.protocol.promise import Promise, Secure
 from fedlog.flower.protocol.sum_opening import Opening
 from fedlog.flower.server.rounds import Run
-from fedlog.flower.server.run_folder import RunFolder, Terms
+from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.flower.site.answer import respond
 from fedlog.flower.site.client_app import answer
 from fedlog.flower.site.data import check_site
@@ -96,7 +97,7 @@ def test_a_limit_holds_in_runs_that_were_greeted_before_it_was_set(
 def listed(east: SiteFolder) -> SiteFolder:
     """The site with a list of three keys, its own among them."""
     others = [f"{name}={bytes(31 * [1] + [at]).hex()}" for at, name in enumerate(("north", "south"))]
-    assert main(["federate", "roster", str(east.path), own_entry(east), *others]) == 0
+    assert main(["federate", "roster", str(east.path), format_own_entry(east), *others]) == 0
     return east
 
 
@@ -111,7 +112,7 @@ def listed(east: SiteFolder) -> SiteFolder:
         {"members": ("east", "north")},
     ],
 )
-def test_an_opening_from_which_no_sum_can_come_spends_nothing(listed: SiteFolder, wrong: dict[str, Any]) -> None:
+def test_an_opening_from_which_no_sum_can_come_spends_do_nothing(listed: SiteFolder, wrong: dict[str, Any]) -> None:
     respond(greeting(SECURE), listed)
     with pytest.raises(InputError):
         respond(ask(FrameKind.WORK, 1, payload=replace(OPENING, **wrong).payload(HEAD)), listed)
@@ -194,9 +195,9 @@ def test_under_secure_sums_no_figure_of_a_site_goes_to_the_server(
     sites = {name: fill_site(SiteFolder(tmp_path / name), name, "mlp:8") for name in OPENING.members}
     server = make_server(ServerFolder(tmp_path / "server"))
     for folder in (server.path, *(site.path for site in sites.values())):
-        write_roster(folder, [own_entry(site) for site in sites.values()])
+        write_roster(folder, [format_own_entry(site) for site in sites.values()])
     plan = replace(OPEN, rounds=1, secure=Secure(3, 3))
-    Run(InProcess(sites), server, SCHEMA, plan, Terms(3, 20.0), quick_clock()).conduct()
+    Run(InProcess(sites), server, SCHEMA, plan, RoundRules(3, 20.0), quick_clock()).conduct()
     report = RunFolder.of(server, "trial").report()
     assert report is not None
     assert report["sites"] == [{"name": name, "body": "mlp:8"} for name in sites]

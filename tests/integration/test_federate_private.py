@@ -18,16 +18,17 @@ from fedlog.data.site import Preparation
 from fedlog.engine.protocol import checkpoint
 from fedlog.errors import InputError, RunError
 from fedlog.flower.folders.event_log import read_events
-from fedlog.flower.folders.layout import ServerConfig, ServerFolder, SiteFolder
-from fedlog.flower.ops.event_text import SiteTeller, run_line, site_line
+from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
+from fedlog.flower.folders.site_folder import SiteFolder
+from fedlog.flower.ops.event_text import SiteEventText, describe_run_event, describe_site_event
 from fedlog.flower.ops.run import leave
 from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, run_tag
 from fedlog.flower.protocol.plan import Plan, checked_plan, read_plan
 from fedlog.flower.protocol.promise import Limit, Promise, Secure, release, warning
 from fedlog.flower.server.rounds import Run
-from fedlog.flower.server.run_folder import RunFolder, Terms, read_private_report
+from fedlog.flower.server.run_folder import RoundRules, RunFolder, read_private_report
 from fedlog.flower.site.answer import respond
-from fedlog.flower.site.budget import spent_so_far
+from fedlog.flower.site.budget import describe_spending
 from fedlog.flower.site.data import load_data
 from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.accounting import Entropy, Noise
@@ -87,7 +88,7 @@ def server(tmp_path: Path) -> ServerFolder:
 
 
 def conduct(post: InProcess, server: ServerFolder, what: Plan) -> checkpoint.ServerState:
-    Run(post, server, SCHEMA, what, Terms(2, 20.0), quick_clock()).conduct()
+    Run(post, server, SCHEMA, what, RoundRules(2, 20.0), quick_clock()).conduct()
     return checkpoint.read(RunFolder.of(server, what.name).checkpoint, lambda _: None)
 
 
@@ -237,8 +238,8 @@ def test_a_round_begun_twice_is_paid_for_twice_and_the_run_is_finished_all_the_s
     class KilledError(Exception):
         pass
 
-    going = Run(post, server, SCHEMA, plan(CENTRAL), Terms(2, 20.0), quick_clock())
-    original = going._tell
+    going = Run(post, server, SCHEMA, plan(CENTRAL), RoundRules(2, 20.0), quick_clock())
+    original = going._log_missing
     told: list[int] = []
 
     def dying(outcome, number, *more):  # type: ignore[no-untyped-def]
@@ -247,13 +248,13 @@ def test_a_round_begun_twice_is_paid_for_twice_and_the_run_is_finished_all_the_s
             raise KilledError
         original(outcome, number, *more)
 
-    going._tell = dying  # type: ignore[method-assign]
+    going._log_missing = dying  # type: ignore[method-assign]
     with pytest.raises(KilledError):
         going.conduct()
     conduct(post, server, plan(CENTRAL))
     (spent,) = events_named(server, "budget spent")
     assert spent["round"] == 2
-    assert "finished with what it has" in str(run_line(spent))
+    assert "finished with what it has" in str(describe_run_event(spent))
     assert RunFolder.of(server, "trial").report() is not None
     assert len(read_log(RunFolder.of(server, "trial").path / FILE_NAME).releases) == 2
 
@@ -318,7 +319,7 @@ def test_a_delta_above_one_over_the_records_is_warned_of_at_the_site(equals: Lis
     said = [event for event in read_events(equals.sites["east"].logs / "events.jsonl") if event["event"] == "warning"]
     assert "delta 0.1 is above 1/" in str(said[0]["reason"])
     assert len(said) == 1  # once in a run, not in every round
-    assert "run trial: warning: delta 0.1 is above 1/" in str(SiteTeller().line(said[0]))
+    assert "run trial: warning: delta 0.1 is above 1/" in str(SiteEventText().line(said[0]))
     assert warning(replace(CENTRAL, delta=0.5), 100, 3) is not None
     assert warning(CENTRAL, 100, 3) is None is warning(None, 100, 3)
 
@@ -361,20 +362,22 @@ def test_runs_with_different_promises_count_against_one_limit(equals: Listening,
 
 def test_a_limit_may_be_changed_and_what_was_spent_before_still_counts(post: Listening, server: ServerFolder) -> None:
     east = post.sites["east"]
-    assert spent_so_far(east) is None
+    assert describe_spending(east) is None
     promised = plan(replace(LOCAL, epsilon=4.0))
     conduct(post, server, promised)  # without a limit: counted all the same
-    assert "epsilon 4 at" in str(spent_so_far(east))
+    assert "epsilon 4 at" in str(describe_spending(east))
     east.write_config(replace(east.read_config(), privacy="local:4:1e-5"))
-    assert "does not cover another release" in str(spent_so_far(east))
+    assert "does not cover another release" in str(describe_spending(east))
     conduct(post, server, replace(promised, name="second"))
     (reason,) = set(refusals_of(server, "east", "second"))
     assert "the limit of this site on all its runs together" in reason
-    said = [site_line(event) for event in read_events(east.logs / "events.jsonl") if event["event"] == "refused"]
+    said = [
+        describe_site_event(event) for event in read_events(east.logs / "events.jsonl") if event["event"] == "refused"
+    ]
     assert "does not cover another release" in str(said[0])
     assert not (RunState.of(east, run_tag("second")).path).exists()
     east.write_config(replace(east.read_config(), privacy="local:9:1e-5"))
-    told = str(spent_so_far(east))
+    told = str(describe_spending(east))
     assert "the limit is epsilon 9 at delta 1e-05" in told
     assert "does not cover" not in told
     conduct(post, server, replace(promised, name="third"))

@@ -11,7 +11,7 @@ from three_sites import make_server
 from fedlog.cli.main import main
 from fedlog.errors import RunError
 from fedlog.flower.folders.keys import create_site_key
-from fedlog.flower.folders.layout import ServerConfig, ServerFolder
+from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.ops import server as server_side
 from fedlog.flower.ops.processes import Command
 

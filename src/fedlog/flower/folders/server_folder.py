@@ -1,0 +1,138 @@
+"""The operator's folder: certificates, the schema, the app, registered sites, runs and logs."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedlog.data.schema import toml_quoted
+from fedlog.errors import InputError
+from fedlog.flower.folders.certificates import CertificateFiles
+from fedlog.flower.folders.layout import read_toml, write_atomically
+
+# The name of the connection in Flower's own configuration file, as in `flwr run DIR/app federation`.
+CONNECTION = "federation"
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """What the operator decided at `init`."""
+
+    hosts: tuple[str, ...]  # the names in the certificate; the first is what the sites are told
+    listen: str
+    port: int
+
+
+@dataclass(frozen=True)
+class ServerFolder:
+    """Where the operator's things are."""
+
+    path: Path
+
+    @property
+    def config_file(self) -> Path:
+        """The decisions of `init`."""
+        return self.path / "federation.toml"
+
+    @property
+    def schema_file(self) -> Path:
+        """The schema, which goes to every site."""
+        return self.path / "schema.toml"
+
+    @property
+    def certificates(self) -> CertificateFiles:
+        """The authority's and the server's."""
+        return CertificateFiles.under(self.path / "certificates")
+
+    @property
+    def flower_home(self) -> Path:
+        """FLWR_HOME of the SuperLink and of the `flwr` command."""
+        return self.path / "flower"
+
+    @property
+    def database(self) -> Path:
+        """The SuperLink's: registered keys, runs and messages under way."""
+        return self.path / "superlink.db"
+
+    @property
+    def app(self) -> Path:
+        """The Flower app that `flwr run` sends."""
+        return self.path / "app"
+
+    @property
+    def sites(self) -> Path:
+        """Public keys by site name."""
+        return self.path / "sites"
+
+    @property
+    def runs(self) -> Path:
+        """A folder for each run: checkpoints and reports."""
+        return self.path / "runs"
+
+    @property
+    def logs(self) -> Path:
+        """What the programs said."""
+        return self.path / "logs"
+
+    @property
+    def traffic_file(self) -> Path:
+        """What the gate counted, by kind of call, the last time it ran."""
+        return self.logs / "traffic.json"
+
+    def write_config(self, config: ServerConfig) -> None:
+        """Write the decisions of `init`."""
+        hosts = ", ".join(toml_quoted(host) for host in config.hosts)
+        text = f"hosts = [{hosts}]\nlisten = {toml_quoted(config.listen)}\nport = {config.port}\n"
+        write_atomically(self.config_file, text)
+
+    def read_config(self) -> ServerConfig:
+        """The decisions of `init`; an InputError when this is no server's folder."""
+        stored = read_toml(self.config_file, "fedlog federate init")
+        try:
+            return ServerConfig(tuple(map(str, stored["hosts"])), str(stored["listen"]), int(stored["port"]))
+        except (KeyError, TypeError, ValueError):
+            raise InputError(
+                f"expected hosts, listen and port in {self.config_file}, found: {sorted(stored)}"
+            ) from None
+
+    def write_connection(self, port: int) -> None:
+        """Tell the `flwr` command where the SuperLink listens on the loopback."""
+        self.flower_home.mkdir(parents=True, exist_ok=True)
+        authority = str(self.certificates.authority.resolve())
+        write_atomically(
+            self.flower_home / "config.toml",
+            f"[superlink]\ndefault = {toml_quoted(CONNECTION)}\n\n[superlink.{CONNECTION}]\n"
+            f'address = "127.0.0.1:{port}"\nroot-certificates = {toml_quoted(authority)}\n',
+        )
+
+    def remember_site(self, name: str, node_id: str, public_key: str) -> None:
+        """Keep who was registered under which node, since Flower's list shows numbers only."""
+        self.sites.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.sites / f"{name}.pub", public_key.strip() + "\n")
+        with self._sites_locked():
+            self._write_known({**self.known_sites(), name: node_id})
+
+    def forget_site(self, name: str) -> None:
+        """Drop a site's public key and number."""
+        (self.sites / f"{name}.pub").unlink(missing_ok=True)
+        with self._sites_locked():
+            self._write_known({known: node for known, node in self.known_sites().items() if known != name})
+
+    def _write_known(self, known: dict[str, str]) -> None:
+        write_atomically(self.sites / "nodes.json", json.dumps(known, indent=1, sort_keys=True) + "\n")
+
+    @contextmanager
+    def _sites_locked(self) -> Iterator[None]:
+        """The list of sites for us alone: two keys may be registered at the same time."""
+        with (self.sites / ".lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def known_sites(self) -> dict[str, str]:
+        """Site name -> Flower's node number."""
+        path = self.sites / "nodes.json"
+        return dict(json.loads(path.read_text())) if path.exists() else {}

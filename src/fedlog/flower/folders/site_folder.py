@@ -1,0 +1,110 @@
+"""A site's folder, which never leaves the site: its key, its decisions, its state, models and logs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from fedlog.data.schema import toml_quoted
+from fedlog.errors import InputError
+from fedlog.flower.folders.layout import read_toml, write_atomically
+from fedlog.models.frozen import FROZEN
+
+
+@dataclass(frozen=True)
+class SiteConfig:
+    """What a site decided: who it is, where its server is, and later its data and its body."""
+
+    name: str
+    server: str  # HOST:PORT
+    data: str | None = None
+    body: str | None = None
+    hold_out: str | None = None  # the shares of the rows for validation and test, e.g. 0.2,0.5
+    privacy: str | None = None  # what it asks of every run: [UNIT:]TRUST:EPSILON:DELTA
+
+
+@dataclass(frozen=True)
+class SiteFolder:
+    """Where a site's things are."""
+
+    path: Path
+
+    @property
+    def config_file(self) -> Path:
+        """The site's decisions."""
+        return self.path / "site.toml"
+
+    @property
+    def schema_file(self) -> Path:
+        """The schema the federation agreed on."""
+        return self.path / "schema.toml"
+
+    @property
+    def authority(self) -> Path:
+        """The certificate by which the site knows the server."""
+        return self.path / "ca.crt"
+
+    @property
+    def private_key(self) -> Path:
+        """The site's secret."""
+        return self.path / "site.key"
+
+    @property
+    def public_key(self) -> Path:
+        """What the operator registers."""
+        return self.path / "site.pub"
+
+    @property
+    def flower_home(self) -> Path:
+        """FLWR_HOME of the SuperNode."""
+        return self.path / "flower"
+
+    @property
+    def programs(self) -> Path:
+        """The folder that is first on the SuperNode's PATH."""
+        return self.path / "programs"
+
+    @property
+    def state(self) -> Path:
+        """The body and what else the site keeps between rounds, by run."""
+        return self.path / "state"
+
+    @property
+    def models(self) -> Path:
+        """The finished models, a folder for each run."""
+        return self.path / "models"
+
+    @property
+    def logs(self) -> Path:
+        """What the programs said."""
+        return self.path / "logs"
+
+    def write_config(self, config: SiteConfig) -> None:
+        """Write the site's decisions."""
+        lines = [f"{key} = {toml_quoted(value)}" for key, value in asdict(config).items() if value is not None]
+        write_atomically(self.config_file, "\n".join(lines) + "\n")
+
+    def read_config(self) -> SiteConfig:
+        """The site's decisions; an InputError when this is no site's folder."""
+        stored = read_toml(self.config_file, "fedlog federate join")
+        texts = {key: value for key, value in stored.items() if isinstance(value, str)}
+        if not {"name", "server"} <= set(texts):
+            raise InputError(f"expected name and server in {self.config_file}, found: {sorted(texts)}")
+        chosen = (texts.get(key) for key in ("data", "body", "hold_out", "privacy"))
+        return SiteConfig(texts["name"], texts["server"], *chosen)
+
+    def choose(self, data: str | None, body: str | None, hold_out: str | None = None) -> SiteConfig:
+        """The decisions with this data, body and split, written; what is None stays as it was."""
+        config = self.read_config()
+        # The apps of a run start in another folder than the person who typed the paths.
+        if data is not None and Path(data).exists():
+            data = str(Path(data).resolve())
+        if body is not None and body.startswith(FROZEN):
+            body = FROZEN + str(Path(body.removeprefix(FROZEN)).resolve())
+        config = replace(
+            config, data=data or config.data, body=body or config.body, hold_out=hold_out or config.hold_out
+        )
+        if config.data is None:
+            raise InputError(f"expected data for site {config.name}, found none", hint="give --data the first time")
+        self.write_config(config)
+        return config
