@@ -219,10 +219,10 @@ def test_the_synthetic_experiment_runs_is_reported_and_documented(
     assert main(["report", str(out)]) == 0
     assert "figure-synthetic" in (out / "report.html").read_text()
     assert main(["docs", "--results", str(out), "--out", str(tmp_path / "docs")]) == 0
-    page = (tmp_path / "docs" / "reproduction.md").read_text()
+    assert "not run" in (tmp_path / "docs" / "reproduction.md").read_text()
+    page = (tmp_path / "docs" / "reproduction" / "figure-synthetic.md").read_text()
     assert "2 of 12 cells run" in page
-    assert "../results/figure-synthetic/figure.svg" in page
-    assert "not run" in page
+    assert "../../results/figure-synthetic/figure.svg" in page
     written = (out / "figure-synthetic" / "figure.svg").read_text()
     assert main(["docs", "--results", str(out), "--out", str(tmp_path / "docs")]) == 0
     assert (out / "figure-synthetic" / "figure.svg").read_text() == written

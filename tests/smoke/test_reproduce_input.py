@@ -145,8 +145,8 @@ def test_every_command_on_the_page_can_be_typed(
 ) -> None:
     _made_up(tmp_path / "results", 30)
     assert main(["docs", "--results", "results", "--out", "docs"]) == 0
-    page = (tmp_path / "docs" / "reproduction.md").read_text()
-    typed = re.findall(r"^`fedlog (reproduce [^`]+)`: ", page, flags=re.MULTILINE)
+    pages = [page.read_text() for page in (tmp_path / "docs" / "reproduction").glob("*.md")]
+    typed = re.findall(r"^`fedlog (reproduce [^`]+)`: ", "\n".join(pages), flags=re.MULTILINE)
     assert "reproduce table-mnist --rounds 30" in typed
     for command in typed:
         assert main(command.split()) == 0, command

@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from made_up_runs import write_run
+from scipy.stats import ttest_ind
 
 from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.cells import Choice, cells
 from fedlog.experiments.tables.finished_cells import collect
-from fedlog.experiments.tables.significance import Mean
-from fedlog.report.comparisons import family
+from fedlog.experiments.tables.significance import Mean, difference_to_print
+from fedlog.report.comparisons import HOW_TO_READ, family
 from fedlog.report.cost_table import cost_table
 from fedlog.report.figures import _over_rounds
-from fedlog.report.method_tables import accuracy_table, bar_table
+from fedlog.report.method_tables import accuracy_table, comparison_table, overview_table
 from fedlog.report.other_tables import grid_table
 from fedlog.report.reproduction import write_markdown, write_results_page
 from fedlog.report.tables import Table, bits, bits_with_error, p_value, with_error
@@ -51,22 +53,48 @@ def column(table: Table, heading: str) -> dict[str, str]:
     return {label: row[at] for label, row in rows_of(table).items()}
 
 
-def test_the_accuracy_table_tests_what_can_be_tested_and_says_what_cannot(results: Path) -> None:
-    rows = rows_of(accuracy_table(collect(EXPERIMENTS["table-mnist"], results)))
-    assert rows["FedLog-C"][1:5] == ("8", "98.00 ± 0.00", "98.41 ± 0.07", "")
+def test_the_accuracy_table_compares_with_the_paper_and_names_what_was_not_run(results: Path) -> None:
+    table = accuracy_table(collect(EXPERIMENTS["table-mnist"], results))
+    rows = rows_of(table)
+    assert rows["FedLog-C"][1:3] == ("8", "98.00 ± 0.00")
+    assert rows["FedLog-C"][6] == "98.41 ± 0.07"
+    assert rows["FedLog-C"][8] == "below"
     fedlog = rows["FedLog"]
-    assert fedlog[2] == "96.97 ± 0.01 ⇓"
-    assert fedlog[3] == "98.15 ± 0.05 ⇓"
-    assert fedlog[4] == "-1.04 ± 0.01"
-    assert fedlog[5] == "-1.04 [-1.06, -1.01]"
-    assert fedlog[6] == "0.0039 (lower)"  # 2^-8
-    assert fedlog[7] == "0.0078"  # two rows are tested
-    assert fedlog[8] == "+0.50 ± 0.00"
-    assert rows["FedRep"][5:8] == ("", "too few seeds (2)", "")
-    assert float(rows["FedRep"][9].split()[0]) == pytest.approx(94.995, abs=0.0051)
-    assert rows["FedRep"][10] == "95.50 ± 0.00"
-    assert rows["CS-FL"][1:4] == ("0", "not run", "79.65 ± 1.22 ⇓")
-    assert rows["local only (no exchange)"][3] == ""
+    assert fedlog[2] == "96.97 ± 0.01"
+    assert fedlog[3] == ""  # three rounds have no last ten
+    assert fedlog[6] == "98.15 ± 0.05 ⇓"
+    assert fedlog[7].startswith("-1.19 [-1.30, ")
+    assert float(rows["FedRep"][4].split()[0]) == pytest.approx(94.995, abs=0.0051)
+    assert rows["FedRep"][5] == "95.50 ± 0.00"
+    assert rows["local only (no exchange)"][6:] == ("", "", "")
+    assert "CS-FL" not in rows
+    assert "Not run: LG-FedAvg 1, LG-FedAvg 2, FedPer, CS-FL, FedBABU, FedProto, FedDBE, pooled" in table.notes[0]
+
+
+def test_the_comparison_table_tests_what_can_be_tested_and_says_what_cannot(results: Path) -> None:
+    rows = rows_of(comparison_table(collect(EXPERIMENTS["table-mnist"], results)))
+    assert rows["FedLog ⇓"][1:] == ("-1.04 ± 0.01", "-1.04 [-1.06, -1.01]", "0.0039 (lower)", "0.0078", "+0.50 ± 0.00")
+    assert rows["FedLog-C"][1:5] == ("", "", "", "")
+    assert rows["FedRep"][2:5] == ("", "too few seeds (2)", "")
+
+
+def test_the_last_ten_rounds_are_averaged_within_a_run_first(tmp_path: Path) -> None:
+    table = EXPERIMENTS["table-mnist"]
+    for cell in cells(table, tmp_path, Choice(rows=("fedlog",), seeds=(0, 1))):
+        write_run(cell, [0.1, 0.2] + [0.90 + 0.02 * cell.seed] * 9 + [0.95], 10)
+    rows = rows_of(accuracy_table(collect(table, tmp_path)))
+    assert rows["FedLog"][2] == "95.00 ± 0.00"
+    assert rows["FedLog"][3] == "91.40 ± 0.90"  # (9 x 90 + 95) / 10 and (9 x 92 + 95) / 10
+
+
+def test_the_overview_has_every_printed_row_with_a_verdict(results: Path) -> None:
+    table = overview_table([collect(experiment, results) for experiment in EXPERIMENTS.values()])
+    rows = rows_of(table)
+    assert len(rows) == 11
+    assert table.columns[:4] == ("method", "MNIST", "CIFAR-10", "CIFAR-100")
+    assert rows["FedLog-C"][1] == "98.41 → 98.00 (8), below"
+    assert rows["FedLog-C"][2] == "87.57 → not run"
+    assert rows["FedAvg"][4] == ""  # the paper does not print it there
 
 
 def test_the_cost_table_counts_to_the_threshold_or_to_the_best_round(results: Path) -> None:
@@ -84,8 +112,7 @@ def test_the_cost_table_counts_to_the_threshold_or_to_the_best_round(results: Pa
     assert rows["FedLog-C"][11] == "0.09"
     assert rows["FedLog"][7:10] == ("1.49 [1.49, 1.49]", "0.0039 (higher)", "0.0078")
     assert rows["FedLog-C"][7:10] == ("", "", "")
-    assert rows["FedProto"][1] == "not run"
-    assert rows["FedProto"][6] == "3.02 ± 0.17 Mb"
+    assert "FedProto" not in rows
     assert "gives 96 % on these runs (without lg-fedavg-1, lg-fedavg-2, fedproto: not run)" in table.notes[0]
 
 
@@ -110,8 +137,8 @@ def test_a_table_run_in_full_has_corrected_p_values_for_the_papers_rows_and_no_o
     experiment = EXPERIMENTS["table-mnist"]
     below = [0.90 - 0.001 * seed for seed in experiment.seeds]
     finals = {row.name: below for row in experiment.rows} | {"fedlog-c": [0.95] * len(below)}
-    table = accuracy_table(collect(experiment, _table(tmp_path, finals)))
-    p, holm = column(table, "p"), column(table, "p, Holm")
+    table = comparison_table(collect(experiment, _table(tmp_path, finals)))
+    p, holm = ({label.removesuffix(" ⇓"): text for label, text in column(table, c).items()} for c in ("p", "p, Holm"))
     competitors = [row.label for row in experiment.rows if row.name not in ("fedlog-c", "local", "pooled")]
     assert len(competitors) == 10
     assert {holm[label] for label in competitors} == {"0.0098"}  # 10 / 1024
@@ -135,14 +162,13 @@ def test_ties_are_not_taken_for_seeds(tmp_path: Path) -> None:
         "fedrep": [0.951, 0.952, 0.947, 0.946, 0.945, 0.944, 0.957, 0.958],  # ranks 1 2 7 8 up, 3 4 5 6 down
         "fedper": [0.95] * 5,
     }
-    table = accuracy_table(collect(EXPERIMENTS["table-mnist"], _table(tmp_path, finals)))
+    table = comparison_table(collect(EXPERIMENTS["table-mnist"], _table(tmp_path, finals)))
     p = column(table, "p")
     assert p["FedLog"] == p["FedPer"] == "no difference"
-    assert column(table, "final round, %")["FedLog"] == "95.00 ± 0.00"
     assert p["FedProto"] == "too few seeds (3 of 8 differ)"
     assert p["FedRep"].startswith("0.5")
     assert "(" not in p["FedRep"]
-    assert "about twice as often" in "\n".join(table.notes)
+    assert "about twice as often" in "\n".join(HOW_TO_READ)
 
 
 def test_both_difference_columns_are_means_and_the_ranks_have_a_column_of_their_own(tmp_path: Path) -> None:
@@ -152,8 +178,8 @@ def test_both_difference_columns_are_means_and_the_ranks_have_a_column_of_their_
         "fedlog": [0.951, 0.952, 0.953, 0.954, 0.955, 0.900],  # one bad seed outweighs five good ones in the mean
         "fedrep": [0.951, 0.952, 0.953, 0.954, 0.955],
     }
-    table = accuracy_table(collect(EXPERIMENTS["table-mnist"], _table(tmp_path, finals)))
-    to_reference, to_local = column(table, "minus FedLog-C, points"), column(table, "minus local only, points")
+    table = comparison_table(collect(EXPERIMENTS["table-mnist"], _table(tmp_path, finals)))
+    to_reference, to_local = column(table, "minus FedLog-C, points"), column(table, "minus training alone, points")
     ranks = column(table, "Hodges-Lehmann [95 %]")
     assert to_reference["FedLog"] == to_local["FedLog"] == "-0.58 ± 0.89"
     assert ranks["FedLog"].startswith("+0.25 [-5.00, ")
@@ -202,21 +228,27 @@ def test_what_is_free_and_what_is_not_counted_are_told_apart(tmp_path: Path) -> 
     assert "no cost, as bringing the data there is not counted" in table.notes[-1]
 
 
-def test_the_bars_compare_two_standard_errors_with_the_paper(results: Path) -> None:
-    bars = rows_of(bar_table(collect(EXPERIMENTS["table-mnist"], results)))
-    assert bars["FedLog-C"][4] == "missed by 0.41"
-    assert bars["FedLog"][3] == "98.15"
+@pytest.mark.parametrize(
+    ("finals", "verdict"),
+    [
+        ([98.41, 98.43, 98.39], "agrees"),
+        ([97.0, 98.4, 99.8], "undecided"),
+        ([98.41], "undecided"),
+        ([99.0, 99.02, 98.98], "above"),
+        ([98.0, 98.02, 97.98], "below"),
+    ],
+)
+def test_a_verdict_follows_from_the_interval_of_the_difference(finals: list[float], verdict: str) -> None:
+    found = difference_to_print(Mean.of(finals), 98.41, 0.07, 10)
+    assert found.verdict.value == verdict
 
 
-def test_a_bar_says_whether_it_takes_the_error(tmp_path: Path) -> None:
-    table = EXPERIMENTS["table-mnist"]
-    choice = Choice(rows=("fedlog", "fedlog-c"), seeds=(0, 1))
-    finals = {("fedlog", 0): 0.982, ("fedlog", 1): 0.983, ("fedlog-c", 0): 0.98, ("fedlog-c", 1): 0.986}
-    for cell in cells(table, tmp_path, choice):
-        write_run(cell, [finals[cell.row.name, cell.seed]], 10)
-    bars = rows_of(bar_table(collect(table, tmp_path)))
-    assert bars["FedLog"][4] == "reached by the mean alone"
-    assert bars["FedLog-C"][2:] == ("98.90 (mean + 2 standard errors)", "98.41", "reached")
+def test_the_interval_of_a_difference_to_print_is_welchs() -> None:
+    rng = np.random.default_rng(3)
+    ours, theirs = rng.normal(98, 0.4, 7), rng.normal(98.2, 0.9, 10)
+    oracle = ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
+    found = difference_to_print(Mean.of(list(ours)), theirs.mean(), theirs.std(ddof=1) / np.sqrt(10), 10)
+    assert (found.low, found.high) == pytest.approx((oracle.low, oracle.high))
 
 
 def test_runs_with_other_settings_are_left_out_and_counted(results: Path) -> None:
@@ -224,8 +256,8 @@ def test_runs_with_other_settings_are_left_out_and_counted(results: Path) -> Non
     other = tuple(replace(row, spec=replace(row.spec, batch_size=11)) for row in table.rows)
     found = collect(replace(table, rows=other), results)
     assert found.nothing
-    page = "\n".join(table.markdown() for table in [accuracy_table(found)])
-    assert "No row could be tested" in page
+    assert accuracy_table(found).rows == comparison_table(found).rows == ()
+    assert accuracy_table(found).notes == ("Not run: any row.",)
 
 
 def test_the_grid_marks_the_highest_and_what_the_tables_have(tmp_path: Path) -> None:
@@ -247,18 +279,30 @@ def test_the_grid_marks_the_highest_and_what_the_tables_have(tmp_path: Path) -> 
     assert rows["FedLog-C, separate starts"][1] == "first_head random, separate starts"
     assert sum(row[4].startswith("highest") for row in rows.values()) == 6  # two of each of three methods
     fedproto = EXPERIMENTS["select-fedproto-mnist"]
-    assert [row[0] for row in grid_table(collect(fedproto, tmp_path)).rows if row[4] == "in the tables"] == ["lambda-1"]
+    for cell in cells(fedproto, tmp_path):
+        write_run(cell, [0.9], 10)
+    assert [row[0] for row in grid_table(collect(fedproto, tmp_path)).rows if row[4].endswith("in the tables")] == [
+        "lambda-1"
+    ]
 
 
-def test_both_pages_hold_every_experiment_and_every_discussion(results: Path) -> None:
+def test_the_pages_hold_every_experiment_and_every_discussion(results: Path) -> None:
     (results / "table-mnist" / "discussion.md").write_text("What **we** make <of> this.\n")
-    write_markdown(results, results / "docs")
-    text = (results / "docs" / "reproduction.md").read_text()
+    (results / "discussion.md").write_text("In *short*.\n")
+    docs = results / "docs"
+    (docs / "reproduction").mkdir(parents=True)
+    (docs / "reproduction" / "gone.md").write_text("of an experiment that is no more")
+    write_markdown(results, docs)
+    index = (docs / "reproduction.md").read_text()
+    page = (docs / "reproduction" / "table-mnist.md").read_text()
     html = write_results_page(results).read_text()
-    assert text.count("\n## ") == len(EXPERIMENTS) == html.count("<h2>")
-    assert "What **we** make <of> this." in text
+    assert {path.stem for path in (docs / "reproduction").iterdir()} == EXPERIMENTS.keys()
+    assert all(f"(reproduction/{name}.md)" in index and f'id="{name}"' in html for name in EXPERIMENTS)
+    assert "What **we** make <of> this." in page
     assert "<p>What <strong>we</strong> make &lt;of&gt; this.</p>" in html
-    assert "29 of 130 cells run" in text
+    assert "In *short*." in index
+    assert "29 of 130 cells run" in page
+    assert "29 of 130 cells run" in index
 
 
 def test_numbers_are_written_in_the_papers_units() -> None:

@@ -148,6 +148,7 @@ def test_rows_without_a_common_seed_are_reported_and_documented(
     _found(out, ("fedlog", 0), ("lg-fedavg-1", 1), ("lg-fedavg-1", 2))
     assert main(["report", str(out)]) == 0
     assert main(["docs", "--results", str(out), "--out", str(tmp_path / "docs")]) == 0
-    assert "FedLog: 1, LG-FedAvg 1: 2; both: 0" in (tmp_path / "docs" / "reproduction.md").read_text()
+    page = tmp_path / "docs" / "reproduction" / "figure-synthetic.md"
+    assert "FedLog: 1, LG-FedAvg 1: 2; both: 0" in page.read_text()
     assert (out / "figure-synthetic" / "figure.svg").exists()
     capsys.readouterr()

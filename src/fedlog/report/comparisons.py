@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedlog.experiments.tables.cells import Arrow, Experiment
-from fedlog.experiments.tables.significance import LEVEL, BySeed, Comparison, Shift, Side, compare_all, seeds_needed
+from fedlog.experiments.tables.significance import (
+    AGREES_WITHIN,
+    LEVEL,
+    BySeed,
+    Comparison,
+    Shift,
+    Side,
+    compare_all,
+    seeds_needed,
+)
 from fedlog.report.tables import p_value
 
 BOUNDS = ("local", "pooled")  # nothing is federated in these: they bound the methods and do not compete
@@ -84,20 +93,32 @@ def _times(ratio: float) -> str:
     return f"{ratio:.{0 if ratio >= 100 else 1 if ratio >= 10 else 2}f}"
 
 
-def notes_on_tests(experiment: Experiment, tests: Mapping[str, Comparison]) -> tuple[str, ...]:
-    """What the p values and arrows of a table mean, and how many seeds they take."""
-    if not tests:
-        return ("No row could be tested: the reference has not been run.",) if experiment.reference else ()
+HOW_TO_READ = (
+    "Accuracies are means over clients, each on its own held-out records; ± is the standard error over seeds. The "
+    "final round is the headline of every run; the best round is chosen on test data and cannot be had in practice.",
+    "Verdict: from the 95 % interval of our final round minus the paper's figure (Welch's, from both standard errors). "
+    "*Above* and *below* where it excludes 0; *agrees* where it includes 0 and reaches no further than "
+    f"{AGREES_WITHIN:g} point; else *undecided*, as with a single seed.",
+    "Minus: the mean difference over common seeds with its standard error. Hodges-Lehmann: the median of the pairwise "
+    "means of those differences, in points, with its exact interval of at least 95 %, from 6 common seeds on.",
+    f"p: one-tailed Wilcoxon signed-rank test, paired by seed, in the direction that was seen; p < {LEVEL} takes at "
+    f"least {seeds_needed(LEVEL)} common seeds that differ. Arrows, as in the paper: p < {LEVEL} without correction. "
+    "The direction is chosen after looking, so by chance alone an arrow comes up about twice as often as this level "
+    "says; the paper does the same, and Holm's column is there for caution.",
+    "Bits are those of the encoded messages of all clients, framing and opening exchange included. Times a "
+    "reference's: both directions, paired by seed; Hodges-Lehmann on logarithms with its exact interval from 6 common "
+    "seeds on, below that the geometric mean alone. % of FedAvg's: both directions, means over the seeds that both "
+    "have.",
+)
+
+
+def holm_note(experiment: Experiment, tests: Mapping[str, Comparison]) -> str:
+    """For which rows p was corrected, and how many seeds a correction takes."""
     tested = sum(test.in_family and test.p is not None for test in tests.values())
     printed = any(row.printed is not None for row in experiment.rows)
     members = "the rows that the paper prints" if printed else "the federated methods"
     enough = f" ({seeds_needed(LEVEL, tested)} differing seeds of each would do)" if tested > 1 else ""
     return (
-        f"p: one-tailed Wilcoxon signed-rank test against {reference_label(experiment)}, paired by seed, in the "
-        f"direction that was seen; p < {LEVEL} takes at least {seeds_needed(LEVEL)} common seeds that differ. Arrows, "
-        f"as in the paper: p < {LEVEL} without correction. The direction is chosen after looking, so that by chance "
-        "alone an arrow comes up about twice as often as this level says; the paper does the same, and Holm's column "
-        "is there for caution.",
         f"Holm: p corrected for {members}, of which {tested or 'none'} could be tested{enough}; "
-        f"the others are outside the correction ({OUTSIDE}).",
+        f"the others are outside the correction ({OUTSIDE})."
     )

@@ -10,7 +10,7 @@ from fedlog.experiments.tables.finished_cells import Collected
 from fedlog.experiments.tables.paper import COMPETITIVE
 from fedlog.experiments.tables.significance import BySeed, Comparison, Mean, paired_ratio
 from fedlog.report.comparisons import arrow_text, comparisons, holm_text, p_text, ratio_text, reference_label
-from fedlog.report.tables import NOT_RUN, Table, bits_with_error, with_error
+from fedlog.report.tables import Table, bits_with_error, with_error
 
 POOLED = "pooled"  # how the records came to one place is not counted, so that its bits say nothing
 
@@ -46,21 +46,19 @@ def cost_table(found: Collected) -> Table:
         "% of FedAvg's",
         "paper, % of FedAvg's",
     )
-    rows = tuple(_row(row, costs.get(row.name), both, tests, experiment) for row in experiment.rows)
+    rows = tuple(_row(row, costs[row.name], both, tests, experiment) for row in experiment.rows if row.name in costs)
     title = f"Bits to {experiment.threshold} % (where it is never reached: to the most accurate round)"
     return Table(columns, rows, title, (*_rule_note(found), *_notes(experiment, costs)))
 
 
 def _row(
     row: Row,
-    costs: Mapping[int, Cost] | None,
+    costs: Mapping[int, Cost],
     both: Mapping[str, BySeed],
     tests: Mapping[str, Comparison],
     experiment: Experiment,
 ) -> tuple[str, ...]:
     printed, of_printed = _printed(row, experiment)
-    if not costs:
-        return (row.label, NOT_RUN, *[""] * 4, printed, *[""] * 4, of_printed)
     values = list(costs.values())
     reached = f"{sum(cost.reached for cost in values)} of {len(values)}"
     rounds = with_error(Mean.of([float(cost.round) for cost in values]), 1)
@@ -105,15 +103,7 @@ def _printed(row: Row, experiment: Experiment) -> tuple[str, str]:
 
 def _notes(experiment: Experiment, ran: Mapping[str, object]) -> Sequence[str]:
     notes = list(experiment.remarks)
-    if experiment.reference in ran:
-        notes.append(
-            f"times {reference_label(experiment)}'s: both directions, paired by seed; Hodges-Lehmann on logarithms "
-            "with its exact interval of at least 95 % from 6 common seeds on, below that the geometric mean alone. p "
-            "and Holm: both directions, as for accuracy."
-        )
-    if "fedavg" in ran:
-        notes.append("% of FedAvg's: both directions, the means over the seeds that both have.")
-    else:
+    if "fedavg" not in ran:
         notes.append("FedAvg has not been run, so there is no percentage of its cost.")
     if POOLED in ran:
         notes.append(f"{experiment.row(POOLED).label}: no cost, as bringing the data there is not counted.")

@@ -1,4 +1,4 @@
-"""Methods against each other and against the paper: accuracy, the bars, and which tables an experiment has."""
+"""Methods against the paper's figures, against each other and against training alone."""
 
 from __future__ import annotations
 
@@ -6,120 +6,175 @@ from collections.abc import Mapping
 
 from fedlog.experiments.tables.cells import Experiment, Printed, Row, Shape
 from fedlog.experiments.tables.finished_cells import Collected, RunResult
-from fedlog.experiments.tables.significance import BySeed, Comparison, Mean, paired_differences
+from fedlog.experiments.tables.paper import PAPER
+from fedlog.experiments.tables.significance import (
+    BySeed,
+    Comparison,
+    Mean,
+    PrintedDifference,
+    difference_to_print,
+    paired_differences,
+)
 from fedlog.report.comparisons import (
     arrow_text,
     comparisons,
+    holm_note,
     holm_text,
     interval_text,
-    notes_on_tests,
     p_text,
     reference_label,
 )
 from fedlog.report.cost_table import cost_table
-from fedlog.report.tables import NOT_RUN, Table, difference_with_error, with_error
+from fedlog.report.tables import NOT_RUN, Table, difference_with_error, not_run_note, with_error
 
-BARRED = ("fedlog-c", "fedlog")  # the methods that are measured against the paper's own figures
+PRINTED_SEEDS = 10  # of every row that the paper prints
+LAST_ROUNDS = 10
+PAPER_NAMES = {experiment.name for experiment in PAPER}
 
 
 def tables_of(found: Collected) -> list[Table]:
     """The tables of an experiment that compares methods."""
-    tables = [accuracy_table(found)]
+    tables = [accuracy_table(found), comparison_table(found)]
     if found.experiment.shape is Shape.TABLE:
         tables.append(cost_table(found))
-    bars = bar_table(found)
-    return [*tables, bars] if bars.rows else tables
+    return [table for table in tables if table.rows]
 
 
 def accuracy_table(found: Collected) -> Table:
-    """The final round beside the paper's figure, tested against the reference; the best round and the closing apart."""
+    """Each method's accuracy beside the paper's, and what the interval of the difference says."""
+    columns = (
+        "method",
+        "seeds",
+        "final round, %",
+        f"last {LAST_ROUNDS} rounds, %",
+        "best round, % (chosen on test data)",
+        "after closing phase, %",
+        "paper, %",
+        "final round minus paper [95 %]",
+        "verdict",
+    )
+    ran = [row for row in found.experiment.rows if found.runs[row.name]]
+    rows = tuple(_accuracy_row(row, found) for row in ran)
+    title = "Accuracy, mean over clients" if rows else ""
+    return Table(columns, rows, title, not_run_note(found))
+
+
+def _accuracy_row(row: Row, found: Collected) -> tuple[str, ...]:
+    runs = found.runs[row.name]
+    closed = [run.summary.accuracy_after_closing for run in runs]
+    after = [100 * accuracy for accuracy in closed if accuracy is not None]
+    difference = printed_difference(row, found)
+    return (
+        row.label,
+        str(len(runs)),
+        with_error(Mean.of(list(found.final(row.name).values()))),
+        _last_rounds(runs),
+        with_error(Mean.of([100 * run.summary.best_accuracy for run in runs])),
+        with_error(Mean.of(after)) if after else "",
+        printed_accuracy(row.printed),
+        "" if difference is None else _difference_text(difference),
+        "" if difference is None else difference.verdict.value,
+    )
+
+
+def printed_difference(row: Row, found: Collected) -> PrintedDifference | None:
+    """The row's final round minus the paper's figure; None where one of them is missing."""
+    final = list(found.final(row.name).values())
+    if row.printed is None or not final:
+        return None
+    return difference_to_print(Mean.of(final), row.printed.accuracy, row.printed.accuracy_error, PRINTED_SEEDS)
+
+
+def _difference_text(found: PrintedDifference) -> str:
+    if found.low is None or found.high is None:
+        return f"{found.value:+.2f}"
+    return f"{found.value:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
+
+
+def _last_rounds(runs: list[RunResult]) -> str:
+    """The mean accuracy of each run's last rounds; blank for shorter runs."""
+    if min(len(run.rounds) for run in runs) < LAST_ROUNDS:
+        return ""
+    means = [
+        100 * sum(record.accuracy_mean_over_clients for record in run.rounds[-LAST_ROUNDS:]) / LAST_ROUNDS
+        for run in runs
+    ]
+    return with_error(Mean.of(means))
+
+
+def comparison_table(found: Collected) -> Table:
+    """The final round of each method against the reference and against training alone; no row without a reference."""
     experiment = found.experiment
     final = {row.name: found.final(row.name) for row in experiment.rows if found.runs[row.name]}
     tests = comparisons(experiment, final)
     columns = (
         "method",
-        "seeds",
-        "final round, %",
-        "paper, %",
         f"minus {reference_label(experiment)}, points",
         "Hodges-Lehmann [95 %]",
         "p",
         "p, Holm",
-        "minus local only, points",
-        "best round, % (chosen on test data)",
-        "after closing phase, %",
+        "minus training alone, points",
     )
-    reference = final.get(experiment.reference or "", {})
-    rows = tuple(_accuracy_row(row, found.runs[row.name], final, reference, tests) for row in experiment.rows)
-    return Table(columns, rows, "Accuracy, mean over clients", _notes(experiment, tests))
+    if not tests:
+        return Table(columns, ())
+    reference = final[experiment.reference or ""]
+    rows = tuple(
+        _comparison_row(row, final, reference, tests.get(row.name)) for row in experiment.rows if row.name in final
+    )
+    title = f"The final round against {reference_label(experiment)} and against training alone, paired by seed"
+    return Table(columns, rows, title, (holm_note(experiment, tests),))
 
 
-def _accuracy_row(
-    row: Row,
-    runs: list[RunResult],
-    final: Mapping[str, BySeed],
-    reference: BySeed,
-    tests: Mapping[str, Comparison],
+def _comparison_row(
+    row: Row, final: Mapping[str, BySeed], reference: BySeed, test: Comparison | None
 ) -> tuple[str, ...]:
-    printed = _printed_accuracy(row.printed)
-    if not runs:
-        return (row.label, "0", NOT_RUN, printed, *[""] * 7)
-    test = tests.get(row.name)
-    best = Mean.of([100 * run.summary.best_accuracy for run in runs])
-    closed = [run.summary.accuracy_after_closing for run in runs]
-    after = [100 * accuracy for accuracy in closed if accuracy is not None]
     return (
-        row.label,
-        str(len(runs)),
-        with_error(Mean.of(list(final[row.name].values()))) + arrow_text(test),
-        printed,
+        row.label + arrow_text(test),
         "" if test is None else _minus(final[row.name], reference),
         "" if test is None else interval_text(test.shift),
         p_text(test),
         holm_text(test),
         "" if row.name == "local" else _minus(final[row.name], final.get("local", {})),
-        with_error(best),
-        with_error(Mean.of(after)) if after else "",
     )
 
 
 def _minus(row: BySeed, other: BySeed) -> str:
     """The mean difference over common seeds with its standard error; blank without one."""
     differences = paired_differences(row, other)
-    if not differences:
-        return ""
-    return difference_with_error(Mean.of(differences))
+    return difference_with_error(Mean.of(differences)) if differences else ""
 
 
-def _notes(experiment: Experiment, tests: Mapping[str, Comparison]) -> tuple[str, ...]:
-    if not tests:
-        return notes_on_tests(experiment, tests)
-    return (
-        "minus: the mean difference over common seeds with its standard error. Hodges-Lehmann: the median of the "
-        f"pairwise means of the differences to {reference_label(experiment)}, in points, with its exact interval of at "
-        "least 95 %, from 6 common seeds on.",
-        *notes_on_tests(experiment, tests),
-    )
-
-
-def bar_table(found: Collected) -> Table:
-    """Whether the mean plus two standard errors reaches the paper's figure; no row without runs or a printed value."""
-    rows = []
-    for name in BARRED:
-        row = next((row for row in found.experiment.rows if row.name == name), None)
-        if row is None or row.printed is None or not found.runs[name]:
-            continue
-        mean = Mean.of(list(found.final(name).values()))
-        reach = mean.value + 2 * (mean.error or 0.0)
-        verdict = "reached" if reach >= row.printed.accuracy else f"missed by {row.printed.accuracy - reach:.2f}"
-        if mean.value >= row.printed.accuracy:
-            verdict = "reached by the mean alone"  # which a large spread does nothing for
-        how = "mean + 2 standard errors" if mean.error is not None else "mean alone: one seed has no error"
-        rows.append((row.label, str(mean.seeds), f"{reach:.2f} ({how})", f"{row.printed.accuracy:.2f}", verdict))
-    return Table(("method", "seeds", "ours, %", "paper, %", "verdict"), tuple(rows), "Bars")
-
-
-def _printed_accuracy(printed: Printed | None) -> str:
+def printed_accuracy(printed: Printed | None) -> str:
+    """The paper's accuracy with its standard error and its arrow."""
     if printed is None:
         return ""
     return f"{printed.accuracy:.2f} ± {printed.accuracy_error:.2f} {printed.accuracy_arrow}".rstrip()
+
+
+def overview_table(found: list[Collected]) -> Table:
+    """Every row that the paper prints: its figure, ours, the seeds and the verdict, one column a table."""
+    printed = [
+        each
+        for each in found
+        if each.experiment.name in PAPER_NAMES and any(row.printed for row in each.experiment.rows)
+    ]
+    names = list(dict.fromkeys(row.name for each in printed for row in each.experiment.rows if row.printed))
+    labels = {row.name: row.label for each in printed for row in each.experiment.rows}
+    columns = ("method", *(each.experiment.title.removeprefix("Table 1, ") for each in printed))
+    rows = tuple((labels[name], *(_overview_cell(each, name) for each in printed)) for name in names)
+    return Table(columns, rows, "The paper's figure → ours (seeds), verdict")
+
+
+def _overview_cell(found: Collected, name: str) -> str:
+    row = _row_of(found.experiment, name)
+    if row is None or row.printed is None:
+        return ""
+    difference = printed_difference(row, found)
+    if difference is None:
+        return f"{row.printed.accuracy:.2f} → {NOT_RUN}"
+    mean = Mean.of(list(found.final(name).values()))
+    return f"{row.printed.accuracy:.2f} → {mean.value:.2f} ({mean.seeds}), {difference.verdict.value}"
+
+
+def _row_of(experiment: Experiment, name: str) -> Row | None:
+    return next((row for row in experiment.rows if row.name == name), None)

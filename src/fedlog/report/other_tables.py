@@ -11,7 +11,7 @@ from fedlog.experiments.run.spec import RunSpec, resolve
 from fedlog.experiments.tables.finished_cells import Collected
 from fedlog.experiments.tables.significance import Mean
 from fedlog.experiments.tables.synthetic import IterationRecord
-from fedlog.report.tables import NOT_RUN, Table, difference_with_error, with_error
+from fedlog.report.tables import NOT_RUN, Table, difference_with_error, not_run_note, with_error
 
 SHOWN_ITERATIONS = (1, 2, 5, 10, 15, 20, 25, 30)
 
@@ -26,14 +26,19 @@ def grid_table(found: Collected) -> Table:
             highest[row.spec.method] = max(highest.get(row.spec.method, 0.0), means[row.name].value)
     rows = []
     for row in found.experiment.rows:
-        mean = means.get(row.name)
-        told = NOT_RUN if mean is None else with_error(mean)
-        marks = ["highest"] if mean is not None and mean.value == highest[row.spec.method] else []
+        if row.name not in means:
+            continue
+        mean = means[row.name]
+        marks = ["highest"] if mean.value == highest[row.spec.method] else []
         marks += ["in the tables"] if _in_the_tables(row.spec) else []
-        seeds = "" if mean is None else str(mean.seeds)
-        rows.append((row.label, _settings(row.spec), seeds, told, ", ".join(marks)))
+        rows.append((row.label, _settings(row.spec), str(mean.seeds), with_error(mean), ", ".join(marks)))
     columns = ("setting", "what was set", "seeds", "validation accuracy, final round, %", "")
-    return Table(columns, tuple(rows), "Validation accuracy, mean over clients", found.experiment.remarks)
+    return Table(
+        columns,
+        tuple(rows),
+        "Validation accuracy, mean over clients",
+        (*found.experiment.remarks, *not_run_note(found)),
+    )
 
 
 def _settings(spec: RunSpec) -> str:

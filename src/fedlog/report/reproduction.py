@@ -1,7 +1,7 @@
-"""The reproduction as one document: every experiment's tables, figure and discussion, from the committed records.
+"""The reproduction as pages: an overview of every printed figure, and one page an experiment, from the records.
 
 Numbers come from the records. What a person has to say about an experiment stands in its folder as `discussion.md`, and
-is taken into the document as it is.
+about all of them in the results folder itself; both are taken into the pages as they are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from fedlog.experiments.tables.cells import CellState, Shape
 from fedlog.experiments.tables.finished_cells import Collected, collect
 from fedlog.experiments.tables.privacy_figure import PRIVACY_FIGURE
 from fedlog.report import figures
-from fedlog.report.method_tables import tables_of
+from fedlog.report.comparisons import HOW_TO_READ
+from fedlog.report.method_tables import overview_table, tables_of
 from fedlog.report.other_tables import grid_table, synthetic_selection_table, synthetic_table
 from fedlog.report.privacy_plot import privacy_plot
 from fedlog.report.privacy_tables import privacy_tables, short_guarantee_table
@@ -29,17 +30,15 @@ from fedlog.report.tables import Table
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": False})
 DISCUSSION, FIGURE = "discussion.md", "figure.svg"
+INDEX, PAGES = "reproduction.md", "reproduction"
 GUARANTEES, GUARANTEES_END = "<!-- guarantees: written by `fedlog docs` -->", "<!-- end of guarantees -->"
+TITLE = "The paper, reproduced"
 
-INTRODUCTION = (
-    "This page is made from the records under `results/` by `fedlog docs`; no number in its tables and figures is "
-    "typed, and what is said below them stands as `discussion.md` beside the records. The final round is the "
-    "headline of every run. `fedlog reproduce NAME` runs an experiment, and goes on where it was stopped; "
-    "`--methods` and `--seeds` choose among its cells, `--jobs` runs several side by side, and `--executor "
-    "dask://host:port` (`pip install 'fedlog[dask]'`) on a Dask cluster that sees the same folder. A cell that "
-    "has not been run says so. Accuracies are means over clients, each on its own held-out records; ± is the "
-    "standard error over seeds. Bits are those of the encoded messages of all clients, framing and opening "
-    "exchange included."
+HOW_TO_RUN = (
+    "`fedlog docs` makes these pages from the records under `results/`; no number in a table or figure is typed. "
+    "`fedlog reproduce NAME` runs an experiment, and goes on where it was stopped; `--methods` and `--seeds` choose "
+    "among its cells, `--jobs` runs several side by side, and `--executor dask://host:port` "
+    "(`pip install 'fedlog[dask]'`) runs them on a Dask cluster that sees the same folder."
 )
 
 
@@ -56,13 +55,19 @@ class Section:
     def status(self) -> str:
         """How much of it has been run."""
         states = self.found.states
-        told = [f"{states[CellState.DONE]} of {sum(states.values())} cells run"]
+        parts = [f"{states[CellState.DONE]} of {sum(states.values())} cells run"]
         if states[CellState.BEGUN]:
-            told.append(f"{states[CellState.BEGUN]} begun")
+            parts.append(f"{states[CellState.BEGUN]} begun")
         if states[CellState.OTHER]:
             folders = ", ".join(folder.relative_to(self.found.folder).as_posix() for folder in self.found.others)
-            told.append(f"{states[CellState.OTHER]} left out: made with other settings ({folders})")
-        return ", ".join(told)
+            parts.append(f"{states[CellState.OTHER]} left out: made with other settings ({folders})")
+        return ", ".join(parts)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What the specification says, unless a table says it already."""
+        noted = {note for table in self.tables for note in table.notes}
+        return tuple(remark for remark in self.found.experiment.remarks if remark not in noted)
 
 
 def sections(results: Path) -> list[Section]:
@@ -74,47 +79,81 @@ def _section(found: Collected) -> Section:
     experiment = found.experiment
     figure = None
     tables: list[Table]
-    if experiment.shape is Shape.GRID:
+    if found.nothing:
+        tables = []
+    elif experiment.shape is Shape.GRID:
         tables = [grid_table(found)]
     elif experiment.shape is Shape.SYNTHETIC and len(experiment.rows) == 2:
         tables = [synthetic_table(found)]
-        figure = None if found.nothing else figures.synthetic(found)
+        figure = figures.synthetic(found)
     elif experiment.shape is Shape.SYNTHETIC:
         tables = [synthetic_selection_table(found)]
     elif experiment.shape is Shape.PRIVACY:
         tables = privacy_tables(found)
-        figure = None if found.nothing else privacy_plot(found)
+        figure = privacy_plot(found)
     else:
         tables = tables_of(found)
-        figure = None if found.nothing else figures.curves(found)
-    path = found.folder / DISCUSSION
-    return Section(found, tuple(tables), figure, path.read_text() if path.exists() else None)
+        figure = figures.curves(found)
+    return Section(found, tuple(tables), figure, _read(found.folder / DISCUSSION))
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text().strip() if path.exists() else None
 
 
 def write_markdown(results: Path, docs: Path) -> list[Path]:
-    """The files written: `reproduction.md`, each figure beside its records, and tables inside other pages."""
+    """Write the overview, a page for each experiment and the figures beside their records; return their paths."""
+    found = sections(results)
+    pages = docs / PAGES
+    pages.mkdir(parents=True, exist_ok=True)
     written = []
-    parts = ["# The paper, reproduced\n", INTRODUCTION + "\n"]
-    for section in sections(results):
-        experiment = section.found.experiment
-        parts.append(f"## {experiment.title}\n\n`{experiment.command}`: {section.status}.\n")
-        parts += [f"{remark}\n" for remark in _remarks(section)]
-        parts += [table.markdown() for table in section.tables]
+    for section in found:
+        page = pages / f"{section.found.experiment.name}.md"
         if section.figure is not None:
-            path = section.found.folder / FIGURE
-            write_whole(path, section.figure)
-            written.append(path)
-            parts.append(f"![{experiment.title}]({_relative(path, docs)})\n")
-        if section.discussion is not None:
-            parts.append(section.discussion.strip() + "\n")
-    page = docs / "reproduction.md"
-    page.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(page, "\n".join(parts))
-    return [page, *_write_guarantees(results, docs / "privacy.md"), *written]
+            write_whole(section.found.folder / FIGURE, section.figure)
+            written.append(section.found.folder / FIGURE)
+        write_whole(page, _page(section, pages))
+        written.append(page)
+    for page in set(pages.glob("*.md")) - set(written):
+        page.unlink()  # of an experiment that is no more
+    index = docs / INDEX
+    write_whole(index, _index(found, results))
+    return [index, *_write_guarantees(results, docs / "privacy.md"), *written]
+
+
+def _page(section: Section, pages: Path) -> str:
+    """One experiment in Markdown."""
+    experiment = section.found.experiment
+    parts = [f"# {experiment.title}\n", f"`{experiment.command}`: {section.status}. [Overview](../{INDEX}).\n"]
+    parts += [f"{remark}\n" for remark in section.remarks]
+    parts += [table.markdown() for table in section.tables]
+    if section.figure is not None:
+        parts.append(f"![{experiment.title}]({_relative(section.found.folder / FIGURE, pages)})\n")
+    if section.discussion is not None:
+        parts.append(section.discussion + "\n")
+    return "\n".join(parts)
+
+
+def _index(found: list[Section], results: Path) -> str:
+    """The first page in Markdown: the overview, what it means, where the rest is."""
+    overall = _read(results / DISCUSSION)
+    links = [f"- [{s.found.experiment.title}]({PAGES}/{s.found.experiment.name}.md): {s.status}" for s in found]
+    parts = [
+        f"# {TITLE}\n",
+        overview_table([section.found for section in found]).markdown(),
+        *([overall + "\n"] if overall else []),
+        "## Experiments\n",
+        "\n".join(links) + "\n",
+        "## How to read the tables\n",
+        *(f"{note}\n" for note in HOW_TO_READ),
+        "## How to run them\n",
+        HOW_TO_RUN + "\n",
+    ]
+    return "\n".join(parts)
 
 
 def _write_guarantees(results: Path, page: Path) -> list[Path]:
-    """The page on privacy, if it is there, with the table of what is promised and what it costs in its place."""
+    """Put the table of guarantees and their costs into its place in the page on privacy, if that page is there."""
     if not page.exists():
         return []
     before, start, rest = page.read_text().partition(GUARANTEES)
@@ -127,47 +166,58 @@ def _write_guarantees(results: Path, page: Path) -> list[Path]:
 
 
 def write_results_page(results: Path) -> Path:
-    """The path of one HTML page with everything, figures inside."""
-    parts = [f"<p>{html.escape(INTRODUCTION)}</p>"]
-    for section in sections(results):
-        experiment = section.found.experiment
-        parts.append(f"<h2>{html.escape(experiment.title)}</h2>")
-        parts.append(f"<p><code>{experiment.command}</code>: {html.escape(section.status)}.</p>")
-        parts += [f"<p>{html.escape(remark)}</p>" for remark in _remarks(section)]
-        parts += [table.html() for table in section.tables]
-        if section.figure is not None:
-            encoded = base64.b64encode(section.figure.encode()).decode()
-            parts.append(
-                f'<p><img alt="{html.escape(experiment.title)}" src="data:image/svg+xml;base64,{encoded}"></p>'
-            )
-        if section.discussion is not None:
-            parts.append(_MARKDOWN.render(section.discussion))
+    """Write one HTML page with everything, figures inside; return its path."""
+    found = sections(results)
+    overall = _read(results / DISCUSSION)
+    links = "".join(
+        f'<li><a href="#{s.found.experiment.name}">{html.escape(s.found.experiment.title)}</a>: '
+        f"{html.escape(s.status)}</li>"
+        for s in found
+    )
+    parts = [
+        overview_table([section.found for section in found]).html(),
+        _MARKDOWN.render(overall) if overall else "",
+        f"<h2>Experiments</h2><ul>{links}</ul>",
+        "<h2>How to read the tables</h2>" + "".join(_MARKDOWN.render(note) for note in HOW_TO_READ),
+        "<h2>How to run them</h2>" + _MARKDOWN.render(HOW_TO_RUN),
+        *(_html_section(section) for section in found),
+    ]
     path = results / "report.html"
-    write_whole(path, _PAGE.format(body="\n".join(parts)))
+    write_whole(path, _PAGE.format(title=TITLE, body="\n".join(parts)))
     return path
 
 
-def _remarks(section: Section) -> tuple[str, ...]:
-    """What the specification says, unless a table says it already."""
-    told = {note for table in section.tables for note in table.notes}
-    return tuple(remark for remark in section.found.experiment.remarks if remark not in told)
+def _html_section(section: Section) -> str:
+    """One experiment in HTML."""
+    experiment = section.found.experiment
+    parts = [f'<h2 id="{experiment.name}">{html.escape(experiment.title)}</h2>']
+    parts.append(f"<p><code>{experiment.command}</code>: {html.escape(section.status)}.</p>")
+    parts += [f"<p>{html.escape(remark)}</p>" for remark in section.remarks]
+    parts += [table.html() for table in section.tables]
+    if section.figure is not None:
+        encoded = base64.b64encode(section.figure.encode()).decode()
+        parts.append(f'<p><img alt="{html.escape(experiment.title)}" src="data:image/svg+xml;base64,{encoded}"></p>')
+    if section.discussion is not None:
+        parts.append(_MARKDOWN.render(section.discussion))
+    return "\n".join(parts)
 
 
-def _relative(path: Path, docs: Path) -> str:
-    return Path(os.path.relpath(path.resolve(), docs.resolve())).as_posix()
+def _relative(path: Path, folder: Path) -> str:
+    return Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix()
 
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>The paper, reproduced</title>
+<title>{title}</title>
 <style>
  body {{ font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 80rem; padding: 0 1rem; color: #222; }}
+ .table {{ overflow-x: auto; }}
  table {{ border-collapse: collapse; font-size: .85rem; }}
  td, th {{ padding: .25rem .6rem; border-bottom: 1px solid #ddd; }}
  td + td {{ text-align: right; font-variant-numeric: tabular-nums; }} .note {{ color: #555; font-size: .85rem; }}
  img {{ max-width: 100%; }}
 </style></head><body>
-<h1>The paper, reproduced</h1>
+<h1>{title}</h1>
 {body}
 </body></html>
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from dataclasses import dataclass, field
 
+from fedlog.experiments.tables.finished_cells import Collected
 from fedlog.experiments.tables.significance import Mean
 
 NOT_RUN = "not run"
@@ -33,11 +34,22 @@ class Table:
         body = "".join("<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in row) + "</tr>" for row in self.rows)
         title = f"<h3>{html.escape(self.title)}</h3>" if self.title else ""
         notes = "".join(f"<p class='note'>{html.escape(note)}</p>" for note in self.notes)
-        return f"{title}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{notes}"
+        return (
+            f'{title}<div class="table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{notes}'
+        )
 
 
 def _markdown_row(cells: tuple[str, ...]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def not_run_note(found: Collected) -> tuple[str, ...]:
+    """One line with the rows that have not been run; nothing where all have."""
+    missing = [row.label for row in found.experiment.rows if not found.runs[row.name]]
+    if not missing:
+        return ()
+    everything = len(missing) == len(found.experiment.rows)
+    return (f"{NOT_RUN.capitalize()}: {'any row' if everything else ', '.join(missing)}.",)
 
 
 def with_error(mean: Mean, digits: int = 2) -> str:

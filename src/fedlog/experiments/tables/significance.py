@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
-from scipy.stats import rankdata
+from scipy.stats import rankdata, t
 
 LEVEL = 0.01  # the paper's
 CONFIDENCE = 0.95
@@ -196,3 +196,48 @@ def compare_all(rows: Mapping[str, BySeed], reference: str, family: Collection[s
         )
         for name, c in found.items()
     }
+
+
+class Verdict(Enum):
+    """What the interval of a difference to a printed figure says."""
+
+    AGREES = "agrees"
+    ABOVE = "above"
+    BELOW = "below"
+    UNDECIDED = "undecided"
+
+
+AGREES_WITHIN = 1.0  # points that the interval of a difference may reach to before it says too little
+
+
+@dataclass(frozen=True)
+class PrintedDifference:
+    """Our mean minus a printed one, with the 95 % interval of that difference; one seed gives no interval."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Above or below where the interval excludes 0; agrees where it is narrow and includes 0."""
+        if self.low is None or self.high is None:
+            return Verdict.UNDECIDED
+        if self.low > 0:
+            return Verdict.ABOVE
+        if self.high < 0:
+            return Verdict.BELOW
+        return Verdict.AGREES if max(-self.low, self.high) <= AGREES_WITHIN else Verdict.UNDECIDED
+
+
+def difference_to_print(ours: Mean, printed: float, printed_error: float, printed_seeds: int) -> PrintedDifference:
+    """Ours minus the printed mean, with Welch's interval from both standard errors."""
+    value = ours.value - printed
+    if ours.error is None:
+        return PrintedDifference(value, None, None)
+    own, other = ours.error**2, printed_error**2
+    if own + other == 0:
+        return PrintedDifference(value, value, value)
+    freedom = (own + other) ** 2 / (own**2 / (ours.seeds - 1) + other**2 / (printed_seeds - 1))
+    half = float(t.ppf((1 + CONFIDENCE) / 2, freedom)) * math.sqrt(own + other)
+    return PrintedDifference(value, value - half, value + half)
