@@ -33,6 +33,9 @@ def _add_run(commands: Subparsers) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an option of the method")
     parser.add_argument("--batch-size", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--codec", default="f32", metavar="NAME", help="how messages are written: f32 (default), rows+q8, ..."
+    )
     parser.add_argument("--minimum-sites", type=int, default=2, help="with fewer the old head stays (default: 2)")
     parser.add_argument("--deadline", type=float, default=600.0, help="seconds the server waits (default: 600)")
     parser.add_argument(
@@ -61,6 +64,7 @@ def _run(args: argparse.Namespace) -> int:
         options=dict(_option(text) for text in args.set),
         rounds=args.rounds,
         seed=args.seed,
+        codec=args.codec,
         batch_size=args.batch_size,
         promise=federate_privacy.promise_of(args),
         secure=federate_privacy.secure_of(args, folder),

@@ -53,7 +53,11 @@ def add_parser(subparsers: Subparsers) -> None:
     run.add_argument("--seed", type=int, metavar="N")
     run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an option of the method")
     run.add_argument("--stop-at-accuracy", type=float, metavar="F", help="for cost-to-threshold measurements only")
-    run.add_argument("--codec", help="f32")
+    run.add_argument(
+        "--codec",
+        metavar="NAME",
+        help="how messages are written: f32 (default), rows, f16, q8, q4, rows+q8, rows+q8+zstd, ... (docs/wire.md)",
+    )
     _add_privacy(run)
     run.add_argument("--out", type=Path, metavar="DIR", help="run folder (default: runs/<time>-<data>-<method>)")
     run.add_argument("--resume", type=Path, metavar="DIR", help="go on with an interrupted run")

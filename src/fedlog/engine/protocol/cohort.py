@@ -73,6 +73,7 @@ class Cohort:
         key: Key,
         initialisation: Initialisation = Initialisation.SHARED,
         protection: Protection | None = None,
+        codec_down: Codec | None = None,
     ) -> None:
         self._algorithm = algorithm
         self._protection = protection
@@ -80,6 +81,7 @@ class Cohort:
         self._clients = {client.index: client for client in clients}
         self._backends = engine.backends(federation, self._clients.values())
         self._codec = codec
+        self._codec_down = codec_down or codec
         self._key = key
         self._heard: Params = {}
         self._moments: dict[tuple[int, str], Params] = {}  # by client and exchange; empty unless they outlast a round
@@ -100,7 +102,7 @@ class Cohort:
 
     def hear(self, blob: bytes) -> None:
         """Take in a broadcast."""
-        self._heard = self._algorithm.hear(self._codec.decode(blob), self._heard)
+        self._heard = self._algorithm.hear(self._codec_down.decode(blob), self._heard)
 
     def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> list[tuple[int, bytes | None]]:
         """The uploads of these clients after their local work, by client."""
@@ -114,7 +116,8 @@ class Cohort:
                     message = self._protection.outgoing(
                         message, self._work_key(client, round_number, exchange, "noise")
                     )
-                uploads.append((client.index, None if message is None else self._codec.encode(message)))
+                key = self._work_key(client, round_number, exchange, "wire")
+                uploads.append((client.index, None if message is None else self._codec.encode(message, key)))
         return uploads
 
     def evaluate(self, indices: Sequence[int], judge: Judge = Judge.TEST) -> list[tuple[int, tuple[Score, ...]]]:

@@ -32,9 +32,13 @@ from fedlog.privacy.secagg.rehearsal import Mail, Traffic, run_round
 from fedlog.privacy.secagg.server import SecureSum
 from fedlog.privacy.secagg.terms import FEWEST, Step, Terms, usual_threshold
 from fedlog.privacy.secagg.used_steps import UsedStepsInMemory
+from fedlog.wire.codec import codec
 from fedlog.wire.ledger import Direction, Ledger
 from fedlog.wire.message import Contribution
 
+# What enters a secure sum is masked words, not a message of the codec: between the local work and the words nothing is
+# rounded that need not be.
+IN_A_SUM = codec("f32")
 # For uploads without privacy, e.g. weights times records: sums below 2^31 with a step of 2^-24.
 PLAIN = FixedPoint(grid=2.0**-24, value_bytes=7)
 
@@ -134,7 +138,7 @@ class SecureSums:
         following: Sequence[int],
     ) -> None:
         """Move the server's state by the sum of these uploads; where too few clients survive, all stays as it was."""
-        lifted = [(index, server.lifted(server.codec.decode(blob))) for index, blob in sent]
+        lifted = [(index, server.lifted(IN_A_SUM.decode(blob))) for index, blob in sent]
         try:
             server.take(round_number, exchange, self.total(round_number, lifted, server.ledger, following))
         except RoundFailedError as error:

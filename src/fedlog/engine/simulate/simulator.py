@@ -134,10 +134,11 @@ class Simulation:
                 self.federation,
                 clients,
                 self.engine,
-                wire,
+                wire if self.secure is None else codec("f32"),  # masked words cross, and not this message
                 self._key,
                 self.course.initialisation,
                 self.protection,
+                wire,
             )
 
         if self.course.jobs == 1 or len(self._clients) == 1:
@@ -150,7 +151,7 @@ class Simulation:
             self._open()
         else:
             # Heard again, not sent again: the bits of this broadcast are in the ledger already.
-            self._crew.hear(self.server.codec.encode(self.algorithm.broadcast(self.server.state)))
+            self._crew.hear(self.server.encoded_broadcast(self.round_number))
         while self.round_number < self.course.rounds and not self._reached_target(last):
             last = self._round(self.round_number + 1)
             self.round_number += 1
@@ -213,7 +214,7 @@ class Simulation:
         opening = self.algorithm.schedule.opening
         if not any(self.server.patterns.values()):
             # A method without uploads sends nothing down either: its clients need no server.
-            self._crew.hear(self.server.codec.encode(self.algorithm.broadcast(self.server.state)))
+            self._crew.hear(self.server.encoded_broadcast(0))
             return
         # To everyone: whoever takes part later starts from the same seed.
         self._crew.hear(self.server.broadcast(0, self._copies(self._everyone)))

@@ -101,7 +101,7 @@ def _how_sure(spec: RunSpec) -> str:
 def _extra_bits_of_last_broadcast(simulation: Simulation) -> int:
     """The last broadcast goes to everyone, the others to the next round's participants only."""
     server = simulation.server
-    blob = server.codec.encode(simulation.algorithm.broadcast(server.state))
+    blob = server.encoded_broadcast(0)
     return 8 * len(blob) * (simulation.copies_after(simulation.course.rounds) - simulation.copies_after(1))
 
 

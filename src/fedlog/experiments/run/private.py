@@ -24,6 +24,7 @@ from fedlog.privacy.limits import Limits
 from fedlog.privacy.protection import Bound, NoiseSource, Protection, protection
 from fedlog.privacy.release_log import FILE_NAME, read_log, record_release, start_log
 from fedlog.privacy.secagg.terms import FEWEST
+from fedlog.wire.codec import refuse_open_codec
 
 if TYPE_CHECKING:
     from fedlog.engine.protocol.secure_sums import SecureSums
@@ -55,6 +56,8 @@ def settled(spec: RunSpec) -> RunSpec:
         _refuse_without_privacy(spec)
     else:
         spec = _settled_privacy(spec)
+    if spec.aggregation == SECURE:
+        refuse_open_codec(spec.codec, "a secure sum")
     if spec.aggregation == SECURE and spec.refused_share is not None:
         raise InputError(
             f"a refused share needs uploads that can be checked, and under a secure sum none can: {spec.refused_share}",
@@ -113,10 +116,7 @@ def _settled_privacy(spec: RunSpec) -> RunSpec:
             "stopping at an accuracy is a decision made by looking at private data, which no guarantee covers",
             hint="leave out --stop-at-accuracy",
         )
-    if spec.codec.startswith("rows"):
-        raise InputError(
-            f"codec {spec.codec} shows which classes a client holds", hint="a private run sends dense rows"
-        )
+    refuse_open_codec(spec.codec, "a private run")
     return replace(
         spec,
         trust=str(trust),

@@ -18,7 +18,7 @@ from fedlog.flower.protocol.handshake import HELLO_LIMIT_BYTES, Identity
 from fedlog.flower.protocol.promise import Promise, Secure, checked_secure, protection_of, read_promise, read_secure
 from fedlog.models.body import HEAD
 from fedlog.privacy.protection import Protection
-from fedlog.wire.codec import codec
+from fedlog.wire.codec import codec, refuse_open_codec
 
 # Methods under which a body never leaves its site and bodies may differ. A site refuses any other: whoever operates
 # the server must not be able to ask for more, nor to name a function for the site to import.
@@ -126,9 +126,10 @@ def checked_plan(plan: Plan) -> Plan:
     if not 1 <= plan.rounds <= 100_000 or not 1 <= plan.batch_size <= 100_000:
         raise InputError(f"expected rounds and batch size of at least 1, found: {plan.rounds} and {plan.batch_size}")
     codec(plan.codec)
-    if plan.promise is not None and plan.codec.startswith("rows"):
-        raise InputError(f"codec {plan.codec} shows which classes a site holds", hint="a private run sends dense rows")
+    if plan.promise is not None:
+        refuse_open_codec(plan.codec, "a private run")
     if plan.secure is not None:
+        refuse_open_codec(plan.codec, "a secure sum")
         checked_secure(plan.secure)
     plan.algorithm(2, 2)
     plan.protection(2, 2)

@@ -14,6 +14,7 @@ from fedlog.data.schema import Schema, load_schema
 from fedlog.data.site import Preparation, Site, refuse_split_by_time
 from fedlog.engine.clients import Client
 from fedlog.engine.protocol.cohort import Cohort
+from fedlog.engine.protocol.secure_sums import IN_A_SUM
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.errors import InputError
@@ -94,8 +95,10 @@ class SiteContext:
         # Also without a single training record: an error would tell the server that there is none.
         clients = [Client(0, shard.name, self.body, shard.train, (shard.test,), (shard.validation,))]
         engine = Engine(Settings(self.plan.batch_size))
+        wire = codec(self.plan.codec)
+        up = wire if self.plan.secure is None else IN_A_SUM
         return Cohort(
-            algorithm, federation, clients, engine, codec(self.plan.codec), Key(self.plan.seed), protection=guard
+            algorithm, federation, clients, engine, up, Key(self.plan.seed), protection=guard, codec_down=wire
         )
 
     def warn(self) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedlog.engine.protocol.secure_sums import encoding_of, sum_terms, words_of
+from fedlog.engine.protocol.secure_sums import IN_A_SUM, encoding_of, sum_terms, words_of
 from fedlog.flower.folders.roster import number_members, own_key, read_own_roster
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameError
@@ -30,7 +30,6 @@ from fedlog.privacy.secagg.fixed_point import pack, unpack
 from fedlog.privacy.secagg.rehearsal import answer
 from fedlog.privacy.secagg.terms import Step
 from fedlog.privacy.secagg.used_steps import UsedStepsOnDisk
-from fedlog.wire.codec import codec
 from fedlog.wire.message import lift
 
 STATES: dict[Step, Any] = {Step.SHARES: Advertised, Step.MASKED: Shared, Step.AGREE: Masked, Step.UNMASK: Agreed}
@@ -61,7 +60,7 @@ class SumAtSite:
 
     def advertise(self, opening: Opening, upload: bytes, step: tuple[int, int]) -> bytes:
         """The site's keys, after its vector was put by for this sum and whatever was left of another one is gone."""
-        contribution = lift(codec(self.plan.codec).decode(upload))
+        contribution = lift(IN_A_SUM.decode(upload))
         if self.guard is not None:
             contribution = self.guard.lifted(contribution)
         vector = words_of(contribution, self.guard, len(opening.members))

@@ -1,0 +1,326 @@
+"""The compact frame of all small formats. `docs/wire.md` describes it to the byte.
+
+    frame   = magic(2) version(1) codec(1) kind(1) flags(1) | body | crc32(4)
+    body    = arrays(varint) | array...
+    array   = layout(1) dimensions(varint) sizes(varint each) | [row bitmap] | [counts] | entries
+
+Statistics travel as class means with their counts, because sums overflow small numbers. A frame can carry the
+difference to a message that the receiver has; its checksum then covers that message too, so that a difference to
+something else is refused.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import torch
+import zstandard
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedlog.core.keys import Key
+from fedlog.wire.limits import MAGIC, MAX_ARRAYS, MAX_DIMENSIONS, MAX_ENTRIES, WireError
+from fedlog.wire.message import Kind, Message
+from fedlog.wire.numbers import Floats, Numbers, Singles
+from fedlog.wire.reader import Reader, packed_bits, varint, zigzag
+
+VERSION = 2
+_HEAD = struct.Struct("<2sBBBB")
+_CRC = struct.Struct("<I")
+_DIFFERENCE, _COMPRESSED = 1, 2  # flags
+_BITS, _WHOLE, _WIDE_WHOLE, _FLOATS, _MEANS = range(5)  # layouts
+_SIGNED, _FRACTIONAL_COUNTS, _SAME_COUNTS = 16, 32, 64  # beside the layout, in the same byte
+# What a forged frame of few bytes may make at most: empty rows and zstandard both stand for more than was sent.
+_FREE_ENTRIES, _ENTRIES_PER_BYTE = 2**22, 64
+_STORED_WHOLE = 2**53  # counts up to here are exact in the arithmetic of both sides
+
+
+@dataclass(frozen=True)
+class Compact:
+    """A format of floats, with or without the rows that are zero, and with zstandard behind it or not."""
+
+    number: int
+    numbers: Numbers
+    rows: bool = False
+    compressed: bool = False
+
+    @property
+    def name(self) -> str:
+        """The parts, joined: rows+q8+zstd. Rows of plain floats are called rows."""
+        plain = self.rows and self.numbers.name == "f32"
+        parts = [*(["rows"] if self.rows else []), *([] if plain else [self.numbers.name])]
+        return "+".join([*parts, *(["zstd"] if self.compressed else [])])
+
+    @property
+    def hides_content(self) -> bool:
+        """Whether neither the length nor the form of a message tells which classes are in it."""
+        return not self.rows and not self.compressed
+
+    @property
+    def differences(self) -> bool:
+        """Whether it can carry a difference; a lossless format cannot, since known + (new - known) is rounded."""
+        return not isinstance(self.numbers, Singles)
+
+    @property
+    def rounding(self) -> float:
+        """By how much, over the largest entry of a row, the norm of the row can be off."""
+        return self.numbers.rounding
+
+    def encode(self, message: Message, key: Key | None = None, known: Message | None = None) -> bytes:
+        """The bytes of a message, as a difference to `known` where that can be; equal keys give equal bytes."""
+        if len(message.arrays) > MAX_ARRAYS:
+            raise WireError(f"a message with too many arrays: {len(message.arrays)} (at most {MAX_ARRAYS})")
+        known = known if self.differences and known is not None and comparable(message, known) else None
+        body = varint(len(message.arrays))
+        for at, array in enumerate(message.arrays):
+            old = None if known is None else known.arrays[at]
+            body += self._pack(message.kind, array, old, None if key is None else key.child(at))
+        flags = 0 if known is None else _DIFFERENCE
+        if self.compressed:
+            smaller = _compress(body)
+            if len(smaller) < len(body) <= _FREE_ENTRIES + _ENTRIES_PER_BYTE * len(smaller):
+                body, flags = smaller, flags | _COMPRESSED
+        framed = _HEAD.pack(MAGIC, VERSION, self.number, message.kind, flags) + body
+        return framed + _CRC.pack(zlib.crc32(framed, _checksum(known)))
+
+    def decode(self, blob: bytes, known: Message | None = None) -> Message:
+        """The message in these bytes; `WireError` for anything else. `known` is what a difference is taken to."""
+        if len(blob) < _HEAD.size + _CRC.size:
+            raise WireError(f"a message that is too short: {len(blob)} bytes")
+        magic, version, number, kind, flags = _HEAD.unpack_from(blob)
+        if magic != MAGIC or version != VERSION:
+            raise WireError(
+                f"not a compact fedlog message of version {VERSION}: magic {magic!r}, version {version}",
+                hint="both sides need versions of fedlog that speak the same protocol",
+            )
+        if number != self.number:
+            raise WireError(f"a message in another codec: {number} (expected {self.number}, {self.name})")
+        if flags & ~(_DIFFERENCE | _COMPRESSED) or (flags & _COMPRESSED and not self.compressed):
+            raise WireError(f"a message with unknown flags: {flags}")
+        old = self._reference(kind, known) if flags & _DIFFERENCE else None
+        if _CRC.unpack_from(blob, len(blob) - _CRC.size)[0] != zlib.crc32(blob[: -_CRC.size], _checksum(old)):
+            raise WireError("a message whose checksum does not match its content, or the message it is a difference to")
+        if kind not in Kind._value2member_map_:
+            raise WireError(f"a message of unknown kind: {kind}")
+        body = blob[_HEAD.size : -_CRC.size]
+        return self._message(Kind(kind), _decompress(body) if flags & _COMPRESSED else body, old)
+
+    def _reference(self, kind: int, known: Message | None) -> Message:
+        if not self.differences or known is None or known.kind != kind:
+            raise WireError(
+                "a difference to a message that is not here", hint="the sender must send the whole message once"
+            )
+        return known
+
+    def _message(self, kind: Kind, body: bytes, known: Message | None) -> Message:
+        reader, arrays = Reader(body), []
+        allowance = _FREE_ENTRIES + _ENTRIES_PER_BYTE * len(body)
+        count = reader.varint()
+        if count > MAX_ARRAYS or (known is not None and count != len(known.arrays)):
+            raise WireError(f"a message with another number of arrays: {count}")
+        for at in range(count):
+            array = self._unpack(kind, reader, None if known is None else known.arrays[at], allowance)
+            allowance -= array.numel()
+            arrays.append(array)
+        if reader.left:
+            raise WireError(f"a message with {reader.left} bytes too many")
+        return Message(kind, tuple(arrays))
+
+    def _pack(self, kind: Kind, array: Tensor, known: Tensor | None, key: Key | None) -> bytes:
+        if array.ndim > MAX_DIMENSIONS or array.numel() > MAX_ENTRIES:
+            raise WireError(
+                f"an array that no message can carry: shape {tuple(array.shape)} "
+                f"(at most {MAX_DIMENSIONS} dimensions and {MAX_ENTRIES} entries)"
+            )
+        layout, body = self._entries(kind, array.detach().cpu(), known, key)
+        return bytes([layout]) + varint(array.ndim) + b"".join(varint(size) for size in array.shape) + body
+
+    def _entries(self, kind: Kind, array: Tensor, known: Tensor | None, key: Key | None) -> tuple[int, bytes]:
+        if array.dtype == torch.bool:
+            return _BITS, packed_bits(array.flatten().numpy())
+        if not array.is_floating_point():
+            whole = array.to(torch.int64).contiguous().numpy()
+            if kind is Kind.STATISTICS:
+                # Grid steps of a private run: a length that depends on them would tell of them.
+                return _WIDE_WHOLE, whole.astype("<i8").tobytes()
+            return _WHOLE, b"".join(varint(zigzag(int(number))) for number in whole.reshape(-1))
+        found = None if isinstance(self.numbers, Singles) or kind is not Kind.STATISTICS else _counts_and_means(array)
+        if found is None:
+            matrix = _as_matrix(array.to(torch.float32))
+            if known is not None:
+                matrix = _as_matrix(array.to(torch.float64) - known.to(torch.float64)).astype(np.float32)
+            return self._rows_of(_FLOATS, matrix, b"", key)
+        counts, means = found
+        layout = _MEANS
+        if known is not None and (old := _counts_and_means(known)) is not None:
+            layout |= _SAME_COUNTS if np.array_equal(old[0], counts) else 0
+            means = means - old[1]
+        present = _present(counts[:, None]) if self.rows and known is None else np.ones(len(counts), bool)
+        told, flag = _packed_counts(counts[present])
+        if layout & _SAME_COUNTS:
+            told, flag = b"", 0
+        return self._rows_of(layout | flag, means.astype(np.float32), told, key, present)
+
+    def _rows_of(
+        self, layout: int, matrix: Floats, counts: bytes, key: Key | None, present: NDArray[np.bool_] | None = None
+    ) -> tuple[int, bytes]:
+        bitmap = b""
+        if self.rows:
+            if present is None or layout & _SAME_COUNTS:
+                present = _present(matrix)
+            bitmap, matrix = packed_bits(present), matrix[present]
+        signed = bool((matrix < 0).any())
+        return layout | (_SIGNED if signed else 0), bitmap + counts + self.numbers.pack(matrix, key, signed)
+
+    def _unpack(self, kind: Kind, reader: Reader, known: Tensor | None, allowance: int) -> Tensor:
+        layout, shape = reader.byte(), _shape(reader)
+        sort, marks = layout & 15, layout & ~15
+        if known is not None and tuple(known.shape) != shape:
+            raise WireError(f"a difference of another shape: {shape} ({tuple(known.shape)} expected)")
+        if prod(shape) > allowance:
+            raise WireError(f"an array that is too large for its message: shape {shape}")
+        if sort in (_BITS, _WHOLE, _WIDE_WHOLE) and not marks:
+            return _unpack_whole(reader, sort, shape)
+        rows, columns = _matrix_shape(shape)
+        if rows > allowance:
+            raise WireError(f"an array that is too large for its message: shape {shape}")
+        if sort == _FLOATS and not marks & ~_SIGNED:
+            present = reader.bits(rows) if self.rows else np.ones(rows, bool)
+            matrix = self._matrix(reader, present, columns, bool(marks & _SIGNED))
+            found = torch.from_numpy(matrix).reshape(shape)
+            return found if known is None else (known.to(torch.float64) + found).to(torch.float32)
+        if sort != _MEANS or marks & 128 or len(shape) != 2 or not columns or kind is not Kind.STATISTICS:
+            raise WireError(f"an array of unknown layout: {layout}")
+        return self._unpack_means(reader, marks, rows, columns - 1, known)
+
+    def _unpack_means(self, reader: Reader, marks: int, rows: int, columns: int, known: Tensor | None) -> Tensor:
+        old = None if known is None else _counts_and_means(known)
+        if marks & _SAME_COUNTS and (old is None or marks & _FRACTIONAL_COUNTS):
+            raise WireError("counts as before, of a message that is not here")
+        present = reader.bits(rows) if self.rows else np.ones(rows, bool)
+        counts = np.zeros(rows)
+        if marks & _SAME_COUNTS and old is not None:
+            counts = old[0]
+        else:
+            counts[present] = _unpack_counts(reader, int(present.sum()), bool(marks & _FRACTIONAL_COUNTS))
+        means = self._matrix(reader, present, columns, bool(marks & _SIGNED)).astype(np.float64)
+        if old is not None:
+            means = means + old[1]
+        with np.errstate(invalid="ignore", over="ignore"):
+            return torch.from_numpy(np.concatenate([counts[:, None], counts[:, None] * means], axis=1))
+
+    def _matrix(self, reader: Reader, present: NDArray[np.bool_], columns: int, signed: bool) -> Floats:
+        found = self.numbers.unpack(reader, int(present.sum()), columns, signed)
+        matrix = np.zeros((len(present), columns), np.float32)
+        matrix[present] = found
+        return matrix
+
+
+def comparable(message: Message, known: Message) -> bool:
+    """Whether a message can be told as a difference to another: the same kind, shapes and sorts of entries."""
+    found, expected = (
+        [(array.shape, array.is_floating_point(), array.dtype == torch.bool) for array in each.arrays]
+        for each in (message, known)
+    )
+    return message.kind is known.kind and found == expected
+
+
+def _checksum(known: Message | None) -> int:
+    """Where the checksum of a frame starts: at 0, or behind the message it is a difference to."""
+    found = 0
+    for array in () if known is None else known.arrays:
+        exact = array.to(torch.float64 if array.is_floating_point() else torch.int64)
+        found = zlib.crc32(exact.contiguous().numpy().tobytes(), found)
+    return found
+
+
+def _as_matrix(array: Tensor) -> Floats:
+    rows, columns = _matrix_shape(tuple(array.shape))
+    found: Floats = array.contiguous().numpy().reshape(rows, columns)
+    return found
+
+
+def _matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
+    """The first dimension, and all others together; a vector or a number is one row."""
+    return (shape[0], prod(shape[1:])) if len(shape) > 1 else (1, prod(shape))
+
+
+def _present(matrix: NDArray[np.floating]) -> NDArray[np.bool_]:
+    """Which rows have an entry that is not +0: a negative zero is sent, so that nothing at all is lost."""
+    found: NDArray[np.bool_] = ((matrix != 0) | np.signbit(matrix)).any(axis=1)
+    return found
+
+
+def _counts_and_means(sums: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """Statistics as counts and class means; None where they are none (noise in the counts, sums of no record)."""
+    if sums.ndim != 2 or not sums.shape[1] or not sums.is_floating_point():
+        return None
+    entries = sums.to(torch.float64).numpy()
+    counts = entries[:, 0]
+    if not np.isfinite(entries).all() or (counts < 0).any() or entries[counts == 0].any():
+        return None
+    return counts, entries[:, 1:] / np.where(counts > 0, counts, 1.0)[:, None]
+
+
+def _packed_counts(counts: NDArray[np.float64]) -> tuple[bytes, int]:
+    """The counts, and the mark of counts that are no whole numbers (a decayed posterior's)."""
+    if (counts == np.floor(counts)).all() and (counts <= _STORED_WHOLE).all():
+        return b"".join(varint(int(count)) for count in counts), 0
+    return counts.astype("<f8").tobytes(), _FRACTIONAL_COUNTS
+
+
+def _unpack_counts(reader: Reader, rows: int, fractional: bool) -> NDArray[np.float64]:
+    if not fractional:
+        counts = np.array([reader.varint() for _ in range(rows)], np.float64)
+        if (counts > _STORED_WHOLE).any():
+            raise WireError("a count that is too large")
+        return counts
+    counts = np.frombuffer(reader.take(8 * rows), "<f8").astype(np.float64)
+    if not np.isfinite(counts).all() or (counts < 0).any():
+        raise WireError("a count that is negative or not finite")
+    return counts
+
+
+def _unpack_whole(reader: Reader, sort: int, shape: tuple[int, ...]) -> Tensor:
+    entries = prod(shape)
+    if sort == _BITS:
+        return torch.from_numpy(reader.bits(entries)).reshape(shape)
+    if sort == _WIDE_WHOLE:
+        return torch.from_numpy(np.frombuffer(reader.take(8 * entries), "<i8").astype(np.int64)).reshape(shape)
+    if entries > reader.left:
+        raise WireError(f"a truncated array: {entries} whole numbers expected, {reader.left} bytes found")
+    return torch.tensor([reader.signed_varint() for _ in range(entries)], dtype=torch.int64).reshape(shape)
+
+
+def _shape(reader: Reader) -> tuple[int, ...]:
+    ndim = reader.varint()
+    if ndim > MAX_DIMENSIONS:
+        raise WireError(f"an array with too many dimensions: {ndim} (at most {MAX_DIMENSIONS})")
+    shape = tuple(reader.varint() for _ in range(ndim))
+    # A zero among the sizes must not hide the others from the check: strides are products of all of them.
+    if prod(size for size in shape if size) > MAX_ENTRIES:
+        raise WireError(f"an array that is too large: shape {shape} (at most {MAX_ENTRIES} entries)")
+    return shape
+
+
+def _compress(body: bytes) -> bytes:
+    settings = zstandard.ZstdCompressionParameters(
+        compression_level=19, format=zstandard.FORMAT_ZSTD1_MAGICLESS, write_content_size=True
+    )
+    return zstandard.ZstdCompressor(compression_params=settings).compress(body)
+
+
+def _decompress(body: bytes) -> bytes:
+    limit = _FREE_ENTRIES + _ENTRIES_PER_BYTE * len(body)
+    try:
+        size = zstandard.get_frame_parameters(body, format=zstandard.FORMAT_ZSTD1_MAGICLESS).content_size
+        if size > limit:  # an unknown size is the largest number there is
+            raise WireError("a message that becomes too large when it is opened")
+        opener = zstandard.ZstdDecompressor(format=zstandard.FORMAT_ZSTD1_MAGICLESS, max_window_size=2**23)
+        return opener.decompress(body, max_output_size=limit, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise WireError(f"a message that zstandard cannot open: {error}") from None
