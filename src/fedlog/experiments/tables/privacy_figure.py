@@ -154,6 +154,6 @@ PRIVACY_FIGURE = Experiment(
         "over the rounds, so its noise is smaller than its theorem asks for by the square root of the number of "
         "rounds, and it sends exact counts beside the noisy statistics. Here every round is counted and the server "
         "takes its counts from the noisy statistics. The cells with a guarantee stand in a table of their own; "
-        "[privacy.md](privacy.md) says what each of them hides, and from whom.",
+        "`docs/privacy.md` says what each of them hides, and from whom.",
     ),
 )
