@@ -52,8 +52,6 @@ def test_what_needs_no_extra_works(tmp_path: Path, command: str) -> None:
     ("command", "missing", "extra"),
     [
         ("run --data digits --rounds 1 --aggregation secure --out here", "cryptography", "federate"),
-        ("federate schema data.csv", "polars", "federate"),
-        ("predict model --data new.csv", "polars", "federate"),
         ("reproduce figure-synthetic --executor dask://127.0.0.1:1 --out here", "distributed", "dask"),
     ],
 )

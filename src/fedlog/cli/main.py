@@ -27,7 +27,6 @@ COMMANDS = {
 # Which extra of the package brings a module that a plain installation lacks.
 EXTRAS = {
     "flwr": "federate",
-    "polars": "federate",
     "cryptography": "federate",
     "onnx": "onnx",
     "onnxruntime": "onnx",

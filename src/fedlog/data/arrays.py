@@ -1,16 +1,30 @@
-"""Plain arrays from an .npz file; nothing in it is unpickled."""
+"""Inputs and labels as plain arrays: read from an .npz file (nothing in it is unpickled), and checked by the schema."""
 
 from __future__ import annotations
 
 import zipfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from fedlog.data.schema import Schema
 from fedlog.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """Inputs and labels from a source that needs no encoding."""
+
+    inputs: Tensor  # (n, *input_shape) uint8 or float32
+    labels: NDArray[np.int64]
+    groups: NDArray[np.int64] | None = None  # (n,) positions in `group_names`
+    group_names: tuple[str, ...] = ()
 
 
 def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
@@ -32,3 +46,48 @@ def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) ->
             hint=f"np.savez({path.name!r}, {', '.join(f'{name}=...' for name in needed)})",
         )
     return found
+
+
+def check_arrays(
+    inputs: NDArray[Any], labels: NDArray[Any], groups: NDArray[Any] | None, schema: Schema, where: str
+) -> Arrays:
+    """The arrays as the schema has them; an InputError names what does not fit, and the first row in which it is."""
+    if not schema.input_shape:
+        raise InputError(f"expected [input] shape in the schema for {where}, found [[feature]] tables")
+    if labels.ndim != 1 or len(labels) == 0:
+        raise InputError(f"expected at least one label in an array of one dimension in {where}, found: {labels.shape}")
+    if inputs.shape != (len(labels), *schema.input_shape):
+        expected = (len(labels), *schema.input_shape)
+        raise InputError(f"expected inputs of shape {expected} in {where}, found: {inputs.shape}")
+    if inputs.dtype != np.uint8 and inputs.dtype.kind not in "fiu":
+        raise InputError(f"expected inputs that are numbers in {where}, found: {inputs.dtype}")
+    if groups is not None and groups.shape != labels.shape:
+        raise InputError(f"expected one group a record in {where}, found {groups.shape} for {labels.shape} labels")
+    if inputs.dtype.kind == "f" and not np.isfinite(inputs).all():
+        row = int(np.flatnonzero(~np.isfinite(inputs.reshape(len(inputs), -1)).all(axis=1))[0])
+        raise InputError(f"expected finite inputs in {where}, found none in row {row + 1}")
+    values = inputs if inputs.dtype == np.uint8 else inputs.astype(np.float32)
+    tensor, codes = torch.from_numpy(np.ascontiguousarray(values)), _label_codes(labels, schema, where)
+    if groups is None:
+        return Arrays(tensor, codes)
+    names, places = np.unique(groups, return_inverse=True)
+    return Arrays(tensor, codes, places.astype(np.int64), tuple(str(name) for name in names.tolist()))
+
+
+def _label_codes(labels: NDArray[Any], schema: Schema, where: str) -> NDArray[np.int64]:
+    """Positions in the schema's label values: whole numbers are positions already, texts are looked up."""
+    if labels.dtype.kind in "iu":
+        bad = (labels < 0) | (labels >= schema.n_class)
+        codes = labels.astype(np.int64)
+        expected = f"a label from 0 to {schema.n_class - 1}"
+    elif labels.dtype.kind == "U":
+        place = {value: position for position, value in enumerate(schema.label_values)}
+        codes = np.array([place.get(str(label), -1) for label in labels], dtype=np.int64)
+        bad = codes < 0
+        expected = f"one of the label values {', '.join(schema.label_values)}"
+    else:
+        raise InputError(f"expected labels that are whole numbers or texts in {where}, found: {labels.dtype}")
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise InputError(f"expected {expected} in row {row + 1} of {where}, found: {labels[row]}")
+    return codes

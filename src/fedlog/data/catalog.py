@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from difflib import get_close_matches
-from importlib.metadata import entry_points
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.data import pools
+from fedlog.data.data_spec import DIVISION, SITES, refuse_settings
+from fedlog.data.data_spec import DataSpec as DataSpec
+from fedlog.data.data_spec import Partition as Partition
 from fedlog.data.federation import Federation, Records, Shard, validated
 from fedlog.data.leaf import leaf_digest, read_leaf
+from fedlog.data.own_function import call_own_function
 from fedlog.data.partition import (
     Deal,
     by_dirichlet,
@@ -33,28 +34,10 @@ from fedlog.data.pools import Pools, recordings
 from fedlog.data.sources import data_folder
 from fedlog.errors import InputError
 
-Partition = Literal["shards", "dirichlet", "user", "person", "iid", "ordered"]
-
 Value = TypeVar("Value", int, float)
 
-ENTRY_POINT_GROUP = "fedlog.data"
 DEFAULT_DIRICHLET_ALPHA = 0.5
 DEFAULT_CLASSES_PER_CLIENT = 2
-
-
-@dataclass(frozen=True)
-class DataSpec:
-    """Which data, and how they are divided among clients. What is None takes the data set's default."""
-
-    name: str  # a data set's name, an entry point's, or package.module:function
-    clients: int | None = None
-    classes_per_client: int | None = None  # shards only
-    partition: Partition | None = None
-    dirichlet_alpha: float | None = None  # dirichlet only
-    train_records: int | None = None  # the first n of the training pool
-    validation_fraction: float = 0.0  # of each client's training records
-    data_dir: Path | None = None
-    seed: int = 0
 
 
 # The paper's settings where it has them.
@@ -84,26 +67,37 @@ _LABEL_PARTITIONS: tuple[Partition, ...] = ("shards", "dirichlet", "iid")
 def load_federation(spec: DataSpec) -> Federation:
     """The federation that the specification describes, checked.
 
-    A user's own function gets the specification as it is, and returns a `Federation`.
+    A user's own function gets the specification, and returns a `Federation`; a setting that it does not look at is
+    refused, so that no record says that it was used.
     """
     spec = resolved(spec)
     key = Key(spec.seed).child("data")
-    federation = _named_federation(spec, key) if spec.name in DEFAULTS else _own_federation(spec)
+    if spec.name in DEFAULTS:
+        federation = _named_federation(spec, key)
+    elif spec.name.startswith(SITES):
+        federation = _site_federation(spec)
+    else:
+        federation = call_own_function(spec, tuple(DEFAULTS))
     return validated(_with_validation(validated(federation), spec, key.child("validation")))
 
 
-def content_digest(spec: DataSpec) -> str | None:
-    """Which records these are, where the name does not say it: a LEAF folder may hold any. None elsewhere.
+def has_own_content(name: str) -> bool:
+    """Whether the records behind this name may change: sites and users' own functions, unlike the named data sets."""
+    return name not in DEFAULTS
 
-    The other named data sets have one content; what a user's own function returns is not looked at.
-    """
+
+def content_digest(spec: DataSpec) -> str | None:
+    """Which records these are, for a named data set whose name does not say it: a LEAF folder may hold any."""
     return leaf_digest(data_folder(spec.data_dir)) if spec.name == "leaf" else None
 
 
 def resolved(spec: DataSpec) -> DataSpec:
     """The specification with the defaults of its data set filled in, and refused if its parts do not fit together."""
+    if spec.name.startswith(SITES):
+        refuse_settings(spec, (*DIVISION, "validation_fraction", "data_dir"), "the files are the sites")
     if spec.name not in DEFAULTS:
         return spec
+    refuse_settings(spec, ("label", "schema"), f"they are for {SITES}FOLDER")
     default = DEFAULTS[spec.name]
     allowed = _PARTITIONS.get(spec.name, _LABEL_PARTITIONS)
     partition = spec.partition or default.partition
@@ -250,32 +244,13 @@ def _with_validation(federation: Federation, spec: DataSpec, key: Key) -> Federa
     return replace(federation, shards=tuple(shards))
 
 
-def _own_federation(spec: DataSpec) -> Federation:
-    function = _own_function(spec.name)
-    federation = function(spec)
-    if not isinstance(federation, Federation):
-        raise InputError(f"{spec.name}: expected a fedlog Federation; returned: {type(federation).__name__}")
-    return federation
+def _site_federation(spec: DataSpec) -> Federation:
+    from fedlog.data.site import Preparation
+    from fedlog.data.sites import SiteSources, load_sites
 
-
-def _own_function(name: str) -> Callable[[DataSpec], object]:
-    for entry in entry_points(group=ENTRY_POINT_GROUP, name=name):
-        loaded: Callable[[DataSpec], object] = entry.load()
-        return loaded
-    module_name, colon, function_name = name.partition(":")
-    if not colon:
-        close = get_close_matches(name, DEFAULTS, n=1)
-        meant = f"did you mean {close[0]}?" if close else f"one of: {', '.join(DEFAULTS)}, or package.module:function"
-        raise InputError(f"no data set by the name: {name}", hint=meant)
-    try:
-        function: object = getattr(importlib.import_module(module_name), function_name)
-    except Exception as error:  # a user's own module: whatever it raises, it cannot be imported
-        raise InputError(
-            f"data set {name}: cannot be imported: {error}", hint="give package.module:function; is it on PYTHONPATH?"
-        ) from error
-    if not callable(function):
-        raise InputError(f"data set {name}: expected a function; found: {type(function).__name__}")
-    return function
+    preparation = Preparation.ALONE if spec.rows_alone else Preparation.TOGETHER
+    sources = SiteSources.at(spec.name.removeprefix(SITES))
+    return load_sites(sources, spec.label, spec.schema, preparation=preparation)
 
 
 def _users(records: Records) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,9 +36,9 @@ def draft_schema(source: Path, options: DraftOptions) -> str:
     """The text of a schema file for this table, folder of images or .npz file, with a request to review it."""
     notes: tuple[str, ...] = ()
     if source.is_dir():
-        schema = _draft_images(source)
+        schema = draft_images(source)
     elif source.suffix == ".npz":
-        schema = _draft_npz(source)
+        schema = draft_npz(source)
     elif source.suffix in TABLE_SUFFIXES:
         schema, notes = _draft_table(read_frame(source), str(source), options)
     else:
@@ -55,27 +56,35 @@ def draft_schema(source: Path, options: DraftOptions) -> str:
 
 
 def _draft_table(frame: pl.DataFrame, where: str, options: DraftOptions) -> tuple[Schema, tuple[str, ...]]:
+    label = options.label or named_label(frame) or frame.columns[-1]
+    guessed = () if options.label else (f"The label column was guessed: {label}.",)
+    schema, left_out = draft_table_schema(frame, where, replace(options, label=label))
+    return schema, (*guessed, *left_out)
+
+
+def draft_table_schema(frame: pl.DataFrame, where: str, options: DraftOptions) -> tuple[Schema, tuple[str, ...]]:
+    """A schema for a table with a known label column, and a sentence for each column that was left out."""
+    assert options.label is not None
     if frame.height == 0:
         raise InputError(f"expected at least one row in {where}, found a header and no rows")
     for name in (options.label, options.group, options.time):
         if name is not None and name not in frame.columns:
             raise InputError(f"expected a column {name} in {where}, found: {', '.join(frame.columns)}")
-    label = options.label or _guess_label(frame)
-    values = sorted(frame[label].drop_nulls().cast(pl.String).str.strip_chars().unique().to_list(), key=_natural)
+    values = sort_naturally(frame[options.label].drop_nulls().cast(pl.String).str.strip_chars().unique().to_list())
     if len(values) > MOST_CLASSES:
         raise InputError(
-            f"expected a label column with at most {MOST_CLASSES} values, found {len(values)} in: {label}",
+            f"expected a label column with at most {MOST_CLASSES} values, found {len(values)} in: {options.label}",
             hint="name the right one with --label",
         )
-    features: list[Feature] = []
-    notes: list[str] = [] if options.label else [f"The label column was guessed: {label}."]
-    for series in frame.drop([name for name in (label, options.group, options.time) if name]):
-        drafted = _draft_column(series)
-        if isinstance(drafted, Feature):
-            features.append(drafted)
-        else:
-            notes.append(f"Left out: {series.name} ({drafted}).")
-    return Schema(label, tuple(values), tuple(features), (), options.group, options.time), tuple(notes)
+    features, notes = draft_features(frame.drop([name for name in asdict(options).values() if name]))
+    return Schema(options.label, tuple(values), features, (), options.group, options.time), notes
+
+
+def draft_features(frame: pl.DataFrame) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
+    """The features among these columns, and a sentence for each column that was left out."""
+    drafted = [(series.name, _draft_column(series)) for series in frame]
+    features = tuple(found for _, found in drafted if isinstance(found, Feature))
+    return features, tuple(f"Left out: {name} ({found})." for name, found in drafted if isinstance(found, str))
 
 
 def _draft_column(series: pl.Series) -> Feature | str:
@@ -96,26 +105,32 @@ def _draft_column(series: pl.Series) -> Feature | str:
             return Feature(series.name, Kind.NUMERIC)
     if distinct > MOST_CATEGORIES or (distinct > FEW_CODES and distinct > len(known) / 2):
         return f"{distinct} different texts: an identifier or free text"
-    return Feature(series.name, Kind.CATEGORICAL, tuple(sorted(texts.unique().to_list(), key=_natural)))
+    return Feature(series.name, Kind.CATEGORICAL, tuple(sort_naturally(texts.unique().to_list())))
 
 
-def _guess_label(frame: pl.DataFrame) -> str:
+def named_label(frame: pl.DataFrame) -> str | None:
+    """The column that is called as labels usually are; None if there is none."""
     for name in LABEL_NAMES:
         for column in frame.columns:
             if column.lower() == name:
                 return column
-    return frame.columns[-1]
+    return None
+
+
+def sort_naturally(texts: Iterable[str]) -> list[str]:
+    """The texts in the order of a person: 9 before 10, and texts after numbers."""
+    return sorted(texts, key=_natural)
 
 
 def _natural(text: str) -> tuple[float, str]:
-    # "10" after "9", and texts after numbers.
     try:
         return (float(text), text)
     except ValueError:
         return (float("inf"), text)
 
 
-def _draft_images(folder: Path) -> Schema:
+def draft_images(folder: Path) -> Schema:
+    """A schema for a folder of images by class: the classes, and the shape of the first image."""
     classes = class_folders(folder)
     first = next((path for name in classes for path in image_files(folder / name)), None)
     if first is None:
@@ -123,7 +138,8 @@ def _draft_images(folder: Path) -> Schema:
     return Schema("folder", classes, input_shape=image_shape(first))
 
 
-def _draft_npz(path: Path) -> Schema:
+def draft_npz(path: Path) -> Schema:
+    """A schema for an .npz file: the labels, and the shape of one input."""
     stored = read_npz(path, ("inputs", "labels"))
     inputs, labels = stored["inputs"], stored["labels"]
     if labels.dtype.kind in "iu":

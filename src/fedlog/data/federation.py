@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from fedlog.data.schema import Schema
 from fedlog.data.transforms import Transform
 from fedlog.errors import InputError
+
+if TYPE_CHECKING:
+    from fedlog.data.tables import Encoder  # polars is loaded by whoever reads a table
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +49,20 @@ class Shard:
 
 
 @dataclass(frozen=True, eq=False)
+class Encoding:
+    """How the raw records of one client become inputs: what its model needs for new records."""
+
+    transform: Transform
+    encoder: Encoder | None = None  # of a table
+
+
+@dataclass(frozen=True, eq=False)
 class Federation:
-    """Everything a run needs to know about its data."""
+    """The data of a federation: what `fedlog.run` trains on.
+
+    Make one with `Federation.from_arrays`, `Federation.from_csv` or `Federation.named`. A function of your own may
+    also return one built field by field: two pools of records, and for each client its positions in them.
+    """
 
     name: str
     n_class: int
@@ -51,6 +72,136 @@ class Federation:
     shards: tuple[Shard, ...]
     transform: Transform
     class_names: tuple[str, ...]
+    schema: Schema | None = None  # of one's own tables, images or arrays
+    encodings: tuple[Encoding, ...] = ()  # one a client, where each has its own; the records are encoded already
+    labels: tuple[int, ...] = ()  # the whole number that each class is in the data, where they are numbers
+    notes: tuple[str, ...] = ()  # what whoever trains on it should know, e.g. columns that were left out
+
+    @classmethod
+    def from_arrays(
+        cls,
+        train: Mapping[str, Sequence[Any]],
+        test: Mapping[str, Sequence[Any]] | Sequence[Any] | float | None = None,
+        *,
+        class_names: Sequence[str] | None = None,
+        validation: float | None = None,
+        split_seed: int = 0,
+        name: str = "arrays",
+    ) -> Federation:
+        """A federation from arrays, tensors or data frames, encoded as a site encodes its own records.
+
+        Columns of numbers are scaled by the site's own training rows, and a gap (NaN) takes the median and sets an
+        indicator; texts in a data frame become categories; images (uint8) are scaled by channel; other arrays are left
+        as they are.
+
+        Args:
+            train: for each site `(X, y)` or `(X, y, groups)`. `X` has one record a row; `y` has labels, whole numbers
+                or texts; the records of one group (a person, a device) stay in one part.
+            test: for each site `(X, y)`, or one such pair on which every site is judged, or the share of each site's
+                rows to hold out. By default a fifth, as at a site.
+            class_names: the names of the classes. Labels that are whole numbers are then positions among them.
+            validation: the share of each site's rows held out for validation: by default a fifth where test rows are
+                held out too, and none where they are given.
+            split_seed: decides which rows are held out; 0 holds out those that a deployment holds out.
+            name: what the data are called in tables and pages.
+
+        Returns:
+            The federation, one client a site, in the order of the sites' names.
+
+        """
+        from fedlog.data.own_arrays import federation_from_arrays
+
+        return federation_from_arrays(train, test, class_names, validation, split_seed, name)
+
+    @classmethod
+    def from_csv(
+        cls,
+        source: str | Path | Sequence[str | Path],
+        label: str | None = None,
+        schema: str | Path | Schema | None = None,
+        *,
+        split_seed: int = 0,
+    ) -> Federation:
+        """A federation from one file a site, read, split and encoded as at a site of a deployment.
+
+        Args:
+            source: a folder with one table (.csv, .tsv, .parquet), .npz file or folder of images by class for each
+                site, or a list of such files; a site is called as its file. A `schema.toml` in the folder is used.
+            label: the column of the labels, where there is no schema.
+            schema: what the sites agree on (`docs/deploy.md`): a file or a `Schema`. Without one it is drafted from
+                all files together, and the federation's `notes` say what was left out.
+            split_seed: decides which rows are held out; 0 holds out those that a deployment holds out.
+
+        Returns:
+            The federation, one client a site, in the order of the sites' names.
+
+        """
+        from fedlog.data.sites import SiteSources, load_sites
+
+        read = schema if isinstance(schema, Schema) or schema is None else Path(schema)
+        return load_sites(SiteSources.at(source), label, read, split_seed)
+
+    @classmethod
+    def named(cls, name: str, **division: Any) -> Federation:
+        """A named data set, divided among clients.
+
+        Args:
+            name: `digits`, `mnist`, ... (docs/data.md lists them), `sites:FOLDER` or `package.module:function`.
+            division: `clients`, `classes_per_client`, `partition`, `dirichlet_alpha`, `train_records`,
+                `validation_fraction`, `data_dir`, `seed`, `label`, `schema`: what is left out takes the default.
+
+        Returns:
+            The federation.
+
+        """
+        from fedlog.data.catalog import load_federation
+        from fedlog.data.data_spec import DataSpec
+
+        paths = {key: Path(value) for key, value in division.items() if key in ("data_dir", "schema") and value}
+        try:
+            spec = DataSpec(name, **{**division, **paths})
+        except TypeError:
+            known = ", ".join(key for key in DataSpec.__dataclass_fields__ if key != "name")
+            raise InputError(f"data set {name}: unknown among {', '.join(division)}", hint=f"one of {known}") from None
+        return load_federation(spec)
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The names of the clients."""
+        return tuple(shard.name for shard in self.shards)
+
+    def __repr__(self) -> str:
+        lines = [
+            f"Federation {self.name}: {len(self.shards)} clients, {self.n_class} classes, records of shape "
+            f"{self.input_shape}"
+        ]
+        for shard in self.shards[:10]:
+            held = f"{len(shard.validation)} validation, {len(shard.test)} test"
+            lines.append(f"  {shard.name}: {len(shard.train)} training, {held} records")
+        lines += [f"  and {len(self.shards) - 10} more clients"] if len(self.shards) > 10 else []
+        return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
+
+    def encoding_of(self, client: int) -> Encoding:
+        """How that client's raw records become inputs."""
+        return self.encodings[client] if self.encodings else Encoding(self.transform)
+
+    def described_schema(self) -> Schema:
+        """The schema of the records; for data that have none, the classes and the shape of the inputs."""
+        return self.schema or Schema("label", self.class_names, input_shape=self.input_shape)
+
+    def content_digest(self) -> str:
+        """SHA-256 of the records, the classes and who holds what: equal for equal data, wherever they come from."""
+        transform = [self.transform.mean, self.transform.std, self.transform.crop_padding, self.transform.flip]
+        found = hashlib.sha256(json.dumps([self.n_class, self.input_shape, self.class_names, transform]).encode())
+        for pool in (self.train, self.test):
+            for values in (pool.inputs, pool.labels):
+                found.update(f"\n{values.dtype} {tuple(values.shape)}\n".encode())
+                found.update(values.contiguous().numpy().reshape(-1).view("uint8").data)
+        for shard in self.shards:
+            found.update(f"\n{shard.name}\n".encode())
+            for positions in (shard.train, shard.test, shard.validation):
+                found.update(str(positions.tolist()).encode())
+        return found.hexdigest()
 
 
 def validated(federation: Federation) -> Federation:

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlog.core.keys import Key
-from fedlog.data.arrays import read_npz
+from fedlog.data.arrays import Arrays, check_arrays, read_npz
 from fedlog.data.federation import Federation, Records, Shard, validated
 from fedlog.data.images import read_images
 from fedlog.data.schema import Schema
 from fedlog.data.split import Shares, Split, split_by_class, split_by_content, split_by_group, split_by_time
-from fedlog.data.tables import TABLE_SUFFIXES, Encoder, fit_encoder, read_table
+from fedlog.data.tables import TABLE_SUFFIXES, Encoder, Table, fit_encoder, read_table
 from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.errors import InputError
 
@@ -37,21 +37,20 @@ class Site:
         return self.federation.shards[0]
 
 
-@dataclass(frozen=True, eq=False)
-class Arrays:
-    """Inputs and labels from a source that needs no encoding."""
-
-    inputs: Tensor  # (n, *input_shape) uint8 or float32
-    labels: NDArray[np.int64]
-    groups: NDArray[np.int64] | None = None  # (n,) positions in `group_names`
-    group_names: tuple[str, ...] = ()
-
-
 class Preparation(Enum):
     """What may become of a row, its scaling and whether it is held out, because of the other rows."""
 
     TOGETHER = "scaled by the site's training rows; held out by class, group or time"
     ALONE = "nothing: numbers as they stand, pixels from -1 to 1; held out by its own content, or its group's name"
+
+
+# The split is the site's own and has nothing to do with a run's seed: the same rows stay held out in every run.
+SPLIT_SEED = 0
+
+
+def split_key(name: str, seed: int = SPLIT_SEED) -> Key:
+    """The key that decides which rows of this site are held out, at the site and in the simulator alike."""
+    return Key(seed).child("site", name)
 
 
 def load_site(
@@ -71,7 +70,9 @@ def load_site(
     shares = shares or Shares()
     path = Path(source)
     if path.suffix in TABLE_SUFFIXES:
-        return _table_site(path, schema, name, key, shares, preparation)
+        if not schema.features:
+            raise InputError(f"expected [[feature]] tables in the schema for the table {path}, found [input]")
+        return make_table_site(read_table(path, schema), schema, name, key, shares, preparation)
     if path.suffix == ".npz":
         arrays = _read_npz(path, schema)
     elif path.is_dir():
@@ -86,12 +87,11 @@ def load_site(
     if preparation is Preparation.ALONE:
         split = _split_alone(arrays, shares, key)
         return Site(_federation(name, schema, arrays, split, _public_transform(arrays.inputs)), None)
-    split = _split(arrays.labels, arrays.groups, None, shares, key)
-    return Site(validated(_federation(name, schema, arrays, split, _image_transform(arrays.inputs, split))), None)
+    return site_of_arrays(arrays, schema, name, split_rows(arrays.labels, arrays.groups, None, shares, key))
 
 
 def refuse_split_by_time(schema: Schema) -> None:
-    """Nothing; InputError for a schema under which rows cannot be held out each by itself."""
+    """Refuse a schema under which rows cannot be held out each by itself."""
     if schema.time_column is not None:
         raise InputError(
             "where single records are protected, whether a row is held out must not depend on the others, and by time "
@@ -100,27 +100,38 @@ def refuse_split_by_time(schema: Schema) -> None:
         )
 
 
-def _table_site(path: Path, schema: Schema, name: str, key: Key, shares: Shares, preparation: Preparation) -> Site:
-    if not schema.features:
-        raise InputError(f"expected [[feature]] tables in the schema for the table {path}, found [input]")
-    table = read_table(path, schema)
+def make_table_site(
+    table: Table, schema: Schema, name: str, key: Key, shares: Shares, preparation: Preparation = Preparation.TOGETHER
+) -> Site:
+    """The site with the rows of a table, split as the schema and the key say."""
     if preparation is Preparation.ALONE:
         encoder = fit_encoder(schema, table.columns, np.arange(0))  # of no rows: numbers keep their units
         arrays = Arrays(encoder.encode(table.columns), table.labels, table.groups, table.group_names)
         return Site(_federation(name, schema, arrays, _split_alone(arrays, shares, key), IDENTITY), encoder)
-    split = _split(table.labels, table.groups, table.times, shares, key)
+    split = split_rows(table.labels, table.groups, table.times, shares, key)
+    return site_of_table(table, schema, name, split)
+
+
+def site_of_table(table: Table, schema: Schema, name: str, split: Split) -> Site:
+    """The site with the rows of a table in these parts; the encoder sees the training rows only."""
     encoder = fit_encoder(schema, table.columns, split.train)
     arrays = Arrays(encoder.encode(table.columns), table.labels, table.groups, table.group_names)
     return Site(validated(_federation(name, schema, arrays, split, IDENTITY)), encoder)
 
 
-def _split(
+def site_of_arrays(arrays: Arrays, schema: Schema, name: str, split: Split) -> Site:
+    """The site with these arrays in these parts; images are scaled by the training rows, other numbers left alone."""
+    return Site(validated(_federation(name, schema, arrays, split, _image_transform(arrays.inputs, split))), None)
+
+
+def split_rows(
     labels: NDArray[np.int64],
     groups: NDArray[np.int64] | None,
     times: NDArray[np.float64] | None,
     shares: Shares,
     key: Key,
 ) -> Split:
+    """The rows in three parts: whole groups, the latest rows, or else by class."""
     if groups is not None:
         return split_by_group(groups, shares, key)
     if times is not None:
@@ -186,7 +197,7 @@ def _image_transform(inputs: Tensor, split: Split) -> Transform:
 
 def _read_npz(path: Path, schema: Schema) -> Arrays:
     stored = read_npz(path, ("inputs", "labels"), optional=("groups",))
-    return _arrays(stored["inputs"], stored["labels"], stored.get("groups"), schema, str(path))
+    return check_arrays(stored["inputs"], stored["labels"], stored.get("groups"), schema, str(path))
 
 
 def _call(source: str, schema: Schema) -> Arrays:
@@ -201,52 +212,8 @@ def _call(source: str, schema: Schema) -> Arrays:
     given: Any = function()
     if isinstance(given, Records):
         users = None if given.users is None else given.users.numpy()
-        return _arrays(given.inputs.numpy(), given.labels.numpy(), users, schema, source)
+        return check_arrays(given.inputs.numpy(), given.labels.numpy(), users, schema, source)
     if not isinstance(given, tuple) or len(given) not in (2, 3):
         raise InputError(f"expected Records or (inputs, labels[, groups]) from {source}, found: {type(given).__name__}")
     groups = np.asarray(given[2]) if len(given) == 3 else None
-    return _arrays(np.asarray(given[0]), np.asarray(given[1]), groups, schema, source)
-
-
-def _arrays(
-    inputs: NDArray[Any], labels: NDArray[Any], groups: NDArray[Any] | None, schema: Schema, where: str
-) -> Arrays:
-    if not schema.input_shape:
-        raise InputError(f"expected [input] shape in the schema for {where}, found [[feature]] tables")
-    if labels.ndim != 1 or len(labels) == 0:
-        raise InputError(f"expected at least one label in an array of one dimension in {where}, found: {labels.shape}")
-    if inputs.shape != (len(labels), *schema.input_shape):
-        expected = (len(labels), *schema.input_shape)
-        raise InputError(f"expected inputs of shape {expected} in {where}, found: {inputs.shape}")
-    if inputs.dtype != np.uint8 and inputs.dtype.kind not in "fiu":
-        raise InputError(f"expected inputs that are numbers in {where}, found: {inputs.dtype}")
-    if groups is not None and groups.shape != labels.shape:
-        raise InputError(f"expected one group a record in {where}, found {groups.shape} for {labels.shape} labels")
-    if inputs.dtype.kind == "f" and not np.isfinite(inputs).all():
-        row = int(np.flatnonzero(~np.isfinite(inputs.reshape(len(inputs), -1)).all(axis=1))[0])
-        raise InputError(f"expected finite inputs in {where}, found none in row {row + 1}")
-    values = inputs if inputs.dtype == np.uint8 else inputs.astype(np.float32)
-    tensor, codes = torch.from_numpy(np.ascontiguousarray(values)), _label_codes(labels, schema, where)
-    if groups is None:
-        return Arrays(tensor, codes)
-    names, places = np.unique(groups, return_inverse=True)
-    return Arrays(tensor, codes, places.astype(np.int64), tuple(str(name) for name in names.tolist()))
-
-
-def _label_codes(labels: NDArray[Any], schema: Schema, where: str) -> NDArray[np.int64]:
-    """Positions in the schema's label values: whole numbers are positions already, texts are looked up."""
-    if labels.dtype.kind in "iu":
-        bad = (labels < 0) | (labels >= schema.n_class)
-        codes = labels.astype(np.int64)
-        expected = f"a label from 0 to {schema.n_class - 1}"
-    elif labels.dtype.kind == "U":
-        place = {value: position for position, value in enumerate(schema.label_values)}
-        codes = np.array([place.get(str(label), -1) for label in labels], dtype=np.int64)
-        bad = codes < 0
-        expected = f"one of the label values {', '.join(schema.label_values)}"
-    else:
-        raise InputError(f"expected labels that are whole numbers or texts in {where}, found: {labels.dtype}")
-    if bad.any():
-        row = int(np.flatnonzero(bad)[0])
-        raise InputError(f"expected {expected} in row {row + 1} of {where}, found: {labels[row]}")
-    return codes
+    return check_arrays(np.asarray(given[0]), np.asarray(given[1]), groups, schema, source)

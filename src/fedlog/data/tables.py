@@ -61,18 +61,22 @@ def read_frame(path: Path) -> pl.DataFrame:
 
 def read_table(path: Path, schema: Schema) -> Table:
     """The labelled rows of a file; an InputError names the missing column, or the first bad value and its row."""
-    frame = read_frame(path)
+    return check_table(read_frame(path), schema, str(path))
+
+
+def check_table(frame: pl.DataFrame, schema: Schema, where: str) -> Table:
+    """The labelled rows of a data frame that came from `where`, as the schema has them."""
     wanted = [schema.label_column, *(name for name in (schema.group_column, schema.time_column) if name)]
-    columns = _feature_columns(frame, schema, str(path), tuple(wanted))
-    labels = _labels(frame[schema.label_column], schema, str(path))
-    groups, names = (None, ()) if schema.group_column is None else _groups(frame[schema.group_column], str(path))
-    times = None if schema.time_column is None else _times(frame[schema.time_column], str(path))
+    columns = check_features(frame, schema, where, tuple(wanted))
+    labels = _labels(frame[schema.label_column], schema, where)
+    groups, names = (None, ()) if schema.group_column is None else _groups(frame[schema.group_column], where)
+    times = None if schema.time_column is None else _times(frame[schema.time_column], where)
     return Table(columns, labels, groups, names, times)
 
 
 def read_unlabelled(path: Path, schema: Schema) -> dict[str, pl.Series]:
     """The feature columns of a file that needs no label: what a trained model predicts from."""
-    return _feature_columns(read_frame(path), schema, str(path), ())
+    return check_features(read_frame(path), schema, str(path))
 
 
 @dataclass(frozen=True)
@@ -146,7 +150,8 @@ def fit_encoder(schema: Schema, columns: dict[str, pl.Series], rows: NDArray[np.
     return Encoder(schema, tuple(medians), tuple(means), tuple(stds))
 
 
-def _feature_columns(frame: pl.DataFrame, schema: Schema, where: str, also: tuple[str, ...]) -> dict[str, pl.Series]:
+def check_features(frame: pl.DataFrame, schema: Schema, where: str, also: tuple[str, ...] = ()) -> dict[str, pl.Series]:
+    """The feature columns of a data frame that came from `where`; it must have the columns in `also` too."""
     absent = [name for name in (*also, *(f.column for f in schema.features)) if name not in frame.columns]
     if absent:
         raise InputError(

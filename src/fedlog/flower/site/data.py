@@ -10,7 +10,7 @@ from torch import nn
 
 from fedlog.core.keys import Key
 from fedlog.data.schema import load_schema
-from fedlog.data.site import Preparation, Site, load_site
+from fedlog.data.site import Preparation, Site, load_site, split_key
 from fedlog.data.split import Shares
 from fedlog.errors import InputError
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
@@ -21,8 +21,6 @@ from fedlog.models.frozen import FROZEN, architecture, refuse_trained
 from fedlog.privacy.guarantee import Unit
 
 DEFAULT_BODY = "mlp:64,64"
-# The split is the site's own and has nothing to do with a run's seed: the same rows stay held out in every run.
-SPLIT_SEED = 0
 
 
 def load_data(folder: SiteFolder, config: SiteConfig, preparation: Preparation = Preparation.TOGETHER) -> Site:
@@ -30,7 +28,7 @@ def load_data(folder: SiteFolder, config: SiteConfig, preparation: Preparation =
     if config.data is None:
         raise InputError(f"expected data for site {config.name}, found none in {folder.config_file}")
     schema = load_schema(folder.schema_file)
-    key = Key(SPLIT_SEED).child("site", config.name)
+    key = split_key(config.name)
     return load_site(config.data, schema, config.name, key, read_shares(config.hold_out), preparation)
 
 

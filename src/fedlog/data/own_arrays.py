@@ -1,0 +1,247 @@
+"""A federation from arrays, tensors or data frames in memory, encoded as a site encodes its own records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isnan
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedlog.data.arrays import Arrays
+from fedlog.data.draft import draft_features, sort_naturally
+from fedlog.data.federation import Federation
+from fedlog.data.schema import Feature, Kind, Schema, checked
+from fedlog.data.site import Site, site_of_arrays, site_of_table, split_key, split_rows
+from fedlog.data.sites import join_sites
+from fedlog.data.split import Shares, Split
+from fedlog.data.tables import Table, check_features
+from fedlog.errors import InputError
+
+Inputs = NDArray[Any] | pl.DataFrame
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The records that one site gave for training, or for test."""
+
+    inputs: Inputs
+    labels: NDArray[Any]
+    groups: NDArray[Any] | None
+    where: str
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def federation_from_arrays(
+    train: Mapping[str, Sequence[Any]],
+    test: Mapping[str, Sequence[Any]] | Sequence[Any] | float | None,
+    class_names: Sequence[str] | None,
+    validation: float | None,
+    split_seed: int,
+    name: str,
+) -> Federation:
+    """The federation that `Federation.from_arrays` describes."""
+    if not isinstance(train, Mapping) or not train:
+        raise InputError(
+            f"expected the records of each site by its name, found: {type(train).__name__}",
+            hint='Federation.from_arrays({"north": (X, y), "south": (X, y)})',
+        )
+    parts = {site: _read_part(given, f"site {site}") for site, given in sorted(train.items())}
+    tests = _read_tests(test, tuple(parts))
+    both = [*parts.values(), *tests.values()]
+    classes = _Classes.found([part.labels for part in both], class_names)
+    schema, notes = _schema([part.inputs for part in both], classes.names)
+    shares = None if tests else Shares(0.2 if validation is None else validation, _share(test))
+    sites = [
+        _site(site, part, tests.get(site), classes, schema, shares, validation or 0.0, split_seed)
+        for site, part in parts.items()
+    ]
+    return replace(join_sites(sites, schema, name), labels=classes.numbers, notes=notes)
+
+
+def read_inputs(values: Any, where: str) -> Inputs:
+    """An array, tensor or data frame as a numpy array or a polars data frame."""
+    if isinstance(values, Tensor):
+        return values.detach().cpu().numpy()
+    if isinstance(values, pl.DataFrame):
+        return values
+    if hasattr(values, "columns") and hasattr(values, "iloc"):  # a pandas data frame, without importing pandas
+        return pl.DataFrame([_series(str(column), values[column].to_numpy()) for column in values.columns])
+    array = np.asarray(values)
+    if array.ndim < 2 or array.dtype.kind not in "fiub":
+        raise InputError(
+            f"{where}: expected an array of numbers with one record a row, found {array.dtype} {array.shape}",
+            hint="a pandas or polars data frame may hold texts too",
+        )
+    return array
+
+
+def table_columns(inputs: Inputs, schema: Schema, where: str) -> dict[str, pl.Series]:
+    """The columns of a data frame, or of an array whose columns are called x0, x1, ..., as the schema has them."""
+    frame = inputs
+    if not isinstance(frame, pl.DataFrame):
+        if frame.ndim != 2 or frame.shape[1] != len(schema.features):
+            raise InputError(
+                f"{where}: expected records of {len(schema.features)} columns, found an array of shape {frame.shape}"
+            )
+        names = [feature.column for feature in schema.features]
+        frame = pl.DataFrame([pl.Series(name, frame[:, at].astype(np.float64)) for at, name in enumerate(names)])
+    return check_features(frame, schema, where)
+
+
+def _series(name: str, values: NDArray[Any]) -> pl.Series:
+    if values.dtype.kind in "fiub":
+        return pl.Series(name, values)
+    if values.dtype.kind == "M":
+        return pl.Series(name, values.astype("datetime64[us]"))
+    return pl.Series(name, [None if _is_gap(value) else str(value) for value in values], dtype=pl.String)
+
+
+def _is_gap(value: Any) -> bool:
+    # pandas has three kinds of gaps, and its NA is not even equal or unequal to itself.
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and isnan(value))
+
+
+def _read_part(given: Sequence[Any], where: str) -> Part:
+    if not isinstance(given, tuple | list) or len(given) not in (2, 3):
+        raise InputError(f"{where}: expected (X, y) or (X, y, groups), found: {type(given).__name__}")
+    inputs, labels = read_inputs(given[0], where), _read_column(given[1])
+    groups = _read_column(given[2]) if len(given) == 3 else None
+    if labels.ndim != 1 or len(labels) != len(inputs) or len(labels) == 0:
+        raise InputError(f"{where}: expected a label for each of {len(inputs)} records, found: {labels.shape}")
+    if groups is not None and groups.shape != labels.shape:
+        raise InputError(f"{where}: expected a group for each of {len(inputs)} records, found: {groups.shape}")
+    return Part(inputs, labels, groups, where)
+
+
+def _read_column(values: Any) -> NDArray[Any]:
+    array: NDArray[Any] = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    if array.dtype.kind in "OT":
+        array = np.array([value if isinstance(value, int) else str(value) for value in array.tolist()])
+    return array.astype(np.int64) if array.dtype.kind == "b" else array
+
+
+def _share(test: Any) -> float:
+    return 0.2 if test is None else float(test)
+
+
+def _read_tests(test: Any, sites: tuple[str, ...]) -> dict[str, Part]:
+    """Each site's own test records; none where a share of its rows is to be held out."""
+    if test is None or isinstance(test, int | float):
+        return {}
+    if not isinstance(test, Mapping):
+        common = _read_part(test, "the common test records")
+        return dict.fromkeys(sites, common)
+    if set(test) != set(sites):
+        raise InputError(f"expected test records of {', '.join(sites)}, found those of: {', '.join(sorted(test))}")
+    return {site: _read_part(test[site], f"site {site}, test records") for site in sites}
+
+
+@dataclass(frozen=True)
+class _Classes:
+    """The classes of the federation: their names, and the whole number that each is in the labels, if they are such."""
+
+    names: tuple[str, ...]
+    numbers: tuple[int, ...]
+
+    @classmethod
+    def found(cls, labels: Sequence[NDArray[Any]], names: Sequence[str] | None) -> _Classes:
+        """The classes in these labels, or those with the given names."""
+        kinds = {
+            "number" if array.dtype.kind in "iu" else "text" if array.dtype.kind == "U" else "" for array in labels
+        }
+        if len(kinds) > 1 or "" in kinds:
+            found = ", ".join(sorted({str(array.dtype) for array in labels}))
+            raise InputError(f"expected labels that are all whole numbers or all texts, found: {found}")
+        values = np.unique(np.concatenate(list(labels))).tolist()
+        if names is None:
+            return cls(tuple(map(str, values)), tuple(values)) if kinds == {"number"} else cls(_sorted(values), ())
+        given = tuple(str(name) for name in names)
+        return cls(given, tuple(range(len(given))) if kinds == {"number"} else ())
+
+    def codes(self, labels: NDArray[Any], where: str) -> NDArray[np.int64]:
+        """The position of each label's class."""
+        place: dict[Any, int] = {value: code for code, value in enumerate(self.numbers or self.names)}
+        codes = np.array([place.get(label, -1) for label in labels.tolist()], dtype=np.int64)
+        if (codes < 0).any():
+            row = int(np.flatnonzero(codes < 0)[0])
+            expected = f"from 0 to {len(self.names) - 1}" if self.numbers else f"among {', '.join(self.names)}"
+            raise InputError(f"{where}: expected labels {expected}, found in row {row + 1}: {labels[row]}")
+        return codes
+
+
+def _sorted(texts: list[str]) -> tuple[str, ...]:
+    return tuple(sort_naturally(texts))
+
+
+def _schema(inputs: Sequence[Inputs], names: tuple[str, ...]) -> tuple[Schema, tuple[str, ...]]:
+    where = "the records of the sites"
+    frames = [part for part in inputs if isinstance(part, pl.DataFrame)]
+    if frames and len(frames) < len(inputs):
+        raise InputError("expected arrays at every site, or data frames at every site; found both")
+    if frames:
+        columns = frames[0].columns
+        if any(set(frame.columns) != set(columns) for frame in frames):
+            raise InputError("expected data frames with the same columns at every site")
+        features, notes = draft_features(pl.concat([frame.select(columns) for frame in frames], how="vertical_relaxed"))
+        return checked(Schema(_free_name(columns), names, features), where), notes
+    shapes = {part.shape[1:] for part in inputs if not isinstance(part, pl.DataFrame)}
+    if len(shapes) > 1:
+        raise InputError(f"expected records of one shape at every site, found: {', '.join(map(str, sorted(shapes)))}")
+    (shape,) = shapes
+    if len(shape) > 1:
+        return checked(Schema("label", names, input_shape=shape), where), ()
+    columns = [f"x{at}" for at in range(shape[0])]
+    return checked(Schema("label", names, tuple(Feature(column, Kind.NUMERIC) for column in columns)), where), ()
+
+
+def _free_name(columns: Sequence[str]) -> str:
+    # The labels came beside the table: whatever its columns are called, theirs is another name.
+    return next(name for name in ("label", "label_", "label__") if name not in columns)
+
+
+def _site(
+    name: str,
+    part: Part,
+    test: Part | None,
+    classes: _Classes,
+    schema: Schema,
+    shares: Shares | None,
+    validation: float,
+    split_seed: int,
+) -> Site:
+    codes, key = classes.codes(part.labels, part.where), split_key(name, split_seed)
+    groups = None if part.groups is None else np.unique(part.groups, return_inverse=True)[1].astype(np.int64)
+    if shares is not None:
+        split = split_rows(codes, groups, None, shares, key)
+    else:
+        assert test is not None
+        split = _given_split(codes, groups, len(test), validation, key)
+        codes = np.concatenate([codes, classes.codes(test.labels, test.where)])
+    parts = [part] if test is None else [part, test]
+    if schema.features:
+        columns = [table_columns(each.inputs, schema, each.where) for each in parts]
+        joined = {column: pl.concat([found[column] for found in columns]) for column in columns[0]}
+        return site_of_table(Table(joined, codes, None, (), None), schema, name, split)
+    raw = np.concatenate([np.asarray(each.inputs) for each in parts])
+    inputs = torch.from_numpy(np.ascontiguousarray(raw if raw.dtype == np.uint8 else raw.astype(np.float32)))
+    return site_of_arrays(Arrays(inputs, codes), schema, name, split)
+
+
+def _given_split(
+    codes: NDArray[np.int64], groups: NDArray[np.int64] | None, n_test: int, validation: float, key: Any
+) -> Split:
+    """All rows for training but the validation share; the test records follow them."""
+    rows, test = np.arange(len(codes)), np.arange(len(codes), len(codes) + n_test)
+    if validation == 0:
+        return Split(rows, np.arange(0), test)
+    # Two held-out parts of half the share each, as one: a split always has both.
+    halves = split_rows(codes, groups, None, Shares(validation / 2, validation / 2), key)
+    return Split(halves.train, np.sort(np.concatenate([halves.validation, halves.test])), test)

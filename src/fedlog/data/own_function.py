@@ -1,0 +1,63 @@
+"""Users' own data: a function by its name, called with the specification, and what it returns."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from importlib.metadata import entry_points
+from typing import Any
+
+from fedlog.data.data_spec import DATA_DEFAULTS, DIVISION, DataSpec, refuse_settings
+from fedlog.data.federation import Federation
+from fedlog.errors import InputError
+
+ENTRY_POINT_GROUP = "fedlog.data"
+
+
+class _WatchedSpec(DataSpec):
+    """A specification that remembers which of its settings were looked at."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in DATA_DEFAULTS:
+            object.__getattribute__(self, "__dict__").setdefault("_seen", set()).add(name)
+        return object.__getattribute__(self, name)
+
+
+def call_own_function(spec: DataSpec, known: Sequence[str]) -> Federation:
+    """What the function of that name returns; a setting that it does not look at is refused.
+
+    `known` are the named data sets, one of which a mistyped name may have meant.
+    """
+    function = _own_function(spec.name, known)
+    watched = _WatchedSpec(**vars(spec))
+    federation = function(watched)
+    if not isinstance(federation, Federation):
+        raise InputError(f"{spec.name}: expected a fedlog Federation; returned: {type(federation).__name__}")
+    seen: set[str] = vars(watched).get("_seen", set())
+    unseen = [name for name in (*DIVISION, "data_dir", "label", "schema") if name not in seen]
+    refuse_settings(spec, unseen, "its function does not look at them")
+    if spec.validation_fraction and any(len(shard.validation) for shard in federation.shards):
+        refuse_settings(spec, ("validation_fraction",), "its function holds out validation records of its own")
+    return federation
+
+
+def _own_function(name: str, known: Sequence[str]) -> Callable[[DataSpec], object]:
+    for entry in entry_points(group=ENTRY_POINT_GROUP, name=name):
+        loaded: Callable[[DataSpec], object] = entry.load()
+        return loaded
+    module_name, colon, function_name = name.partition(":")
+    if not colon:
+        close = get_close_matches(name, known, n=1)
+        others = f"one of: {', '.join(known)}, sites:FOLDER or package.module:function"
+        meant = f"did you mean {close[0]}?" if close else others
+        raise InputError(f"no data set by the name: {name}", hint=meant)
+    try:
+        function: object = getattr(importlib.import_module(module_name), function_name)
+    except Exception as error:  # a user's own module: whatever it raises, it cannot be imported
+        raise InputError(
+            f"data set {name}: cannot be imported: {error}", hint="give package.module:function; is it on PYTHONPATH?"
+        ) from error
+    if not callable(function):
+        raise InputError(f"data set {name}: expected a function; found: {type(function).__name__}")
+    return function
