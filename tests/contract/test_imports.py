@@ -13,6 +13,7 @@ ROOT = Path(fedlog.__file__).parent
 # A room may import those of lower levels, and itself; two on one level do not know each other.
 LEVELS = (
     {"errors", "__init__"},
+    {"files"},
     {"core"},
     {"wire"},
     {"privacy"},

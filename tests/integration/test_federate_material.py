@@ -360,7 +360,7 @@ def test_what_a_killed_starter_left_behind_is_ended_by_the_next_start(tmp_path: 
 
 def test_a_process_number_that_was_given_out_again_is_left_alone(tmp_path: Path) -> None:
     bystander = start(Command(("sleep", "61.9")), tmp_path / "other")
-    (tmp_path / "log.pid").write_text(f"{bystander.process.pid} Thu Jan  1 00:00:00 1970\n")
+    (tmp_path / "log.pid").write_text(f"{bystander.process.pid} 0.0\n")
     start(Command(("true",)), tmp_path / "log").stop()
     assert bystander.exit_code is None
     bystander.stop()

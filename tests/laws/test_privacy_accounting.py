@@ -17,11 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlog.errors import InputError, RunError
-from fedlog.privacy.accounting import Entropy, Noise, Release, Training, allow, closeness, spent
+from fedlog.privacy.accounting import BudgetSpentError, Entropy, Noise, Release, Training, allow, closeness, spent
+from fedlog.privacy.across_runs import allow_across_runs, spent_across_runs
 from fedlog.privacy.calibration import epsilon_of, mu_of_releases, paper_sigma, sigma_of
 from fedlog.privacy.discrete import grid_for, rounding_divergence, share_divergence
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 from fedlog.privacy.release_log import (
+    budget_line,
     count_across_runs,
     parse_log,
     read_log,
@@ -184,7 +186,8 @@ def _ask_aloud(path: Path, upcoming: Release, said: Connection) -> None:
     ask = fcntl.flock
 
     def aloud(descriptor: int, operation: int) -> None:
-        said.send((os.fstat(descriptor).st_ino, operation))
+        fcntl.flock = ask  # it asks again and again
+        said.send((os.fstat(descriptor).st_ino, operation & fcntl.LOCK_EX))
         ask(descriptor, operation)
 
     fcntl.flock = aloud  # in this process alone
@@ -310,7 +313,31 @@ def test_an_event_that_is_not_understood_is_refused_with_its_line(line: str) -> 
         parse_log(text, "run/privacy.jsonl")
 
 
-def test_a_cut_off_line_is_refused() -> None:
-    text = '{"event": "budget", "version": 1, "epsilon": 1.0, "delta": 1e-05}\n' + release_line(release(3.0))[:-4]
-    with pytest.raises(InputError, match="cut off"):
-        parse_log(text, "log")
+@pytest.mark.parametrize("whole", [0, 1])
+def test_a_line_that_was_cut_off_counts_as_a_release_that_nothing_bounds(whole: int) -> None:
+    line = release_line(release(1000.0))
+    text = budget_line(Budget(1.0, 1e-5)) + "\n" + f"{line}\n" * whole + line[:-4]
+    log = parse_log(text, "log")
+    assert len(log.events) == whole + 1
+    with pytest.raises(BudgetSpentError, match="epsilon to inf"):
+        allow(log.events, release(1000.0), log.budget)
+    with pytest.raises(BudgetSpentError):
+        allow_across_runs(log.events, release(1000.0), log.budget)
+    for found in (spent(log.events, 1e-5), spent_across_runs(log.events, 1e-5)):
+        assert found.epsilons[-1] == math.inf
+        assert found.guarantee is not None
+        assert found.guarantee.epsilon is None
+        assert found.guarantee.releases == whole + 1
+        assert any("cut off" in caveat for caveat in found.caveats)
+
+
+def test_what_is_counted_after_a_cut_off_line_leaves_it_counted(tmp_path: Path) -> None:
+    path, budget = tmp_path / "privacy.jsonl", Budget(1.0, 1e-5)
+    line = release_line(release(1000.0))
+    path.write_text(f"{budget_line(budget)}\n{line}\n{line[:20]}")
+    torn = read_log(path).events
+    after = count_across_runs(path, release(1000.0), budget, ())
+    assert after.events == (*torn, release(1000.0)) == read_log(path).events
+    with pytest.raises(BudgetSpentError):
+        record_across_runs(path, release(1000.0), budget, ())
+    assert path.read_text().count("\n") == 4

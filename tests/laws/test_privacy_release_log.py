@@ -48,7 +48,9 @@ def test_a_new_record_is_in_its_folder_on_disk_before_anything_may_leave(
     assert forced == [(False, False), (True, True)]
 
 
-def test_an_empty_record_says_what_can_be_done() -> None:
-    with pytest.raises(InputError, match="the file is empty") as found:
-        parse_log("", "run")
-    assert "delete the file" in str(found.value.hint)
+@pytest.mark.parametrize("text", ["", '{"event": "bud'])
+def test_a_record_without_a_budget_is_never_to_be_deleted(text: str) -> None:
+    with pytest.raises(InputError, match="expected a budget in line 1") as found:
+        parse_log(text, "run")
+    assert "from a copy" in str(found.value.hint)
+    assert "delete" not in str(found.value)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
-from difflib import get_close_matches
 from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
@@ -20,6 +18,7 @@ from fedlog.algorithms.fedlog import FedLog, FedLogC
 from fedlog.algorithms.fedproto import FedProto
 from fedlog.algorithms.shape import Algorithm, ModelPlan
 from fedlog.errors import InputError
+from fedlog.files.names import did_you_mean, import_callable
 
 Factory = Callable[..., Algorithm]
 
@@ -46,17 +45,9 @@ def factory(method: str) -> Factory:
     """The method's constructor; `package.module:name` brings in a user's own."""
     if method in METHODS:
         return METHODS[method]
-    module, _, attribute = method.partition(":")
-    if attribute:
-        try:
-            made = getattr(importlib.import_module(module), attribute)
-        except Exception as error:  # a user's own module: whatever it raises, it cannot be imported
-            raise InputError(f"method {method} cannot be imported: {error}", hint="is it on PYTHONPATH?") from error
-        if not callable(made):
-            raise InputError(f"method {method} must be callable and return an algorithm: {type(made).__name__} found")
-        return cast(Factory, made)
-    close = get_close_matches(method, METHODS, n=1)
-    meant = f"did you mean {close[0]}?" if close else f"one of {', '.join(METHODS)}"
+    if method.partition(":")[2]:
+        return cast(Factory, import_callable(method, "method"))
+    meant = did_you_mean(method, METHODS, f"one of {', '.join(METHODS)}")
     raise InputError(f"unknown method: {method}", hint=meant)
 
 
@@ -80,8 +71,7 @@ def typed(method: str, told: Mapping[str, Any]) -> dict[str, Any]:
     given = {}
     for name, value in told.items():
         if name not in known:
-            close = get_close_matches(name, known, n=1)
-            meant = f"did you mean {close[0]}?" if close else f"it knows {', '.join(known)}"
+            meant = did_you_mean(name, known, f"it knows {', '.join(known)}")
             raise InputError(f"method {method} has no option {name}", hint=meant)
         given[name] = _typed(method, name, value, hints.get(name, type(known[name])))
     return given

@@ -7,11 +7,11 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from typing import Any, NoReturn
 
 import fedlog
 from fedlog.errors import FedlogError, InputError, RunError
+from fedlog.files.names import did_you_mean
 
 # The module of a command is imported when it is asked for: PyTorch alone takes a second.
 COMMANDS = {
@@ -28,6 +28,9 @@ COMMANDS = {
 EXTRAS = {
     "flwr": "federate",
     "cryptography": "federate",
+    "httpx": "federate",
+    "psutil": "federate",
+    "uvicorn": "federate",
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "onnxscript": "onnx",
@@ -49,7 +52,7 @@ class Parser(argparse.ArgumentParser):
         hint = f"{self.prog} --help"
         if "invalid choice" in message:
             wrong = message.split("'")[1]
-            hint = _meant(wrong, [part.strip(" ')") for part in message.split("from")[-1].split(",")]) or hint
+            hint = did_you_mean(wrong, [part.strip(" ')") for part in message.split("from")[-1].split(",")], hint)
         _refuse(message, hint)
 
     def options(self) -> Iterator[str]:
@@ -64,11 +67,6 @@ class Parser(argparse.ArgumentParser):
 def _refuse(message: str, hint: str) -> NoReturn:
     print(f"error: {message}\nhint: {hint}", file=sys.stderr)
     raise SystemExit(2)
-
-
-def _meant(wrong: str, known: Sequence[str]) -> str | None:
-    close = get_close_matches(wrong, known, n=1)
-    return f"did you mean {close[0]}?" if close else None
 
 
 def parser(arguments: Sequence[str]) -> Parser:
@@ -92,7 +90,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     if unknown:
         wrong = unknown[0].partition("=")[0]
         what = "option" if wrong.startswith("-") else "argument"
-        _refuse(f"unknown {what}: {wrong}", _meant(wrong, list(top.options())) or f"fedlog {args.command} --help")
+        _refuse(f"unknown {what}: {wrong}", did_you_mean(wrong, top.options(), f"fedlog {args.command} --help"))
     return args
 
 

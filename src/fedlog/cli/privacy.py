@@ -56,12 +56,12 @@ def _spending_facts(run: Path, log: ReleaseLog, spending: Spending, delta: float
             {
                 "round": release.round,
                 "exchange": release.exchange,
-                "event": "training" if isinstance(release, Training) else "release",
+                "event": release.kind,
                 "steps": release.steps if isinstance(release, Training) else None,
-                "noise": str(release.noise),
+                "noise": release.noise,
                 "sigma": release.sigma,
-                "sensitivity": release.sensitivity,
-                # JSON has no infinity: null is "no finite epsilon".
+                # JSON has no infinity: null is "no finite sensitivity", and "no finite epsilon".
+                "sensitivity": release.sensitivity if release.sensitivity < float("inf") else None,
                 name: epsilon if epsilon < float("inf") else None,
             }
             for release, epsilon in zip(spending.releases, spending.epsilons, strict=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import os
 import tarfile
 import zipfile
 import zlib
@@ -24,6 +23,7 @@ import requests
 
 from fedlog.data.sources import DataFile, Download, Source, state_of
 from fedlog.errors import InputError, RunError
+from fedlog.files.durable import move_file, write_file
 
 # (bytes so far, bytes in all where the server says so)
 Report = Callable[[int, int | None], None]
@@ -55,7 +55,7 @@ class ResumableDownloader:
         self.part.parent.mkdir(parents=True, exist_ok=True)
         while not self._receive(url):
             self.part.unlink()  # the server does not know the range: what is here is of no use
-        os.replace(self.part, output_file)
+        move_file(self.part, Path(output_file))
 
     def _receive(self, url: str) -> bool:
         done = self.part.stat().st_size if self.part.exists() else 0
@@ -180,13 +180,10 @@ def _regular(tar: tarfile.TarFile, name: str) -> IO[bytes]:
 
 def _place(file: DataFile, member: IO[bytes], folder: Path) -> None:
     target = folder / file.path
-    target.parent.mkdir(parents=True, exist_ok=True)
     content = _limited(member)
     if file.sha256 is not None and hashlib.sha256(content).hexdigest() != file.sha256:
         raise RunError(f"{file.path}: refused, the file in the archive does not have sha256: {file.sha256}")
-    part = target.with_name(target.name + ".part")
-    part.write_bytes(content)
-    os.replace(part, target)
+    write_file(target, content)
 
 
 def _limited(stream: IO[bytes]) -> bytes:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from importlib.metadata import entry_points
 from typing import Any
 
 from fedlog.data.data_spec import DATA_DEFAULTS, DIVISION, DataSpec, refuse_settings
 from fedlog.data.federation import Federation
 from fedlog.errors import InputError
+from fedlog.files.names import did_you_mean, import_callable
 
 ENTRY_POINT_GROUP = "fedlog.data"
 
@@ -46,18 +45,7 @@ def _own_function(name: str, known: Sequence[str]) -> Callable[[DataSpec], objec
     for entry in entry_points(group=ENTRY_POINT_GROUP, name=name):
         loaded: Callable[[DataSpec], object] = entry.load()
         return loaded
-    module_name, colon, function_name = name.partition(":")
-    if not colon:
-        close = get_close_matches(name, known, n=1)
+    if ":" not in name:
         others = f"one of: {', '.join(known)}, sites:FOLDER or package.module:function"
-        meant = f"did you mean {close[0]}?" if close else others
-        raise InputError(f"no data set by the name: {name}", hint=meant)
-    try:
-        function: object = getattr(importlib.import_module(module_name), function_name)
-    except Exception as error:  # a user's own module: whatever it raises, it cannot be imported
-        raise InputError(
-            f"data set {name}: cannot be imported: {error}", hint="give package.module:function; is it on PYTHONPATH?"
-        ) from error
-    if not callable(function):
-        raise InputError(f"data set {name}: expected a function; found: {type(function).__name__}")
-    return function
+        raise InputError(f"no data set by the name: {name}", hint=did_you_mean(name, known, others))
+    return import_callable(name, "data set", "give package.module:function; is it on PYTHONPATH?")

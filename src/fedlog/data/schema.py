@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.errors import InputError
+from fedlog.files.toml import parse_toml, read_toml
 
 VERSION = 1
 
@@ -76,23 +76,15 @@ class Schema:
 
 def load_schema(path: Path) -> Schema:
     """The schema of a file, or an InputError that names the file and the entry."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError(
-            f"expected a schema file, found none: {path}", hint="`fedlog federate schema DATA > schema.toml` drafts one"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"expected a schema file in UTF-8, found {path}: {error}") from None
-    return parse_schema(text, str(path))
+    return _schema(read_toml(path, "the schema", "`fedlog federate schema DATA > schema.toml` drafts one"), str(path))
 
 
 def parse_schema(text: str, where: str) -> Schema:
     """The schema written in a TOML text; `where` names the text in errors."""
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"expected TOML in {where}, found: {error}") from None
+    return _schema(parse_toml(text, where), where)
+
+
+def _schema(document: dict[str, Any], where: str) -> Schema:
     _known(document, {"version", "label", "split", "input", "feature"}, where)
     if document.get("version") != VERSION:
         raise InputError(f"expected version = {VERSION} in {where}, found: {document.get('version')!r}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -22,6 +21,7 @@ from fedlog.data.split import Shares, Split, split_by_class, split_by_content, s
 from fedlog.data.tables import TABLE_SUFFIXES, Encoder, Table, fit_encoder, read_table
 from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.errors import InputError
+from fedlog.files.names import import_callable
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,14 +202,7 @@ def _read_npz(path: Path, schema: Schema) -> Arrays:
 
 def _call(source: str, schema: Schema) -> Arrays:
     """What `package.module:function` returns: Records, or (inputs, labels) or (inputs, labels, groups)."""
-    module, _, name = source.partition(":")
-    try:
-        function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"expected a function that can be imported, found {source}: {error}") from None
-    if not callable(function):
-        raise InputError(f"expected a function, found {type(function).__name__}: {source}")
-    given: Any = function()
+    given: Any = import_callable(source, "data source")()
     if isinstance(given, Records):
         users = None if given.users is None else given.users.numpy()
         return check_arrays(given.inputs.numpy(), given.labels.numpy(), users, schema, source)

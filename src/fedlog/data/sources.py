@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import platformdirs
 
 from fedlog.data.readers import HAR_SIGNALS
 from fedlog.errors import InputError
+from fedlog.files.names import did_you_mean
 
 DATA_VARIABLE = "FEDLOG_DATA"
 
@@ -219,7 +219,6 @@ SOURCES = {source.name: source for source in (MNIST, CIFAR10, CIFAR100, HAR)}
 def source_named(name: str) -> Source:
     """The public data set of that name."""
     if name not in SOURCES:
-        close = get_close_matches(name, SOURCES, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"one of: {', '.join(SOURCES)}; see fedlog data list"
+        hint = did_you_mean(name, SOURCES, f"one of: {', '.join(SOURCES)}; see fedlog data list")
         raise InputError(f"no data set that is downloaded by the name: {name}", hint=hint)
     return SOURCES[name]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -13,6 +11,7 @@ from torch import nn
 
 from fedlog.core.clip import clip_named
 from fedlog.errors import InputError
+from fedlog.files.names import closest, did_you_mean, import_callable
 from fedlog.models.body import Body, adopt
 from fedlog.models.cnn import cifar_cnn, cifar_cnn_small, mnist_cnn, signal_cnn, small_cnn, without_dropout
 from fedlog.models.frozen import frozen
@@ -48,7 +47,9 @@ def _factory(name: str, input_shape: tuple[int, ...]) -> Callable[[], nn.Module]
     if family in _WITH_WIDTHS:
         return partial(mlp if family == "mlp" else mlp_signed, prod(input_shape), _widths(name, rest))
     if rest and family not in _FIXED:
-        return _imported(name, family, rest)
+        meant = closest(family, _WITH_WIDTHS)
+        hint = "is its folder on PYTHONPATH?" if meant is None else f"did you mean {meant}:{rest}?"
+        return import_callable(name, "body", hint)
     if rest:
         raise InputError(f"body {family} takes no widths: {rest} given", hint=f"write just {family}")
     if family == "cnn" and input_shape in _CNNS:
@@ -65,8 +66,7 @@ def _factory(name: str, input_shape: tuple[int, ...]) -> Callable[[], nn.Module]
         return partial(mobilenet_v2, input_shape[0])
     if family in _FIXED:
         raise InputError(f"body {name} is not made for records of shape {input_shape}", hint="try --body mlp:64,64")
-    close = get_close_matches(family, (*_FIXED, *_WITH_WIDTHS), n=1)
-    meant = f"did you mean {close[0]}?" if close else f"one of {', '.join(NAMES)}"
+    meant = did_you_mean(family, (*_FIXED, *_WITH_WIDTHS), f"one of {', '.join(NAMES)}")
     raise InputError(f"unknown body: {name}", hint=meant)
 
 
@@ -81,15 +81,3 @@ def _widths(name: str, text: str) -> tuple[int, ...]:
     if not widths or min(widths) < 1:
         raise InputError(f"body {name} needs positive layer widths", hint="write it like mlp:64,64")
     return widths
-
-
-def _imported(name: str, module: str, attribute: str) -> Callable[[], nn.Module]:
-    try:
-        made = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # a user's own module: whatever it raises, it cannot be imported
-        close = get_close_matches(module, _WITH_WIDTHS, n=1)
-        hint = f"did you mean {close[0]}:{attribute}?" if close else "is its folder on PYTHONPATH?"
-        raise InputError(f"body {name} cannot be imported: {error}", hint=hint) from error
-    if not callable(made):
-        raise InputError(f"body {name} must be callable and return an nn.Module: {type(made).__name__} found")
-    return made  # type: ignore[no-any-return]

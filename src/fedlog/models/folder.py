@@ -28,6 +28,7 @@ from fedlog.data.schema import Schema, dump_schema, load_schema
 from fedlog.data.tables import TABLE_SUFFIXES, Encoder, read_unlabelled
 from fedlog.data.transforms import Transform
 from fedlog.errors import InputError, RunError
+from fedlog.files.durable import write_file
 from fedlog.models.body import HEAD, SHIFT, Body, Params, logits
 from fedlog.models.catalog import body as body_named
 from fedlog.models.frozen import METHOD
@@ -85,10 +86,10 @@ def save_model(folder: Path, model: SavedModel) -> Path:
         "std": list(model.transform.std),
         "provenance": dict(model.provenance),
     }
-    (folder / DESCRIPTION).write_text(json.dumps(described, indent=1) + "\n")
-    (folder / SCHEMA).write_text(dump_schema(model.schema), encoding="utf-8")
+    write_file(folder / DESCRIPTION, json.dumps(described, indent=1) + "\n")
+    write_file(folder / SCHEMA, dump_schema(model.schema))
     if model.encoder is not None:
-        (folder / ENCODER).write_text(model.encoder.to_json() + "\n")
+        write_file(folder / ENCODER, model.encoder.to_json() + "\n")
     return folder
 
 

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate
+from typing import ClassVar
 
 from fedlog.errors import InputError, RunError
 from fedlog.privacy.calibration import delta_of, epsilon_of, grid_cost, paper_epsilon
@@ -65,6 +66,7 @@ class Release:
     """The chance that the sum with its noise left the range of the secure sum's modulus."""
     calibration: Calibration = Calibration.EXACT
     """The formula that sigma was taken from: a run in mode `paper` is held to its own."""
+    kind: ClassVar[str] = "release"
 
     def __post_init__(self) -> None:
         where = f"release of round {self.round}, exchange {self.exchange!r}"
@@ -100,6 +102,7 @@ class Training:
     steps: int
     coordinates: int
     grid: float | None = None
+    kind: ClassVar[str] = "training"
 
     def __post_init__(self) -> None:
         where = f"training of round {self.round}, exchange {self.exchange!r}"
@@ -126,7 +129,22 @@ class Training:
         return self.clip
 
 
-Event = Release | Training
+@dataclass(frozen=True)
+class Unbounded:
+    """Something that left, or may have left, and that no epsilon bounds."""
+
+    round: int
+    exchange: str
+    reason: str
+    kind: ClassVar[str] = "unbounded"
+    noise: ClassVar[None] = None
+    sigma: ClassVar[float] = 0.0
+    sensitivity: ClassVar[float] = math.inf
+
+
+Event = Release | Training | Unbounded
+# Of a log that holds nothing but releases whose promise is unknown.
+_UNKNOWN_PROMISE = (Unit.RECORD, Trust.LOCAL)
 
 
 @dataclass(frozen=True)
@@ -153,6 +171,8 @@ class _Loss:
 
     @staticmethod
     def of(release: Event) -> _Loss:
+        if isinstance(release, Unbounded):
+            return _Loss(mu_squared=math.inf)
         if isinstance(release, Training):
             steps = 0.0 if release.grid is None else release.steps * rounding_divergence(release.sigma / release.grid)
             curve = sampled_gaussian_curve(release.sample_rate, release.noise_multiplier, release.steps)
@@ -187,6 +207,8 @@ class _Loss:
         return self.distance + math.sqrt(self.divergence / 2)
 
     def epsilon(self, formula: Calibration, delta: float) -> float:
+        if self.mu_squared == math.inf:
+            return math.inf
         if self.trained is not None:
             return self._renyi_epsilon(delta)
         mu = math.sqrt(self.mu_squared)
@@ -200,6 +222,8 @@ class _Loss:
         return self._delta(budget.epsilon) <= budget.delta or self.epsilon(formula, budget.delta) <= budget.epsilon
 
     def _delta(self, epsilon: float) -> float:
+        if self.mu_squared == math.inf:
+            return 1.0
         if self.trained is None:
             delta = delta_of(epsilon, math.sqrt(self.mu_squared))
         else:
@@ -248,9 +272,9 @@ def spending(
         delta=delta,
         unit=unit,
         trust=trust,
-        releases=sum(isinstance(release, Release) for release in releases),
+        releases=sum(not isinstance(release, Training) for release in releases),
         training_steps=sum(release.steps for release in releases if isinstance(release, Training)),
-        nominal_epsilon=last if unit is Unit.PAPER else None,
+        nominal_epsilon=last if unit is Unit.PAPER and last < math.inf else None,
     )
     return Spending(tuple(releases), epsilons, guarantee, _caveats(releases))
 
@@ -283,7 +307,8 @@ def check_covered(together: Sequence[Event], formula: Calibration, budget: Budge
 
 def promises_of(releases: Sequence[Event]) -> set[tuple[Unit, Trust]]:
     """What the releases promise, and by whose noise."""
-    return {(release.unit, release.trust) for release in releases}
+    known = {(release.unit, release.trust) for release in releases if not isinstance(release, Unbounded)}
+    return known or ({_UNKNOWN_PROMISE} if releases else set())
 
 
 def _one_promise(releases: Sequence[Event]) -> tuple[Unit, Trust]:
@@ -305,6 +330,11 @@ def _caveats(releases: Sequence[Event]) -> tuple[str, ...]:
     found = []
     if any(release.noise is Noise.FLOAT for release in releases):
         found.append("simulation only: floating-point noise can be told apart from Gaussian noise by its low bits")
-    if any(release.entropy is Entropy.SEED for release in releases):
+    if any(not isinstance(release, Unbounded) and release.entropy is Entropy.SEED for release in releases):
         found.append("the noise is not private: it came from a fixed seed, and whoever knows the seed can subtract it")
+    found += [
+        f"no epsilon bounds the release of round {release.round}: {release.reason}"
+        for release in releases
+        if isinstance(release, Unbounded)
+    ]
     return tuple(found)

@@ -43,7 +43,7 @@ def for_one_record(releases: Sequence[Event]) -> tuple[Event, ...]:
     the neighbour, its message within the norm S gives way to another one: two steps, 2S. The result also bounds what
     the promises for clients or for records come to by themselves, since no release counts less than it does alone.
     """
-    if any(release.unit is Unit.PAPER for release in releases):
+    if any(unit is Unit.PAPER for unit, _ in promises_of(releases)):
         raise InputError("mode paper promises nothing that could be added to what other runs have spent")
     return tuple(
         replace(release, sensitivity=2 * release.sensitivity)

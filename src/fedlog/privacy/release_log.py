@@ -7,19 +7,18 @@ was released before it still counts.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TypeVar
 
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import Entropy, Event, Noise, Release, Training, allow
+from fedlog.files.durable import append_line, write_file
+from fedlog.files.lock import lock_file
+from fedlog.privacy.accounting import Entropy, Event, Noise, Release, Training, Unbounded, allow
 from fedlog.privacy.across_runs import allow_across_runs
-from fedlog.privacy.disk import force_names
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 
 FILE_NAME = "privacy.jsonl"
@@ -47,21 +46,19 @@ def budget_line(budget: Budget) -> str:
 
 def release_line(event: Event) -> str:
     """The line of one release, or of one round of DP-SGD."""
-    return json.dumps({"event": "release" if isinstance(event, Release) else "training", **asdict(event)})
+    return json.dumps({"event": event.kind, **asdict(event)})
 
 
 def parse_log(text: str, where: str) -> ReleaseLog:
-    """The log that `text` holds; InputError names the first line that is not understood in full."""
-    lines = text.split("\n")
-    if lines.pop() != "":
-        raise InputError(
-            f"{where}: line {len(lines) + 1} is cut off",
-            hint="the run stopped while it wrote the line, so that release was not made: delete the line",
-        )
+    """The log that `text` holds; InputError names the first line that is not understood in full.
+
+    A last line that is cut off counts as a release of unknown size: what it announced may have left.
+    """
+    lines, torn = _split_torn_line(text)
     if not lines:
         raise InputError(
-            f"{where}: the file is empty, expected a budget in line 1",
-            hint="if the run stopped as it began, nothing was released: delete the file; else restore it from a copy",
+            f"{where}: expected a budget in line 1, found no whole line",
+            hint="restore the file from a copy: without it nobody knows what was released",
         )
     budget = _parse(lines[0], f"{where}: line 1", _budget)
     events: list[Event] = []
@@ -71,6 +68,8 @@ def parse_log(text: str, where: str) -> ReleaseLog:
             budget = found
         else:
             events.append(found)
+    if torn:
+        events.append(_torn_release(torn, len(lines) + 1))
     return ReleaseLog(budget, tuple(events))
 
 
@@ -88,7 +87,7 @@ def read_log(path: Path) -> ReleaseLog:
 
 def start_log(path: Path, budget: Budget) -> ReleaseLog:
     """The log of a new or resumed run; a resumed one must name the budget it started with."""
-    with _alone(path):
+    with _lock(path):
         if not path.exists():
             _create(path, [budget_line(budget)])
         log = read_log(path)
@@ -105,7 +104,7 @@ def record_release(path: Path, upcoming: Event) -> ReleaseLog:
 
     Call it before the noisy object leaves: a crash in between wastes budget, the other order would hide a release.
     """
-    with _alone(path):
+    with _lock(path):
         log = read_log(path)
         together = allow(log.events, upcoming, log.budget)
         _append(path, release_line(upcoming))
@@ -117,7 +116,7 @@ def record_across_runs(path: Path, upcoming: Event, limit: Budget, earlier: Sequ
 
     The limit is the present one. `earlier`: what was released before there was such a log.
     """
-    with _alone(path):
+    with _lock(path):
         log = _under_budget(path, limit, earlier)
         together = allow_across_runs(log.events, upcoming, limit)
         _append(path, release_line(upcoming))
@@ -126,7 +125,7 @@ def record_across_runs(path: Path, upcoming: Event, limit: Budget, earlier: Sequ
 
 def count_across_runs(path: Path, upcoming: Event, budget: Budget, earlier: Sequence[Event]) -> ReleaseLog:
     """The same at a site without a limit: the budget is the run's, and holds nothing back. A later limit counts it."""
-    with _alone(path):
+    with _lock(path):
         log = _under_budget(path, budget, earlier)
         _append(path, release_line(upcoming))
     return ReleaseLog(budget, (*log.events, upcoming))
@@ -142,37 +141,32 @@ def _under_budget(path: Path, budget: Budget, earlier: Sequence[Event]) -> Relea
     return log
 
 
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Nothing; two processes that want the same release see each other's: one of them may not be covered."""
-    lock = os.open(path.with_name(f"{path.name}.lock"), os.O_WRONLY | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
+def _lock(path: Path) -> AbstractContextManager[None]:
+    """Hold the log: of two processes that want the last release that is covered, one must see the other's."""
+    return lock_file(path.with_name(f"{path.name}.lock"))
 
 
 def _create(path: Path, lines: Sequence[str]) -> None:
-    """Nothing; the file is then on disk, and so is its name, as a whole or not at all.
-
-    Half of what was released would understate it, and a file without a budget would stop the run for good.
-    """
-    draft = path.with_name(f"{path.name}.part")
-    draft.unlink(missing_ok=True)
-    for line in lines:
-        _append(draft, line)
-    draft.replace(path)
-    force_names(path.parent)
+    """Write a new log as a whole: half of what was released would understate it."""
+    write_file(path, "".join(f"{line}\n" for line in lines))
 
 
 def _append(path: Path, line: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        os.write(descriptor, f"{line}\n".encode())
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Add one line, after a line that was cut off has been replaced by the release that it counts as."""
+    lines, torn = _split_torn_line(path.read_text(encoding="utf-8", errors="replace"))
+    if torn:
+        _create(path, [*lines, release_line(_torn_release(torn, len(lines) + 1))])
+    append_line(path, line)
+
+
+def _split_torn_line(text: str) -> tuple[list[str], str]:
+    """The whole lines, and what there is of a last one without its end."""
+    *lines, torn = text.split("\n")
+    return lines, torn
+
+
+def _torn_release(torn: str, number: int) -> Unbounded:
+    return Unbounded(0, "unknown", f"line {number} of its record was cut off after {len(torn)} characters")
 
 
 def _parse(line: str, where: str, build: Callable[[dict[str, object]], _Line]) -> _Line:
@@ -200,11 +194,18 @@ def _budget(entry: dict[str, object]) -> Budget:
 def _budget_or_event(entry: dict[str, object]) -> Budget | Event:
     if entry.get("event") == "budget":
         return _budget(entry)
-    return _training(entry) if entry.get("event") == "training" else _release(entry)
+    if entry.get("event") == Unbounded.kind:
+        return _unbounded(entry)
+    return _training(entry) if entry.get("event") == Training.kind else _release(entry)
+
+
+def _unbounded(entry: dict[str, object]) -> Unbounded:
+    _expect_keys(entry, Unbounded.kind, {field.name for field in fields(Unbounded)})
+    return Unbounded(_whole(entry, "round"), str(entry["exchange"]), str(entry["reason"]))
 
 
 def _training(entry: dict[str, object]) -> Training:
-    _expect_keys(entry, "training", {field.name for field in fields(Training)})
+    _expect_keys(entry, Training.kind, {field.name for field in fields(Training)})
     return Training(
         round=_whole(entry, "round"),
         exchange=str(entry["exchange"]),
@@ -222,7 +223,7 @@ def _training(entry: dict[str, object]) -> Training:
 
 def _release(entry: dict[str, object]) -> Release:
     entry = {"calibration": Calibration.EXACT, **entry}  # the first records do not name it
-    _expect_keys(entry, "release", {field.name for field in fields(Release)})
+    _expect_keys(entry, Release.kind, {field.name for field in fields(Release)})
     return Release(
         round=_whole(entry, "round"),
         exchange=str(entry["exchange"]),

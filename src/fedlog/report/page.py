@@ -12,6 +12,7 @@ from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import RECORDS, stored_spec, stored_summary
 from fedlog.experiments.run.spec import as_plain
+from fedlog.files.durable import write_file
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -53,7 +54,7 @@ def write_run_page(folder: Path) -> Path:
     title = html.escape(f"{summary.method} on {summary.data}, seed {summary.seed}")
     page = PAGE.format(title=title, rows=rows, plot=_curves(lines, opening), settings=html.escape(settings))
     path = folder / "report.html"
-    records.write_whole(path, page)
+    write_file(path, page)
     return path
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 
 from fedlog.errors import InputError
-from fedlog.experiments.run.records import write_whole
 from fedlog.experiments.tables.catalog import on_disk
 from fedlog.experiments.tables.cells import CellState, Shape
 from fedlog.experiments.tables.finished_cells import Collected, collect
 from fedlog.experiments.tables.privacy_figure import PRIVACY_FIGURE
+from fedlog.files.durable import write_file
 from fedlog.report import figures
 from fedlog.report.comparisons import HOW_TO_READ
 from fedlog.report.method_tables import overview_table, tables_of
@@ -110,14 +110,14 @@ def write_markdown(results: Path, docs: Path) -> list[Path]:
     for section in found:
         page = pages / f"{section.found.experiment.name}.md"
         if section.figure is not None:
-            write_whole(section.found.folder / FIGURE, section.figure)
+            write_file(section.found.folder / FIGURE, section.figure)
             written.append(section.found.folder / FIGURE)
-        write_whole(page, _page(section, pages))
+        write_file(page, _page(section, pages))
         written.append(page)
     for page in set(pages.glob("*.md")) - set(written):
         page.unlink()  # of an experiment that is no more
     index = docs / INDEX
-    write_whole(index, _index(found, results))
+    write_file(index, _index(found, results))
     return [index, *_write_guarantees(results, docs / "privacy.md"), *written]
 
 
@@ -161,7 +161,7 @@ def _write_guarantees(results: Path, page: Path) -> list[Path]:
     if not (start and end):
         raise InputError(f"{page} has no place for the table of guarantees", hint=f"{GUARANTEES} and {GUARANTEES_END}")
     table = short_guarantee_table(collect(PRIVACY_FIGURE, results))
-    write_whole(page, f"{before}{start}\n{table.markdown()}{end}{after}")
+    write_file(page, f"{before}{start}\n{table.markdown()}{end}{after}")
     return [page]
 
 
@@ -183,7 +183,7 @@ def write_results_page(results: Path) -> Path:
         *(_html_section(section) for section in found),
     ]
     path = results / "report.html"
-    write_whole(path, _PAGE.format(title=TITLE, body="\n".join(parts)))
+    write_file(path, _PAGE.format(title=TITLE, body="\n".join(parts)))
     return path
 
 

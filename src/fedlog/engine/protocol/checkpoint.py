@@ -7,7 +7,6 @@ A checkpoint is a folder of safetensors and one JSON file. It is written beside 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -20,6 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from fedlog.engine.protocol.server import Memory
 from fedlog.errors import InputError
+from fedlog.files.durable import write_file
 from fedlog.models.body import Params
 from fedlog.wire.ledger import Ledger
 from fedlog.wire.message import Contribution
@@ -66,7 +66,7 @@ def write(folder: Path, state: ServerState, save_clients: Callable[[Path], None]
     if state.sums is not None:
         (part / SUMS).write_text(json.dumps(asdict(state.sums)))
     save_clients(part)
-    _name_latest(folder, part.name, state.round_number)
+    write_file(folder / LATEST, json.dumps({"folder": part.name, "round": state.round_number}))
     for old in folder.glob("round-*"):
         if old != part:
             shutil.rmtree(old)
@@ -111,12 +111,3 @@ def _remembered(flat: Params) -> Memory:
         noise, *arrays = (value for _, value in found)
         memory[client] = Contribution(tuple(arrays), noise_std=float(noise))
     return memory
-
-
-def _name_latest(folder: Path, name: str, round_number: int) -> None:
-    draft = folder / (LATEST + ".part")
-    with draft.open("w") as file:
-        json.dump({"folder": name, "round": round_number}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(folder / LATEST)

@@ -9,7 +9,6 @@ import os
 import platform
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from enum import Enum
@@ -27,6 +26,8 @@ from fedlog.errors import InputError, RunError
 from fedlog.experiments.run import private, records
 from fedlog.experiments.run.records import Summary
 from fedlog.experiments.run.spec import RunSpec, as_plain, from_plain, on_its_data, prepare, resolve
+from fedlog.files.durable import is_draft
+from fedlog.files.lock import LockTakenError, lock_folder
 from fedlog.privacy.accounting import BudgetSpentError
 from fedlog.wire.ledger import Direction
 
@@ -69,7 +70,7 @@ def execute(spec: RunSpec, folder: Path, listener: Listener | None = None, keep:
     if found is not None and stored_spec(folder).digest == spec.digest:
         return found
     made = enter(folder, spec)
-    with _locked(folder):
+    with locked(folder):
         # By the run that held the lock until now.
         return ended(folder) or _run(spec, folder, listener, keep, made)
 
@@ -134,7 +135,7 @@ def enter(folder: Path, spec: RunSpec) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / CONFIG).exists():
             _refuse_another(folder, stored_spec(folder), spec)
-        elif any(path.name != records.draft_of(folder / CONFIG).name for path in folder.iterdir()):
+        elif any(not is_draft(path, CONFIG) for path in folder.iterdir()):
             raise InputError(f"{folder} is not empty and not a run folder", hint="choose another --out")
         if not os.access(folder, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -158,29 +159,13 @@ def _refuse_another(folder: Path, found: RunSpec, spec: RunSpec) -> None:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Nothing; inside, the folder is this run's alone: two of them in it would mix their records."""
-    handle = os.open(folder, os.O_RDONLY)
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder: two runs in it would mix their records."""
     try:
-        until = time.monotonic() + SECONDS_TO_WAIT_FOR_LOCK
-        while os.name == "posix" and not _lock(handle):
-            if time.monotonic() > until:
-                raise InputError(f"{folder} is in use by another run", hint="wait for it, or choose another --out")
-            time.sleep(0.1)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _lock(handle: int) -> bool:
-    """Whether the lock is ours now. Forked workers share it, so those of a killed run hold it until they are gone."""
-    import fcntl  # not on every platform
-
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        with lock_folder(folder, SECONDS_TO_WAIT_FOR_LOCK):
+            yield
+    except LockTakenError:
+        raise InputError(f"{folder} is in use by another run", hint="wait for it, or choose another --out") from None
 
 
 def _take_back(made: list[Path]) -> None:

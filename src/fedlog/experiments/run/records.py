@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.errors import InputError
+from fedlog.files.durable import append_line, write_file
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,7 @@ class Summary:
 
 def append(path: Path, record: RoundRecord) -> None:
     """Add one line and force it to disk."""
-    with path.open("a") as file:
-        file.write(json.dumps(asdict(record), separators=(",", ":")) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    append_line(path, json.dumps(asdict(record), separators=(",", ":")))
 
 
 def read(path: Path) -> list[RoundRecord]:
@@ -69,22 +66,10 @@ def keep_until(path: Path, round_number: int) -> list[RoundRecord]:
     if len(kept) != round_number:
         raise InputError(f"{path}: {len(kept)} records before the checkpoint of round {round_number}")
     lines = [json.dumps(asdict(record), separators=(",", ":")) + "\n" for record in kept]
-    write_whole(path, "".join(lines))
+    write_file(path, "".join(lines))
     return kept
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a kill leaves the old one or the new one."""
-    draft = draft_of(path)
-    draft.write_text(text)
-    draft.replace(path)
-
-
-def draft_of(path: Path) -> Path:
-    """Where a file is written before it takes its name."""
-    return path.with_name(path.name + ".part")
 
 
 def write_json(path: Path, values: Any) -> None:
     """Write a JSON file whole."""
-    write_whole(path, json.dumps(values, indent=1) + "\n")
+    write_file(path, json.dumps(values, indent=1) + "\n")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from difflib import get_close_matches
 from math import inf
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -29,6 +27,8 @@ from fedlog.engine.training.tasks import Moments, Settings
 from fedlog.errors import InputError
 from fedlog.experiments.run import private
 from fedlog.experiments.run.presets import preset
+from fedlog.files.names import did_you_mean
+from fedlog.files.toml import read_toml
 from fedlog.models.body import Body, with_weights
 from fedlog.models.catalog import body
 
@@ -247,8 +247,7 @@ def from_plain(values: Mapping[str, Any], where: str, start: RunSpec | None = No
     known = get_type_hints(RunSpec)
     for name in values:
         if name not in known:
-            close = get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"it can hold {', '.join(sorted(known))}"
+            hint = did_you_mean(name, known, f"it can hold {', '.join(sorted(known))}")
             raise InputError(f"{where}: unknown setting: {name}", hint=hint)
     given = {name: _checked(where, name, value, known[name]) for name, value in values.items()}
     return replace(start or RunSpec(), **given)
@@ -256,15 +255,7 @@ def from_plain(values: Mapping[str, Any], where: str, start: RunSpec | None = No
 
 def from_toml(path: Path, start: RunSpec | None = None) -> RunSpec:
     """The specification in a TOML file, on top of `start`."""
-    try:
-        values = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise InputError(
-            f"cannot read the configuration {path}: {error.strerror}", hint="is the path right?"
-        ) from error
-    except ValueError as error:  # not TOML, or not text at all
-        raise InputError(f"{path}: not valid TOML: {error}") from error
-    return from_plain(values, str(path), start)
+    return from_plain(read_toml(path, "the configuration"), str(path), start)
 
 
 def _checked(where: str, name: str, value: Any, hint: Any) -> Any:

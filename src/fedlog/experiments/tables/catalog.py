@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from pathlib import Path
 
 from fedlog.errors import InputError
@@ -10,6 +9,7 @@ from fedlog.experiments.tables.beyond import BEYOND
 from fedlog.experiments.tables.cells import Experiment, Shape, shortened
 from fedlog.experiments.tables.paper import PAPER
 from fedlog.experiments.tables.selection import SELECTION
+from fedlog.files.names import did_you_mean
 
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in (*PAPER, *BEYOND, *SELECTION)}
 
@@ -25,8 +25,7 @@ def experiments(name: str) -> tuple[Experiment, ...]:
 def experiment(name: str) -> Experiment:
     """The experiment of that name."""
     if name not in EXPERIMENTS:
-        close = get_close_matches(name, EXPERIMENTS, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"one of {', '.join(EXPERIMENTS)}"
+        hint = did_you_mean(name, EXPERIMENTS, f"one of {', '.join(EXPERIMENTS)}")
         raise InputError(f"unknown experiment: {name}", hint=hint)
     return EXPERIMENTS[name]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from enum import Enum, StrEnum
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from fedlog.errors import InputError
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import CONFIG, RECORDS, SUMMARY, ended, stored_spec
 from fedlog.experiments.run.spec import RunSpec, resolve
+from fedlog.files.names import did_you_mean
 
 
 class Arrow(StrEnum):
@@ -82,8 +82,7 @@ class Experiment:
             if row.name == name:
                 return row
         names = [row.name for row in self.rows]
-        close = get_close_matches(name, names, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(names)}"
+        hint = did_you_mean(name, names, f"it has {', '.join(names)}")
         raise InputError(f"experiment {self.name} has no row: {name}", hint=hint)
 
     @property

@@ -29,6 +29,7 @@ from fedlog.errors import InputError
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import CONFIG, RECORDS, SUMMARY, enter, made_with
 from fedlog.experiments.run.spec import RunSpec, as_plain, method_of
+from fedlog.files.durable import append_line, write_file
 from fedlog.models.body import HEAD, Params, initial_head, logits
 from fedlog.models.catalog import body
 from fedlog.wire.codec import codec
@@ -137,10 +138,9 @@ def sweep_local_iterations(spec: RunSpec, folder: Path) -> float:
             found.bits_down,
             round(time.perf_counter() - start, 4),
         )
-        with (folder / RECORDS).open("a") as file:
-            file.write(json.dumps(asdict(line), separators=(",", ":")) + "\n")
+        append_line(folder / RECORDS, json.dumps(asdict(line), separators=(",", ":")))
     if spec.seed == DRAWN_SEED:
-        records.write_whole(folder / REPRESENTATIONS, json.dumps(_representations(found, federation)) + "\n")
+        write_file(folder / REPRESENTATIONS, json.dumps(_representations(found, federation)) + "\n")
     told = {"method": spec.method, "data": spec.data, "seed": spec.seed, "digest": spec.digest, **asdict(line)}
     records.write_json(folder / SUMMARY, {**told, "made_with": made_with()})
     return line.test_accuracy

@@ -6,17 +6,14 @@ a cluster went away) the process ends at once; what it has recorded so far is on
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,13 +21,11 @@ from typing import Any
 import torch
 
 from fedlog.data.sources import DATA_VARIABLE
-from fedlog.errors import FedlogError, RunError
-from fedlog.experiments.run.execute import Keep, execute
+from fedlog.errors import FedlogError
+from fedlog.experiments.run.execute import Keep, execute, locked
 from fedlog.experiments.run.spec import as_plain, from_plain
 from fedlog.experiments.tables.cells import Cell, Shape
 from fedlog.experiments.tables.synthetic import sweep_local_iterations
-
-LOCK_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -108,39 +103,17 @@ def carry_out(order: Mapping[str, Any]) -> Outcome:
     folder = Path(order["folder"])
     try:
         spec = from_plain(order["spec"], order["cell"])
-        with _alone(folder):
-            if order["work"] == Shape.SYNTHETIC.name:
+        if order["work"] == Shape.SYNTHETIC.name:
+            with locked(folder):
                 accuracy = sweep_local_iterations(spec, folder)
-            else:
-                accuracy = execute(spec, folder, keep=Keep.RECORDS).accuracy_mean_over_clients
+        else:
+            accuracy = execute(spec, folder, keep=Keep.RECORDS).accuracy_mean_over_clients
         return Outcome(order["cell"], accuracy, None)
     except FedlogError as error:
         return Outcome(order["cell"], None, str(error).replace("\nhint: ", "; "))
     except Exception as error:  # whatever it is, it must reach the table of failed cells
         traceback.print_exc()
         return Outcome(order["cell"], None, f"{type(error).__name__}: {error}")
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold the cell: two runners on one folder must not write one record file."""
-    # Beside the folder, which has to be empty before its first run.
-    path = folder.with_name(folder.name + ".lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        start = time.monotonic()
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() - start > LOCK_SECONDS:
-                    raise RunError(f"another process is at work on {folder}", hint="wait for it") from None
-                time.sleep(0.2)
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
 
 
 def _end_with_input() -> None:

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedlog.errors import InputError
+from fedlog.files.durable import write_file
 from fedlog.flower.folders.secrets import check_secret, write_secret
 
 AUTHORITY_DAYS = 3650
@@ -58,7 +59,7 @@ def create_certificates(files: CertificateFiles, hosts: tuple[str, ...], now: dt
         .sign(key, hashes.SHA384())
     )
     write_secret(files.authority_key, _private_pem(key))
-    files.authority.write_bytes(_pem(certificate))
+    write_file(files.authority, _pem(certificate))
     _write_server_certificate(files, hosts, now, certificate, key)
 
 
@@ -111,7 +112,7 @@ def _write_server_certificate(
         .sign(authority_key, hashes.SHA384())
     )
     write_secret(files.server_key, _private_pem(key))
-    files.server.write_bytes(_pem(certificate))
+    write_file(files.server, _pem(certificate))
 
 
 def _alternative_names(hosts: tuple[str, ...]) -> list[x509.GeneralName]:

@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedlog.errors import InputError
+from fedlog.files.durable import write_file
 from fedlog.flower.folders.secrets import write_secret
 
 
@@ -24,7 +25,7 @@ def create_site_key(private: Path, public: Path, comment: str) -> str:
     )
     line = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
     line = f"{line} {comment}"
-    public.write_text(line + "\n")
+    write_file(public, line + "\n")
     return line
 
 

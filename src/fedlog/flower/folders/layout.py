@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
-import tomllib
-from pathlib import Path
-from typing import Any
 
 from fedlog.errors import InputError
 
@@ -32,23 +27,3 @@ def parse_server_address(text: str) -> str:
     if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
         raise InputError(f"expected HOST or HOST:PORT, found: {text!r}")
     return f"{host}:{port}"
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace the file as a whole: a reader, or a restart after a crash, sees the old text or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def read_toml(path: Path, maker: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"expected {path.name} in {path.parent}, found none", hint=f"`{maker}` makes it") from None
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"expected TOML in {path}, found: {error}") from None

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fedlog.errors import InputError
-from fedlog.flower.folders.layout import check_site_name, write_atomically
+from fedlog.files.durable import write_file
+from fedlog.flower.folders.layout import check_site_name
 from fedlog.flower.folders.secrets import check_secret, write_secret
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.privacy.secagg.crypto import Identity
@@ -50,7 +51,7 @@ def write_roster(folder: Path, entries: Iterable[str]) -> Roster:
     site = SiteFolder(folder)
     if site.config_file.exists():
         _check_own(roster, site)
-    write_atomically(folder / ROSTER, json.dumps({n: roster[n].hex() for n in sorted(roster)}, indent=1) + "\n")
+    write_file(folder / ROSTER, json.dumps({n: roster[n].hex() for n in sorted(roster)}, indent=1) + "\n")
     return roster
 
 

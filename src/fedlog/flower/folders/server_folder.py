@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedlog.data.schema import toml_quoted
 from fedlog.errors import InputError
+from fedlog.files.durable import write_file
+from fedlog.files.lock import lock_folder
+from fedlog.files.toml import read_toml
 from fedlog.flower.folders.certificates import CertificateFiles
-from fedlog.flower.folders.layout import read_toml, write_atomically
 
 # The name of the connection in Flower's own configuration file, as in `flwr run DIR/app federation`.
 CONNECTION = "federation"
@@ -87,11 +86,11 @@ class ServerFolder:
         """Write the decisions of `init`."""
         hosts = ", ".join(toml_quoted(host) for host in config.hosts)
         text = f"hosts = [{hosts}]\nlisten = {toml_quoted(config.listen)}\nport = {config.port}\n"
-        write_atomically(self.config_file, text)
+        write_file(self.config_file, text)
 
     def read_config(self) -> ServerConfig:
         """The decisions of `init`; an InputError when this is no server's folder."""
-        stored = read_toml(self.config_file, "fedlog federate init")
+        stored = read_toml(self.config_file, "the settings of a federation", "`fedlog federate init` makes them")
         try:
             return ServerConfig(tuple(map(str, stored["hosts"])), str(stored["listen"]), int(stored["port"]))
         except (KeyError, TypeError, ValueError):
@@ -103,7 +102,7 @@ class ServerFolder:
         """Tell the `flwr` command where the SuperLink listens on the loopback."""
         self.flower_home.mkdir(parents=True, exist_ok=True)
         authority = str(self.certificates.authority.resolve())
-        write_atomically(
+        write_file(
             self.flower_home / "config.toml",
             f"[superlink]\ndefault = {toml_quoted(CONNECTION)}\n\n[superlink.{CONNECTION}]\n"
             f'address = "127.0.0.1:{port}"\nroot-certificates = {toml_quoted(authority)}\n',
@@ -112,25 +111,18 @@ class ServerFolder:
     def remember_site(self, name: str, node_id: str, public_key: str) -> None:
         """Keep who was registered under which node, since Flower's list shows numbers only."""
         self.sites.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.sites / f"{name}.pub", public_key.strip() + "\n")
-        with self._sites_locked():
+        write_file(self.sites / f"{name}.pub", public_key.strip() + "\n")
+        with lock_folder(self.sites):  # two keys may be registered at the same time
             self._write_known({**self.known_sites(), name: node_id})
 
     def forget_site(self, name: str) -> None:
         """Drop a site's public key and number."""
         (self.sites / f"{name}.pub").unlink(missing_ok=True)
-        with self._sites_locked():
+        with lock_folder(self.sites):  # two keys may be registered at the same time
             self._write_known({known: node for known, node in self.known_sites().items() if known != name})
 
     def _write_known(self, known: dict[str, str]) -> None:
-        write_atomically(self.sites / "nodes.json", json.dumps(known, indent=1, sort_keys=True) + "\n")
-
-    @contextmanager
-    def _sites_locked(self) -> Iterator[None]:
-        """The list of sites for us alone: two keys may be registered at the same time."""
-        with (self.sites / ".lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+        write_file(self.sites / "nodes.json", json.dumps(known, indent=1, sort_keys=True) + "\n")
 
     def known_sites(self) -> dict[str, str]:
         """Site name -> Flower's node number."""

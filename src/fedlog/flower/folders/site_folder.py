@@ -7,7 +7,8 @@ from pathlib import Path
 
 from fedlog.data.schema import toml_quoted
 from fedlog.errors import InputError
-from fedlog.flower.folders.layout import read_toml, write_atomically
+from fedlog.files.durable import write_file
+from fedlog.files.toml import read_toml
 from fedlog.models.frozen import FROZEN
 
 
@@ -82,11 +83,11 @@ class SiteFolder:
     def write_config(self, config: SiteConfig) -> None:
         """Write the site's decisions."""
         lines = [f"{key} = {toml_quoted(value)}" for key, value in asdict(config).items() if value is not None]
-        write_atomically(self.config_file, "\n".join(lines) + "\n")
+        write_file(self.config_file, "\n".join(lines) + "\n")
 
     def read_config(self) -> SiteConfig:
         """The site's decisions; an InputError when this is no site's folder."""
-        stored = read_toml(self.config_file, "fedlog federate join")
+        stored = read_toml(self.config_file, "the settings of a site", "`fedlog federate join` makes them")
         texts = {key: value for key, value in stored.items() if isinstance(value, str)}
         if not {"name", "server"} <= set(texts):
             raise InputError(f"expected name and server in {self.config_file}, found: {sorted(texts)}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedlog import __version__
 from fedlog.data.schema import toml_quoted
-from fedlog.flower.folders.layout import write_atomically
+from fedlog.files.durable import write_file
 
 PACKAGE = "fedlog_app"
 Value = str | int | float
@@ -16,7 +16,7 @@ Value = str | int | float
 def write_app(folder: Path, settings: Mapping[str, Value]) -> Path:
     """The folder, ready for `flwr run`; `flwr run --run-config` can change the settings that stand here."""
     lines = [f"{name} = {toml_quoted(value) if isinstance(value, str) else value}" for name, value in settings.items()]
-    write_atomically(
+    write_file(
         folder / "pyproject.toml",
         "\n".join(
             [
@@ -40,9 +40,9 @@ def write_app(folder: Path, settings: Mapping[str, Value]) -> Path:
             ]
         ),
     )
-    write_atomically(folder / PACKAGE / "__init__.py", "")
+    write_file(folder / PACKAGE / "__init__.py", "")
     for side, room in (("server", "server"), ("client", "site")):
         # Flower reads the module without running it and looks for an assignment; an import alone is not enough.
         text = f"from fedlog.flower.{room} import {side}_app\n\napp = {side}_app.app\n"
-        write_atomically(folder / PACKAGE / f"{side}.py", text)
+        write_file(folder / PACKAGE / f"{side}.py", text)
     return folder

@@ -9,18 +9,23 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+import psutil
+
 from fedlog.errors import InputError, RunError
+from fedlog.files.durable import write_file
 
 # Flower asks for new work once a second by default; a round here is a few messages, each of which waits for it.
 TASK_POLL_SECONDS = "0.2"
 STOP_SECONDS = 8.0
 KILL_SECONDS = 10.0
+# A process's start is counted from the machine's own, which the system may correct a little.
+SAME_START_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,13 @@ class Running:
         written = self.log.read_bytes()[self.log_start :]
         return "\n".join(written.decode(errors="replace").splitlines()[-lines:])
 
+    def below(self) -> list[psutil.Process]:
+        """All processes that it started, and those started by them."""
+        try:
+            return _descendants(psutil.Process(self.process.pid))
+        except psutil.NoSuchProcess:
+            return []
+
     def stop(self) -> None:
         """End it and everything it started."""
         stop_together(self)
@@ -109,7 +121,7 @@ class Running:
 
 def stop_together(*running: Running) -> None:
     """End these and everything they started: first by asking all of them at once, then, after a while, by force."""
-    below = tuple(child for each in running for child in _descendants(each.process.pid))
+    below = [child for each in running for child in each.below()]
     alive = [each.process for each in running if each.exit_code is None]
     for process in alive:
         process.terminate()
@@ -122,7 +134,7 @@ def stop_together(*running: Running) -> None:
             process.wait()
     # Flower's helpers notice within 0.2 s that their parent is gone and then finish by themselves.
     deadline = time.monotonic() + STOP_SECONDS
-    while _alive(below) and time.monotonic() < deadline:
+    while any(map(_is_alive, below)) and time.monotonic() < deadline:
         time.sleep(0.1)
     _kill(below)
     for each in running:
@@ -150,8 +162,8 @@ def start(command: Command, log: Path) -> Running:
             )
         except FileNotFoundError:
             raise RunError(f"expected a program that can be started, found none: {command.arguments[0]}") from None
-    since = _processes().get(process.pid, (0, "", ""))[2]
-    _pid_file(log).write_text(f"{process.pid} {since}\n")
+    with suppress(psutil.NoSuchProcess):  # it has ended already
+        write_file(_pid_file(log), f"{process.pid} {psutil.Process(process.pid).create_time()}\n")
     return Running(command, process, log, log_start)
 
 
@@ -221,51 +233,35 @@ def _end_earlier(log: Path) -> None:
     if not path.exists():
         return
     number, _, since = path.read_text().strip().partition(" ")
-    if number.isdigit() and since and (earlier := _alive(((int(number), since),))):
-        _kill(earlier + _descendants(int(number)))
+    with suppress(psutil.NoSuchProcess, ValueError):
+        earlier = psutil.Process(int(number))
+        # A later process may have been given the same number.
+        if abs(earlier.create_time() - float(since)) < SAME_START_SECONDS:
+            _kill([earlier, *_descendants(earlier)])
     path.unlink()
 
 
-def _kill(wanted: tuple[tuple[int, str], ...]) -> None:
-    for pid, _ in _alive(wanted):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+def _kill(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     # The signal is sent at once and takes effect when the process next runs: on a busy machine that may be a while.
     deadline = time.monotonic() + KILL_SECONDS
-    while _alive(wanted) and time.monotonic() < deadline:
+    while any(map(_is_alive, processes)) and time.monotonic() < deadline:
         time.sleep(0.05)
 
 
-def _processes() -> dict[int, tuple[int, str, str]]:
-    """pid -> (parent, state, start time) of everything on this machine; empty where there is no `ps`."""
+def _descendants(process: psutil.Process) -> list[psutil.Process]:
+    """All processes below this one; none where it has ended."""
     try:
-        listing = subprocess.run(
-            ["ps", "-axo", "pid=,ppid=,stat=,lstart="], capture_output=True, text=True, check=False
-        )
-    except FileNotFoundError:
-        return {}
-    rows = (line.split(maxsplit=3) for line in listing.stdout.splitlines())
-    return {int(row[0]): (int(row[1]), row[2], row[3]) for row in rows if len(row) == 4}
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
 
 
-def _descendants(pid: int) -> tuple[tuple[int, str], ...]:
-    """(pid, start time) of all below; the start time tells a process from a later one with the same number."""
-    processes = _processes()
-    found: list[int] = []
-    layer = [pid]
-    while layer:
-        layer = [child for child, (parent, _, _) in processes.items() if parent in layer]
-        found += layer
-    return tuple((child, processes[child][2]) for child in found)
-
-
-def _alive(wanted: tuple[tuple[int, str], ...]) -> tuple[tuple[int, str], ...]:
-    if not wanted:
-        return ()
-    processes = _processes()
-    # A zombie has ended; whoever inherited it reaps it.
-    return tuple(
-        (pid, since)
-        for pid, since in wanted
-        if pid in processes and processes[pid][2] == since and not processes[pid][1].startswith("Z")
-    )
+def _is_alive(process: psutil.Process) -> bool:
+    """Whether it still runs. A zombie has ended; whoever inherited it reaps it."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedlog.engine.protocol.server import REFUSED_SHARE
 from fedlog.errors import InputError
-from fedlog.flower.folders.layout import write_atomically
+from fedlog.files.durable import append_line, write_file
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.frame import FrameError
 from fedlog.flower.protocol.plan import EqualBody, Plan, read_plan
@@ -55,7 +55,7 @@ class RunFolder:
                 f"expected the plan under which run {plan.name} began, found another: {path}",
                 hint="give the new run another --name",
             )
-        write_atomically(path, json.dumps(plan.as_plain(), indent=1) + "\n")
+        write_file(path, json.dumps(plan.as_plain(), indent=1) + "\n")
 
     def plan(self) -> Plan:
         """The plan of the run."""
@@ -73,7 +73,7 @@ class RunFolder:
 
     def keep_report(self, report: Mapping[str, Any]) -> None:
         """Write the report: the run is finished."""
-        write_atomically(self.path / REPORT, json.dumps(report, indent=1) + "\n")
+        write_file(self.path / REPORT, json.dumps(report, indent=1) + "\n")
 
     def forget_report(self) -> None:
         """The run is to be finished once more."""
@@ -81,8 +81,7 @@ class RunFolder:
 
     def record(self, line: Mapping[str, Any]) -> None:
         """Append the line of one round."""
-        with (self.path / ROUNDS).open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        append_line(self.path / ROUNDS, json.dumps(line))
 
     def had_full_round(self) -> bool:
         """Whether some round had enough sites for a new head."""
@@ -102,7 +101,7 @@ class RunFolder:
 
     def keep_width(self, width: int) -> None:
         """Write the feature width beside the checkpoint."""
-        write_atomically(self.path / WIDTH, f"{width}\n")
+        write_file(self.path / WIDTH, f"{width}\n")
 
     def body(self) -> EqualBody | None:
         """The body that every site must have; None where they may differ."""
@@ -111,7 +110,7 @@ class RunFolder:
 
     def keep_body(self, body: EqualBody) -> None:
         """Write the body that every site must have."""
-        write_atomically(self.path / BODY, json.dumps(asdict(body)) + "\n")
+        write_file(self.path / BODY, json.dumps(asdict(body)) + "\n")
 
     def keep_uploads(self, uploads: Mapping[str, bytes]) -> None:
         """Keep the uploads behind the head and no other, so that one site's part can be taken out of the sum later."""
@@ -119,9 +118,7 @@ class RunFolder:
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
         for site, blob in uploads.items():
-            draft = folder / f"{site}.part"
-            draft.write_bytes(blob)
-            draft.replace(folder / f"{site}.bin")
+            write_file(folder / f"{site}.bin", blob)
         for old in folder.glob("*.bin"):
             if old.stem not in uploads:
                 old.unlink()

@@ -12,7 +12,7 @@ from typing import Any
 from fedlog.algorithms.shape import Exchange
 from fedlog.engine.protocol.secure_sums import encoding_of, sum_terms, summed
 from fedlog.engine.protocol.server import Server
-from fedlog.flower.folders.layout import write_atomically
+from fedlog.files.durable import write_file
 from fedlog.flower.folders.roster import Roster, number_members, read_roster
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.frame import Frame, FrameKind, run_tag
@@ -119,5 +119,5 @@ class SumAtServer:
         stored: dict[str, Any] = {"session": os.urandom(16).hex(), "next": 0}
         if path.exists():
             stored = json.loads(path.read_text())
-        write_atomically(path, json.dumps({**stored, "next": stored["next"] + 1}) + "\n")
+        write_file(path, json.dumps({**stored, "next": stored["next"] + 1}) + "\n")
         return Opening(bytes.fromhex(stored["session"]), int(stored["next"]), members)

@@ -17,8 +17,8 @@ from fedlog.core.classification import Metrics, metrics
 from fedlog.data.schema import load_schema
 from fedlog.engine.protocol.cohort import Cohort, Judge
 from fedlog.engine.training.tasks import Pool
+from fedlog.files.durable import write_file
 from fedlog.flower.folders.event_log import log_event
-from fedlog.flower.folders.layout import write_atomically
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind
 from fedlog.flower.protocol.handshake import check_identity, identity, read_identity
@@ -141,7 +141,7 @@ def finish(request: Frame, place: SiteContext, state: RunState) -> bytes:
     if beside is not None:
         _save(place, beside, "local-only", judged)
     full = {name: {"validation": asdict(f.validation), "test": asdict(f.test)} for name, f in judged.items()}
-    write_atomically(folder / "report.json", json.dumps({"kept": kept, **full}, indent=1) + "\n")
+    write_file(folder / "report.json", json.dumps({"kept": kept, **full}, indent=1) + "\n")
     report: dict[str, str | int | float | None] = {
         "body": place.body.name,
         "kept": kept,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedlog.flower.folders.layout import write_atomically
+from fedlog.files.durable import move_folder, write_file
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import FrameError
 from fedlog.flower.protocol.plan import Guest, Plan, read_plan
@@ -47,7 +46,7 @@ class RunState:
                 raise FrameError(f"expected the plan under which run {plan.name} began, found another")
             self.check_body(guest)
         told = {"plan": plan.as_plain(), "body": guest.body, "digest": guest.digest}
-        write_atomically(self.path / "plan.json", json.dumps(told, indent=1) + "\n")
+        write_file(self.path / "plan.json", json.dumps(told, indent=1) + "\n")
 
     def check_body(self, guest: Guest) -> None:
         """Nothing; a FrameError when this site began the run with another body, or with other weights of it."""
@@ -87,11 +86,7 @@ class RunState:
         save(draft / STATE)
         (draft / ANSWER).write_bytes(answer)
         (draft / QUESTION).write_text(_digest(question))
-        for path in draft.iterdir():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-        shutil.rmtree(place, ignore_errors=True)
-        draft.rename(place)
+        move_folder(draft, place)
         kept = sorted(found for found in self.steps() if found <= step)[-KEPT_STEPS:]
         for found in self.steps():
             if found not in kept:

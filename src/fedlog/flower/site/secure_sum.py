@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.engine.protocol.secure_sums import IN_A_SUM, encoding_of, sum_terms, words_of
+from fedlog.files.durable import PRIVATE_MODE, write_file
 from fedlog.flower.folders.roster import number_members, own_key, read_own_roster
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameError
@@ -123,13 +124,7 @@ class SumAtSite:
     def _keep(self, name: str, content: bytes) -> None:
         folder = self._home / "sum"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft = folder / f"{name}.part"
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.rename(folder / name)
+        write_file(folder / name, content, PRIVATE_MODE)
 
 
 Answering = Callable[[bytes], bytes]

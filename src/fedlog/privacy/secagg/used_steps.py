@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from fedlog.privacy.disk import force_names
+from fedlog.files.durable import PRIVATE_MODE, create_file, force_names
 from fedlog.privacy.secagg.refusal import RefusalError
 
 
@@ -46,13 +45,11 @@ class UsedStepsOnDisk:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{round_name}-{step}"
         try:
-            # O_EXCL: of two processes that ask at the same time, one is refused.
-            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+            # Of two processes that ask at the same time, one is refused.
+            create_file(path, "", PRIVATE_MODE)
         except FileExistsError:
             raise RefusalError(
                 f"step {step} of round {round_name} was answered before: {path}",
                 hint="this client sits out the rest of the round; its masks serve one vector only",
             ) from None
-        os.fsync(descriptor)
-        os.close(descriptor)
         force_names(self.folder)

@@ -1,0 +1,109 @@
+"""Write files that survive a crash: every byte is on the disk when a function returns, or it raises OSError.
+
+A whole file is written beside its place and then renamed, so a reader, or a restart after a kill, finds the old content
+or the new one. A line is appended as a whole: when the disk is full, what was written of it is cut off again.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+PUBLIC_MODE = 0o666  # less the user's umask
+PRIVATE_MODE = 0o600
+
+
+def write_file(path: Path, content: str | bytes, mode: int = PUBLIC_MODE) -> None:
+    """Replace the file with this content, making its folder where there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A name of its own: two processes that write the same file must not share a draft.
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        create_file(draft, content, mode)
+        os.replace(draft, path)
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
+    force_names(path.parent)
+
+
+def is_draft(path: Path, name: str) -> bool:
+    """Whether a kill left this file behind while `write_file` was writing the file `name`."""
+    return path.name.startswith(f".{name}.") and path.suffix == ".part"
+
+
+def create_file(path: Path, content: str | bytes, mode: int = PUBLIC_MODE) -> None:
+    """Write a file that does not exist yet; FileExistsError where it does, also if another process was faster."""
+    # The mode is given here: a chmod afterwards would leave a moment in which others can open the file.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        _write_all(descriptor, _encode(content))
+        os.fsync(descriptor)
+    except BaseException:
+        with suppress(OSError):
+            path.unlink()
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add one line, all of it or nothing."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PUBLIC_MODE)
+    try:
+        before = os.fstat(descriptor).st_size
+        try:
+            _write_all(descriptor, _encode(f"{line}\n"))
+            os.fsync(descriptor)
+        except BaseException:
+            with suppress(OSError):
+                os.ftruncate(descriptor, before)
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def move_file(draft: Path, path: Path) -> None:
+    """Give a finished draft its name, replacing what was there."""
+    _force_content(draft)
+    os.replace(draft, path)
+    force_names(path.parent)
+
+
+def move_folder(draft: Path, folder: Path) -> None:
+    """Give a finished folder of files its name, replacing what was there."""
+    for path in draft.iterdir():
+        _force_content(path)
+    force_names(draft)
+    shutil.rmtree(folder, ignore_errors=True)
+    draft.rename(folder)
+    force_names(folder.parent)
+
+
+def force_names(folder: Path) -> None:
+    """Force the names of a folder's files to the disk: forcing a file's content does not do that."""
+    if os.name == "posix":  # elsewhere a folder cannot be opened
+        _force_content(folder)
+
+
+def _force_content(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    # A full disk, or a limit on a file's size, first shows as a write of fewer bytes than were given.
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _encode(content: str | bytes) -> bytes:
+    return content.encode() if isinstance(content, str) else content

@@ -1,0 +1,34 @@
+"""Names that a user typed: what they may have meant, and the objects that `package.module:name` brings in."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from typing import Any
+
+from fedlog.errors import InputError
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like this one; None where none is close."""
+    found = get_close_matches(name, list(known), n=1)
+    return found[0] if found else None
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
+    """The hint for an unknown name: the one that was probably meant, or else `otherwise`."""
+    found = closest(name, known)
+    return otherwise if found is None else f"did you mean {found}?"
+
+
+def import_callable(name: str, what: str, hint: str = "is its folder on PYTHONPATH?") -> Callable[..., Any]:
+    """The function or class that `package.module:name` names; `what` says in errors what it is for."""
+    module, _, attribute = name.partition(":")
+    try:
+        found: Any = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # a user's own module: whatever it raises, it cannot be imported
+        raise InputError(f"{what} {name} cannot be imported: {error}", hint=hint) from error
+    if not callable(found):
+        raise InputError(f"{what} {name} cannot be called: {type(found).__name__} found", hint="name a function")
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,30 @@
+"""TOML files and texts as dictionaries, with errors that name the file."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from fedlog.errors import InputError
+
+
+def read_toml(path: Path, what: str, hint: str = "is the path right?") -> dict[str, Any]:
+    """The content of a TOML file; errors say `what` it holds, and the hint is for a file that cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot read {what} {path}: {error.strerror}", hint=hint) from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not valid TOML: {error}", hint="save the file as UTF-8") from None
+    return parse_toml(text, str(path))
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """The content of a TOML text; `where` names the text in errors."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{where}: not valid TOML: {error}") from None
+    except RecursionError:
+        raise InputError(f"{where}: not valid TOML: nested too deeply") from None
