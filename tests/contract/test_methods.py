@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedlog.algorithms.registry import METHODS
-from fedlog.algorithms.shape import ModelPlan, Work
+from fedlog.algorithms.frozen import freeze_bodies
+from fedlog.algorithms.registry import METHODS, methods_that
+from fedlog.algorithms.shape import Bodies, ModelPlan, Work
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.engine.clients import clients_of
@@ -63,6 +64,31 @@ WITH_CLOSING = {"fedrep", "fedbabu"}
 def test_the_contract_sees_all_fifteen_methods() -> None:
     assert len(NAMES) == 15
     assert set(NAMES) == set(METHODS)
+
+
+def test_the_facts_of_the_methods() -> None:
+    statistics = {"fedlog", "fedlog-c"}
+    assert set(methods_that(lambda method: method.bodies is Bodies.ANY)) == ANY_BODY
+    assert set(methods_that(lambda method: method.may_federate)) == ANY_BODY - SILENT
+    assert set(methods_that(lambda method: method.may_leave)) == statistics
+    assert set(methods_that(lambda method: method.sums_last_uploads)) == statistics
+    assert set(methods_that(lambda method: method.sends_statistics)) == statistics
+
+
+@every_method
+def test_only_methods_that_send_statistics_can_be_frozen(method: str, small: Any) -> None:
+    simulation = small.simulation(method, small.federation([5, 8]))
+    exchanges = simulation.algorithm.schedule.round
+    sent = [simulation.server.patterns[exchange.name] for exchange in exchanges]
+    sends_statistics = all(message is not None and message.kind is Kind.STATISTICS for message in sent)
+    assert simulation.algorithm.sends_statistics == sends_statistics
+    if not sends_statistics:
+        with pytest.raises(InputError, match=f"method {method} has nothing left without training"):
+            freeze_bodies(simulation.algorithm)
+        return
+    frozen = freeze_bodies(simulation.algorithm)
+    assert [(exchange.name, exchange.phases) for exchange in frozen.schedule.round] == [("statistics", ())]
+    assert frozen.name == method
 
 
 def run(simulation: Simulation) -> list[dict[str, Any]]:

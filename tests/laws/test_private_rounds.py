@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedlog.algorithms.fedlog import NOISE, FedLog, FedLogC
-from fedlog.algorithms.frozen import frozen
+from fedlog.algorithms.frozen import freeze_bodies
 from fedlog.algorithms.registry import build
 from fedlog.algorithms.shape import Algorithm, ModelPlan, Work
 from fedlog.core.clip import Clip, clip_named
@@ -116,8 +116,8 @@ def test_one_record_moves_a_frozen_clients_message_by_the_stated_sensitivity_at_
 ) -> None:
     guard = _protection(Unit.RECORD, trust, clip=clip)
     body = _linear(clip_named(clip))
-    with_it = _exact(guard, frozen, body, _records([*rows, extra]))
-    without = _exact(guard, frozen, body, _records(rows))
+    with_it = _exact(guard, freeze_bodies, body, _records([*rows, extra]))
+    without = _exact(guard, freeze_bodies, body, _records(rows))
     assert float((with_it - without).norm()) <= guard.mechanism.sensitivity
 
 
@@ -132,11 +132,11 @@ def test_nobody_elses_features_move_with_a_record_not_even_by_rounding(choice: C
     inputs = 1e9 * torch.randn(1 + others, len(invisible), dtype=torch.float64, generator=generator) @ invisible
     everyone = Records(inputs.float(), torch.randint(CLASSES, (1 + others,), generator=generator))
     engine = Engine(Settings(), choice)
-    whole = _exact(guard, frozen, body, everyone, engine)
+    whole = _exact(guard, freeze_bodies, body, everyone, engine)
     for left_out in (0, others // 2, others):
         kept = torch.tensor([at for at in range(1 + others) if at != left_out])
         rest, alone = (Records(everyone.inputs[at], everyone.labels[at]) for at in (kept, torch.tensor([left_out])))
-        without, own = (_exact(guard, frozen, body, records, engine) for records in (rest, alone))
+        without, own = (_exact(guard, freeze_bodies, body, records, engine) for records in (rest, alone))
         assert torch.equal(whole, without + own)
 
 
@@ -198,11 +198,11 @@ def test_a_bodys_name_carries_its_clip() -> None:
 
 def test_an_exact_message_travels_exactly_and_a_noisy_one_fills_every_row() -> None:
     data = _records([([0.3, -0.7, 0.1], 0)] * 3)
-    central = _upload(_protection(Unit.RECORD, Trust.CENTRAL), frozen, _linear(clip_named("clamp:2")), data)
+    central = _upload(_protection(Unit.RECORD, Trust.CENTRAL), freeze_bodies, _linear(clip_named("clamp:2")), data)
     assert not central.arrays[0].is_floating_point()
     local = _protection(Unit.RECORD, Trust.LOCAL)
-    (noisy,) = _upload(local, frozen, _linear(clip_named("clamp:2")), data).arrays
-    exact = _exact(local, frozen, _linear(clip_named("clamp:2")), data)
+    (noisy,) = _upload(local, freeze_bodies, _linear(clip_named("clamp:2")), data).arrays
+    exact = _exact(local, freeze_bodies, _linear(clip_named("clamp:2")), data)
     assert bool((noisy[1] != 0).all())  # class 1 has no record, and nobody can tell
     drawn = FloatSampler(Key(3).child("client", "one", "round", 1, "statistics", "noise"))
     torch.testing.assert_close(
@@ -223,7 +223,7 @@ def _simulation(
 ) -> Simulation:
     bodies = [body_named("mlp:5,4@clamp:2", federation.input_shape)] * len(federation.shards)
     plan = model_plan(federation, bodies)
-    algorithm: Algorithm = frozen(FedLog(plan))
+    algorithm: Algorithm = freeze_bodies(FedLog(plan))
     engine = Engine(Settings(10), Choice.LOOP)
     return Simulation(algorithm, federation, bodies, plan, engine, Course(rounds, seed=6), guard, secure)
 
@@ -310,7 +310,7 @@ def _server(guard: Protection | None, limits: Limits | None, share: float) -> tu
     shard = Shard("one", every, every, every[:0])
     federation = Federation("x", CLASSES, (INPUTS,), data, data, (shard,), IDENTITY, ("0", "1"))
     plan = model_plan(federation, [body])
-    algorithm = frozen(FedLog(plan))
+    algorithm = freeze_bodies(FedLog(plan))
     initial = {**body.initial(Key(0)), HEAD: torch.zeros(CLASSES, 1 + WIDTH)}
     server = Server.beginning(algorithm, WIRE, plan, initial, Key(0), guard)
     server.limits = server.limits or limits

@@ -22,11 +22,12 @@ from fedlog.algorithms.shape import (
     EVERYTHING,
     Bodies,
     Exchange,
+    Method,
     ModelPlan,
     Phase,
     Schedule,
     Trained,
-    Training,
+    TrainingRecords,
     Work,
     all_but,
     only,
@@ -38,7 +39,7 @@ from fedlog.wire.message import Contribution, Kind, Message
 
 
 @dataclass(frozen=True)
-class Averaging:
+class Averaging(Method):
     """Some layers are averaged, weighted by the clients' records; the others stay at home."""
 
     name: str
@@ -46,7 +47,8 @@ class Averaging:
     phases: tuple[Phase, ...]
     closing: tuple[Phase, ...] = ()
     bodies: Bodies = Bodies.SAME
-    training: Training = Training.OWN
+    training: TrainingRecords = TrainingRecords.OWN
+    may_federate: bool = False
 
     @property
     def schedule(self) -> Schedule:
@@ -99,14 +101,6 @@ class Averaging:
         """The whole model, as in `open`."""
         return {**home, **heard}
 
-    def observe(self, server: Params) -> dict[str, float]:
-        """Nothing beyond the accuracy."""
-        return {}
-
-    def advice(self, rounds: int) -> tuple[str, ...]:
-        """Nothing to warn of."""
-        return ()
-
 
 def _everything(epochs: int, learning_rate: float) -> Phase:
     return Phase(EVERYTHING, epochs, cross_entropy, learning_rate)
@@ -128,7 +122,7 @@ def local(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) -> Ave
 
 def pooled(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) -> Averaging:
     """One model on everyone's records: what federation tries to approach, at the price of sending the data."""
-    return Averaging("pooled", (), (_everything(epochs, learning_rate),), training=Training.POOLED)
+    return Averaging("pooled", (), (_everything(epochs, learning_rate),), training=TrainingRecords.POOLED)
 
 
 def fedavg(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) -> Averaging:
@@ -138,7 +132,9 @@ def fedavg(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) -> Av
 
 def lg_fedavg_1(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) -> Averaging:
     """Liang et al. 2020 with a one-layer global top: the head is averaged, the body stays."""
-    return Averaging("lg-fedavg-1", (HEAD,), (_everything(epochs, learning_rate),), bodies=Bodies.ANY)
+    return Averaging(
+        "lg-fedavg-1", (HEAD,), (_everything(epochs, learning_rate),), bodies=Bodies.ANY, may_federate=True
+    )
 
 
 def lg_fedavg_2(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) -> Averaging:

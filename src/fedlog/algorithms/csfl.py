@@ -17,13 +17,12 @@ from fedlog.algorithms.losses import cross_entropy
 from fedlog.algorithms.shape import (
     EVERYTHING,
     Audience,
-    Bodies,
     Exchange,
+    Method,
     ModelPlan,
     Phase,
     Schedule,
     Trained,
-    Training,
     Work,
 )
 from fedlog.core.keys import Key
@@ -37,7 +36,7 @@ ERROR = "error"  # what a client's measurements left out, kept for its vote in t
 
 
 @dataclass(frozen=True)
-class CSFL:
+class CSFL(Method):
     """`threshold` decides what is a large entry, `reduction` how many measurements are taken of it."""
 
     plan: ModelPlan
@@ -50,8 +49,6 @@ class CSFL:
     iterations: int = 50
 
     name = "cs-fl"
-    bodies = Bodies.SAME
-    training = Training.OWN
 
     def __post_init__(self) -> None:
         if self.threshold < 0 or not 0 < self.reduction <= 1 or self.iterations < 1:
@@ -154,10 +151,6 @@ class CSFL:
         if "support" not in server:
             return moved
         return {**moved, "support_per_measurement": float(server["support"]) / self._rows}
-
-    def advice(self, rounds: int) -> tuple[str, ...]:
-        """Nothing to warn of."""
-        return ()
 
     @property
     def _rows(self) -> int:

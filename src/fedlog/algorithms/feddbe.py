@@ -13,14 +13,13 @@ import torch
 from fedlog.algorithms.losses import NearGlobalMean, cross_entropy
 from fedlog.algorithms.shape import (
     EVERYTHING,
-    Bodies,
+    BodySummary,
     Exchange,
+    Method,
     ModelPlan,
     Phase,
     Schedule,
-    Summary,
     Trained,
-    Training,
     Work,
 )
 from fedlog.core.keys import Key
@@ -32,7 +31,7 @@ OPENING = "mean feature"
 
 
 @dataclass(frozen=True)
-class FedDBE:
+class FedDBE(Method):
     """The whole model is averaged; the shift stays; the mean feature of each batch is pulled to the global mean."""
 
     plan: ModelPlan
@@ -42,8 +41,6 @@ class FedDBE:
     momentum: float = 1.0
 
     name = "feddbe"
-    bodies = Bodies.SAME
-    training = Training.OWN
 
     def __post_init__(self) -> None:
         if self.kappa < 0 or not 0 < self.momentum <= 1:
@@ -63,7 +60,7 @@ class FedDBE:
         plainly = Phase(EVERYTHING, self.epochs, cross_entropy, self.learning_rate)
         held = Phase(EVERYTHING, self.epochs, NearGlobalMean(self.kappa, self.momentum), self.learning_rate)
         return Schedule(
-            round=(Exchange("average", (held,)),), opening=Exchange(OPENING, (plainly,), Summary.STATISTICS)
+            round=(Exchange("average", (held,)),), opening=Exchange(OPENING, (plainly,), BodySummary.STATISTICS)
         )
 
     def begin(self, key: Key) -> Params:
@@ -124,7 +121,3 @@ class FedDBE:
     def observe(self, server: Params) -> dict[str, float]:
         """How long the global mean feature is."""
         return {"global_mean_norm": float(server["mean"].norm())} if "mean" in server else {}
-
-    def advice(self, rounds: int) -> tuple[str, ...]:
-        """Nothing to warn of."""
-        return ()

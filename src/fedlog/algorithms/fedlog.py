@@ -17,15 +17,14 @@ from fedlog.algorithms.losses import Clustered, cross_entropy
 from fedlog.algorithms.shape import (
     BODY,
     Bodies,
+    BodySummary,
     Exchange,
     Loss,
+    Method,
     ModelPlan,
     Phase,
     Schedule,
-    Sum,
-    Summary,
     Trained,
-    Training,
     Work,
 )
 from fedlog.core.keys import Key
@@ -57,7 +56,7 @@ def random_head(n_class: int, width: int, norm: float, seed: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class FedLog:
+class FedLog(Method):
     """The paper's Algorithm 1 with an exact head."""
 
     plan: ModelPlan
@@ -69,7 +68,11 @@ class FedLog:
 
     name = "fedlog"
     bodies = Bodies.ANY
-    training = Training.OWN
+    may_federate = True
+    may_leave = True
+    # Statistics add up, and those of whoever pauses are still true of a body that has not moved.
+    sums_last_uploads = True
+    sends_statistics = True
 
     def __post_init__(self) -> None:
         if not self.nu >= 0:
@@ -85,13 +88,11 @@ class FedLog:
     @property
     def schedule(self) -> Schedule:
         """One exchange a round; one more before the first when the first head comes from statistics."""
-        opening = Exchange("opening", (), Summary.STATISTICS)
+        opening = Exchange("opening", (), BodySummary.STATISTICS)
         train = Phase(BODY, self.epochs, self.loss, self.learning_rate)
         return Schedule(
-            round=(Exchange("statistics", (train,), Summary.STATISTICS),),
+            round=(Exchange("statistics", (train,), BodySummary.STATISTICS),),
             opening=opening if self.first_head is FirstHead.STATISTICS else None,
-            # Statistics add up, and those of whoever pauses are still true of a body that has not moved.
-            sum=Sum.EVERYONE,
         )
 
     def begin(self, key: Key) -> Params:
@@ -158,10 +159,6 @@ class FedLog:
             "relative_gradient": float(server["relative_gradient"]),
         }
         return {**observed, "noise_std_of_sum": noise_std, "noisy_count": statistics.total} if noise_std else observed
-
-    def advice(self, rounds: int) -> tuple[str, ...]:
-        """Nothing to warn of."""
-        return ()
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ from fedlog.algorithms.losses import NearPrototype
 from fedlog.algorithms.shape import (
     EVERYTHING,
     Bodies,
+    BodySummary,
     Exchange,
+    Method,
     ModelPlan,
     Phase,
     Schedule,
-    Summary,
     Trained,
-    Training,
     Work,
 )
 from fedlog.core.keys import Key
@@ -48,7 +48,7 @@ def nearest_prototype_head(means: Tensor, present: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class FedProto:
+class FedProto(Method):
     """Cross-entropy and the distance to the global prototypes; only prototypes are exchanged."""
 
     plan: ModelPlan
@@ -59,7 +59,7 @@ class FedProto:
 
     name = "fedproto"
     bodies = Bodies.ANY
-    training = Training.OWN
+    may_federate = True
 
     def __post_init__(self) -> None:
         if self.regularisation < 0:
@@ -69,7 +69,7 @@ class FedProto:
     def schedule(self) -> Schedule:
         """One exchange a round: train everything, then take the class means of all own records."""
         train = Phase(EVERYTHING, self.epochs, NearPrototype(self.regularisation), self.learning_rate)
-        return Schedule(round=(Exchange("prototypes", (train,), Summary.STATISTICS),))
+        return Schedule(round=(Exchange("prototypes", (train,), BodySummary.STATISTICS),))
 
     def begin(self, key: Key) -> Params:
         """No prototypes yet, and a seed: everyone starts from the same initial model."""
@@ -123,7 +123,3 @@ class FedProto:
     def observe(self, server: Params) -> dict[str, float]:
         """How many classes have a prototype."""
         return {"prototypes": float(server["present"].sum())}
-
-    def advice(self, rounds: int) -> tuple[str, ...]:
-        """Nothing to warn of."""
-        return ()

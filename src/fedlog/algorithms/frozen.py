@@ -1,32 +1,34 @@
-"""FedLog on bodies that are never trained: random ones, or such as were made without the private data."""
+"""A method on bodies that are never trained: random ones, or such as were made without the private data."""
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
+from typing import Any, cast
 
-from fedlog.algorithms.fedlog import FedLog, FedLogC
-from fedlog.algorithms.shape import Schedule
-
-
-def frozen(algorithm: FedLog) -> FedLog:
-    """The same method, told the same, with nothing trained."""
-    kind = _FrozenFedLogC if isinstance(algorithm, FedLogC) else _FrozenFedLog
-    return kind(**{option.name: getattr(algorithm, option.name) for option in fields(algorithm)})
+from fedlog.algorithms.registry import methods_that
+from fedlog.algorithms.shape import Algorithm, Schedule
+from fedlog.errors import InputError
 
 
-def _without_training(schedule: Schedule) -> Schedule:
-    return replace(schedule, round=tuple(replace(exchange, phases=()) for exchange in schedule.round))
+def freeze_bodies(algorithm: Algorithm) -> Algorithm:
+    """The same method without its training; InputError for one that sends no statistics."""
+    if not algorithm.sends_statistics:
+        able = ", ".join(methods_that(lambda method: method.sends_statistics))
+        raise InputError(f"method {algorithm.name} has nothing left without training", hint=f"use one of: {able}")
+    return cast(Algorithm, _FrozenBodies(algorithm))
 
 
-class _FrozenFedLog(FedLog):
+class _FrozenBodies:
+    """The method it was given, but for the phases of its rounds."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self._algorithm = algorithm
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._algorithm, name)
+
     @property
     def schedule(self) -> Schedule:
-        """FedLog's, with nothing trained."""
-        return _without_training(super().schedule)
-
-
-class _FrozenFedLogC(FedLogC):
-    @property
-    def schedule(self) -> Schedule:
-        """FedLog-C's, with nothing trained."""
-        return _without_training(super().schedule)
+        """The method's exchanges, without phases."""
+        schedule = self._algorithm.schedule
+        return replace(schedule, round=tuple(replace(exchange, phases=()) for exchange in schedule.round))

@@ -19,6 +19,7 @@ from fedlog.algorithms.fedproto import FedProto
 from fedlog.algorithms.shape import Algorithm, ModelPlan
 from fedlog.errors import InputError
 from fedlog.files.names import did_you_mean, import_callable
+from fedlog.models.body import HEAD
 
 Factory = Callable[..., Algorithm]
 
@@ -39,6 +40,13 @@ METHODS: dict[str, Factory] = {
     "fedprox": proximal.fedprox,
     "ditto": proximal.ditto,
 }
+
+
+def methods_that(fact: Callable[[Algorithm], bool]) -> tuple[str, ...]:
+    """The names of the registered methods of which the fact is true."""
+    layers = (("first",), ("second",), (HEAD,))
+    plan = ModelPlan(n_class=2, width=2, layers=layers, entries=10)
+    return tuple(name for name, make in METHODS.items() if fact(make(plan)))
 
 
 def factory(method: str) -> Factory:
@@ -84,7 +92,7 @@ def build(method: str, plan: ModelPlan, told: Mapping[str, Any]) -> Algorithm:
     if missing:
         raise InputError(
             f"method {method} is no algorithm: it has no {', '.join(missing)}",
-            hint="see docs/methods, and fedlog.algorithms.shape.Algorithm",
+            hint="inherit from fedlog.algorithms.shape.Method, and see docs/extend/method.md",
         )
     return made
 

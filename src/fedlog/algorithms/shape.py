@@ -30,7 +30,7 @@ class Bodies(Enum):
     SAME = "the same body for everyone"
 
 
-class Training(Enum):
+class TrainingRecords(Enum):
     """Whose records a client trains on: its own, or (the upper bound `pooled`) everyone's."""
 
     OWN = "own"
@@ -138,7 +138,7 @@ class Phase:
         return params if self.reads_params else HiddenParams()
 
 
-class Summary(Enum):
+class BodySummary(Enum):
     """What the engine computes from the trained body, in evaluation mode, over all training records."""
 
     NOTHING = "nothing"
@@ -151,7 +151,7 @@ class Exchange:
 
     name: str
     phases: tuple[Phase, ...]
-    summary: Summary = Summary.NOTHING
+    summary: BodySummary = BodySummary.NOTHING
 
 
 class Audience(Enum):
@@ -159,14 +159,6 @@ class Audience(Enum):
 
     NEXT = "whoever takes part next"
     EVERYONE = "everyone"
-
-
-class Sum(Enum):
-    """Whose uploads a step of the server sums when only some clients take part in a round."""
-
-    PARTICIPANTS = "this round's"
-    EVERYONE = "everyone's last"
-    """Of whichever exchange: those of such a method all send sums of one kind."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +169,6 @@ class Schedule:
     opening: Exchange | None = None
     closing: tuple[Phase, ...] = ()
     audience: Audience = Audience.NEXT
-    sum: Sum = Sum.PARTICIPANTS
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,7 +190,10 @@ class Trained:
 
 
 class Algorithm(Protocol):
-    """A method. Implementations are frozen dataclasses of hyper-parameters around a `ModelPlan`."""
+    """A method. Implementations are frozen dataclasses of hyper-parameters around a `ModelPlan`.
+
+    `Method` has what is the same for most of them.
+    """
 
     @property
     def name(self) -> str:
@@ -210,8 +204,27 @@ class Algorithm(Protocol):
         """Whether clients may differ in architecture."""
 
     @property
-    def training(self) -> Training:
+    def training(self) -> TrainingRecords:
         """Whose records a client trains on."""
+
+    @property
+    def may_federate(self) -> bool:
+        """Whether sites accept it over Flower: no body leaves a site, and bodies may differ."""
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether the server's state comes from the newest uploads alone, so that one can be taken out again."""
+
+    @property
+    def sums_last_uploads(self) -> bool:
+        """Whether a step sums everyone's last upload when only some take part; else it sums this round's.
+
+        The uploads of all its exchanges are then sums of one kind.
+        """
+
+    @property
+    def sends_statistics(self) -> bool:
+        """Whether uploads are statistics, to which privacy noise can be added and which untrained bodies have too."""
 
     @property
     def schedule(self) -> Schedule:
@@ -246,3 +259,22 @@ class Algorithm(Protocol):
 
     def advice(self, rounds: int) -> tuple[str, ...]:
         """What a user should know before a run of that many rounds."""
+
+
+class Method:
+    """What is the same for most methods; a method that differs states its own."""
+
+    bodies = Bodies.SAME
+    training = TrainingRecords.OWN
+    may_federate = False
+    may_leave = False
+    sums_last_uploads = False
+    sends_statistics = False
+
+    def observe(self, server: Params) -> dict[str, float]:
+        """No figures beyond the accuracy."""
+        return {}
+
+    def advice(self, rounds: int) -> tuple[str, ...]:
+        """No advice."""
+        return ()

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlog.algorithms.fedlog import FedLog
-from fedlog.algorithms.frozen import frozen
+from fedlog.algorithms.frozen import freeze_bodies
 from fedlog.algorithms.shape import Exchange
 from fedlog.audit.distinguisher import Trial, epsilon_lower_bound, scores
 from fedlog.core.clip import clip_named
@@ -244,7 +244,7 @@ def _trained(audit: Audit, guard: Protection, clients: Sequence[Records], key: K
     bodies = [adopt("canary", lambda: _Linear(weight), (INPUTS,), guard.bound.clip)] * len(clients)
     plan = model_plan(federation, bodies)
     method = FedLog(plan, epochs=1, learning_rate=LEARNING_RATE)
-    algorithm = frozen(method) if audit.unit is Unit.RECORD else method
+    algorithm = freeze_bodies(method) if audit.unit is Unit.RECORD else method
     # One batch of everything, in float64: the balance of the adversarial client is then exact.
     engine = Engine(Settings(batch_size=len(data), dtype=torch.float64), Choice.LOOP)
     tap = _Tap(**_parts(guard))

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.shape import Algorithm, Bodies, ModelPlan, Training
+from fedlog.algorithms.registry import methods_that
+from fedlog.algorithms.shape import Algorithm, Bodies, ModelPlan, TrainingRecords
 from fedlog.data.federation import Federation
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body
 
-# Whose bodies may differ, and start apart.
-ANY_BODY = "fedlog, fedlog-c, fedproto, lg-fedavg-1 and local"
+
+def any_body() -> str:
+    """The names of the methods whose clients' bodies may differ, and start apart."""
+    return ", ".join(methods_that(lambda method: method.bodies is Bodies.ANY))
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,11 +57,11 @@ def clients_of(federation: Federation, bodies: Sequence[Body], algorithm: Algori
         names = ", ".join(sorted({body.name for body in bodies}))
         raise InputError(
             f"method {algorithm.name} needs the same body for every client: {names} given",
-            hint=f"{ANY_BODY} accept different bodies",
+            hint=f"these accept different bodies: {any_body()}",
         )
     if not any(len(shard.train) for shard in federation.shards):
         raise InputError(f"data set {federation.name}: no client has a training record")
-    if algorithm.training is Training.POOLED:
+    if algorithm.training is TrainingRecords.POOLED:
         # Sorted, so that the order of the clients decides nothing.
         everyone = torch.cat([shard.train for shard in federation.shards]).sort().values
         tests = tuple(shard.test for shard in federation.shards)

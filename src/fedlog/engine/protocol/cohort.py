@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedlog.algorithms.shape import Algorithm, Exchange, Phase, Summary, Trained, Work
+from fedlog.algorithms.shape import Algorithm, BodySummary, Exchange, Phase, Trained, Work
 from fedlog.core.keys import Key
 from fedlog.core.stats import Statistics
 from fedlog.data.federation import Federation
@@ -218,7 +218,7 @@ class Cohort:
                 self._moments[client.index, exchange.name] = {n: value.clone() for n, value in fit.moments.items()}
         trained = [fit.params for fit in fits]
         statistics: list[Statistics | None] = [None] * len(group)
-        if exchange.summary is Summary.STATISTICS:
+        if exchange.summary is BodySummary.STATISTICS:
             looks = [Look(c, p, Pool.TRAIN, c.train) for c, p in zip(group, trained, strict=True)]
             statistics = [*self._statistics(backend, looks)]
         for client, work, params, summed in zip(group, works, trained, statistics, strict=True):

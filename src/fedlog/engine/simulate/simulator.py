@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedlog.algorithms.shape import Algorithm, Audience, Bodies, Exchange, ModelPlan, Sum
+from fedlog.algorithms.shape import Algorithm, Audience, Bodies, Exchange, ModelPlan
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
-from fedlog.engine.clients import ANY_BODY, Client, clients_of
+from fedlog.engine.clients import Client, any_body, clients_of
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.cohort import Cohort, Initialisation, Judge, Score
 from fedlog.engine.protocol.server import Server
@@ -89,7 +89,7 @@ class Simulation:
         self.server.refused_share_allowed = self.course.refused_share
         self.server.limits = self.server.limits or self.limits
         # Under a secure sum the server sees no single upload that it could remember.
-        if self.course.participation < 1 and self.algorithm.schedule.sum is Sum.EVERYONE and self.secure is None:
+        if self.course.participation < 1 and self.algorithm.sums_last_uploads and self.secure is None:
             self.server.memory = {}
         self._crew = self._make_crew(wire)
 
@@ -111,7 +111,7 @@ class Simulation:
         if separate and self.algorithm.bodies is Bodies.SAME:
             raise InputError(
                 f"method {self.algorithm.name} starts from one model for everyone: separate initialisation given",
-                hint=f"{ANY_BODY} accept separate starts",
+                hint=f"these accept separate starts: {any_body()}",
             )
         fixed = sorted(self.bodies[0].fixed)
         if fixed and self.algorithm.schedule.audience is Audience.EVERYONE:

@@ -9,9 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedlog.algorithms.fedlog import FedLog
-from fedlog.algorithms.frozen import frozen
-from fedlog.algorithms.shape import Algorithm, ModelPlan, Summary
+from fedlog.algorithms.frozen import freeze_bodies
+from fedlog.algorithms.shape import Algorithm, ModelPlan
 from fedlog.core.clip import clip_named
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
@@ -141,14 +140,13 @@ def with_body_training(algorithm: Algorithm, spec: RunSpec) -> Algorithm:
     """The method as it is, or on frozen bodies if the run asks for them."""
     if spec.body_training is None:
         return algorithm
-    if not isinstance(algorithm, FedLog):
-        why = (
-            "cannot be accounted for under DP-SGD"
-            if spec.body_training == DP_SGD
-            else "has nothing left without training"
+    if spec.body_training == FROZEN:
+        return freeze_bodies(algorithm)
+    if not algorithm.sends_statistics:
+        raise InputError(
+            f"method {spec.method} cannot be accounted for under DP-SGD", hint="fedlog or fedlog-c can do it"
         )
-        raise InputError(f"method {spec.method} {why}", hint="fedlog or fedlog-c can do it")
-    return frozen(algorithm) if spec.body_training == FROZEN else algorithm
+    return algorithm
 
 
 def protection_of(spec: RunSpec, algorithm: Algorithm, plan: ModelPlan, clients: int) -> Protection | None:
@@ -162,8 +160,7 @@ def protection_of(spec: RunSpec, algorithm: Algorithm, plan: ModelPlan, clients:
     assert spec.calibration is not None
     assert spec.noise is not None
     schedule = algorithm.schedule
-    exchanges = [*schedule.round, *([schedule.opening] if schedule.opening else [])]
-    if any(exchange.summary is not Summary.STATISTICS for exchange in exchanges):
+    if not algorithm.sends_statistics:
         raise InputError(f"--privacy is for methods that send statistics: {spec.method}", hint="fedlog or fedlog-c")
     trust = Trust(spec.trust)
     return protection(

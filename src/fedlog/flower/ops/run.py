@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from fedlog.algorithms.registry import methods_that
 from fedlog.data.schema import load_schema
 from fedlog.engine.protocol import checkpoint
 from fedlog.errors import InputError, RunError
@@ -22,8 +23,6 @@ from fedlog.flower.server.engine_state import begin_server, save_server
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 
 FOLLOW_SECONDS = 0.3
-# Methods whose head comes from the newest uploads alone, so that one of them can be taken out again.
-CAN_LEAVE = ("fedlog", "fedlog-c")
 
 
 def choose_run_name(folder: ServerFolder) -> str:
@@ -115,9 +114,10 @@ def leave(folder: ServerFolder, site: str, name: str, say: Say) -> Departure:
             "that nobody counted",
             hint="`unregister` the site and begin a new run",
         )
-    if plan.method not in CAN_LEAVE:
+    able = methods_that(lambda method: method.may_leave)
+    if plan.method not in able:
         raise InputError(
-            f"expected a run of {' or '.join(CAN_LEAVE)}, found: {plan.method}",
+            f"expected a run of {' or '.join(able)}, found: {plan.method}",
             hint="its head holds traces of every earlier round: `unregister` the site and begin a new run",
         )
     uploads = home.uploads()

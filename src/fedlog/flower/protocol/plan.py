@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from fedlog.algorithms import registry
-from fedlog.algorithms.fedlog import FedLog
-from fedlog.algorithms.frozen import frozen
+from fedlog.algorithms.frozen import freeze_bodies
 from fedlog.algorithms.shape import Algorithm, ModelPlan
 from fedlog.errors import InputError
 from fedlog.flower.folders.layout import check_site_name
@@ -20,9 +19,6 @@ from fedlog.models.body import HEAD
 from fedlog.privacy.protection import Protection
 from fedlog.wire.codec import codec, refuse_open_codec
 
-# Methods under which a body never leaves its site and bodies may differ. A site refuses any other: whoever operates
-# the server must not be able to ask for more, nor to name a function for the site to import.
-FEDERATED = ("fedlog", "fedlog-c", "lg-fedavg-1", "fedproto")
 # Sites choose their bodies, so a first head from untrained features that are added up has no meaning here.
 DEFAULT_OPTIONS: dict[str, dict[str, Any]] = {"fedlog-c": {"first_head": "random"}}
 Option = str | int | float | None
@@ -60,15 +56,13 @@ class Plan:
         """The method for heads of this shape."""
         told = {**DEFAULT_OPTIONS.get(self.method, {}), **self.options}
         built = registry.build(self.method, self.model_plan(n_class, width), told)
-        return (
-            frozen(built) if self.promise is not None and self.promise.frozen and isinstance(built, FedLog) else built
-        )
+        return freeze_bodies(built) if self.promise is not None and self.promise.frozen else built
 
     def protection(self, n_class: int, width: int) -> Protection | None:
         """How the uploads are protected; None for a run without a promise."""
         algorithm = self.algorithm(n_class, width)
         schedule = algorithm.schedule
-        if self.promise is not None and not isinstance(algorithm, FedLog):
+        if self.promise is not None and not algorithm.sends_statistics:
             raise InputError(f"privacy is for methods that send statistics: {self.method}", hint="fedlog or fedlog-c")
         releases = self.rounds * len(schedule.round) + (schedule.opening is not None)
         return protection_of(self.promise, self.secure, releases, (n_class, 1 + width))
@@ -118,10 +112,13 @@ class EqualBody:
 def checked_plan(plan: Plan) -> Plan:
     """The plan, after refusing what no site would take."""
     check_site_name(plan.name)  # it names a folder at every site
-    if plan.method not in FEDERATED:
+    # A site refuses any other method: whoever operates the server must not be able to ask for a body, nor to name a
+    # function for the site to import.
+    federated = registry.methods_that(lambda method: method.may_federate)
+    if plan.method not in federated:
         raise InputError(
             f"expected a method that keeps bodies at their sites, found: {plan.method}",
-            hint=f"one of {', '.join(FEDERATED)}; the others run in the simulator: `fedlog run`",
+            hint=f"one of {', '.join(federated)}; the others run in the simulator: `fedlog run`",
         )
     if not 1 <= plan.rounds <= 100_000 or not 1 <= plan.batch_size <= 100_000:
         raise InputError(f"expected rounds and batch size of at least 1, found: {plan.rounds} and {plan.batch_size}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedlog.algorithms.shape import Sum
 from fedlog.core.keys import Key
 from fedlog.data.schema import Schema
 from fedlog.engine.protocol import checkpoint
@@ -26,7 +25,7 @@ def begin_server(plan: Plan, schema: Schema, width: int, refused_share: float = 
     server = Server.beginning(algorithm, codec(plan.codec), shape, initial, key.child("server"), guard)
     server.refused_share_allowed = refused_share
     # Under a secure sum there is no single upload to remember, and of a private run the server keeps none.
-    if algorithm.schedule.sum is Sum.EVERYONE and plan.secure is None and plan.promise is None:
+    if algorithm.sums_last_uploads and plan.secure is None and plan.promise is None:
         server.memory = {}
     return server
 
