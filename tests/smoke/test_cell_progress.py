@@ -11,11 +11,11 @@ from rich.console import Console
 from fedlog.cli import cell_progress
 from fedlog.cli.cell_progress import CellProgress
 from fedlog.experiments.tables.catalog import EXPERIMENTS
-from fedlog.experiments.tables.cells import Choice, cells
+from fedlog.experiments.tables.cells import CellChoice, cells
 from fedlog.experiments.workers.cell_process import Outcome
 from fedlog.experiments.workers.runner import Standing
 
-FIRST, SECOND, THIRD = cells(EXPERIMENTS["table-mnist"], Path("nowhere"), Choice(("fedlog",), (0, 1, 2), 20))
+FIRST, SECOND, THIRD = cells(EXPERIMENTS["table-mnist"], Path("nowhere"), CellChoice(("fedlog",), (0, 1, 2), 20))
 
 
 class Clock:
@@ -42,10 +42,10 @@ def at_work(done: int) -> list[Standing]:
 def test_a_terminal_shows_one_bar_and_a_line_for_each_cell_at_work(clock: Clock) -> None:
     screen = io.StringIO()
     with CellProgress(Console(file=screen, force_terminal=True, width=160, highlight=False)) as progress:
-        progress.begun([FIRST, SECOND], [THIRD])
-        progress.looked(at_work(0))
+        progress.on_start([FIRST, SECOND], [THIRD])
+        progress.on_progress(at_work(0))
         clock.now = 25.0
-        progress.looked(at_work(5))
+        progress.on_progress(at_work(5))
     shown = screen.getvalue()
     assert "2 cells to run, 1 done before" in shown
     # Five of forty rounds took 25 seconds; the cell itself has fifteen rounds of three seconds left.
@@ -62,11 +62,11 @@ def test_elsewhere_plain_lines_come_now_and_then(dumb: bool, clock: Clock, monke
         monkeypatch.setenv("TERM", "dumb")
     screen = io.StringIO()
     with CellProgress(Console(file=screen, force_terminal=dumb, width=160, highlight=False)) as progress:
-        progress.begun([FIRST, SECOND], [])
+        progress.on_start([FIRST, SECOND], [])
         for clock.now in range(100):
-            progress.looked(at_work(int(clock.now) // 10))
-        progress.ended(Outcome(FIRST.name, 0.98, None))
-        progress.ended(Outcome(SECOND.name, None, "no room"))
+            progress.on_progress(at_work(int(clock.now) // 10))
+        progress.on_end(Outcome(FIRST.name, 0.98, None))
+        progress.on_end(Outcome(SECOND.name, None, "no room"))
     lines = screen.getvalue().splitlines()
     assert lines[0] == "2 cells to run"
     assert lines[1:3] == [
@@ -82,9 +82,9 @@ def test_elsewhere_plain_lines_come_now_and_then(dumb: bool, clock: Clock, monke
 def test_an_interrupted_cell_goes_on_and_its_old_rounds_do_not_count_as_fast(clock: Clock) -> None:
     screen = io.StringIO()
     with CellProgress(Console(file=screen, width=160, highlight=False)) as progress:
-        progress.begun([FIRST, SECOND], [])
-        progress.looked(at_work(10))
+        progress.on_start([FIRST, SECOND], [])
+        progress.on_progress(at_work(10))
         clock.now = 40.0
-        progress.looked(at_work(12))
+        progress.on_progress(at_work(12))
     # Two rounds in forty seconds, not twelve.
     assert "12/40 rounds, about 9 min left" in screen.getvalue()

@@ -5,23 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from made_up_runs import write_run
 
 from fedlog.experiments.tables.catalog import EXPERIMENTS
+from fedlog.experiments.tables.cells import CellChoice, cells
 from fedlog.experiments.tables.finished_cells import collect
 from fedlog.experiments.tables.paper import LABELS, TABLE_1
 from fedlog.report.cost_table import cost_table
 from fedlog.report.method_tables import accuracy_table
-from fedlog.report.tables import Table
+from fedlog.report.tables import TextTable
 
 
-def shown(data: str, empty: Path) -> dict[str, tuple[str, str]]:
-    """Printed accuracy and cost by row, in a report of no runs."""
-    found = collect(EXPERIMENTS[f"table-{data}"], empty)
+def shown(data: str, out: Path) -> dict[str, tuple[str, str]]:
+    """Printed accuracy and cost by row, in a report of one made-up run of each."""
+    experiment = EXPERIMENTS[f"table-{data}"]
+    for cell in cells(experiment, out, CellChoice(seeds=(0,))):
+        write_run(cell, [0.5], 10)
+    found = collect(experiment, out)
     accuracy, cost = (_column(table, "paper") for table in (accuracy_table(found), cost_table(found)))
     return {label: (accuracy[label], cost[label]) for label in accuracy}
 
 
-def _column(table: Table, heading: str) -> dict[str, str]:
+def _column(table: TextTable, heading: str) -> dict[str, str]:
     at = next(at for at, column in enumerate(table.columns) if column.split(",")[0] == heading)
     return {row[0]: row[at] for row in table.rows}
 

@@ -17,7 +17,7 @@ from fedlog.errors import InputError
 from fedlog.experiments.run import records
 from fedlog.experiments.run.spec import RunSpec, resolve
 from fedlog.experiments.tables.catalog import EXPERIMENTS, on_disk
-from fedlog.experiments.tables.cells import Cell, CellState, Choice, Experiment, Row, Shape, cells
+from fedlog.experiments.tables.cells import Cell, CellChoice, CellState, Experiment, Row, Shape, cells
 from fedlog.experiments.tables.paper import printed_rows
 from fedlog.experiments.tables.timing import seconds_of
 from fedlog.experiments.workers.cell_process import Outcome
@@ -32,13 +32,13 @@ class Quiet:
         self.skipped: list[str] = []
         self.seen: list[Standing] = []
 
-    def begun(self, to_do: Sequence[Cell], skipped: Sequence[Cell]) -> None:
+    def on_start(self, to_do: Sequence[Cell], skipped: Sequence[Cell]) -> None:
         self.skipped = [cell.name for cell in skipped]
 
-    def looked(self, standings: Sequence[Standing]) -> None:
+    def on_progress(self, standings: Sequence[Standing]) -> None:
         self.seen = list(standings)
 
-    def ended(self, outcome: Outcome) -> None:
+    def on_end(self, outcome: Outcome) -> None:
         pass
 
 
@@ -136,7 +136,7 @@ def test_another_number_of_rounds_lives_in_a_folder_of_its_own(tmp_path: Path) -
     table = EXPERIMENTS["table-mnist"]
     (tmp_path / "table-mnist-3-rounds").mkdir()
     assert "table-mnist-3-rounds" in [experiment.name for experiment in on_disk(tmp_path)]
-    short = cells(table, tmp_path, Choice(rows=("fedlog",), seeds=(0,), rounds=3))
+    short = cells(table, tmp_path, CellChoice(rows=("fedlog",), seeds=(0,), rounds=3))
     assert short[0].folder == tmp_path / "table-mnist-3-rounds" / "fedlog" / "seed-0"
     assert short[0].spec.rounds == 3
 

@@ -14,7 +14,7 @@ from fedlog.experiments.run import records
 from fedlog.experiments.run.spec import as_plain
 from fedlog.experiments.tables import synthetic
 from fedlog.experiments.tables.catalog import EXPERIMENTS
-from fedlog.experiments.tables.cells import Cell, CellState, Choice, Experiment, cells
+from fedlog.experiments.tables.cells import Cell, CellChoice, CellState, Experiment, cells
 from fedlog.experiments.tables.finished_cells import Collected, collect
 from fedlog.experiments.workers.cell_process import Outcome, carry_out, order_of
 from fedlog.report import figures
@@ -106,7 +106,7 @@ def _write_sweep(cell: Cell) -> None:
 
 def _found(out: Path, *made: tuple[str, int]) -> Collected:
     for row, seed in made:
-        _write_sweep(cells(FIGURE, out, Choice(rows=(row,), seeds=(seed,)))[0])
+        _write_sweep(cells(FIGURE, out, CellChoice(rows=(row,), seeds=(seed,)))[0])
     return collect(FIGURE, out)
 
 

@@ -39,7 +39,7 @@ class CellProgress:
         if self._bar is not None:
             self._bar.stop()
 
-    def begun(self, to_do: Sequence[Cell], skipped: Sequence[Cell]) -> None:
+    def on_start(self, to_do: Sequence[Cell], skipped: Sequence[Cell]) -> None:
         """Say what is to do; show the bar."""
         self._cells = len(to_do)
         done_before = f", {len(skipped)} done before" if skipped else ""
@@ -56,7 +56,7 @@ class CellProgress:
             self._whole = self._bar.add_task("all cells", total=sum(cell.steps for cell in to_do), said="")
             self._bar.start()
 
-    def looked(self, standings: Sequence[Standing]) -> None:
+    def on_progress(self, standings: Sequence[Standing]) -> None:
         """Move the bars, or print lines now and then."""
         running = [s for s in standings if s.done and s.cell.name not in self._ended]
         done, steps = sum(s.done for s in standings), sum(s.steps for s in standings)
@@ -74,7 +74,7 @@ class CellProgress:
                 at = f"round {standing.done}/{standing.steps}"
                 self._console.print(f"  {standing.cell.name}: {at}{_described(standing)}")
 
-    def ended(self, outcome: Outcome) -> None:
+    def on_end(self, outcome: Outcome) -> None:
         """Say how the cell ended, and take its line away."""
         self._ended.add(outcome.cell)
         if self._bar is not None and outcome.cell in self._lines:

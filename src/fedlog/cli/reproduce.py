@@ -14,7 +14,7 @@ from fedlog.cli.cell_progress import CellProgress
 from fedlog.cli.running import cores
 from fedlog.errors import InputError
 from fedlog.experiments.tables.catalog import experiments
-from fedlog.experiments.tables.cells import Cell, Choice, cells
+from fedlog.experiments.tables.cells import Cell, CellChoice, cells
 from fedlog.experiments.tables.inventory import Entry, inventory
 from fedlog.experiments.workers.cell_process import Outcome
 from fedlog.experiments.workers.executors import executor
@@ -80,12 +80,12 @@ def _run(args: argparse.Namespace, wanted: list[Cell]) -> list[Outcome]:
     return outcomes
 
 
-def _choice(args: argparse.Namespace) -> Choice:
+def _choice(args: argparse.Namespace) -> CellChoice:
     rows = _listed("--methods", args.methods, "fedlog,fedavg")
     told = _listed("--seeds", args.seeds, "0,1,2")
     if not all(seed.isdecimal() for seed in told):
         raise InputError(f"--seeds must be whole numbers from 0 on, with commas: {args.seeds}", hint="--seeds 0,1,2")
-    return Choice(rows, tuple(dict.fromkeys(int(seed) for seed in told)), args.rounds)
+    return CellChoice(rows, tuple(dict.fromkeys(int(seed) for seed in told)), args.rounds)
 
 
 def _listed(option: str, text: str | None, example: str) -> tuple[str, ...]:

@@ -10,12 +10,12 @@ from fedlog.experiments.tables.finished_cells import Collected
 from fedlog.experiments.tables.paper import COMPETITIVE
 from fedlog.experiments.tables.significance import BySeed, Comparison, Mean, paired_ratio
 from fedlog.report.comparisons import arrow_text, comparisons, holm_text, p_text, ratio_text, reference_label
-from fedlog.report.tables import Table, bits_with_error, with_error
+from fedlog.report.tables import TextTable, bits_with_error, with_error
 
 POOLED = "pooled"  # how the records came to one place is not counted, so that its bits say nothing
 
 
-def cost_table(found: Collected) -> Table:
+def cost_table(found: Collected) -> TextTable:
     """Bits to the fixed threshold beside the paper's, counted in one direction and in both, tested on both."""
     experiment = found.experiment
     assert experiment.threshold is not None
@@ -48,7 +48,7 @@ def cost_table(found: Collected) -> Table:
     )
     rows = tuple(_row(row, costs[row.name], both, tests, experiment) for row in experiment.rows if row.name in costs)
     title = f"Bits to {experiment.threshold} % (where it is never reached: to the most accurate round)"
-    return Table(columns, rows, title, (*_rule_note(found), *_notes(experiment, costs)))
+    return TextTable(columns, rows, title, (*_rule_note(found), *_notes(experiment, costs)))
 
 
 def _row(
@@ -58,7 +58,7 @@ def _row(
     tests: Mapping[str, Comparison],
     experiment: Experiment,
 ) -> tuple[str, ...]:
-    printed, of_printed = _printed(row, experiment)
+    printed, of_printed = _printed_cost(row, experiment)
     values = list(costs.values())
     reached = f"{sum(cost.reached for cost in values)} of {len(values)}"
     rounds = with_error(Mean.of([float(cost.round) for cost in values]), 1)
@@ -91,7 +91,7 @@ def _percentage(row: BySeed, whole: BySeed) -> str:
     return f"{100 * sum(row[seed] for seed in seeds) / sum(whole[seed] for seed in seeds):.2f}"
 
 
-def _printed(row: Row, experiment: Experiment) -> tuple[str, str]:
+def _printed_cost(row: Row, experiment: Experiment) -> tuple[str, str]:
     """The paper's cost as it prints it, and its percentage of FedAvg's."""
     printed = row.printed
     if printed is None or printed.cost is None:

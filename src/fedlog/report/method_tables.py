@@ -25,14 +25,14 @@ from fedlog.report.comparisons import (
     reference_label,
 )
 from fedlog.report.cost_table import cost_table
-from fedlog.report.tables import NOT_RUN, Table, difference_with_error, not_run_note, with_error
+from fedlog.report.tables import NOT_RUN, TextTable, difference_with_error, not_run_note, with_error
 
 PRINTED_SEEDS = 10  # of every row that the paper prints
 LAST_ROUNDS = 10
 PAPER_NAMES = {experiment.name for experiment in PAPER}
 
 
-def tables_of(found: Collected) -> list[Table]:
+def tables_of(found: Collected) -> list[TextTable]:
     """The tables of an experiment that compares methods."""
     tables = [accuracy_table(found), comparison_table(found)]
     if found.experiment.shape is Shape.TABLE:
@@ -40,7 +40,7 @@ def tables_of(found: Collected) -> list[Table]:
     return [table for table in tables if table.rows]
 
 
-def accuracy_table(found: Collected) -> Table:
+def accuracy_table(found: Collected) -> TextTable:
     """Each method's accuracy beside the paper's, and what the interval of the difference says."""
     columns = (
         "method",
@@ -56,7 +56,7 @@ def accuracy_table(found: Collected) -> Table:
     ran = [row for row in found.experiment.rows if found.runs[row.name]]
     rows = tuple(_accuracy_row(row, found) for row in ran)
     title = "Accuracy, mean over clients" if rows else ""
-    return Table(columns, rows, title, not_run_note(found))
+    return TextTable(columns, rows, title, not_run_note(found))
 
 
 def _accuracy_row(row: Row, found: Collected) -> tuple[str, ...]:
@@ -102,7 +102,7 @@ def _last_rounds(runs: list[RunResult]) -> str:
     return with_error(Mean.of(means))
 
 
-def comparison_table(found: Collected) -> Table:
+def comparison_table(found: Collected) -> TextTable:
     """The final round of each method against the reference and against training alone; no row without a reference."""
     experiment = found.experiment
     final = {row.name: found.final(row.name) for row in experiment.rows if found.runs[row.name]}
@@ -116,13 +116,13 @@ def comparison_table(found: Collected) -> Table:
         "minus training alone, points",
     )
     if not tests:
-        return Table(columns, ())
+        return TextTable(columns, ())
     reference = final[experiment.reference or ""]
     rows = tuple(
         _comparison_row(row, final, reference, tests.get(row.name)) for row in experiment.rows if row.name in final
     )
     title = f"The final round against {reference_label(experiment)} and against training alone, paired by seed"
-    return Table(columns, rows, title, (holm_note(experiment, tests),))
+    return TextTable(columns, rows, title, (holm_note(experiment, tests),))
 
 
 def _comparison_row(
@@ -151,7 +151,7 @@ def printed_accuracy(printed: Printed | None) -> str:
     return f"{printed.accuracy:.2f} ± {printed.accuracy_error:.2f} {printed.accuracy_arrow}".rstrip()
 
 
-def overview_table(found: list[Collected]) -> Table:
+def overview_table(found: list[Collected]) -> TextTable:
     """Every row that the paper prints: its figure, ours, the seeds and the verdict, one column a table."""
     printed = [
         each
@@ -162,7 +162,7 @@ def overview_table(found: list[Collected]) -> Table:
     labels = {row.name: row.label for each in printed for row in each.experiment.rows}
     columns = ("method", *(each.experiment.title.removeprefix("Table 1, ") for each in printed))
     rows = tuple((labels[name], *(_overview_cell(each, name) for each in printed)) for name in names)
-    return Table(columns, rows, "The paper's figure → ours (seeds), verdict")
+    return TextTable(columns, rows, "The paper's figure → ours (seeds), verdict")
 
 
 def _overview_cell(found: Collected, name: str) -> str:

@@ -11,12 +11,12 @@ from fedlog.experiments.run.spec import RunSpec, resolve
 from fedlog.experiments.tables.finished_cells import Collected
 from fedlog.experiments.tables.significance import Mean
 from fedlog.experiments.tables.synthetic import IterationRecord
-from fedlog.report.tables import NOT_RUN, Table, difference_with_error, not_run_note, with_error
+from fedlog.report.tables import NOT_RUN, TextTable, difference_with_error, not_run_note, with_error
 
 SHOWN_ITERATIONS = (1, 2, 5, 10, 15, 20, 25, 30)
 
 
-def grid_table(found: Collected) -> Table:
+def grid_table(found: Collected) -> TextTable:
     """Each setting's validation accuracy after the final round; each method's highest and what the tables use."""
     finals = {row.name: found.final(row.name) for row in found.experiment.rows}
     means = {name: Mean.of(list(by_seed.values())) for name, by_seed in finals.items() if by_seed}
@@ -33,7 +33,7 @@ def grid_table(found: Collected) -> Table:
         marks += ["in the tables"] if _in_the_tables(row.spec) else []
         rows.append((row.label, _settings(row.spec), str(mean.seeds), with_error(mean), ", ".join(marks)))
     columns = ("setting", "what was set", "seeds", "validation accuracy, final round, %", "")
-    return Table(
+    return TextTable(
         columns,
         tuple(rows),
         "Validation accuracy, mean over clients",
@@ -43,7 +43,7 @@ def grid_table(found: Collected) -> Table:
 
 def _settings(spec: RunSpec) -> str:
     """What the specification sets: the method's options, and what else is not the default."""
-    told = [f"{name} {_shown(value)}" for name, value in spec.options.items()]
+    told = [f"{name} {_value_text(value)}" for name, value in spec.options.items()]
     if spec.moments is not None:
         told.append(f"moments for the {spec.moments}")
     if spec.decay not in (None, Decay.NONE):
@@ -71,11 +71,11 @@ def _in_the_tables(spec: RunSpec) -> bool:
     return resolve(spec) == resolve(plain)
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, int | float) else str(value).lower()
 
 
-def synthetic_table(found: Collected) -> Table:
+def synthetic_table(found: Collected) -> TextTable:
     """Training and test accuracy of the rows by the number of local iterations, and the paired difference."""
     first, second = (row.name for row in found.experiment.rows)
     labels = [row.label for row in found.experiment.rows]
@@ -87,9 +87,9 @@ def synthetic_table(found: Collected) -> Table:
     )
     sweeps = found.sweeps
     if not sweeps[first] and not sweeps[second]:
-        return Table(columns, ((NOT_RUN, *[""] * (len(columns) - 1)),))
+        return TextTable(columns, ((NOT_RUN, *[""] * (len(columns) - 1)),))
     rows = tuple(_iteration_row(at, sweeps[first], sweeps[second]) for at in SHOWN_ITERATIONS)
-    return Table(columns, rows, f"Accuracy, mean over clients and {_seeds(found)}", found.experiment.remarks)
+    return TextTable(columns, rows, f"Accuracy, mean over clients and {_seeds(found)}", found.experiment.remarks)
 
 
 def _seeds(found: Collected) -> str:
@@ -117,7 +117,7 @@ def _iteration_row(iterations: int, first: Sweeps, second: Sweeps) -> tuple[str,
     return (str(iterations), *cells, *differences)
 
 
-def synthetic_selection_table(found: Collected) -> Table:
+def synthetic_selection_table(found: Collected) -> TextTable:
     """Each setting's training accuracy with the most local iterations."""
     rows = []
     for row in found.experiment.rows:
@@ -125,4 +125,4 @@ def synthetic_selection_table(found: Collected) -> Table:
         told = with_error(Mean.of([100 * sweep[-1].train_accuracy for sweep in sweeps])) if sweeps else NOT_RUN
         rows.append((row.label, str(len(sweeps)), told))
     columns = ("setting", "seeds", "training accuracy, %")
-    return Table(columns, tuple(rows), "", found.experiment.remarks)
+    return TextTable(columns, tuple(rows), "", found.experiment.remarks)

@@ -21,17 +21,17 @@ from fedlog.experiments.tables.privacy_figure import (
 )
 from fedlog.experiments.tables.significance import Mean
 from fedlog.privacy.guarantee import Unit
-from fedlog.report.tables import NOT_RUN, Table, with_error
+from fedlog.report.tables import NOT_RUN, TextTable, with_error
 
 WIDTH = 101  # columns of the statistics: the body's hundred features and the constant
 
 
-def privacy_tables(found: Collected) -> list[Table]:
+def privacy_tables(found: Collected) -> list[TextTable]:
     """The levels with their labels, the verified cells, and the guarantees with their accuracies."""
     return [level_table(found), verification_table(found), guarantee_table(found)]
 
 
-def level_table(found: Collected) -> Table:
+def level_table(found: Collected) -> TextTable:
     """Accuracy by clip and level of noise, with the epsilon that every reading gives the level."""
     columns = (
         "clip",
@@ -49,13 +49,13 @@ def level_table(found: Collected) -> Table:
             runs = found.runs[level_name(clip, level)]
             std = level * clip_named(named).sensitivity(WIDTH)
             labels = (_label(reading, level, releases_of(found)) for reading in READINGS)
-            rows.append((named, f"{level}", f"{std:.4g}", _accuracy(runs), _kept(runs), *labels))
+            rows.append((named, f"{level}", f"{std:.4g}", _accuracy(runs), _old_head_text(runs), *labels))
     notes = (
         "The columns on the right are what each formula would call epsilon at that level, for bodies that never saw "
         "the records; these did, so none of them is a guarantee. `local`: every client adds the noise, and the sum has "
         "ten times its std.",
     )
-    return Table(columns, tuple(rows), f"Accuracy by noise on the sum, {releases_of(found)} releases", notes)
+    return TextTable(columns, tuple(rows), f"Accuracy by noise on the sum, {releases_of(found)} releases", notes)
 
 
 def releases_of(found: Collected) -> int:
@@ -63,7 +63,7 @@ def releases_of(found: Collected) -> int:
     return found.experiment.row(level_name(VERIFIED_CLIP, VERIFIED_LEVEL)).spec.rounds or 0
 
 
-def verification_table(found: Collected) -> Table:
+def verification_table(found: Collected) -> TextTable:
     """Each reading that was run for real beside the level it must come out at, on the same seeds."""
     expected = {run.seed: run for run in found.runs[level_name(VERIFIED_CLIP, VERIFIED_LEVEL)]}
     rows = []
@@ -77,10 +77,10 @@ def verification_table(found: Collected) -> Table:
         real, level = (Mean.of([_percent(pair[at]) for pair in pairs]) for at in (0, 1))
         rows.append((row.label, with_error(real), with_error(level), f"{real.value - level.value:+.2f}"))
     columns = ("a real run", "accuracy, %", f"level {VERIFIED_LEVEL}, same seed, %", "difference, points")
-    return Table(columns, tuple(rows), "Relabelling, checked by runs")
+    return TextTable(columns, tuple(rows), "Relabelling, checked by runs")
 
 
-def guarantee_table(found: Collected) -> Table:
+def guarantee_table(found: Collected) -> TextTable:
     """Epsilon, unit and accuracy of the cells that promise something, beside the same without noise."""
     columns = (
         "cell",
@@ -97,16 +97,16 @@ def guarantee_table(found: Collected) -> Table:
     )
     promising = (row for row in found.experiment.rows if row.spec.privacy in (Unit.RECORD, Unit.CLIENT))
     rows = tuple(_guarantee_row(row, found) for row in promising)
-    return Table(columns, rows, "What is promised, and what it costs")
+    return TextTable(columns, rows, "What is promised, and what it costs")
 
 
-def short_guarantee_table(found: Collected) -> Table:
+def short_guarantee_table(found: Collected) -> TextTable:
     """Epsilon, unit and accuracy alone."""
     whole = guarantee_table(found)
     kept = [whole.columns.index(name) for name in ("cell", "epsilon", "delta", "unit", "releases", "seeds")]
     kept += range(whole.columns.index("accuracy, %"), len(whole.columns))
     rows = tuple(tuple(row[at] for at in kept) for row in whole.rows)
-    return Table(tuple(whole.columns[at] for at in kept), rows)
+    return TextTable(tuple(whole.columns[at] for at in kept), rows)
 
 
 def _guarantee_row(row: Row, found: Collected) -> tuple[str, ...]:
@@ -132,7 +132,7 @@ def _guarantee_row(row: Row, found: Collected) -> tuple[str, ...]:
         str(len(runs)),
         _accuracy(runs),
         with_error(Mean.of(without)) if without else NOT_RUN,
-        _kept(runs),
+        _old_head_text(runs),
     )
 
 
@@ -167,5 +167,5 @@ def _percent(run: RunResult) -> float:
     return 100 * run.summary.accuracy_mean_over_clients
 
 
-def _kept(runs: Sequence[RunResult]) -> str:
+def _old_head_text(runs: Sequence[RunResult]) -> str:
     return ", ".join(str((run.summary.privacy or {}).get("rounds_with_old_head", "")) for run in runs)

@@ -26,7 +26,7 @@ from fedlog.report.method_tables import overview_table, tables_of
 from fedlog.report.other_tables import grid_table, synthetic_selection_table, synthetic_table
 from fedlog.report.privacy_plot import privacy_plot
 from fedlog.report.privacy_tables import privacy_tables, short_guarantee_table
-from fedlog.report.tables import Table
+from fedlog.report.tables import TextTable
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": False})
 DISCUSSION, FIGURE = "discussion.md", "figure.svg"
@@ -47,7 +47,7 @@ class Section:
     """One experiment, ready to be written."""
 
     found: Collected
-    tables: tuple[Table, ...]
+    tables: tuple[TextTable, ...]
     figure: str | None
     discussion: str | None
 
@@ -78,7 +78,7 @@ def sections(results: Path) -> list[Section]:
 def _section(found: Collected) -> Section:
     experiment = found.experiment
     figure = None
-    tables: list[Table]
+    tables: list[TextTable]
     if found.nothing:
         tables = []
     elif experiment.shape is Shape.GRID:

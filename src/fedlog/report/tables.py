@@ -12,7 +12,7 @@ NOT_RUN = "not run"
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Columns and rows of text, the first column a name; notes stand below."""
 
     columns: tuple[str, ...]

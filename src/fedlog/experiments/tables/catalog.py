@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedlog.errors import InputError
 from fedlog.experiments.tables.beyond import BEYOND
-from fedlog.experiments.tables.cells import Experiment, Shape, shortened
+from fedlog.experiments.tables.cells import Experiment, Shape, shorten
 from fedlog.experiments.tables.paper import PAPER
 from fedlog.experiments.tables.selection import SELECTION
 from fedlog.files.names import did_you_mean
@@ -40,5 +40,5 @@ def on_disk(results: Path) -> list[Experiment]:
         for folder in results.glob(f"{experiment.name}-*-rounds"):
             number = folder.name.removeprefix(f"{experiment.name}-").removesuffix("-rounds")
             if folder.is_dir() and number.isdecimal() and int(number):
-                found.append(shortened(experiment, int(number)))
+                found.append(shorten(experiment, int(number)))
     return found

@@ -165,7 +165,7 @@ def _stored_digest(folder: Path) -> str | None:
 
 
 @dataclass(frozen=True)
-class Choice:
+class CellChoice:
     """Which part of an experiment is wanted; an empty tuple means all of it."""
 
     rows: tuple[str, ...] = ()
@@ -173,14 +173,14 @@ class Choice:
     rounds: int | None = None
 
 
-def cells(experiment: Experiment, out: Path, choice: Choice | None = None) -> list[Cell]:
+def cells(experiment: Experiment, out: Path, choice: CellChoice | None = None) -> list[Cell]:
     """The cells, all rows of the first seed before those of the second.
 
     With another number of rounds it is another experiment, so it lives in a folder of its own.
     """
-    choice = choice or Choice()
+    choice = choice or CellChoice()
     if choice.rounds is not None:
-        experiment = shortened(experiment, choice.rounds)
+        experiment = shorten(experiment, choice.rounds)
     rows = [experiment.row(name) for name in choice.rows] or list(experiment.rows)
     folder = out / experiment.name
     return [
@@ -191,7 +191,7 @@ def cells(experiment: Experiment, out: Path, choice: Choice | None = None) -> li
     ]
 
 
-def shortened(experiment: Experiment, rounds: int) -> Experiment:
+def shorten(experiment: Experiment, rounds: int) -> Experiment:
     """The same experiment with another number of rounds, and a name that says so."""
     if experiment.shape is Shape.SYNTHETIC:
         raise InputError(f"experiment {experiment.name} has one round: another number asked for: {rounds}")

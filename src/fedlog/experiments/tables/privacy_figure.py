@@ -78,7 +78,7 @@ def no_noise_name(clip: str) -> str:
     return f"{clip}-no-noise"
 
 
-def _told(reading: Reading, clip: str, level: float) -> RunSpec:
+def _run_at_level(reading: Reading, clip: str, level: float) -> RunSpec:
     """The run whose noise has that level if its budget is read so; five digits, so that configurations can be read."""
     epsilon = float(f"{reading.epsilon(level, ROUNDS, CLIENTS):.5g}")
     return RunSpec(
@@ -93,28 +93,28 @@ def _told(reading: Reading, clip: str, level: float) -> RunSpec:
     )
 
 
-def _levels() -> list[Row]:
+def _level_rows() -> list[Row]:
     rows = []
     for clip, named in CLIPS.items():
         rows.append(Row(no_noise_name(clip), f"{named}, no noise", RunSpec(data="cifar10", rounds=ROUNDS, clip=named)))
         rows += [
-            Row(level_name(clip, level), f"{named}, noise {level} x", _told(LEVEL_READING, clip, level))
+            Row(level_name(clip, level), f"{named}, noise {level} x", _run_at_level(LEVEL_READING, clip, level))
             for level in LEVELS
         ]
     return rows
 
 
-def _verified() -> list[Row]:
+def _check_rows() -> list[Row]:
     """One cell of every other reading, by a real run: on one seed, whose level it must come out at."""
     rows = []
     for reading in VERIFIED_READINGS:
-        spec = _told(reading, VERIFIED_CLIP, VERIFIED_LEVEL)
+        spec = _run_at_level(reading, VERIFIED_CLIP, VERIFIED_LEVEL)
         label = f"{spec.clip}, {reading.calibration}, {reading.trust}, epsilon {spec.epsilon:g}, delta {spec.delta:g}"
         rows.append(Row(f"verify-{reading.calibration}-{reading.trust}", label, spec, seeds=(0,)))
     return rows
 
 
-def _guaranteed() -> list[Row]:
+def _guarantee_rows() -> list[Row]:
     """The cells with a guarantee: whole clients, and records behind bodies that never saw them."""
     client = RunSpec(
         data="cifar10",
@@ -143,7 +143,7 @@ PRIVACY_FIGURE = Experiment(
     name="figure-privacy",
     title="Figure 2 (bottom), differential privacy on CIFAR-10",
     shape=Shape.PRIVACY,
-    rows=(*_levels(), *_verified(), *_guaranteed()),
+    rows=(*_level_rows(), *_check_rows(), *_guarantee_rows()),
     seeds=(0, 1),
     remarks=(
         f"{ROUNDS} rounds of FedLog are {ROUNDS} releases; 100 clients. The epsilons of the noise levels are labels, "

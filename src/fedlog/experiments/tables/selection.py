@@ -27,7 +27,7 @@ def _run(data: str, method: str, rounds: int) -> RunSpec:
     return RunSpec(method=method, data=data, rounds=rounds, validation_fraction=0.2, judge="validation")
 
 
-def _compared(name: str, title: str, rows: Iterable[Row], seeds: int = 1) -> Experiment:
+def _settings_grid(name: str, title: str, rows: Iterable[Row], seeds: int = 1) -> Experiment:
     """The rows on so many seeds that no table uses."""
     rows = tuple(rows)
     apart = rows[0].spec.data == "mnist-selection"
@@ -48,7 +48,7 @@ def _grid(data: str, method: str, settings: Mapping[str, Mapping[str, Any]], rou
     """Settings of one method compared."""
     base = _run(data, method, rounds)
     rows = (Row(name, name, replace(base, options=dict(options))) for name, options in settings.items())
-    return _compared(f"select-{method}-{data}", f"Selection of {LABELS[method]}'s settings on {data}", rows)
+    return _settings_grid(f"select-{method}-{data}", f"Selection of {LABELS[method]}'s settings on {data}", rows)
 
 
 def _details(data: str) -> Experiment:
@@ -68,7 +68,7 @@ def _details(data: str) -> Experiment:
         for name, change in {**changes, "other-first-head": {"options": {"first_head": other}}}.items()
         if method != "local" or "options" not in change  # which are about the head
     ]
-    return _compared(f"details-{data}", f"The details that the paper leaves out, on {data}", rows, seeds=2)
+    return _settings_grid(f"details-{data}", f"The details that the paper leaves out, on {data}", rows, seeds=2)
 
 
 def _fedlog_c_grid(data: str, n_class: int) -> Experiment:
@@ -126,7 +126,7 @@ def _rates(data: str) -> Experiment:
         for method, decay, rate, pull in tried
     ]
     title = f"Selection of the learning rate on {data}, where bodies keep their optimiser"
-    return _compared(f"select-rate-{data}", title, rows, seeds=4)
+    return _settings_grid(f"select-rate-{data}", title, rows, seeds=4)
 
 
 def _weight_decay(data: str) -> Experiment:
@@ -144,7 +144,7 @@ def _weight_decay(data: str) -> Experiment:
         for shrinking in (0.0, 0.3, 1.0, 3.0)
     ]
     title = f"Selection of the weight decay on {data}, where bodies keep their optimiser and its rate falls"
-    return _compared(f"select-weight-decay-{data}", title, rows, seeds=8)
+    return _settings_grid(f"select-weight-decay-{data}", title, rows, seeds=8)
 
 
 def _fedlog_c_once_more(data: str) -> Experiment:
@@ -168,7 +168,7 @@ def _fedlog_c_once_more(data: str) -> Experiment:
         for name, change in changes.items()
     )
     title = f"FedLog-C's settings on {data} once more, beside weight decay"
-    return _compared(f"select-fedlog-c-once-more-{data}", title, rows, seeds=8)
+    return _settings_grid(f"select-fedlog-c-once-more-{data}", title, rows, seeds=8)
 
 
 def _fedproto_grid(data: str) -> Experiment:

@@ -161,17 +161,17 @@ def _representations(found: OneRound, federation: Federation) -> list[dict[str, 
             first, last = (client.body.features(params, own.inputs, None) for params in (before, after))
         drawn.append(
             {
-                "points": _rounded(own.inputs),
+                "points": _round_values(own.inputs),
                 "labels": own.labels.tolist(),
-                "features_before": _rounded(first),
-                "features_after": _rounded(last),
-                "head_before": _rounded(before[HEAD]),
-                "head_local": _rounded(found.local_heads[number]) if found.local_heads else None,
-                "head_after": _rounded(after[HEAD]),
+                "features_before": _round_values(first),
+                "features_after": _round_values(last),
+                "head_before": _round_values(before[HEAD]),
+                "head_local": _round_values(found.local_heads[number]) if found.local_heads else None,
+                "head_after": _round_values(after[HEAD]),
             }
         )
     return drawn
 
 
-def _rounded(values: Tensor) -> list[list[float]]:
+def _round_values(values: Tensor) -> list[list[float]]:
     return [[round(value, 4) for value in row] for row in values.double().tolist()]

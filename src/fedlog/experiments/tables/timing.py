@@ -57,13 +57,13 @@ def seconds_of(cell: Cell, done: Sequence[Cell]) -> float:
     """What the cell will take: as those of its row took that are done, or as the calibration of its data set says."""
     if cell.experiment.shape is Shape.SYNTHETIC:
         return SYNTHETIC_SECONDS
-    measured = [_measured(other) for other in done if other.row == cell.row]
+    measured = [_seconds_of(other) for other in done if other.row == cell.row]
     if measured:
         return sum(measured) / len(measured)
     return cell.steps * _seconds_a_round(cell)
 
 
-def _measured(cell: Cell) -> float:
+def _seconds_of(cell: Cell) -> float:
     return float(json.loads((cell.folder / SUMMARY).read_text())["seconds"])
 
 

@@ -25,7 +25,7 @@ class Executor(Protocol):
     def submit(self, orders: Sequence[str]) -> None:
         """Take these orders, first come first served."""
 
-    def finished(self, seconds: float) -> list[Outcome]:
+    def wait(self, seconds: float) -> list[Outcome]:
         """What has ended since the last call, after waiting at most so long for something to end."""
 
     def stop(self) -> None:
@@ -46,7 +46,7 @@ class Processes:
         """Take these orders."""
         self._waiting.extend(orders)
 
-    def finished(self, seconds: float) -> list[Outcome]:
+    def wait(self, seconds: float) -> list[Outcome]:
         """What has ended, after waiting at most so long."""
         deadline = time.monotonic() + seconds
         while True:
@@ -146,7 +146,7 @@ class DaskCluster:
             self._orders[future.key] = order
             self._ended.add(future)
 
-    def finished(self, seconds: float) -> list[Outcome]:
+    def wait(self, seconds: float) -> list[Outcome]:
         """What has ended, after waiting at most so long."""
         deadline = time.monotonic() + seconds
         while self._orders and self._ended.is_empty() and time.monotonic() < deadline:

@@ -39,13 +39,13 @@ class Standing:
 class Watcher(Protocol):
     """Who is told how the cells go."""
 
-    def begun(self, to_do: Sequence[Cell], skipped: Sequence[Cell]) -> None:
+    def on_start(self, to_do: Sequence[Cell], skipped: Sequence[Cell]) -> None:
         """These are about to run; those were done before."""
 
-    def looked(self, standings: Sequence[Standing]) -> None:
+    def on_progress(self, standings: Sequence[Standing]) -> None:
         """How far every cell of this call is."""
 
-    def ended(self, outcome: Outcome) -> None:
+    def on_end(self, outcome: Outcome) -> None:
         """One cell has ended."""
 
 
@@ -55,22 +55,22 @@ def run_cells(cells: Sequence[Cell], executor: Executor, watcher: Watcher, data_
     _refuse_other_records(skipped, data_dir)
     to_do = [cell for cell in cells if cell not in skipped]
     outcomes: list[Outcome] = []
-    watcher.begun(to_do, skipped)
+    watcher.on_start(to_do, skipped)
     try:
         executor.submit([order_of(cell, data_dir) for cell in to_do])
         while len(outcomes) < len(to_do):
-            for outcome in executor.finished(SECONDS_BETWEEN_LOOKS):
+            for outcome in executor.wait(SECONDS_BETWEEN_LOOKS):
                 outcomes.append(outcome)
-                watcher.ended(outcome)
+                watcher.on_end(outcome)
             ended = {outcome.cell for outcome in outcomes}
-            watcher.looked([_ended(cell) if cell.name in ended else standing(cell) for cell in to_do])
+            watcher.on_progress([_standing_at_end(cell) if cell.name in ended else standing(cell) for cell in to_do])
     finally:
         executor.stop()
     return outcomes
 
 
 def _refuse_other_records(done: Sequence[Cell], data_dir: Path | None) -> None:
-    """Nothing; cells that were run on another LEAF folder than the one at hand must not share a table with new ones."""
+    """Refuse cells that were run on another LEAF folder than the one at hand: they must not share a table."""
     stored = {cell.name: stored_spec(cell.folder) for cell in done}
     known = {name: spec for name, spec in stored.items() if spec.data_sha256 is not None}
     if not known:
@@ -87,7 +87,7 @@ def _refuse_other_records(done: Sequence[Cell], data_dir: Path | None) -> None:
             )
 
 
-def _ended(cell: Cell) -> Standing:
+def _standing_at_end(cell: Cell) -> Standing:
     return Standing(cell, cell.steps, cell.steps, None, None)
 
 
