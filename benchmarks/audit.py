@@ -15,8 +15,8 @@ from typing import Any
 
 from fedlog.audit.canary import Audit, Fault, run_audit
 from fedlog.experiments.run.execute import execute, made_with
-from fedlog.experiments.run.spec import RunSpec
 from fedlog.privacy.guarantee import Budget, Trust, Unit
+from fedlog.settings.spec import RunSpec
 
 RECORDS = Path(__file__).parent / "records"
 BUDGET = Budget(1.0, 1e-5)

@@ -26,7 +26,6 @@ from fedlog.data.federation import Federation, Records, Shard, validated
 from fedlog.data.schema import Schema
 from fedlog.data.site import Site
 from fedlog.engine.clients import model_plan
-from fedlog.engine.simulate.run_settings import Course
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
@@ -34,6 +33,7 @@ from fedlog.flower.ops.local_federation import LocalFederation, LocalSite
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.site.data import load_data
 from fedlog.models.catalog import body as body_named
+from fedlog.settings.training import RunSettings
 
 SITES = ("site-1", "site-2", "site-3", "site-4")
 BODY, BATCH, EPOCHS, LEARNING_RATE = "signal-cnn", 50, 1, 0.001
@@ -93,7 +93,7 @@ def simulate(method: str, federation: Federation, rounds: int) -> dict[str, Any]
     # One client at a time, as at a site: another order of sums grows, over hundreds of steps, into another model.
     last = list(
         Simulation(
-            algorithm, federation, bodies, shape, Engine(Settings(BATCH), clients_at_once=1), Course(rounds)
+            algorithm, federation, bodies, shape, Engine(Settings(BATCH), clients_at_once=1), RunSettings(rounds=rounds)
         ).rounds()
     )
     return {

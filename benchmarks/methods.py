@@ -15,8 +15,8 @@ import torch
 
 from benchmarks.simulator import RECORDS, Ours, spread
 from benchmarks.workloads import Workload, workload
-from fedlog.engine.training.backends import Choice
 from fedlog.experiments.run.execute import made_with
+from fedlog.settings.execution import BackendChoice
 
 METHODS = ("fedlog", "fedavg", "fedproto", "fedrep")
 
@@ -25,7 +25,10 @@ def measure(work: Workload, repeats: int) -> dict[str, Any]:
     """For each method: the ratio of the loop's time for a round to the block backend's, formed within each turn."""
     torch.set_num_threads(1)
     cores = os.cpu_count() or 1
-    pairs = {name: (Ours(work, name, Choice.BLOCK, cores), Ours(work, name, Choice.LOOP, cores)) for name in METHODS}
+    pairs = {
+        name: (Ours(work, name, BackendChoice.BLOCK, cores), Ours(work, name, BackendChoice.LOOP, cores))
+        for name in METHODS
+    }
     ratios: dict[str, list[float]] = {name: [] for name in METHODS}
     for turn in range(repeats + 1):
         for name, (block, loop) in pairs.items():

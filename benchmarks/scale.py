@@ -33,11 +33,11 @@ def measure(clients: int) -> dict[str, float]:
     from benchmarks.memory import children, peak_bytes
     from benchmarks.simulator import Ours
     from benchmarks.workloads import repeated, workload
-    from fedlog.engine.training.backends import Choice
+    from fedlog.settings.execution import BackendChoice
 
     torch.set_num_threads(1)
     work = repeated(workload("mnist"), clients, train=60, test=40)
-    ours = Ours(work, "fedlog", Choice.BLOCK, os.cpu_count() or 1)
+    ours = Ours(work, "fedlog", BackendChoice.BLOCK, os.cpu_count() or 1)
     if clients < WARM_FROM:
         ours.round()
     seconds, _ = ours.round()

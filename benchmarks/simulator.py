@@ -21,12 +21,13 @@ from benchmarks.plain import PlainLoop, PlainProcesses
 from benchmarks.workloads import Workload, workload
 from fedlog.algorithms.registry import build
 from fedlog.engine.clients import model_plan
-from fedlog.engine.simulate.run_settings import Course
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
-from fedlog.engine.training.backends import Choice, Engine
+from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.experiments.run.execute import made_with
 from fedlog.models.body import adopt
+from fedlog.settings.execution import BackendChoice, Execution
+from fedlog.settings.training import RunSettings
 
 RECORDS = Path(__file__).parent / "records"
 
@@ -44,14 +45,15 @@ class Variant(Protocol):
 class Ours:
     """A simulation of ours, round by round."""
 
-    def __init__(self, work: Workload, method: str, choice: Choice, jobs: int) -> None:
+    def __init__(self, work: Workload, method: str, choice: BackendChoice, jobs: int) -> None:
         body = adopt("cnn", work.make_body, work.federation.input_shape)
         bodies = [body] * len(work.federation.shards)
         plan = model_plan(work.federation, bodies)
         algorithm = build(method, plan, {"epochs": work.epochs, "learning_rate": work.learning_rate})
         engine = Engine(Settings(work.batch_size), choice)
         before = set(children())
-        self._simulation = Simulation(algorithm, work.federation, bodies, plan, engine, Course(10**6, jobs=jobs))
+        settings = RunSettings(rounds=10**6, execution=Execution(jobs=jobs))
+        self._simulation = Simulation(algorithm, work.federation, bodies, plan, engine, settings)
         self.workers = set(children()) - before
         self._rounds: Iterator[RoundRecord] = self._simulation.rounds()
 
@@ -70,8 +72,8 @@ def variants(work: Workload) -> dict[str, Variant]:
     """What is compared; the plain loop once for each sensible number of threads."""
     cores = os.cpu_count() or 1
     made: dict[str, Variant] = {
-        f"block, {cores} processes": Ours(work, "fedlog", Choice.BLOCK, cores),
-        f"loop, {cores} processes": Ours(work, "fedlog", Choice.LOOP, cores),
+        f"block, {cores} processes": Ours(work, "fedlog", BackendChoice.BLOCK, cores),
+        f"loop, {cores} processes": Ours(work, "fedlog", BackendChoice.LOOP, cores),
     }
     made |= {f"plain loop, {threads} threads": PlainLoop(work, threads) for threads in sorted({1, cores})}
     made[f"plain loop, {cores} processes"] = PlainProcesses(work, cores)

@@ -15,7 +15,6 @@ from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard, validated
 from fedlog.data.schema import Feature, Kind, Schema, dump_schema, load_schema
 from fedlog.engine.clients import model_plan
-from fedlog.engine.simulate.run_settings import Course
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
@@ -27,6 +26,7 @@ from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.exchange import Clock
 from fedlog.flower.site.client_app import answer
 from fedlog.flower.site.data import load_body, load_data
+from fedlog.settings.training import RunSettings
 
 BODIES = {"east": "mlp:8", "north": "mlp:12,8", "south": "mlp:16,8"}
 SCHEMA = Schema(
@@ -123,7 +123,7 @@ def simulation(sites: Iterable[SiteFolder], plan: Plan) -> Simulation:
         )
     )
     shape = model_plan(federation, bodies)
-    course = Course(plan.rounds, seed=plan.seed)
+    course = RunSettings(rounds=plan.rounds, seed=plan.seed)
     algorithm = plan.algorithm(shape.n_class, shape.width)
     return Simulation(algorithm, federation, bodies, shape, Engine(Settings(plan.batch_size)), course)
 

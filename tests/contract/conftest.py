@@ -16,12 +16,13 @@ from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY
 from fedlog.engine.clients import model_plan
-from fedlog.engine.simulate.run_settings import Course
 from fedlog.engine.simulate.simulator import Simulation
-from fedlog.engine.training.backends import Choice, Engine
+from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.models.body import Body
 from fedlog.models.catalog import body
+from fedlog.settings.execution import BackendChoice
+from fedlog.settings.training import RunSettings
 
 N_CLASS = 3
 TESTS_PER_CLIENT = 6
@@ -75,7 +76,7 @@ class Small:
         federation: Federation,
         bodies: Sequence[Body] | None = None,
         batch_size: int = 5,
-        choice: Choice = Choice.LOOP,
+        choice: BackendChoice = BackendChoice.LOOP,
         options: dict[str, Any] | None = None,
         **course: Any,
     ) -> Simulation:
@@ -85,7 +86,7 @@ class Small:
         told = {"epochs": 2, "learning_rate": 0.01, **OPTIONS.get(method, {}), **(options or {})}
         engine = Engine(Settings(batch_size=batch_size, dtype=torch.float64), choice)
         return Simulation(
-            build(method, plan, told), federation, bodies, plan, engine, Course(**{"rounds": 2, **course})
+            build(method, plan, told), federation, bodies, plan, engine, RunSettings(**{"rounds": 2, **course})
         )
 
     def models(self, simulation: Simulation, *, closing: bool = False) -> dict[str, dict[str, torch.Tensor]]:

@@ -20,6 +20,7 @@ LEVELS = (
     {"data"},
     {"models"},  # a saved model knows the schema of the records it takes; data know no model
     {"algorithms"},
+    {"settings"},
     {"engine"},  # clients: who takes part
     {"engine/training"},
     {"engine/protocol"},

@@ -16,12 +16,12 @@ from fedlog.algorithms.shape import Bodies, ModelPlan, Work
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.engine.clients import clients_of
-from fedlog.engine.protocol.cohort import Initialisation
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
-from fedlog.engine.training.backends import Choice
 from fedlog.engine.training.tasks import Look, Pool, Task
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, adopt, initial_head
+from fedlog.settings.execution import BackendChoice
+from fedlog.settings.training import Initialisation
 from fedlog.wire.codec import codec
 from fedlog.wire.message import Kind, Message
 
@@ -337,14 +337,14 @@ def _dropping() -> nn.Module:
 
 
 @every_method
-@pytest.mark.parametrize("choice", [choice for choice in Choice if choice is not Choice.LOOP])
-def test_every_backend_agrees_with_the_loop(method: str, choice: Choice, small: Any) -> None:
+@pytest.mark.parametrize("choice", [choice for choice in BackendChoice if choice is not BackendChoice.LOOP])
+def test_every_backend_agrees_with_the_loop(method: str, choice: BackendChoice, small: Any) -> None:
     federation = small.federation([0, 1, 7, 23], one_class=[2])
     bodies = [adopt("dropping", _dropping, (4,))] * 4
     # Two rounds first, so that losses meet real class means and global means.
     simulation = small.simulation(method, federation, bodies)
     run(simulation)
-    engines = [small.simulation(method, federation, bodies, choice=c).engine for c in (Choice.LOOP, choice)]
+    engines = [small.simulation(method, federation, bodies, choice=c).engine for c in (BackendChoice.LOOP, choice)]
     clients = clients_of(federation, simulation.bodies, simulation.algorithm)
     loop, other = (next(iter(engine.backends(federation, clients).values())) for engine in engines)
     assert type(loop) is not type(other)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from fedlog.experiments.run.spec import RunSpec, resolve
+from fedlog.settings.resolve import resolve
+from fedlog.settings.spec import RunSpec
 
 JOINT = ("fedlog", "fedlog-c", "fedavg", "lg-fedavg-1", "lg-fedavg-2", "fedper", "fedbabu", "fedproto", "feddbe")
 # data set: rounds, batch size, epochs, learning rate; FedRep's epochs of the head; CS-FL's own.
@@ -21,11 +22,11 @@ TABLES: dict[str, tuple[int, int, int, float, int, dict[str, Any]]] = {
 def test_presets_are_the_papers(data: str) -> None:
     rounds, batch, epochs, rate, head_epochs, sensing = TABLES[data]
     for method in (*JOINT, "fedrep", "local"):
-        spec = resolve(RunSpec(method=method, data=data))
+        spec = resolve(RunSpec(method=method, data=data)).spec
         assert (spec.rounds, spec.batch_size) == (rounds, batch)
         assert (spec.options["epochs"], spec.options["learning_rate"]) == (epochs, rate)
-    assert resolve(RunSpec(method="fedrep", data=data)).options["head_epochs"] == head_epochs
-    csfl = resolve(RunSpec(method="cs-fl", data=data))
+    assert resolve(RunSpec(method="fedrep", data=data)).spec.options["head_epochs"] == head_epochs
+    csfl = resolve(RunSpec(method="cs-fl", data=data)).spec
     assert (csfl.batch_size, csfl.options["epochs"]) == (sensing["batch"], sensing["epochs"])
     assert (csfl.options["phase_1_rate"], csfl.options["phase_2_rate"]) == sensing["rates"]
     assert (csfl.options["threshold"], csfl.options["reduction"]) == (sensing["kept"], sensing["to"])
@@ -33,6 +34,6 @@ def test_presets_are_the_papers(data: str) -> None:
 
 @pytest.mark.parametrize(("data", "clients", "classes"), [("mnist", 50, 2), ("cifar10", 100, 2), ("cifar100", 100, 10)])
 def test_the_federations_are_the_papers(data: str, clients: int, classes: int) -> None:
-    spec = resolve(RunSpec(data=data))
+    spec = resolve(RunSpec(data=data)).spec
     assert (spec.clients, spec.classes_per_client) == (clients, classes)
     assert spec.train_records == (3000 if data == "mnist" else None)

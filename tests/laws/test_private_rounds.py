@@ -25,18 +25,19 @@ from fedlog.engine.clients import clients_of, model_plan
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.protocol.secure_sums import SecureSums
 from fedlog.engine.protocol.server import Server
-from fedlog.engine.simulate.run_settings import Course
 from fedlog.engine.simulate.simulator import Simulation
-from fedlog.engine.training.backends import Choice, Engine
+from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Look, Pool, Settings, Task
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import HEAD, Body, adopt
 from fedlog.models.catalog import body as body_named
 from fedlog.privacy.accounting import spent
-from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
+from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
 from fedlog.privacy.limits import Limits
 from fedlog.privacy.mechanisms import FloatSampler
-from fedlog.privacy.protection import Bound, NoiseSource, Protection, protection
+from fedlog.privacy.protection import Bound, Protection, protection
+from fedlog.settings.execution import BackendChoice
+from fedlog.settings.training import RunSettings
 from fedlog.wire.codec import codec
 from fedlog.wire.message import Contribution, Kind, Message, lift
 
@@ -61,7 +62,7 @@ def _protection(unit: Unit, trust: Trust, *, clip: str = "clamp:2", releases: in
     )
 
 
-PRECISE = Engine(Settings(dtype=torch.float64), Choice.LOOP)
+PRECISE = Engine(Settings(dtype=torch.float64), BackendChoice.LOOP)
 
 
 def _upload(guard: Protection, changed: Change, body: Body, data: Records, engine: Engine = PRECISE) -> Message:
@@ -121,9 +122,9 @@ def test_one_record_moves_a_frozen_clients_message_by_the_stated_sensitivity_at_
     assert float((with_it - without).norm()) <= guard.mechanism.sensitivity
 
 
-@pytest.mark.parametrize("choice", [Choice.LOOP, Choice.BLOCK, Choice.VMAP])
+@pytest.mark.parametrize("choice", [BackendChoice.LOOP, BackendChoice.BLOCK, BackendChoice.VMAP])
 @pytest.mark.parametrize("others", [1, 2, 3, 16, 63])
-def test_nobody_elses_features_move_with_a_record_not_even_by_rounding(choice: Choice, others: int) -> None:
+def test_nobody_elses_features_move_with_a_record_not_even_by_rounding(choice: BackendChoice, others: int) -> None:
     guard, body = _protection(Unit.RECORD, Trust.CENTRAL, clip="l2:3"), body_named(f"mlp:{WIDTH}@l2:3", (20,))
     generator = Key(others).torch()
     (weights,) = (value for value in body.initial(Key(3).child("initial", "body")).values() if value.ndim == 2)
@@ -173,7 +174,7 @@ def test_every_backend_trains_and_looks_behind_the_same_clip(make_federation: Ma
     start = {**body.initial(Key(2)), HEAD: heard[HEAD]}
     phases = algorithm.schedule.round[0].phases
     found = []
-    for choice in (Choice.LOOP, Choice.BLOCK, Choice.VMAP):
+    for choice in (BackendChoice.LOOP, BackendChoice.BLOCK, BackendChoice.VMAP):
         (backend,) = Engine(Settings(3, dtype=torch.float64), choice).backends(federation, clients).values()
         fits = backend.train([Task(c, Work(start), phases, Key(5).child(c.index)) for c in clients])
         trained = [fit.params for fit in fits]
@@ -224,8 +225,8 @@ def _simulation(
     bodies = [body_named("mlp:5,4@clamp:2", federation.input_shape)] * len(federation.shards)
     plan = model_plan(federation, bodies)
     algorithm: Algorithm = freeze_bodies(FedLog(plan))
-    engine = Engine(Settings(10), Choice.LOOP)
-    return Simulation(algorithm, federation, bodies, plan, engine, Course(rounds, seed=6), guard, secure)
+    engine = Engine(Settings(10), BackendChoice.LOOP)
+    return Simulation(algorithm, federation, bodies, plan, engine, RunSettings(rounds=rounds, seed=6), guard, secure)
 
 
 def test_the_server_adds_central_noise_once_to_the_sum(make_federation: MakeFederation) -> None:
@@ -279,8 +280,8 @@ def test_a_secure_sum_serves_methods_that_send_other_things(make_federation: Mak
     states = []
     for secure in (None, SecureSums()):
         algorithm = build(method, plan, {"epochs": 1})
-        engine = Engine(Settings(10), Choice.LOOP)
-        simulation = Simulation(algorithm, federation, [body] * 3, plan, engine, Course(1), secure=secure)
+        engine = Engine(Settings(10), BackendChoice.LOOP)
+        simulation = Simulation(algorithm, federation, [body] * 3, plan, engine, RunSettings(rounds=1), secure=secure)
         list(simulation.rounds())
         states.append(simulation.server.state)
     for name, value in states[0].items():

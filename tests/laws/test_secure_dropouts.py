@@ -16,9 +16,9 @@ from fedlog.data.federation import Federation
 from fedlog.engine.protocol.secure_sums import Dropouts, SecureSums
 from fedlog.errors import InputError
 from fedlog.experiments.run.execute import execute
-from fedlog.experiments.run.spec import RunSpec
 from fedlog.privacy.secagg.refusal import RoundFailedError
 from fedlog.privacy.secagg.terms import Step
+from fedlog.settings.spec import RunSpec
 from fedlog.wire.ledger import Direction, Ledger
 from fedlog.wire.message import Contribution
 
@@ -123,7 +123,7 @@ def test_a_run_goes_on_through_dropouts_and_says_which_sums_failed(tmp_path: Pat
         survivors = record.observed["secure_sum_survivors"]
         assert survivors == 0 if record in failed else survivors >= 6
         assert not math.isnan(record.accuracy_mean_over_clients)
-    with pytest.raises(InputError, match="dropout rate is a setting of secure sums only"):
+    with pytest.raises(InputError, match="need a secure sum: dropout_rate"):
         execute(RunSpec(dropout_rate=0.1), tmp_path / "other")
 
 

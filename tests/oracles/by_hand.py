@@ -20,11 +20,12 @@ from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY
 from fedlog.engine.clients import model_plan
-from fedlog.engine.simulate.run_settings import Course
 from fedlog.engine.simulate.simulator import Simulation
-from fedlog.engine.training.backends import Choice, Engine
+from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.models.body import Body, adopt, initial_head
+from fedlog.settings.execution import BackendChoice
+from fedlog.settings.training import RunSettings
 
 Array = NDArray[np.float64]
 Model = dict[str, Array]
@@ -76,8 +77,8 @@ def run(method: str, folder: Path, *, closing: bool = False, **options: Any) -> 
     bodies = [the_body()] * 2
     plan = model_plan(federation, bodies)
     algorithm = build(method, plan, {"epochs": EPOCHS, "learning_rate": RATE, **options})
-    engine = Engine(Settings(batch_size=BATCH, dtype=torch.float64), Choice.LOOP)
-    simulation = Simulation(algorithm, federation, bodies, plan, engine, Course(ROUNDS, seed=SEED))
+    engine = Engine(Settings(batch_size=BATCH, dtype=torch.float64), BackendChoice.LOOP)
+    simulation = Simulation(algorithm, federation, bodies, plan, engine, RunSettings(rounds=ROUNDS, seed=SEED))
     assert len(list(simulation.rounds())) == ROUNDS
     simulation._crew.save_models(algorithm.schedule.closing if closing else (), folder)
     paths = [folder / f"{name}.safetensors" for name in NAMES if (folder / f"{name}.safetensors").exists()]

@@ -17,9 +17,9 @@ from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.privacy import mechanisms, protection
 from fedlog.privacy.calibration import epsilon_of
-from fedlog.privacy.guarantee import Budget, Trust, Unit
+from fedlog.privacy.guarantee import Budget, NoiseSource, Trust, Unit
 from fedlog.privacy.mechanisms import FloatSampler, Mechanism
-from fedlog.privacy.protection import NoiseSource, Protection
+from fedlog.privacy.protection import Protection
 from fedlog.wire.message import Message
 
 BUDGET = Budget(1.0, 1e-5)

@@ -35,13 +35,14 @@ from fedlog.engine.training.loop import RecordBatch
 from fedlog.engine.training.tasks import Look, Pool, Settings, Task
 from fedlog.errors import InputError, RunError
 from fedlog.experiments.run.execute import execute
-from fedlog.experiments.run.spec import RunSpec, resolve
 from fedlog.models.body import HEAD, Body, adopt, logits
 from fedlog.privacy.accounting import Entropy, Event, Noise, Release, Training, allow, spent
 from fedlog.privacy.guarantee import Budget, Trust, Unit
 from fedlog.privacy.mechanisms import DiscreteSampler, FloatSampler, record_statistics, with_noise
 from fedlog.privacy.release_log import FILE_NAME, parse_log, read_log, record_release, release_line, start_log
 from fedlog.privacy.sgd import SgdPlan, SgdTraining, noise_for_share, poisson_sample, sigma_beside_training
+from fedlog.settings.resolve import resolve
+from fedlog.settings.spec import RunSpec
 
 INPUTS, WIDTH, CLASSES = 5, 4, 3
 
@@ -360,9 +361,9 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_settings_are_written_out_and_older_digests_stay() -> None:
-    spec = resolve(_spec())
+    spec = resolve(_spec()).spec
     assert (spec.sgd_clip, spec.sample_rate) == (1.0, 0.25)
-    assert resolve(replace(SMALL)).sgd_clip is None
+    assert resolve(replace(SMALL)).spec.sgd_clip is None
 
 
 @pytest.mark.slow

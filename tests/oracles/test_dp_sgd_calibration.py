@@ -12,8 +12,8 @@ from fedlog.core.clip import clip_named
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import Event, Training, allow, closeness, spent
 from fedlog.privacy.calibration import sigma_of
-from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
-from fedlog.privacy.protection import Bound, NoiseSource, Protection, protection
+from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
+from fedlog.privacy.protection import Bound, Protection, protection
 from fedlog.privacy.sgd import SgdPlan, TrainingPlan, grid_closeness, noise_for_share, sigma_beside_training
 
 

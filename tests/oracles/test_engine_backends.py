@@ -17,13 +17,14 @@ from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.data.transforms import Transform
 from fedlog.engine.clients import clients_of, model_plan
-from fedlog.engine.simulate.run_settings import Course
 from fedlog.engine.simulate.simulator import Simulation
-from fedlog.engine.training.backends import Choice, Engine
+from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Backend, Look, Pool, Settings, Task
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, adopt, initial_head
 from fedlog.models.catalog import body
+from fedlog.settings.execution import BackendChoice
+from fedlog.settings.training import RunSettings
 
 MakeFederation = Callable[..., Federation]
 
@@ -55,12 +56,12 @@ def _tasks(algorithm: Any, federation: Federation, found: Body) -> list[Task]:
         (case, choice, method)
         for method in ("fedlog", "fedprox")
         for case in CASES
-        for choice in (Choice.BLOCK, Choice.VMAP)
+        for choice in (BackendChoice.BLOCK, BackendChoice.VMAP)
         if (case, choice.value) != ("signals", "block") and (method == "fedlog" or case == "mnist")
     ],
 )
 def test_a_stacked_backend_trains_what_the_loop_trains(
-    case: str, choice: Choice, method: str, make_federation: MakeFederation
+    case: str, choice: BackendChoice, method: str, make_federation: MakeFederation
 ) -> None:
     """Clients of 5, 0, 1 and 8 records in batches of 3, in chunks of 3: short batches, padding, an empty client."""
     name, shape, transform = CASES[case]
@@ -69,7 +70,9 @@ def test_a_stacked_backend_trains_what_the_loop_trains(
     algorithm = build(method, model_plan(federation, [found] * 4), {"epochs": 2, "learning_rate": 0.002})
     tasks = _tasks(algorithm, federation, found)
     settings = Settings(batch_size=3, dtype=torch.float64)
-    loop, stacked = (_backend(Engine(settings, c, clients_at_once=3), federation, tasks) for c in (Choice.LOOP, choice))
+    loop, stacked = (
+        _backend(Engine(settings, c, clients_at_once=3), federation, tasks) for c in (BackendChoice.LOOP, choice)
+    )
     expected = [fit.params for fit in loop.train(tasks)]
     trained = [fit.params for start in (0, 3) for fit in stacked.train(tasks[start : start + 3])]
     for task, one, other in zip(tasks, expected, trained, strict=True):
@@ -100,14 +103,14 @@ def test_whole_runs_agree_whichever_backend_computes_them(method: str, make_fede
     plan = model_plan(federation, bodies)
     algorithm = build(method, plan, {"epochs": 2, "learning_rate": 0.01})
     homes = {}
-    for choice in (Choice.LOOP, Choice.BLOCK, Choice.VMAP):
+    for choice in (BackendChoice.LOOP, BackendChoice.BLOCK, BackendChoice.VMAP):
         engine = Engine(Settings(batch_size=4, dtype=torch.float64), choice, clients_at_once=2)
-        simulation = Simulation(algorithm, federation, bodies, plan, engine, Course(3))
+        simulation = Simulation(algorithm, federation, bodies, plan, engine, RunSettings(rounds=3))
         records = list(simulation.rounds())
         homes[choice] = simulation._crew._cohort._homes, [record.correct_per_client for record in records]
-    for choice in (Choice.BLOCK, Choice.VMAP):
-        assert homes[choice][1] == homes[Choice.LOOP][1]
-        for client, home in homes[Choice.LOOP][0].items():
+    for choice in (BackendChoice.BLOCK, BackendChoice.VMAP):
+        assert homes[choice][1] == homes[BackendChoice.LOOP][1]
+        for client, home in homes[BackendChoice.LOOP][0].items():
             for name, value in home.items():
                 torch.testing.assert_close(homes[choice][0][client][name], value, rtol=1e-4, atol=1e-5)
 
@@ -116,8 +119,8 @@ def test_the_choice_is_explained_and_an_impossible_one_refused() -> None:
     normalised, plain = body("mobilenet-v2", (3, 32, 32)), body("mlp:4", (4,))
     assert "blocks" in Engine().explain(plain)
     assert "running statistics" in Engine().explain(normalised)
-    assert "as asked for" in Engine(choice=Choice.LOOP).explain(plain)
-    for choice in (Choice.BLOCK, Choice.VMAP):
+    assert "as asked for" in Engine(choice=BackendChoice.LOOP).explain(plain)
+    for choice in (BackendChoice.BLOCK, BackendChoice.VMAP):
         with pytest.raises(InputError, match="body mobilenet-v2"):
             Engine(choice=choice).explain(normalised)
 
@@ -164,23 +167,23 @@ def test_records_that_see_each_other_are_never_padded(
         Engine().explain(found) == "body mine:mixing: one client after another: the records of a batch see each other"
     )
     with pytest.raises(InputError, match="body mine:mixing cannot be stacked: the records"):
-        Engine(choice=Choice.VMAP).explain(found)
+        Engine(choice=BackendChoice.VMAP).explain(found)
     federation = make_federation([6, 3, 8])
     plan = model_plan(federation, [found] * 3)
     algorithm = build("fedlog", plan, {"epochs": 2, "learning_rate": 0.01})
     homes = []
-    for choice in (Choice.LOOP, Choice.AUTO):
+    for choice in (BackendChoice.LOOP, BackendChoice.AUTO):
         engine = Engine(Settings(batch_size=4), choice)
-        simulation = Simulation(algorithm, federation, [found] * 3, plan, engine, Course(2))
+        simulation = Simulation(algorithm, federation, [found] * 3, plan, engine, RunSettings(rounds=2))
         list(simulation.rounds())
         homes.append(simulation._crew._cohort._homes)
     for client, home in homes[0].items():
         assert all(torch.equal(homes[1][client][name], value) for name, value in home.items())
 
 
-@pytest.mark.parametrize("choice", [Choice.LOOP, Choice.BLOCK, Choice.VMAP])
+@pytest.mark.parametrize("choice", [BackendChoice.LOOP, BackendChoice.BLOCK, BackendChoice.VMAP])
 def test_losses_see_the_features_whole_and_the_scores_behind_the_dropout(
-    choice: Choice, make_federation: MakeFederation
+    choice: BackendChoice, make_federation: MakeFederation
 ) -> None:
     """FedLog-C's distances, FedProto's and FedDBE's terms would otherwise carry the variance of the dropout."""
     seen: list[Batch] = []

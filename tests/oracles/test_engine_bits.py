@@ -14,13 +14,13 @@ from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.engine.clients import model_plan
 from fedlog.engine.protocol.server import Server
-from fedlog.engine.simulate.run_settings import Course
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.errors import RunError
 from fedlog.models.body import HEAD, initial_head
 from fedlog.models.catalog import body
+from fedlog.settings.training import RunSettings
 from fedlog.wire.codec import Float32
 from fedlog.wire.ledger import Direction
 from fedlog.wire.message import Kind, Message
@@ -32,12 +32,14 @@ CODEC = Float32()
 
 
 def _simulation(
-    federation: Federation, name: str, method: str = "fedlog", course: Course | None = None, **told: Any
+    federation: Federation, name: str, method: str = "fedlog", course: RunSettings | None = None, **told: Any
 ) -> Simulation:
     bodies = [body(name, federation.input_shape)] * len(federation.shards)
     plan = model_plan(federation, bodies)
     algorithm = build(method, plan, {"epochs": 1, **told})
-    return Simulation(algorithm, federation, bodies, plan, Engine(Settings(batch_size=10)), course or Course(2))
+    return Simulation(
+        algorithm, federation, bodies, plan, Engine(Settings(batch_size=10)), course or RunSettings(rounds=2)
+    )
 
 
 def test_a_round_of_fedlog_on_mnist_costs_the_papers_count_and_at_most_two_per_cent_of_framing(
@@ -81,7 +83,7 @@ def test_a_broadcast_goes_to_the_next_participants_and_the_last_one_to_everyone(
 ) -> None:
     """Ten clients, three a round: a seed to all ten, three uploads, three copies down, ten after the last round."""
     federation = make_federation([3] * 10)
-    simulation = _simulation(federation, "mlp:5", course=Course(rounds, participation=0.3, seed=2))
+    simulation = _simulation(federation, "mlp:5", course=RunSettings(rounds=rounds, participation=0.3, seed=2))
     table = _bits(Message(Kind.HEAD, (torch.zeros(3, 6),)))
     records = list(simulation.rounds())
     assert [record.participants for record in records] == [3] * rounds
@@ -92,7 +94,7 @@ def test_a_broadcast_goes_to_the_next_participants_and_the_last_one_to_everyone(
 
 def test_an_opening_exchange_is_counted_as_round_0(make_federation: MakeFederation) -> None:
     """FedLog-C's first head: a seed to all ten, statistics of all ten, and the sum to the three of round 1."""
-    simulation = _simulation(make_federation([3] * 10), "mlp:5", "fedlog-c", Course(2, participation=0.3))
+    simulation = _simulation(make_federation([3] * 10), "mlp:5", "fedlog-c", RunSettings(rounds=2, participation=0.3))
     list(simulation.rounds())
     table, seed = (
         _bits(Message(k, (t,))) for k, t in ((Kind.STATISTICS, torch.zeros(3, 6)), (Kind.SEED, torch.tensor([0])))
@@ -107,7 +109,7 @@ def test_an_opening_exchange_is_counted_as_round_0(make_federation: MakeFederati
 def test_who_takes_part_depends_on_the_seed_and_the_round_alone(make_federation: MakeFederation) -> None:
     federation = make_federation([3] * 10)
     one, again, other = (
-        _simulation(federation, "mlp:5", course=Course(5, participation=0.4, seed=s)) for s in (1, 1, 2)
+        _simulation(federation, "mlp:5", course=RunSettings(rounds=5, participation=0.4, seed=s)) for s in (1, 1, 2)
     )
     drawn = [one.participants(number) for number in range(1, 6)]
     assert drawn[::-1] == [again.participants(number) for number in range(5, 0, -1)]
@@ -120,12 +122,12 @@ def test_who_takes_part_depends_on_the_seed_and_the_round_alone(make_federation:
 def test_a_share_of_the_clients_is_rounded_and_never_nobody(
     share: float, expected: int, make_federation: MakeFederation
 ) -> None:
-    simulation = _simulation(make_federation([2] * 10), "mlp:5", course=Course(1, participation=share))
+    simulation = _simulation(make_federation([2] * 10), "mlp:5", course=RunSettings(rounds=1, participation=share))
     assert len(simulation.participants(1)) == expected
 
 
 def test_only_participants_train(make_federation: MakeFederation) -> None:
-    simulation = _simulation(make_federation([5] * 6), "mlp:5", course=Course(1, participation=0.5, seed=3))
+    simulation = _simulation(make_federation([5] * 6), "mlp:5", course=RunSettings(rounds=1, participation=0.5, seed=3))
     before = {client: home["1.weight"].clone() for client, home in simulation._crew._cohort._homes.items()}
     list(simulation.rounds())
     moved = [c for c, home in simulation._crew._cohort._homes.items() if not torch.equal(home["1.weight"], before[c])]
@@ -212,7 +214,7 @@ def test_an_upload_in_an_exchange_that_has_none_is_refused(begin: Begin) -> None
 
 
 def test_records_add_up_to_the_ledger(make_federation: MakeFederation) -> None:
-    simulation = _simulation(make_federation([3] * 5), "mlp:5", "fedlog-c", Course(3, participation=0.6))
+    simulation = _simulation(make_federation([3] * 5), "mlp:5", "fedlog-c", RunSettings(rounds=3, participation=0.6))
     records: list[RoundRecord] = list(simulation.rounds())
     ledger = simulation.server.ledger
     for way, of_records in ((Direction.UP, "bits_up"), (Direction.DOWN, "bits_down")):

@@ -17,14 +17,15 @@ from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.engine.clients import model_plan
 from fedlog.engine.protocol import checkpoint
-from fedlog.engine.protocol.cohort import Cohort, Initialisation, Judge
-from fedlog.engine.simulate.run_settings import Course
+from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
-from fedlog.engine.training.backends import Choice, Engine
-from fedlog.engine.training.tasks import Moments, Settings
+from fedlog.engine.training.backends import Engine
+from fedlog.engine.training.tasks import Settings
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import logits
 from fedlog.models.catalog import body
+from fedlog.settings.execution import BackendChoice, Execution
+from fedlog.settings.training import Initialisation, Judge, Moments, Optimiser, RunSettings
 from fedlog.wire.message import Kind, Message
 
 # From Python 3.12 on, forking a process that has threads is worth a warning; our workers use none of them.
@@ -40,9 +41,10 @@ def simulate(make_federation: MakeFederation) -> Simulate:
 
     def made(
         method: str = "fedlog",
-        choice: Choice = Choice.AUTO,
+        choice: BackendChoice = BackendChoice.AUTO,
         told: dict[str, Any] | None = None,
         moments: Moments = Moments.EPOCH,
+        jobs: int = 1,
         **course: Any,
     ) -> Simulation:
         federation = make_federation([9, 4, 0, 7, 12, 1], tests=[3, 2, 4, 0, 5, 3])
@@ -55,8 +57,8 @@ def simulate(make_federation: MakeFederation) -> Simulate:
             federation,
             bodies,
             plan,
-            Engine(Settings(batch_size=4, moments=moments), choice),
-            Course(**{"rounds": 3, **course}),
+            Engine(Settings(batch_size=4, optimiser=Optimiser(moments)), choice),
+            RunSettings(**{"rounds": 3, "execution": Execution(jobs=jobs), **course}),
         )
 
     return made
@@ -245,9 +247,11 @@ def test_accuracy_is_the_plain_mean_over_clients_that_have_test_records(simulate
     assert record.accuracy_mean_over_clients == pytest.approx(sum(shares) / 5)
 
 
-@pytest.mark.parametrize("choice", [Choice.LOOP, Choice.BLOCK, Choice.VMAP])
+@pytest.mark.parametrize("choice", [BackendChoice.LOOP, BackendChoice.BLOCK, BackendChoice.VMAP])
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_training_that_diverges_stops_and_names_the_client(choice: Choice, jobs: int, simulate: Simulate) -> None:
+def test_training_that_diverges_stops_and_names_the_client(
+    choice: BackendChoice, jobs: int, simulate: Simulate
+) -> None:
     simulation = simulate(choice=choice, told={"learning_rate": 1e36}, jobs=jobs)
     try:
         with pytest.raises(RunError, match=r"client client-\d, round 1, parameter \S+ is not finite") as caught:
@@ -266,7 +270,9 @@ def test_separate_initialisation_differs_by_client_and_is_the_same_in_any_order(
     algorithm = build("fedlog", plan, {})
 
     def homes(kind: Initialisation) -> list[list[float]]:
-        simulation = Simulation(algorithm, federation, [found] * 3, plan, Engine(), Course(1, initialisation=kind))
+        simulation = Simulation(
+            algorithm, federation, [found] * 3, plan, Engine(), RunSettings(rounds=1, initialisation=kind)
+        )
         return [home["1.weight"].flatten().tolist() for home in simulation._crew._cohort._homes.values()]
 
     shared, separate = homes(Initialisation.SHARED), homes(Initialisation.SEPARATE)
@@ -277,12 +283,12 @@ def test_separate_initialisation_differs_by_client_and_is_the_same_in_any_order(
 @pytest.mark.parametrize(
     ("course", "said"),
     [
-        ({"rounds": 0}, "at least one round: 0"),
+        ({"rounds": 0}, "rounds must be at least 1: 0"),
         ({"participation": 0.0}, "participation must be above 0 and at most 1: 0.0"),
         ({"participation": 1.1}, "participation must be above 0 and at most 1: 1.1"),
         ({"participation": float("nan")}, "participation"),
         ({"jobs": 0}, "at least 1: 0"),
-        ({"stop_at_accuracy": 97.0}, "share between 0 and 1: 97.0"),
+        ({"stop_at_accuracy": 97.0}, "at least 0 and at most 1: 97.0"),
         ({"judge": Judge.VALIDATION}, "no client has a validation record"),
         ({"codec": "f31"}, "unknown codec: f31"),
     ],

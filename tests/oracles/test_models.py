@@ -15,14 +15,15 @@ from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.data.transforms import Transform
 from fedlog.engine.clients import clients_of, model_plan
-from fedlog.engine.simulate.run_settings import Course
 from fedlog.engine.simulate.simulator import Simulation
-from fedlog.engine.training.backends import Choice, Engine
+from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings, draw_epoch
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import FEATURES, Body, adopt, initial_head, logits, with_weights
 from fedlog.models.catalog import body
 from fedlog.models.masking import MaskedDropout
+from fedlog.settings.execution import BackendChoice
+from fedlog.settings.training import Optimiser, RunSettings
 
 MakeFederation = Callable[..., Federation]
 
@@ -184,7 +185,9 @@ def _run(
     federation = make([11, 8, 6][: len(bodies)])
     plan = model_plan(federation, bodies)
     algorithm = build(method, plan, {"epochs": 1, **given})
-    simulation = Simulation(algorithm, federation, bodies, plan, Engine(Settings(batch_size=3)), Course(rounds))
+    simulation = Simulation(
+        algorithm, federation, bodies, plan, Engine(Settings(batch_size=3)), RunSettings(rounds=rounds)
+    )
     for _ in simulation.rounds():
         pass
     return simulation
@@ -233,7 +236,7 @@ def test_running_statistics_are_those_of_pytorch(make_federation: MakeFederation
     algorithm = build("local", plan, {"epochs": 2, "learning_rate": 0.01})
     (client,) = clients_of(federation, [found], algorithm)
     engine = Engine(Settings(batch_size=5))
-    simulation = Simulation(algorithm, federation, [found], plan, engine, Course(1, seed=4))
+    simulation = Simulation(algorithm, federation, [found], plan, engine, RunSettings(rounds=1, seed=4))
     list(simulation.rounds())
     home = simulation._crew._cohort._homes[0]
 
@@ -265,17 +268,17 @@ def _partly_fixed() -> nn.Module:
 
 
 @pytest.mark.parametrize("method", [method for method in METHODS if method != "cs-fl"])
-@pytest.mark.parametrize("choice", [Choice.LOOP, Choice.BLOCK, Choice.VMAP])
+@pytest.mark.parametrize("choice", [BackendChoice.LOOP, BackendChoice.BLOCK, BackendChoice.VMAP])
 def test_what_a_module_does_not_let_be_trained_stays(
-    choice: Choice, method: str, make_federation: MakeFederation
+    choice: BackendChoice, method: str, make_federation: MakeFederation
 ) -> None:
     found = adopt("mine:partly_fixed", _partly_fixed, (4,))
     assert found.fixed == {"0.weight", "0.bias"}
     federation = make_federation([6, 5])
     plan = model_plan(federation, [found] * 2)
-    engine = Engine(Settings(batch_size=3, weight_decay=0.5), choice)
+    engine = Engine(Settings(batch_size=3, optimiser=Optimiser(weight_decay=0.5)), choice)
     algorithm = build(method, plan, {"epochs": 1})
-    simulation = Simulation(algorithm, federation, [found] * 2, plan, engine, Course(2))
+    simulation = Simulation(algorithm, federation, [found] * 2, plan, engine, RunSettings(rounds=2))
     list(simulation.rounds())
     cohort, initial = simulation._crew._cohort, found.initial(Key(0).child("initial", "body"))
     for home in cohort._homes.values():
@@ -317,7 +320,9 @@ def test_a_batch_too_small_for_normalisation_names_the_client(make_federation: M
     federation = make_federation([6, 7])
     plan = model_plan(federation, bodies)
     engine = Engine(Settings(batch_size=3))
-    simulation = Simulation(build("fedlog", plan, {"epochs": 1}), federation, bodies, plan, engine, Course(1))
+    simulation = Simulation(
+        build("fedlog", plan, {"epochs": 1}), federation, bodies, plan, engine, RunSettings(rounds=1)
+    )
     with pytest.raises(RunError, match=r"client client-1: body mine:Normalised cannot train on a batch of 1"):
         list(simulation.rounds())
 

@@ -14,15 +14,17 @@ from fedlog.algorithms.shape import Work
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.engine.clients import clients_of, model_plan
-from fedlog.engine.simulate.run_settings import Course, Decay
 from fedlog.engine.simulate.simulator import Simulation
-from fedlog.engine.training.backends import Choice, Engine
-from fedlog.engine.training.tasks import Fit, Moments, Settings, Task
+from fedlog.engine.training.backends import Engine
+from fedlog.engine.training.tasks import Fit, Settings, Task
 from fedlog.errors import InputError
-from fedlog.experiments.run.spec import RunSpec, resolve
 from fedlog.experiments.tables.catalog import experiment
 from fedlog.models.body import HEAD, initial_head
 from fedlog.models.catalog import body
+from fedlog.settings.execution import BackendChoice
+from fedlog.settings.resolve import resolve
+from fedlog.settings.spec import RunSpec
+from fedlog.settings.training import Decay, Moments, Optimiser, RunSettings
 
 MakeFederation = Callable[..., Federation]
 EPOCHS, ROUNDS, RATE = 2, 3, 0.02
@@ -49,18 +51,16 @@ def _optimiser(values: list[Tensor], weight_decay: float) -> torch.optim.Optimiz
     return torch.optim.AdamW(values, weight_decay=weight_decay) if weight_decay else torch.optim.Adam(values)
 
 
-def _by_hand(
-    start: dict[str, Tensor], inputs: Tensor, labels: Tensor, settings: Settings, decay: Decay
-) -> list[Tensor]:
+def _by_hand(start: dict[str, Tensor], inputs: Tensor, labels: Tensor, rule: Optimiser) -> list[Tensor]:
     """Training alone on whole batches, with PyTorch's optimiser made as often as asked for."""
     values = [start[name].double().clone().requires_grad_(True) for name in NAMES]
-    optimiser = _optimiser(values, settings.weight_decay)
-    for rate in _rates(decay):
-        if settings.moments is Moments.ROUND:
-            optimiser = _optimiser(values, settings.weight_decay)
+    optimiser = _optimiser(values, rule.weight_decay)
+    for rate in _rates(rule.decay):
+        if rule.moments is Moments.ROUND:
+            optimiser = _optimiser(values, rule.weight_decay)
         for _ in range(EPOCHS):
-            if settings.moments is Moments.EPOCH:
-                optimiser = _optimiser(values, settings.weight_decay)
+            if rule.moments is Moments.EPOCH:
+                optimiser = _optimiser(values, rule.weight_decay)
             optimiser.param_groups[0]["lr"] = rate
             w1, b1, w2, b2, head = values
             features = torch.relu(torch.relu(inputs @ w1.T + b1) @ w2.T + b2)
@@ -71,32 +71,37 @@ def _by_hand(
     return [value.detach() for value in values]
 
 
-@pytest.mark.parametrize("choice", [Choice.LOOP, Choice.BLOCK, Choice.VMAP])
+@pytest.mark.parametrize("choice", [BackendChoice.LOOP, BackendChoice.BLOCK, BackendChoice.VMAP])
 @pytest.mark.parametrize("moments", Moments)
 @pytest.mark.parametrize(("decay", "weight_decay"), [(Decay.NONE, 0.0), (Decay.COSINE, 0.0), (Decay.COSINE, 3.0)])
 def test_a_run_is_that_of_an_optimiser_made_as_often_with_the_rates_of_a_scheduler(
-    moments: Moments, decay: Decay, weight_decay: float, choice: Choice, make_federation: MakeFederation
+    moments: Moments, decay: Decay, weight_decay: float, choice: BackendChoice, make_federation: MakeFederation
 ) -> None:
     found = body("mlp:6,5", (4,))
     federation = make_federation([7, 5])
     plan = model_plan(federation, [found] * 2)
-    settings = Settings(batch_size=9, dtype=torch.float64, moments=moments, weight_decay=weight_decay)
+    rule = Optimiser(moments, decay, weight_decay)
+    settings = Settings(batch_size=9, dtype=torch.float64, optimiser=rule)
     engine = Engine(settings, choice)
     algorithm = build("local", plan, {"epochs": EPOCHS, "learning_rate": RATE})
-    simulation = Simulation(algorithm, federation, [found] * 2, plan, engine, Course(ROUNDS, decay=decay))
+    simulation = Simulation(
+        algorithm, federation, [found] * 2, plan, engine, RunSettings(rounds=ROUNDS, optimiser=rule)
+    )
     cohort = simulation._crew._cohort
     start = {index: dict(home) for index, home in cohort._homes.items()}
     list(simulation.rounds())
     for index, shard in enumerate(federation.shards):
         inputs = federation.train.inputs[shard.train].double()
-        by_hand = _by_hand(start[index], inputs, federation.train.labels[shard.train], settings, decay)
+        by_hand = _by_hand(start[index], inputs, federation.train.labels[shard.train], rule)
         home = cohort._homes[index]
         for name, value in zip(NAMES, by_hand, strict=True):
             torch.testing.assert_close(home[name].double(), value, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("choice", [Choice.BLOCK, Choice.VMAP])
-def test_clients_of_different_ages_train_together_as_alone(choice: Choice, make_federation: MakeFederation) -> None:
+@pytest.mark.parametrize("choice", [BackendChoice.BLOCK, BackendChoice.VMAP])
+def test_clients_of_different_ages_train_together_as_alone(
+    choice: BackendChoice, make_federation: MakeFederation
+) -> None:
     """Batches of 3 from 5, 0, 1 and 8 records: after a round their optimisers have made 4, 0, 2 and 6 steps."""
     found = body("mlp:6,5", (4,))
     federation = make_federation([5, 0, 1, 8])
@@ -105,8 +110,8 @@ def test_clients_of_different_ages_train_together_as_alone(choice: Choice, make_
     (exchange,) = algorithm.schedule.round
     clients = clients_of(federation, [found] * 4, algorithm)
     trained: list[list[Fit]] = []
-    for one in (Choice.LOOP, choice):
-        settings = Settings(batch_size=3, dtype=torch.float64, moments=Moments.RUN)
+    for one in (BackendChoice.LOOP, choice):
+        settings = Settings(batch_size=3, dtype=torch.float64, optimiser=Optimiser(Moments.RUN))
         (backend,) = Engine(settings, one).backends(federation, clients).values()
         work = Work({name: value.double() for name, value in start.items()})
         tasks = [Task(c, work, exchange.phases, Key(2).child(c.name)) for c in clients]
@@ -180,4 +185,4 @@ def test_dp_sgd_refuses_what_it_does_not_do() -> None:
 @pytest.mark.parametrize("weight_decay", [-0.1, float("nan"), float("inf")])
 def test_a_weight_decay_is_a_number_from_0_on(weight_decay: float) -> None:
     with pytest.raises(InputError, match="weight decay"):
-        Settings(weight_decay=weight_decay)
+        Optimiser(weight_decay=weight_decay)

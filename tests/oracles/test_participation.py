@@ -17,14 +17,14 @@ from fedlog.data.federation import Federation
 from fedlog.engine.clients import model_plan
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.protocol.secure_sums import SecureSums
-from fedlog.engine.simulate.run_settings import Course
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.experiments.run.execute import execute
-from fedlog.experiments.run.spec import RunSpec
 from fedlog.models.body import HEAD
 from fedlog.models.catalog import body
+from fedlog.settings.spec import RunSpec
+from fedlog.settings.training import RunSettings
 
 MakeFederation = Callable[..., Federation]
 
@@ -33,7 +33,7 @@ def _simulation(federation: Federation, method: str = "fedlog", **told: Any) -> 
     bodies = [body("mlp:6,5", federation.input_shape)] * len(federation.shards)
     plan = model_plan(federation, bodies)
     algorithm = build(method, plan, {"epochs": 1, "learning_rate": 0.01})
-    course = Course(rounds=4, participation=0.4)
+    course = RunSettings(rounds=4, participation=0.4)
     return Simulation(algorithm, federation, bodies, plan, Engine(Settings(4)), course, **told)
 
 

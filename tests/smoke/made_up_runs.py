@@ -8,8 +8,8 @@ from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import CONFIG, SUMMARY
 from fedlog.experiments.run.records import Summary
-from fedlog.experiments.run.spec import as_plain
 from fedlog.experiments.tables.cells import Cell
+from fedlog.settings.spec import as_plain
 
 
 def write_run(

@@ -20,7 +20,9 @@ from safetensors.torch import load_file
 from fedlog.cli.main import main
 from fedlog.cli.progress import Progress
 from fedlog.experiments.run.execute import stored_spec
-from fedlog.experiments.run.spec import RunSpec, prepare, resolve
+from fedlog.experiments.run.prepare import prepare
+from fedlog.settings.resolve import resolve
+from fedlog.settings.spec import RunSpec
 
 # From Python 3.12 on, forking a process that has threads is worth a warning; our workers use none of them.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -86,11 +88,11 @@ def test_without_a_terminal_there_are_plain_lines_and_a_table(capsys: pytest.Cap
 
 def _on_a_terminal() -> str:
     """What a run of two rounds shows there."""
-    spec = resolve(RunSpec(data="circle", rounds=2, options={"epochs": 1}))
-    simulation = prepare(spec)
+    run = resolve(RunSpec(data="circle", rounds=2, options={"epochs": 1}))
+    simulation = prepare(run)
     screen = StringIO()
     with Progress(Console(file=screen, force_terminal=True, width=100)) as progress:
-        progress.begun(spec, simulation, [])
+        progress.begun(run.spec, simulation, [])
         for record in simulation.rounds():
             progress.finished_round(record)
     return screen.getvalue()
@@ -203,7 +205,7 @@ def test_text_and_numbers_mean_the_same_experiment(capsys: pytest.CaptureFixture
     given = resolve(RunSpec(data="circle", rounds=2, options={"epochs": "1", "learning_rate": 1}))
     typed = resolve(RunSpec(data="circle", rounds=2, options={"epochs": 1, "learning_rate": "1.0"}))
     assert given.digest == typed.digest
-    assert resolve(given) == given
+    assert resolve(given.spec) == given
     assert given.digest != resolve(RunSpec(data="circle", rounds=2, options={"epochs": 2})).digest
 
 
@@ -266,7 +268,7 @@ def test_a_dry_run_foretells_the_time_from_its_first_round(monkeypatch: pytest.M
             self.now += 3.0
             return self.now
 
-    spec = resolve(RunSpec(data="circle", rounds=40, jobs=2, options={"epochs": 1}))
+    spec = RunSpec(data="circle", rounds=40, jobs=2, options={"epochs": 1})
     monkeypatch.setattr(dry_run, "time", Clock())
     assert dry_run.forecast(spec).seconds == pytest.approx(40 * 3.0 / 2)
 

@@ -17,7 +17,9 @@ from fedlog.cli.main import main, parser
 from fedlog.cli.progress import Progress
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.simulate.simulator import RoundRecord
-from fedlog.experiments.run.spec import RunSpec, prepare, resolve
+from fedlog.experiments.run.prepare import prepare
+from fedlog.settings.resolve import resolve
+from fedlog.settings.spec import RunSpec
 from fedlog.wire.message import Kind, Message
 
 SHORT = ["run", "--data", "circle", "--rounds", "2", "--set", "epochs=1", "--jobs", "1", "--out", "r"]
@@ -148,10 +150,10 @@ def test_an_interrupted_report_says_how_to_get_it(
 
 
 def test_a_terminal_shows_the_time_left_however_long_a_round_takes() -> None:
-    spec = resolve(RunSpec(data="circle", rounds=5, options={"epochs": 1}))
+    run = resolve(RunSpec(data="circle", rounds=5, options={"epochs": 1}))
     screen = StringIO()
     with Progress(Console(file=screen, force_terminal=True, width=120)) as progress:
-        progress.begun(spec, prepare(spec), [])
+        progress.begun(run.spec, prepare(run), [])
         for number in (1, 2):
             progress.finished_round(RoundRecord(number, 0.5, [], [], 1, 8, 8, {}, {}, {}, 200.0))
     assert "about 600 s left" in screen.getvalue()

@@ -19,8 +19,8 @@ from fedlog.data.leaf import leaf_digest, read_leaf
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
 from fedlog.errors import InputError, RunError
 from fedlog.experiments.run.execute import execute
-from fedlog.experiments.run.spec import RunSpec
 from fedlog.experiments.tables.inventory import inventory
+from fedlog.settings.spec import RunSpec
 
 SIZES = {"0042": 6, "0007": 9, "1234": 5}
 

@@ -19,8 +19,9 @@ from fedlog.cli.main import main
 from fedlog.core.keys import Key
 from fedlog.data import DataSpec, Federation, load_federation
 from fedlog.errors import InputError
-from fedlog.experiments.run.spec import RunSpec, from_toml, resolve
 from fedlog.models.catalog import body
+from fedlog.settings.resolve import resolve
+from fedlog.settings.spec import RunSpec, from_toml
 
 # In a module that knows neither `ModelPlan` nor `FirstHead`, whose names are among the inherited annotations.
 INHERITING = """

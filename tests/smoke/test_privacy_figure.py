@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from fedlog.algorithms.shape import ModelPlan
 from fedlog.errors import InputError
 from fedlog.experiments.run import private
 from fedlog.experiments.run.execute import SUMMARY
-from fedlog.experiments.run.spec import RunSpec, method_of, resolve
+from fedlog.experiments.run.prepare import method_of
 from fedlog.experiments.tables.cells import Cell, CellChoice, cells
 from fedlog.experiments.tables.finished_cells import collect
 from fedlog.experiments.tables.privacy_figure import (
@@ -30,6 +31,8 @@ from fedlog.privacy.guarantee import Calibration, Trust
 from fedlog.report.privacy_plot import privacy_plot
 from fedlog.report.privacy_tables import guarantee_table, level_table, verification_table
 from fedlog.report.reproduction import GUARANTEES, GUARANTEES_END, write_markdown
+from fedlog.settings.resolve import resolve
+from fedlog.settings.spec import RunSpec
 
 
 def test_every_level_and_verified_cell_has_the_noise_it_is_named_after() -> None:
@@ -38,8 +41,8 @@ def test_every_level_and_verified_cell_has_the_noise_it_is_named_after() -> None
     for row in PRIVACY_FIGURE.rows:
         if reading_of(row.spec) is None:
             continue
-        spec = resolve(row.spec)
-        guard = private.protection_of(spec, method_of(spec, plan), plan, CLIENTS)
+        run = resolve(row.spec)
+        guard = private.make_protection(run, method_of(run.spec, plan), plan, CLIENTS)
         assert guard is not None
         assert guard.releases == 40
         level = VERIFIED_LEVEL if row.name.startswith("verify") else int(row.name.rpartition("-")[2])
@@ -84,8 +87,8 @@ def test_a_run_in_mode_paper_can_be_calibrated_exactly() -> None:
     plan = ModelPlan(10, 32, (), 1)
     sigmas = []
     for calibration in Calibration:
-        told = resolve(RunSpec(**{**vars(spec), "calibration": calibration.value}))
-        guard = private.protection_of(told, method_of(told, plan), plan, 10)
+        run = resolve(replace(spec, calibration=calibration))
+        guard = private.make_protection(run, method_of(run.spec, plan), plan, 10)
         assert guard is not None
         sigmas.append(guard.mechanism.sigma)
     assert sigmas[0] < 0.5 * sigmas[1]

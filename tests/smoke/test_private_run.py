@@ -15,10 +15,12 @@ from fedlog.core.keys import Key
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.errors import InputError
 from fedlog.experiments.run.execute import execute
-from fedlog.experiments.run.private import notes
-from fedlog.experiments.run.spec import RunSpec, prepare, resolve
+from fedlog.experiments.run.prepare import prepare
+from fedlog.experiments.run.private import warn_before_start
 from fedlog.models.catalog import body
 from fedlog.privacy.release_log import FILE_NAME, read_log
+from fedlog.settings.resolve import resolve
+from fedlog.settings.spec import RunSpec
 
 SMALL = RunSpec(data="digits", clients=5, body=("mlp:8",), train_records=200, options={"epochs": 1})
 RECORD: dict[str, Any] = {"privacy": "record", "body_training": "frozen", "epsilon": 2.0, "delta": 1e-5, "clip": "l2:3"}
@@ -109,13 +111,13 @@ REFUSED: dict[str, dict[str, Any]] = {
     "delta must lie": {**RECORD, "delta": 1.5},
     "needs a bound on each record": {**RECORD, "clip": None},
     "clip must be": {**RECORD, "clip": "box:1"},
-    "not private": {"epsilon": 1.0},
+    "need --privacy": {"epsilon": 1.0},
     "nothing left without training": {**RECORD, "method": "fedavg"},
     "methods that send statistics": {**RECORD, "privacy": "client", "body_training": None, "method": "fedavg"},
     "every client in every round": {**RECORD, "privacy": "client", "participation": 0.5},
     "looking at private data": {**RECORD, "stop_at_accuracy": 0.9},
     "under a secure sum none can": {"aggregation": "secure", "refused_share": 0.1},
-    "secure sum is for distributed": {**RECORD, "aggregation": "secure"},
+    "central noise cannot be had under secure sums": {**RECORD, "aggregation": "secure"},
     "must all be the same": {**RECORD, "initialisation": "separate"},
     "honest survivors": {**RECORD, "trust": "distributed", "honest": 9},
     "one body for everyone": {
@@ -142,10 +144,10 @@ def test_a_frozen_body_can_come_from_a_file_and_counts_by_its_content(
     public, copy = tmp_path / "public.safetensors", tmp_path / "copy.safetensors"
     save_file(body("mlp:8", (64,)).initial(Key(9)), public)
     copy.write_bytes(public.read_bytes())
-    spec = resolve(_spec(**RECORD, rounds=1, body_file=str(public)))
-    assert resolve(_spec(**RECORD, rounds=1, body_file=str(copy))).digest == spec.digest
-    assert execute(spec, tmp_path / "private").privacy is not None
-    assert any("takes your word" in note for note in notes(spec, prepare(spec)))
+    run = resolve(_spec(**RECORD, rounds=1, body_file=str(public)))
+    assert resolve(_spec(**RECORD, rounds=1, body_file=str(copy))).digest == run.digest
+    assert execute(run.spec, tmp_path / "private").privacy is not None
+    assert any("takes your word" in note for note in warn_before_start(run.spec, prepare(run)))
     with pytest.raises(InputError, match="must have shape"):
         execute(_spec(**{**RECORD, "body": ("mlp:9",), "rounds": 1, "body_file": str(public)}), tmp_path / "other")
     named = _spec(**{**RECORD, "rounds": 1, "body": (f"frozen:{public}",)})
@@ -164,8 +166,8 @@ def test_a_body_that_a_run_trained_on_private_data_is_refused_by_name(tmp_path: 
 
 
 def test_the_accuracies_of_a_private_run_are_said_to_be_outside_the_protocol(tmp_path: Path) -> None:
-    spec = resolve(_spec(**RECORD, rounds=1))
-    assert any("outside the protocol" in note for note in notes(spec, prepare(spec)))
-    summary = execute(spec, tmp_path / "run")
+    run = resolve(_spec(**RECORD, rounds=1))
+    assert any("outside the protocol" in note for note in warn_before_start(run.spec, prepare(run)))
+    summary = execute(run.spec, tmp_path / "run")
     assert summary.privacy is not None
     assert "outside the protocol" in summary.privacy["accuracies"]

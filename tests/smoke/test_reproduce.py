@@ -15,7 +15,6 @@ import pytest
 from fedlog.cli.main import main
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
-from fedlog.experiments.run.spec import RunSpec, resolve
 from fedlog.experiments.tables.catalog import EXPERIMENTS, on_disk
 from fedlog.experiments.tables.cells import Cell, CellChoice, CellState, Experiment, Row, Shape, cells
 from fedlog.experiments.tables.paper import printed_rows
@@ -23,6 +22,8 @@ from fedlog.experiments.tables.timing import seconds_of
 from fedlog.experiments.workers.cell_process import Outcome
 from fedlog.experiments.workers.executors import Processes, executor
 from fedlog.experiments.workers.runner import Standing, run_cells
+from fedlog.settings.resolve import resolve
+from fedlog.settings.spec import RunSpec
 
 
 class Quiet:

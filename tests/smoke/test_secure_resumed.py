@@ -11,7 +11,7 @@ import pytest
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.errors import InputError
 from fedlog.experiments.run.execute import execute
-from fedlog.experiments.run.spec import RunSpec
+from fedlog.settings.spec import RunSpec
 
 SPEC = RunSpec(
     data="digits",

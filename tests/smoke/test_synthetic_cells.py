@@ -11,7 +11,6 @@ import pytest
 
 from fedlog.cli.main import main
 from fedlog.experiments.run import records
-from fedlog.experiments.run.spec import as_plain
 from fedlog.experiments.tables import synthetic
 from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.cells import Cell, CellChoice, CellState, Experiment, cells
@@ -19,6 +18,7 @@ from fedlog.experiments.tables.finished_cells import Collected, collect
 from fedlog.experiments.workers.cell_process import Outcome, carry_out, order_of
 from fedlog.report import figures
 from fedlog.report.other_tables import synthetic_table
+from fedlog.settings.spec import as_plain
 
 FIGURE = EXPERIMENTS["figure-synthetic"]
 

@@ -31,12 +31,13 @@ from fedlog.data.transforms import IDENTITY
 from fedlog.engine.clients import clients_of, model_plan
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.protocol.server import Server
-from fedlog.engine.training.backends import Choice, Engine
+from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.errors import InputError
 from fedlog.models.body import Params, adopt
-from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit, neighbouring_relation
-from fedlog.privacy.protection import Bound, NoiseSource, Protection, protection
+from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit, neighbouring_relation
+from fedlog.privacy.protection import Bound, Protection, protection
+from fedlog.settings.execution import BackendChoice
 from fedlog.wire.codec import codec
 from fedlog.wire.message import Contribution, Kind, Message, total
 
@@ -246,7 +247,7 @@ def _trained(audit: Audit, guard: Protection, clients: Sequence[Records], key: K
     method = FedLog(plan, epochs=1, learning_rate=LEARNING_RATE)
     algorithm = freeze_bodies(method) if audit.unit is Unit.RECORD else method
     # One batch of everything, in float64: the balance of the adversarial client is then exact.
-    engine = Engine(Settings(batch_size=len(data), dtype=torch.float64), Choice.LOOP)
+    engine = Engine(Settings(batch_size=len(data), dtype=torch.float64), BackendChoice.LOOP)
     tap = _Tap(**_parts(guard))
     members = clients_of(federation, bodies, algorithm)
     cohort = Cohort(algorithm, federation, members, engine, WIRE, key, protection=tap)

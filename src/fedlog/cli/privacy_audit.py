@@ -45,7 +45,7 @@ def add_parser(verbs: Subparsers) -> None:
 def audit_command(args: argparse.Namespace) -> int:
     """Exit code 0 after an audit that contradicts no promise; 1 if a promise is refuted."""
     from fedlog.audit.canary import Audit, Fault, run_audit
-    from fedlog.privacy.protection import NoiseSource
+    from fedlog.privacy.guarantee import NoiseSource
 
     finding = run_audit(
         Audit(

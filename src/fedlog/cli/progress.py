@@ -10,8 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
-from fedlog.experiments.run.private import notes
-from fedlog.experiments.run.spec import RunSpec
+from fedlog.experiments.run.private import warn_before_start
+from fedlog.settings.spec import RunSpec
 from fedlog.wire.ledger import Direction, Ledger
 
 SECONDS_BETWEEN_LINES = 5.0
@@ -46,17 +46,16 @@ class Progress:
 
     def begun(self, spec: RunSpec, simulation: Simulation, done: list[RoundRecord]) -> None:
         """Say what runs and how; show the bar."""
-        assert spec.rounds is not None
         self.untouched = False
-        self._rounds = spec.rounds
+        self._rounds = simulation.settings.rounds
         self._ledger = simulation.server.ledger
         shards = len(simulation.federation.shards)
-        self._say(f"{spec.method} on {spec.data}: {shards} clients, {spec.rounds} rounds, seed {spec.seed}")
+        self._say(f"{spec.method} on {spec.data}: {shards} clients, {self._rounds} rounds, seed {spec.seed}")
         for body in {body.name: body for body in simulation.bodies}.values():
             self._say(f"  {simulation.engine.explain(body)}")
-        for line in simulation.algorithm.advice(spec.rounds):
+        for line in simulation.algorithm.advice(self._rounds):
             self._say(f"  {line}")
-        for line in notes(spec, simulation):
+        for line in warn_before_start(spec, simulation):
             self._say(f"  {line}")
         if done:
             self._say(f"  going on after round {done[-1].round}")
@@ -69,7 +68,7 @@ class Progress:
                 console=self._console,
                 transient=True,
             )
-            self._bar.add_task("rounds", total=spec.rounds, completed=len(done), said="")
+            self._bar.add_task("rounds", total=self._rounds, completed=len(done), said="")
             self._bar.start()
 
     def finished_round(self, record: RoundRecord) -> None:

@@ -11,7 +11,6 @@ import time
 from dataclasses import asdict, fields, replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -22,7 +21,9 @@ from fedlog.experiments.run import records
 from fedlog.experiments.run.dry_run import forecast
 from fedlog.experiments.run.execute import CONFIG, RECORDS, execute, stored_spec
 from fedlog.experiments.run.records import Summary
-from fedlog.experiments.run.spec import RunSpec, from_toml, resolve
+from fedlog.settings.fields import Recorded, about
+from fedlog.settings.flags import given_settings
+from fedlog.settings.spec import RunSpec, from_toml
 
 
 def run(args: argparse.Namespace) -> int:
@@ -53,10 +54,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _what_and_where(args: argparse.Namespace) -> tuple[RunSpec, Path]:
-    given = _given(args)
+    given = given_settings(args)
     if args.resume is not None:
         # Where it is computed and where its files lie may change; that they hold the same is checked.
-        may_change = ("jobs", "threads", "data_dir", "body_file", "device", "backend")
+        may_change = {entry.name for entry in fields(RunSpec) if about(entry).recorded is Recorded.NEVER}
         started_with = {name for name in given if name not in may_change}
         if started_with or args.config or args.out:
             raise InputError(
@@ -84,23 +85,8 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _given(args: argparse.Namespace) -> dict[str, Any]:
-    """The settings that were named on the command line."""
-    known = {f.name for f in fields(RunSpec)}
-    given = {name: value for name, value in vars(args).items() if name in known and value is not None}
-    if "body" in given:
-        given["body"] = tuple(given["body"])
-    options = {}
-    for pair in args.set:
-        name, separator, value = pair.partition("=")
-        if not separator:
-            raise InputError(f"an option is NAME=VALUE: {pair}", hint="for example --set alpha=0.01")
-        options[name.replace("-", "_")] = value
-    return {**given, "options": options} if options else given
-
-
 def _dry_run(args: argparse.Namespace, spec: RunSpec) -> int:
-    found = forecast(resolve(spec))
+    found = forecast(spec)
     if args.resume is not None:
         done = records.count(args.resume / RECORDS)
         print(f"this is the whole run; rounds done before: {done}", file=sys.stderr)

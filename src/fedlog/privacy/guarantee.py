@@ -36,6 +36,15 @@ class Calibration(StrEnum):
     PAPER = "paper"
 
 
+class NoiseSource(StrEnum):
+    """How noise is drawn."""
+
+    FLOAT = "float"
+    """From the run's seed, in floating point: for simulation only."""
+    DISCRETE = "discrete"
+    """Exactly, on a grid, from the system's cryptographic source: what a deployment does."""
+
+
 PAPER_CAVEAT = "no formal guarantee: the bodies were trained on the protected records"
 
 _NEIGHBOURS = {

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 import torch
 from torch import Tensor
@@ -21,7 +20,7 @@ from fedlog.core.keys import Key
 from fedlog.core.stats import Statistics
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import Release, Training
-from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
+from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
 from fedlog.privacy.limits import ROUNDING, Limits
 from fedlog.privacy.mechanisms import (
     DiscreteSampler,
@@ -44,15 +43,6 @@ WRAP_PROBABILITY = 2.0**-80
 # For the modulus of a secure sum only. A client with more records of one class can make the sum wrap, which is wrong
 # but not less private: wrapping is post-processing of the noisy sum.
 RECORDS_OF_A_CLIENT = 2**16
-
-
-class NoiseSource(StrEnum):
-    """How noise is drawn."""
-
-    FLOAT = "float"
-    """From the run's seed, in floating point: for simulation only."""
-    DISCRETE = "discrete"
-    """Exactly, on a grid, from the system's cryptographic source: what a deployment does."""
 
 
 @dataclass(frozen=True)

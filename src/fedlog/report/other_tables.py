@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedlog.engine.simulate.run_settings import Decay
-from fedlog.experiments.run.spec import RunSpec, resolve
 from fedlog.experiments.tables.finished_cells import Collected
 from fedlog.experiments.tables.significance import Mean
 from fedlog.experiments.tables.synthetic import IterationRecord
 from fedlog.report.tables import NOT_RUN, TextTable, difference_with_error, not_run_note, with_error
+from fedlog.settings.resolve import resolve
+from fedlog.settings.spec import RunSpec
 
 SHOWN_ITERATIONS = (1, 2, 5, 10, 15, 20, 25, 30)
 
@@ -44,11 +44,11 @@ def grid_table(found: Collected) -> TextTable:
 def _settings(spec: RunSpec) -> str:
     """What the specification sets: the method's options, and what else is not the default."""
     told = [f"{name} {_value_text(value)}" for name, value in spec.options.items()]
-    if spec.moments is not None:
+    if spec.moments is not RunSpec.moments:
         told.append(f"moments for the {spec.moments}")
-    if spec.decay not in (None, Decay.NONE):
+    if spec.decay is not RunSpec.decay:
         told.append(f"{spec.decay} decay")
-    if spec.weight_decay is not None:
+    if spec.weight_decay:
         told.append(f"weight decay {spec.weight_decay:g}")
     if spec.body:
         told.append(f"body {', '.join(spec.body)}")
@@ -62,9 +62,9 @@ def _in_the_tables(spec: RunSpec) -> bool:
     plain = replace(
         spec,
         options={},
-        moments=None,
-        decay=None,
-        weight_decay=None,
+        moments=RunSpec.moments,
+        decay=RunSpec.decay,
+        weight_decay=RunSpec.weight_decay,
         body=(),
         initialisation=RunSpec.initialisation,
     )

@@ -11,8 +11,8 @@ from pathlib import Path
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import RECORDS, stored_spec, stored_summary
-from fedlog.experiments.run.spec import as_plain
 from fedlog.files.durable import write_file
+from fedlog.settings.spec import as_plain
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from pathlib import Path
 from urllib.parse import quote
 
@@ -30,6 +29,7 @@ from fedlog.models.body import HEAD, SHIFT, Params, initial_head, logits
 from fedlog.models.frozen import BODY, METHOD
 from fedlog.privacy.guarantee import Unit
 from fedlog.privacy.protection import Protection
+from fedlog.settings.training import Initialisation, Judge
 from fedlog.wire.codec import Codec
 
 HEARD = "heard"  # in a saved file: what belongs to no single client
@@ -38,26 +38,12 @@ MOMENTS = "moments"  # in a saved file, behind the client: what its optimiser re
 CLIENTS = "clients"  # whose homes a file holds: a home may well be empty
 
 
-class Judge(Enum):
-    """Which held-out records a client is judged on."""
-
-    TEST = "test"
-    VALIDATION = "validation"
-
-
 @dataclass(frozen=True)
 class Score:
     """How many of a client's held-out records it classifies correctly."""
 
     correct: int
     records: int
-
-
-class Initialisation(Enum):
-    """Whether all clients of one architecture start from the same parameters."""
-
-    SHARED = "shared"
-    SEPARATE = "separate"
 
 
 class Cohort:

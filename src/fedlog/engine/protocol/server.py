@@ -21,7 +21,6 @@ from fedlog.wire.message import Contribution, Kind, Message, lift, total
 
 Memory = dict[str, Contribution]
 """Every client's last contribution, of the opening exchange as well: it is true of a body that has not moved since."""
-REFUSED_SHARE = 0.5  # of a round's uploads that may be unusable before the run stops, unless told otherwise
 NAMED = 5  # of the clients behind an error
 
 

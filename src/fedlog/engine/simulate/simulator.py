@@ -18,9 +18,8 @@ from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.engine.clients import Client, any_body, clients_of
 from fedlog.engine.protocol import checkpoint
-from fedlog.engine.protocol.cohort import Cohort, Initialisation, Judge, Score
+from fedlog.engine.protocol.cohort import Cohort, Score
 from fedlog.engine.protocol.server import Server
-from fedlog.engine.simulate.run_settings import Course, reaches
 from fedlog.engine.simulate.workers import Alone, Crew, Scores, Workers
 from fedlog.engine.training.backends import Engine
 from fedlog.errors import InputError
@@ -28,11 +27,15 @@ from fedlog.models.body import HEAD, Body, initial_head
 from fedlog.privacy.accounting import Event, allow
 from fedlog.privacy.limits import Limits
 from fedlog.privacy.protection import Protection
+from fedlog.settings.training import Initialisation, Judge, RunSettings
 from fedlog.wire.codec import Codec, codec
 from fedlog.wire.ledger import Direction
 
 if TYPE_CHECKING:
     from fedlog.engine.protocol.secure_sums import SecureSums  # cryptography is loaded by runs that ask for it
+
+# A mean over clients that is 97 % may come out a few units in the last place below 0.97; real differences are larger.
+ACCURACY_ROUNDING = 1e-11
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Simulation:
     bodies: Sequence[Body]
     plan: ModelPlan
     engine: Engine
-    course: Course
+    settings: RunSettings
     protection: Protection | None = None
     secure: SecureSums | None = None
     limits: Limits | None = None  # what statistics can be at most, in a run with a clip and without privacy
@@ -78,24 +81,24 @@ class Simulation:
     server: Server = field(init=False)
 
     def __post_init__(self) -> None:
-        key = Key(self.course.seed)
-        wire = codec(self.course.codec)
+        key = Key(self.settings.seed)
+        wire = codec(self.settings.codec)
         self._key = key
         self._clients = clients_of(self.federation, self.bodies, self.algorithm)
         self._check_start()
         initial = {HEAD: initial_head(self.plan.width, self.plan.n_class, key), **self.bodies[0].initial(key)}
         server_key = key.child("server")
         self.server = Server.beginning(self.algorithm, wire, self.plan, initial, server_key, self.protection)
-        self.server.refused_share_allowed = self.course.refused_share
+        self.server.refused_share_allowed = self.settings.refused_share
         self.server.limits = self.server.limits or self.limits
         # Under a secure sum the server sees no single upload that it could remember.
-        if self.course.participation < 1 and self.algorithm.sums_last_uploads and self.secure is None:
+        if self.settings.participation < 1 and self.algorithm.sums_last_uploads and self.secure is None:
             self.server.memory = {}
         self._crew = self._make_crew(wire)
 
     def _check_start(self) -> None:
         """Refuse now what would come to light only in or after the first round."""
-        judge = self.course.judge
+        judge = self.settings.judge
         held_out = [c.tests if judge is Judge.TEST else c.validations for c in self._clients]
         if not any(len(part) for parts in held_out for part in parts):
             raise InputError(
@@ -107,7 +110,7 @@ class Simulation:
     def _check_bodies(self) -> None:
         """Refuse bodies, or starts of them, that the method cannot use."""
         differ = len({body.name for body in self.bodies}) > 1
-        separate = self.course.initialisation is Initialisation.SEPARATE
+        separate = self.settings.initialisation is Initialisation.SEPARATE
         if separate and self.algorithm.bodies is Bodies.SAME:
             raise InputError(
                 f"method {self.algorithm.name} starts from one model for everyone: separate initialisation given",
@@ -136,14 +139,14 @@ class Simulation:
                 self.engine,
                 wire if self.secure is None else codec("f32"),  # masked words cross, and not this message
                 self._key,
-                self.course.initialisation,
+                self.settings.initialisation,
                 self.protection,
                 wire,
             )
 
-        if self.course.jobs == 1 or len(self._clients) == 1:
+        if self.settings.execution.jobs == 1 or len(self._clients) == 1:
             return Alone(make(self._clients), self._clients)
-        return Workers(make, self._clients, self.course.jobs, self.course.threads)
+        return Workers(make, self._clients, self.settings.execution.jobs, self.settings.execution.threads)
 
     def rounds(self, last: RoundRecord | None = None) -> Iterator[RoundRecord]:
         """The records of the remaining rounds, as they are finished; `last` is the newest record of a resumed run."""
@@ -152,13 +155,13 @@ class Simulation:
         else:
             # Heard again, not sent again: the bits of this broadcast are in the ledger already.
             self._crew.hear(self.server.encoded_broadcast(self.round_number))
-        while self.round_number < self.course.rounds and not self._reached_target(last):
+        while self.round_number < self.settings.rounds and not self._reached_target(last):
             last = self._round(self.round_number + 1)
             self.round_number += 1
             yield last
 
     def _reached_target(self, last: RoundRecord | None) -> bool:
-        target = self.course.stop_at_accuracy
+        target = self.settings.stop_at_accuracy
         return last is not None and target is not None and reaches(last.accuracy_mean_over_clients, target)
 
     def close(self) -> list[float] | None:
@@ -166,7 +169,7 @@ class Simulation:
         closing = self.algorithm.schedule.closing
         if not closing:
             return None
-        scores = self._crew.close_and_evaluate(closing, self._everyone, self.course.judge)
+        scores = self._crew.close_and_evaluate(closing, self._everyone, self.settings.judge)
         return [score.correct / score.records for score in _flat(scores) if score.records]
 
     def save_models(self, folder: Path) -> None:
@@ -201,7 +204,7 @@ class Simulation:
     def participants(self, round_number: int) -> list[int]:
         """Who takes part in that round: the same whoever asks and whenever."""
         everyone = self._everyone
-        count = max(1, round(self.course.participation * len(everyone)))
+        count = max(1, round(self.settings.participation * len(everyone)))
         if count == len(everyone):
             return everyone
         # By name, so that the order of the clients decides nothing.
@@ -230,7 +233,7 @@ class Simulation:
             copies = self.copies_after(number) if last else self._copies(participants)
             following = participants if not last else self.participants(number + 1) if self._goes_on(number) else []
             self._exchange(number, self._slowed(number, exchange), participants, copies, following)
-        scores = _flat(self._crew.evaluate(self._everyone, self.course.judge))
+        scores = _flat(self._crew.evaluate(self._everyone, self.settings.judge))
         judged = [score for score in scores if score.records]
         ledger = self.server.ledger
         return RoundRecord(
@@ -250,7 +253,7 @@ class Simulation:
 
     def _slowed(self, number: int, exchange: Exchange) -> Exchange:
         """The exchange with the learning rates of that round."""
-        left = self.course.share_of_rate(number)
+        left = self.settings.share_of_rate(number)
         phases = [replace(phase, learning_rate=left * phase.learning_rate) for phase in exchange.phases]
         return replace(exchange, phases=tuple(phases))
 
@@ -266,7 +269,7 @@ class Simulation:
         return self._copies(self.participants(number + 1) if self._goes_on(number) else self._everyone)
 
     def _goes_on(self, number: int) -> bool:
-        return number < self.course.rounds
+        return number < self.settings.rounds
 
     def _copies(self, next_to_hear: Sequence[int]) -> int:
         everyone = self.algorithm.schedule.audience is Audience.EVERYONE
@@ -298,6 +301,11 @@ class Simulation:
                 self._released = allow(self._released, upcoming, self.protection.budget)
             else:
                 self.record_release(upcoming)
+
+
+def reaches(accuracy: float, target: float) -> bool:
+    """Whether the accuracy is the target or more, up to what summing the clients' shares loses."""
+    return accuracy >= target - ACCURACY_ROUNDING
 
 
 def _flat(scores: Scores) -> list[Score]:

@@ -19,8 +19,9 @@ import torch
 
 from fedlog.algorithms.shape import Exchange, Phase
 from fedlog.engine.clients import Client
-from fedlog.engine.protocol.cohort import Cohort, Judge, Score
+from fedlog.engine.protocol.cohort import Cohort, Score
 from fedlog.errors import FedlogError, RunError
+from fedlog.settings.training import Judge
 
 Uploads = list[tuple[int, bytes | None]]
 Scores = list[tuple[int, tuple[Score, ...]]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from torch import nn
 
@@ -21,17 +20,9 @@ from fedlog.engine.training.tasks import Backend, Settings
 from fedlog.errors import InputError
 from fedlog.models.body import Body
 from fedlog.privacy.sgd import SgdTraining
+from fedlog.settings.execution import BackendChoice
 
 CHUNK_RECORDS = 400  # clients x batch size: fewer leave the interpreter's share large, more only need more memory
-
-
-class Choice(StrEnum):
-    """How clients are trained: one after another, stacked through blocks or `vmap`, or whatever is fastest."""
-
-    AUTO = "auto"
-    BLOCK = "block"
-    VMAP = "vmap"
-    LOOP = "loop"
 
 
 @dataclass(frozen=True)
@@ -39,7 +30,7 @@ class Engine:
     """How local training is computed."""
 
     settings: Settings = field(default_factory=Settings)
-    choice: Choice = Choice.AUTO
+    choice: BackendChoice = BackendChoice.AUTO
     clients_at_once: int | None = None  # None: as many as fit the cache
     training: SgdTraining | None = None  # DP-SGD instead of ordinary training
 
@@ -68,19 +59,19 @@ class Engine:
     def _network(self, body: Body) -> tuple[Stacked | None, str]:
         if self.training is not None:
             return None, "one client after another: DP-SGD takes the gradient of every record"
-        if self.choice is Choice.LOOP:
+        if self.choice is BackendChoice.LOOP:
             return None, "one client after another, as asked for"
         if self.settings.device != "cpu":
             return None, f"one client after another: stacking is for the CPU, not {self.settings.device}"
-        block = None if self.choice is Choice.VMAP else compile_body(body.training, body.input_shape)
+        block = None if self.choice is BackendChoice.VMAP else compile_body(body.training, body.input_shape)
         if block is not None:
             return block, "stacked clients in specialised blocks"
-        if self.choice is Choice.BLOCK:
+        if self.choice is BackendChoice.BLOCK:
             raise InputError(f"body {body.name} has a layer without a block", hint="use --backend auto")
         why_not = obstacle(body)
         if why_not is None:
             return VmapNetwork(body), f"stacked clients through vmap: {_no_block(body)}"
-        if self.choice is Choice.VMAP:
+        if self.choice is BackendChoice.VMAP:
             raise InputError(f"body {body.name} cannot be stacked: {why_not}", hint="use --backend auto")
         return None, f"one client after another: {why_not}"
 

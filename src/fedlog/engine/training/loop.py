@@ -13,20 +13,10 @@ from fedlog.algorithms.shape import Batch, Carry, Phase
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.data.transforms import Augmentation
-from fedlog.engine.training.tasks import (
-    EpochDraws,
-    Fit,
-    Look,
-    Moments,
-    Settings,
-    Task,
-    draw_epoch,
-    keep,
-    kept,
-    moving_names,
-)
+from fedlog.engine.training.tasks import EpochDraws, Fit, Look, Settings, Task, draw_epoch, keep, kept, moving_names
 from fedlog.errors import RunError
 from fedlog.models.body import Body, Params, logits
+from fedlog.settings.training import Moments
 
 EVALUATION_BATCH = 500
 
@@ -116,15 +106,15 @@ class LoopBackend:
         for number, phase in enumerate(task.phases):
             carry: Carry = {name: self._to_device(value) for name, value in task.work.carry.items()}
             moving = [params[name] for name in moving_names(params, phase, self._body)]
-            optimiser = StepwiseAdam(moving, phase.learning_rate, self._settings.weight_decay)
+            optimiser = StepwiseAdam(moving, phase.learning_rate, self._settings.optimiser.weight_decay)
             if (before := kept(task.moments, number)) is not None:
                 optimiser.resume(*before)
             for epoch in range(phase.epochs):
-                if self._settings.moments is Moments.EPOCH:
+                if self._settings.optimiser.moments is Moments.EPOCH:
                     optimiser.restart()
                 key = task.key.child("phase", number, "epoch", epoch)
                 carry = self._epoch(task, phase, optimiser, params, constants, carry, key)
-            if self._settings.moments is Moments.RUN and moving:
+            if self._settings.optimiser.moments is Moments.RUN and moving:
                 moments |= keep(number, *optimiser.moments)
         trained = {name: value.detach().to("cpu", task.work.params[name].dtype) for name, value in params.items()}
         return Fit(trained, moments)

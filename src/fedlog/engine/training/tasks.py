@@ -5,10 +5,9 @@ Both backends take every random number from `draw_epoch`, so the same key gives 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum
+from enum import Enum
 from typing import Protocol
 
 import torch
@@ -19,17 +18,8 @@ from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records
 from fedlog.data.transforms import Augmentation, Transform, draw_augmentation
 from fedlog.engine.clients import Client
-from fedlog.errors import InputError
 from fedlog.models.body import Body, Params
-
-
-class Moments(StrEnum):
-    """How long a client's Adam remembers: its moments are made anew for each epoch, for each round, or never."""
-
-    EPOCH = "epoch"
-    """As in the authors' code."""
-    ROUND = "round"
-    RUN = "run"
+from fedlog.settings.training import Optimiser
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,13 +85,7 @@ class Settings:
     batch_size: int = 10
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
-    moments: Moments = Moments.EPOCH
-    weight_decay: float = 0.0
-    """AdamW's: with each step every moving parameter shrinks by this share times the learning rate."""
-
-    def __post_init__(self) -> None:
-        if not (self.weight_decay >= 0 and math.isfinite(self.weight_decay)):
-            raise InputError(f"the weight decay must be a number from 0 on: {self.weight_decay}")
+    optimiser: Optimiser = field(default_factory=Optimiser)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import CHUNK_RECORDS
-from fedlog.engine.training.tasks import Moments
-from fedlog.experiments.run.spec import RunSpec, prepare
+from fedlog.experiments.run.prepare import prepare
+from fedlog.settings.resolve import resolve
+from fedlog.settings.spec import RunSpec
+from fedlog.settings.training import Moments
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,9 @@ class Forecast:
 
 
 def forecast(spec: RunSpec) -> Forecast:
-    """The cost of a resolved specification, measured on its first round, or under secure sums on three."""
-    assert spec.rounds is not None
-    simulation = prepare(replace(spec, jobs=1))
+    """The cost of a run, measured on its first round, or under secure sums on three."""
+    simulation = prepare(resolve(replace(spec, jobs=1)))
+    settings = simulation.settings
     start = time.perf_counter()
     if simulation.secure is None:
         records = [next(iter(simulation.rounds()))]
@@ -59,7 +61,7 @@ def forecast(spec: RunSpec) -> Forecast:
     else:
         simulation.secure.dropouts = None
         # The noise was planned for all rounds: only what is gone through is shorter.
-        simulation.course = replace(simulation.course, rounds=min(spec.rounds, 3), stop_at_accuracy=None)
+        simulation.settings = replace(settings, rounds=min(settings.rounds, 3), stop_at_accuracy=None)
         records, last = list(simulation.rounds()), 0
     seconds = (time.perf_counter() - start) / len(records)
     opening = sum(simulation.server.ledger.by_kind(0).values())
@@ -69,24 +71,24 @@ def forecast(spec: RunSpec) -> Forecast:
     federation = simulation.federation
     parameters = sum(v.numel() for v in simulation.bodies[0].training.parameters())
     parameters += federation.n_class * (1 + simulation.plan.width)
-    kept = 3 if spec.moments == Moments.RUN else 1  # a body, and both moments of each of its parameters
+    kept = 3 if spec.moments is Moments.RUN else 1  # a body, and both moments of each of its parameters
     # Those who train together each have a working copy, its gradient, both moments and a draft of the next.
-    stacked = spec.jobs * min(len(federation.shards), max(1, CHUNK_RECORDS // (spec.batch_size or 1)))
+    stacked = spec.jobs * min(len(federation.shards), max(1, CHUNK_RECORDS // settings.batch_size))
     pools = sum(p.inputs.numel() for p in (federation.train, federation.test))
     return Forecast(
         method=spec.method,
         data=spec.data,
         clients=len(federation.shards),
-        rounds=spec.rounds,
+        rounds=settings.rounds,
         parameters_per_client=parameters,
         bits_up_per_round=record.bits_up,
         bits_down_per_round=record.bits_down,
         bits_opening=opening,
-        bits_total=sum(bits) + (spec.rounds - len(bits)) * bits[len(bits) // 2] + opening + last,
+        bits_total=sum(bits) + (settings.rounds - len(bits)) * bits[len(bits) // 2] + opening + last,
         bits_are=_how_sure(spec),
         memory_bytes=_base_memory() + 5 * pools + 4 * parameters * (kept * len(federation.shards) + 5 * stacked),
-        seconds=spec.rounds * seconds / spec.jobs,
-        advice=tuple(simulation.algorithm.advice(spec.rounds)),
+        seconds=settings.rounds * seconds / spec.jobs,
+        advice=tuple(simulation.algorithm.advice(settings.rounds)),
     )
 
 
@@ -102,7 +104,7 @@ def _extra_bits_of_last_broadcast(simulation: Simulation) -> int:
     """The last broadcast goes to everyone, the others to the next round's participants only."""
     server = simulation.server
     blob = server.encoded_broadcast(0)
-    return 8 * len(blob) * (simulation.copies_after(simulation.course.rounds) - simulation.copies_after(1))
+    return 8 * len(blob) * (simulation.copies_after(simulation.settings.rounds) - simulation.copies_after(1))
 
 
 def _base_memory() -> int:

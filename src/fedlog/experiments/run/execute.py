@@ -24,11 +24,13 @@ from fedlog.engine.protocol import checkpoint
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
 from fedlog.errors import InputError, RunError
 from fedlog.experiments.run import private, records
+from fedlog.experiments.run.prepare import prepare
 from fedlog.experiments.run.records import Summary
-from fedlog.experiments.run.spec import RunSpec, as_plain, from_plain, on_its_data, prepare, resolve
 from fedlog.files.durable import is_draft
 from fedlog.files.lock import LockTakenError, lock_folder
 from fedlog.privacy.accounting import BudgetSpentError
+from fedlog.settings.resolve import ResolvedRun, resolve, with_data_digest
+from fedlog.settings.spec import RunSpec, as_plain, from_plain
 from fedlog.wire.ledger import Direction
 
 SECONDS_TO_WAIT_FOR_LOCK = 10.0
@@ -65,14 +67,14 @@ class Silent:
 def execute(spec: RunSpec, folder: Path, listener: Listener | None = None, keep: Keep = Keep.MODELS) -> Summary:
     """Run the specification in the folder, going on from its checkpoint if it has one; the summary is also written."""
     listener = listener or Silent()
-    spec = on_its_data(resolve(spec))
+    run = with_data_digest(resolve(spec))
     found = ended(folder)
-    if found is not None and stored_spec(folder).digest == spec.digest:
+    if found is not None and stored_spec(folder).digest == run.digest:
         return found
-    made = enter(folder, spec)
+    made = enter(folder, run.spec)
     with locked(folder):
         # By the run that held the lock until now.
-        return ended(folder) or _run(spec, folder, listener, keep, made)
+        return ended(folder) or _run(run, folder, listener, keep, made)
 
 
 def ended(folder: Path) -> Summary | None:
@@ -83,9 +85,10 @@ def ended(folder: Path) -> Summary | None:
     return summary if records.count(folder / RECORDS) == summary.rounds else None
 
 
-def _run(spec: RunSpec, folder: Path, listener: Listener, keep: Keep, made: list[Path]) -> Summary:
+def _run(run: ResolvedRun, folder: Path, listener: Listener, keep: Keep, made: list[Path]) -> Summary:
+    spec = run.spec
     try:
-        simulation = prepare(spec)
+        simulation = prepare(run)
     except BaseException:
         _take_back(made)
         raise
@@ -148,8 +151,9 @@ def _refuse_another(folder: Path, found: RunSpec, spec: RunSpec) -> None:
     if found.digest == spec.digest:
         return
     if replace(found, data_sha256=spec.data_sha256).digest == spec.digest:
+        data_dir = data_folder(None if spec.data_dir is None else Path(spec.data_dir))
         raise InputError(
-            f"{folder} holds the same run on other records than those of {data_folder(spec.data_spec.data_dir)}",
+            f"{folder} holds the same run on other records than those of {data_dir}",
             hint="name the folder it was started on by --data-dir, or choose another --out",
         )
     raise InputError(
@@ -202,7 +206,7 @@ def _back_to_the_last_round(simulation: Simulation, folder: Path, error: BudgetS
     if not checkpoint.exists(folder / "checkpoint"):
         raise error
     simulation.resume(folder / "checkpoint")  # bodies have been trained for the round that cannot be
-    return f"ended after round {simulation.round_number} of {simulation.course.rounds}: {error.message}"
+    return f"ended after round {simulation.round_number} of {simulation.settings.rounds}: {error.message}"
 
 
 def _save_models(simulation: Simulation, folder: Path) -> None:
@@ -237,7 +241,7 @@ def _finish(spec: RunSpec, simulation: Simulation, folder: Path, keep: Keep, end
         run_dir=str(folder),
         made_with=made_with(),
         bits_opening=ledger.by_kind(0),
-        privacy=private.promise(folder, lines, ended_early),
+        privacy=private.describe_spending(folder, lines, ended_early),
         uploads_refused=sum(len(record.refused) for record in lines),
     )
     # The path is put in when the summary is read: a folder may be moved, or committed from someone's machine.

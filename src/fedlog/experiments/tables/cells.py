@@ -9,8 +9,9 @@ from pathlib import Path
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import CONFIG, RECORDS, SUMMARY, ended, stored_spec
-from fedlog.experiments.run.spec import RunSpec, resolve
 from fedlog.files.names import did_you_mean
+from fedlog.settings.resolve import resolve
+from fedlog.settings.spec import RunSpec
 
 
 class Arrow(StrEnum):
@@ -122,7 +123,7 @@ class Cell:
     @property
     def spec(self) -> RunSpec:
         """The resolved run."""
-        return resolve(replace(self.row.spec, seed=self.seed, jobs=1))
+        return resolve(replace(self.row.spec, seed=self.seed, jobs=1)).spec
 
     @property
     def steps(self) -> int:
@@ -195,7 +196,7 @@ def shorten(experiment: Experiment, rounds: int) -> Experiment:
     """The same experiment with another number of rounds, and a name that says so."""
     if experiment.shape is Shape.SYNTHETIC:
         raise InputError(f"experiment {experiment.name} has one round: another number asked for: {rounds}")
-    lengths = {resolve(row.spec).rounds for row in experiment.rows}
+    lengths = {resolve(row.spec).settings.rounds for row in experiment.rows}
     rows = tuple(replace(row, spec=replace(row.spec, rounds=rounds)) for row in experiment.rows)
     full = "the full length varies" if len(lengths) > 1 else f"the full length is {lengths.pop()}"
     title = f"{experiment.title}, cut to {rounds} rounds ({full})"

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fedlog.engine.simulate.run_settings import ACCURACY_ROUNDING, reaches
-from fedlog.engine.simulate.simulator import RoundRecord
+from fedlog.engine.simulate.simulator import ACCURACY_ROUNDING, RoundRecord, reaches
 from fedlog.experiments.run.records import Summary
 from fedlog.wire.ledger import Direction
 

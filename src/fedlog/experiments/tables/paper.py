@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedlog.experiments.run.spec import RunSpec
 from fedlog.experiments.tables.cells import Arrow, Experiment, Printed, Row, Shape
 from fedlog.experiments.tables.privacy_figure import PRIVACY_FIGURE
+from fedlog.settings.spec import RunSpec
+from fedlog.settings.training import Initialisation
 
 TEN_SEEDS = tuple(range(10))
 REFERENCE = "fedlog-c"
@@ -164,7 +165,7 @@ _CELEBA = {
 
 
 def _flexible(data: str, printed: Mapping[str, Printed], remark: str) -> Experiment:
-    base = RunSpec(data=data, body=("cnn", "cnn-small"), initialisation="separate", rounds=60)
+    base = RunSpec(data=data, body=("cnn", "cnn-small"), initialisation=Initialisation.SEPARATE, rounds=60)
     experiment = _curves(
         f"figure-flexible-{data}",
         f"Figure 2 (middle), flexible architecture on {data}",
@@ -202,7 +203,7 @@ class _Synthetic:
             method=method,
             data="circle",
             body=(f"mlp-signed:{width},{width},2", f"mlp-signed:{width},2"),
-            initialisation="separate",
+            initialisation=Initialisation.SEPARATE,
             rounds=1,
             batch_size=self.batch_size,
             options={"epochs": SYNTHETIC_ITERATIONS, "learning_rate": self.learning_rate, **options},

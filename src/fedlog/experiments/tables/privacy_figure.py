@@ -14,10 +14,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from fedlog.experiments.run.spec import RunSpec
 from fedlog.experiments.tables.cells import Experiment, Row, Shape
 from fedlog.privacy.calibration import epsilon_of, paper_epsilon
 from fedlog.privacy.guarantee import Calibration, Trust, Unit
+from fedlog.settings.privacy import BodyTraining
+from fedlog.settings.spec import RunSpec
 
 ROUNDS = 40
 CLIENT_ROUNDS = 10
@@ -85,11 +86,11 @@ def _run_at_level(reading: Reading, clip: str, level: float) -> RunSpec:
         data="cifar10",
         rounds=ROUNDS,
         clip=CLIPS[clip],
-        privacy=Unit.PAPER.value,
+        privacy=Unit.PAPER,
         epsilon=epsilon,
         delta=reading.delta,
-        trust=reading.trust.value,
-        calibration=reading.calibration.value,
+        trust=reading.trust,
+        calibration=reading.calibration,
     )
 
 
@@ -120,12 +121,12 @@ def _guarantee_rows() -> list[Row]:
         data="cifar10",
         rounds=CLIENT_ROUNDS,
         clip=CLIPS["l2"],
-        privacy=Unit.CLIENT.value,
+        privacy=Unit.CLIENT,
         message_norm=MESSAGE_NORM,
         delta=1e-5,
     )
-    frozen = RunSpec(data="cifar10", rounds=1, clip=CLIPS["l2"], body_training="frozen")
-    record = replace(frozen, privacy=Unit.RECORD.value, delta=1e-5)
+    frozen = RunSpec(data="cifar10", rounds=1, clip=CLIPS["l2"], body_training=BodyTraining.FROZEN)
+    record = replace(frozen, privacy=Unit.RECORD, delta=1e-5)
     return [
         *(
             Row(f"client-epsilon-{e:g}", f"client, epsilon {e:g}, bodies trained", replace(client, epsilon=e))

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from fedlog.experiments.run.spec import RunSpec
 from fedlog.experiments.tables.beyond import FALLING_FROM, FEDLOG_C_WEIGHT_DECAY
 from fedlog.experiments.tables.cells import Experiment, Row, Shape
 from fedlog.experiments.tables.paper import FULL_BATCH, LABELS, SMALL_BATCHES
+from fedlog.settings.spec import RunSpec
+from fedlog.settings.training import Decay, Judge, Moments
 
 SELECTION_SEED = 100  # never among a table's seeds
 
@@ -24,7 +25,7 @@ def _run(data: str, method: str, rounds: int) -> RunSpec:
     if data == "mnist":
         # A fifth of 60 records would be a dozen a client; the training file has 57000 that no table is made from.
         return RunSpec(method=method, data="mnist-selection", rounds=rounds)
-    return RunSpec(method=method, data=data, rounds=rounds, validation_fraction=0.2, judge="validation")
+    return RunSpec(method=method, data=data, rounds=rounds, validation_fraction=0.2, judge=Judge.VALIDATION)
 
 
 def _settings_grid(name: str, title: str, rows: Iterable[Row], seeds: int = 1) -> Experiment:
@@ -56,8 +57,8 @@ def _details(data: str) -> Experiment:
     base = _run(data, "fedlog", rounds=30)
     changes: dict[str, dict[str, Any]] = {
         "as-described": {},
-        "moments-for-a-round": {"moments": "round"},
-        "moments-for-the-run": {"moments": "run"},
+        "moments-for-a-round": {"moments": Moments.ROUND},
+        "moments-for-the-run": {"moments": Moments.RUN},
         "no-dropout": {"body": ("cnn-plain",)},
         "separate-starts": {"initialisation": "separate", "options": {"first_head": "random"}},
         "nu-0": {"options": {"nu": 0.0}},
@@ -105,7 +106,7 @@ def _first_heads(data: str) -> Experiment:
 
 def _rates(data: str) -> Experiment:
     """The learning rate, level and falling, for bodies that keep their optimiser, and FedLog-C's pull beside it."""
-    base = replace(_run(data, "fedlog", rounds=30), moments="run")
+    base = replace(_run(data, "fedlog", rounds=30), moments=Moments.RUN)
     falling = [("cosine", rate) for rate in (0.001, 0.002, 0.004, 0.008, 0.016)]
     tried: list[tuple[str, str, float, dict[str, Any]]] = [
         (method, decay, rate, {})
@@ -121,7 +122,7 @@ def _rates(data: str) -> Experiment:
         Row(
             "-".join([method, *(f"{name}-{value:g}" for name, value in pull.items()), decay, f"{rate:g}"]),
             LABELS[method],
-            replace(base, method=method, decay=decay, options={"learning_rate": rate, **pull}),
+            replace(base, method=method, decay=Decay(decay), options={"learning_rate": rate, **pull}),
         )
         for method, decay, rate, pull in tried
     ]
@@ -131,14 +132,12 @@ def _rates(data: str) -> Experiment:
 
 def _weight_decay(data: str) -> Experiment:
     """AdamW's weight decay for bodies that keep their optimiser, at each method's falling rate."""
-    base = replace(_run(data, "fedlog", rounds=30), moments="run", decay="cosine")
+    base = replace(_run(data, "fedlog", rounds=30), moments=Moments.RUN, decay=Decay.COSINE)
     rows = [
         Row(
             f"{method}-weight-decay-{shrinking:g}",
             LABELS[method],
-            replace(
-                base, method=method, options={"learning_rate": FALLING_FROM[method]}, weight_decay=shrinking or None
-            ),
+            replace(base, method=method, options={"learning_rate": FALLING_FROM[method]}, weight_decay=shrinking),
         )
         for method in ("fedlog", "fedlog-c", "local")
         for shrinking in (0.0, 0.3, 1.0, 3.0)
@@ -150,7 +149,7 @@ def _weight_decay(data: str) -> Experiment:
 def _fedlog_c_once_more(data: str) -> Experiment:
     """FedLog-C's own settings and its rate, one changed at a time, beside the weight decay chosen before."""
     plain = _run(data, "fedlog-c", rounds=30)
-    base = replace(plain, moments="run", decay="cosine", weight_decay=FEDLOG_C_WEIGHT_DECAY)
+    base = replace(plain, moments=Moments.RUN, decay=Decay.COSINE, weight_decay=FEDLOG_C_WEIGHT_DECAY)
     rate = FALLING_FROM["fedlog-c"]
     changes: dict[str, dict[str, Any]] = {
         "as-chosen": {},

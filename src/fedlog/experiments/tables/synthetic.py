@@ -21,17 +21,19 @@ from fedlog.core.keys import Key
 from fedlog.data.catalog import load_federation
 from fedlog.data.federation import Federation, Records
 from fedlog.engine.clients import Client, clients_of, model_plan
-from fedlog.engine.protocol.cohort import Cohort, Initialisation
+from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.protocol.server import Server
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import CONFIG, RECORDS, SUMMARY, enter, made_with
-from fedlog.experiments.run.spec import RunSpec, as_plain, method_of
+from fedlog.experiments.run.prepare import method_of
 from fedlog.files.durable import append_line, write_file
 from fedlog.models.body import HEAD, Params, initial_head, logits
 from fedlog.models.catalog import body
+from fedlog.settings.resolve import data_spec
+from fedlog.settings.spec import RunSpec, as_plain
 from fedlog.wire.codec import codec
 from fedlog.wire.ledger import Direction
 from fedlog.wire.message import Kind, Message
@@ -74,7 +76,7 @@ def one_round(spec: RunSpec, federation: Federation) -> OneRound:
     key, wire = Key(spec.seed), codec(spec.codec)
     clients = clients_of(federation, bodies, algorithm)
     engine = Engine(Settings(spec.batch_size or 1))
-    cohort = Cohort(algorithm, federation, clients, engine, wire, key, Initialisation(spec.initialisation))
+    cohort = Cohort(algorithm, federation, clients, engine, wire, key, spec.initialisation)
     initial = {HEAD: initial_head(plan.width, plan.n_class, key), **bodies[0].initial(key)}
     server = Server.beginning(algorithm, wire, plan, initial, key.child("server"))
     everyone = [client.index for client in clients]
@@ -124,7 +126,7 @@ def sweep_local_iterations(spec: RunSpec, folder: Path) -> float:
     (folder / SUMMARY).unlink(missing_ok=True)
     (folder / RECORDS).unlink(missing_ok=True)
     records.write_json(folder / CONFIG, {"digest": spec.digest, "spec": as_plain(spec), "made_with": made_with()})
-    federation = load_federation(spec.data_spec)
+    federation = load_federation(data_spec(spec))
     train = {at: shard.train for at, shard in enumerate(federation.shards)}
     test = {at: shard.test for at, shard in enumerate(federation.shards)}
     for iterations in range(1, int(spec.options["epochs"]) + 1):

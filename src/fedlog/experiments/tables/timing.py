@@ -16,15 +16,15 @@ from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.engine.clients import model_plan
-from fedlog.engine.simulate.run_settings import Course
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.experiments.run.execute import SUMMARY
-from fedlog.experiments.run.spec import method_of
+from fedlog.experiments.run.prepare import method_of
 from fedlog.experiments.tables.cells import Cell, Shape
 from fedlog.models.body import Body
 from fedlog.models.catalog import body
+from fedlog.settings.training import RunSettings
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _seconds_an_epoch(data: str, body_name: str, batch_size: int) -> float:
     size = SIZES[data]
     federation, made, plan = _sample(data, body_name)
     method, engine = build("local", plan, {"epochs": 1}), Engine(Settings(batch_size))
-    rounds = Simulation(method, federation, [made] * size.sample, plan, engine, Course(rounds=2)).rounds()
+    rounds = Simulation(method, federation, [made] * size.sample, plan, engine, RunSettings(rounds=2)).rounds()
     next(rounds)
     # Of this process alone, which does all of the work: on a busy machine the clock also counts what others do.
     start = time.process_time()

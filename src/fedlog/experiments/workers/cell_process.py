@@ -23,9 +23,9 @@ import torch
 from fedlog.data.sources import DATA_VARIABLE
 from fedlog.errors import FedlogError
 from fedlog.experiments.run.execute import Keep, execute, locked
-from fedlog.experiments.run.spec import as_plain, from_plain
 from fedlog.experiments.tables.cells import Cell, Shape
 from fedlog.experiments.tables.synthetic import sweep_local_iterations
+from fedlog.settings.spec import as_plain, from_plain
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from typing import Any
 from fedlog.core.clip import clip_named
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import spent
-from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit, delta_warning
-from fedlog.privacy.protection import Bound, NoiseSource, Protection, protection
+from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit, delta_warning
+from fedlog.privacy.protection import Bound, Protection, protection
 from fedlog.privacy.release_log import FILE_NAME, read_log, record_release, start_log
 from fedlog.privacy.secagg.terms import FEWEST
 

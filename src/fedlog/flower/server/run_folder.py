@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedlog.engine.protocol.server import REFUSED_SHARE
 from fedlog.errors import InputError
 from fedlog.files.durable import append_line, write_file
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.frame import FrameError
 from fedlog.flower.protocol.plan import EqualBody, Plan, read_plan
+from fedlog.settings.training import REFUSED_SHARE
 
 PLAN, REPORT, ROUNDS, UPLOADS, WIDTH = "plan.json", "report.json", "rounds.jsonl", "uploads", "width.json"
 BODY = "body.json"

@@ -13,7 +13,6 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedlog.data.schema import load_schema
-from fedlog.engine.protocol.server import REFUSED_SHARE
 from fedlog.errors import FedlogError, InputError
 from fedlog.flower.folders.event_log import log_event
 from fedlog.flower.folders.server_folder import ServerFolder
@@ -22,6 +21,7 @@ from fedlog.flower.protocol.promise import read_promise, read_secure
 from fedlog.flower.server.database import pack_database
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules
+from fedlog.settings.training import REFUSED_SHARE
 
 FOLDER_VARIABLE = "FEDLOG_FEDERATION"
 app = ServerApp()

@@ -15,7 +15,7 @@ from fedlog import __version__
 from fedlog.algorithms.shape import Algorithm, Exchange
 from fedlog.core.classification import Metrics, metrics
 from fedlog.data.schema import load_schema
-from fedlog.engine.protocol.cohort import Cohort, Judge
+from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.training.tasks import Pool
 from fedlog.files.durable import write_file
 from fedlog.flower.folders.event_log import log_event
@@ -29,6 +29,7 @@ from fedlog.flower.site.run_state import RunState, step_of
 from fedlog.flower.site.secure_sum import open_sum
 from fedlog.models.body import Params
 from fedlog.models.folder import SavedModel, save_model
+from fedlog.settings.training import Judge
 
 ONE = (0,)  # a site's cohort has one client
 

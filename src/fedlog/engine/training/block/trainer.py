@@ -21,7 +21,6 @@ from fedlog.engine.training.tasks import (
     EpochDraws,
     Fit,
     Look,
-    Moments,
     Pool,
     Settings,
     Task,
@@ -31,6 +30,7 @@ from fedlog.engine.training.tasks import (
     moving_names,
 )
 from fedlog.models.body import Body, Params, logits
+from fedlog.settings.training import Moments
 
 EVALUATION_RECORDS = 50  # a slice of this many records per client stays in the cache
 
@@ -105,7 +105,7 @@ class BlockBackend:
 
     def _train_chunk(self, tasks: list[Task]) -> tuple[Params, list[Params]]:
         """The trained parameters of a chunk sorted by size, stacked, and each client's moments."""
-        dtype = self._settings.dtype
+        dtype, rule = self._settings.dtype, self._settings.optimiser
         params = _stack([task.work.params for task in tasks], dtype)
         constants = _stack([task.work.constants for task in tasks], dtype)
         moments: list[Params] = [{} for _ in tasks]
@@ -114,18 +114,18 @@ class BlockBackend:
             moving = moving_names(params, phase, self._body)
             if not moving:
                 continue
-            adam = FlatAdam({name: params[name] for name in moving}, phase.learning_rate, self._settings.weight_decay)
+            adam = FlatAdam({name: params[name] for name in moving}, phase.learning_rate, rule.weight_decay)
             frozen = {name: value for name, value in params.items() if name not in moving}
             for row, task in enumerate(tasks):
                 if (before := kept(task.moments, number)) is not None:
                     adam.resume(row, *before)
             for epoch in range(phase.epochs):
-                if self._settings.moments is Moments.EPOCH:
+                if rule.moments is Moments.EPOCH:
                     adam.restart()
                 drawn = self._draw(tasks, number, epoch)
                 carry = self._epoch(tasks, phase, adam, frozen, constants, carry, drawn)
             params = {**frozen, **adam.values()}
-            if self._settings.moments is Moments.RUN:
+            if rule.moments is Moments.RUN:
                 for row, mine in enumerate(moments):
                     mine |= keep(number, *adam.moments(row))
         return params, moments

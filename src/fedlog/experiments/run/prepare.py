@@ -1,0 +1,80 @@
+"""From a resolved run to a simulation: its data loaded, its bodies made, its workers started."""
+
+from __future__ import annotations
+
+from math import inf
+from pathlib import Path
+
+import torch
+
+from fedlog.algorithms import registry
+from fedlog.algorithms.shape import Algorithm, ModelPlan
+from fedlog.core.clip import clip_named
+from fedlog.core.keys import Key
+from fedlog.data.catalog import load_federation
+from fedlog.data.federation import Federation
+from fedlog.engine.clients import model_plan
+from fedlog.engine.simulate.simulator import Simulation
+from fedlog.engine.training.backends import Engine
+from fedlog.engine.training.tasks import Settings
+from fedlog.errors import InputError
+from fedlog.experiments.run.private import make_protection, make_secure_sums
+from fedlog.models.body import Body, with_weights
+from fedlog.models.catalog import body
+from fedlog.privacy.limits import Limits
+from fedlog.settings.execution import Execution
+from fedlog.settings.promise import with_body_training
+from fedlog.settings.resolve import ResolvedRun
+from fedlog.settings.spec import RunSpec
+
+
+def prepare(run: ResolvedRun) -> Simulation:
+    """The simulation of a run, its data loaded and its workers started."""
+    spec, settings = run.spec, run.settings
+    _check_device(settings.execution)
+    # Workers are forked, and whoever is forked from a process that has used its threads waits for them for ever.
+    torch.set_num_threads(settings.execution.threads if settings.execution.jobs == 1 else 1)
+    federation = load_federation(run.data)
+    bodies = bodies_of(spec, federation)
+    plan = model_plan(federation, bodies)
+    algorithm = method_of(spec, plan)
+    guard = make_protection(run, algorithm, plan, len(bodies))
+    training = Settings(settings.batch_size, settings.execution.device, optimiser=settings.optimiser)
+    engine = Engine(training, settings.execution.backend, training=None if guard is None else guard.training)
+    sums = make_secure_sums(run, guard, len(bodies))
+    limits = None if spec.clip is None else Limits(clip_named(spec.clip))
+    return Simulation(algorithm, federation, bodies, plan, engine, settings, guard, sums, limits)
+
+
+def method_of(spec: RunSpec, plan: ModelPlan) -> Algorithm:
+    """The method with its options; one that would train backwards or not at all is refused."""
+    algorithm = registry.build(spec.method, plan, spec.options)
+    schedule = algorithm.schedule
+    for phase in (*(phase for exchange in schedule.round for phase in exchange.phases), *schedule.closing):
+        if phase.epochs < 1:
+            raise InputError(f"method {spec.method}: a phase needs at least one epoch: {phase.epochs}")
+        if not 0 < phase.learning_rate < inf:
+            raise InputError(f"method {spec.method}: the learning rate must be positive: {phase.learning_rate}")
+    return with_body_training(algorithm, spec.method, spec.body_training)
+
+
+def bodies_of(spec: RunSpec, federation: Federation) -> list[Body]:
+    """Each client's body: the one given, or several dealt out evenly and at random."""
+    clip = "" if spec.clip is None else f"@{spec.clip}"
+    made = [body(name + clip, federation.input_shape) for name in spec.body]
+    if spec.body_file is not None:
+        made = [with_weights(each, Path(spec.body_file)) for each in made]
+    order = Key(spec.seed).child("bodies").numpy().permutation(len(federation.shards))
+    turn = {int(client): at % len(made) for at, client in enumerate(order)}
+    return [made[turn[client]] for client in range(len(federation.shards))]
+
+
+def _check_device(execution: Execution) -> None:
+    device, jobs = execution.device, execution.jobs
+    try:
+        float(torch.ones(1, device=device).sum())  # `meta` has tensors too, and computes nothing
+    except (RuntimeError, AssertionError, ImportError) as error:
+        raise InputError(f"device {device} cannot be used: {str(error).splitlines()[0]}", hint="use cpu") from error
+    if device != "cpu" and jobs > 1:
+        # An accelerator's context does not survive the fork that makes a worker.
+        raise InputError(f"worker processes are for the CPU: {jobs} jobs on {device} asked for", hint="use --jobs 1")

@@ -1,0 +1,48 @@
+"""Which data a run has, and which models are trained on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fedlog.settings.fields import Recorded, Section, setting
+
+# Those of `data.catalog`, whose import would load PyTorch for `fedlog run --help`.
+Partition = Literal["shards", "dirichlet", "user", "person", "iid", "ordered"]
+
+
+@dataclass(frozen=True)
+class DataSettings(Section):
+    """Which data, and how they are divided among clients. What is None takes the data set's default."""
+
+    data: str = setting("digits", "digits, circle, mnist, cifar10, cifar100, har, leaf, or package.module:name")
+    data_dir: str | None = setting(
+        None,
+        "folder of the data sets (default: $FEDLOG_DATA, or the cache)",
+        recorded=Recorded.NEVER,
+        metavar="DIR",
+    )
+    data_sha256: str | None = setting(None, "of a folder that is the data set; filled in by the run", flag=False)
+    clients: int | None = setting(None, "how many (default: the data set's)", metavar="N")
+    partition: Partition | None = setting(None, "how records are divided among clients (default: the data set's)")
+    classes_per_client: int | None = setting(None, "of the shards partition (default: the data set's)", metavar="K")
+    dirichlet_alpha: float | None = setting(None, "of the dirichlet partition (default: 0.5)", metavar="A")
+    train_records: int | None = setting(None, "the first N training records only (default: all)", metavar="N")
+    validation_fraction: float = setting(0.0, "held out of each client's training records", metavar="F")
+
+
+@dataclass(frozen=True)
+class ModelSettings(Section):
+    """The method, its own options, and the bodies it trains."""
+
+    method: str = setting(
+        "fedlog", "fedlog, fedlog-c, local, pooled, fedavg, ... or package.module:name", deployed=True
+    )
+    options: Mapping[str, Any] = setting({}, "the method's own", flag=False, deployed=True)
+    body: tuple[str, ...] = setting((), "cnn, mlp:64,64, ...; several are dealt out evenly", metavar="NAME")
+    # A file counts by its content.
+    body_file: str | None = setting(
+        None, "safetensors with the parameters every body starts from", recorded=Recorded.NEVER, metavar="FILE"
+    )
+    body_file_sha256: str | None = setting(None, "of all files of parameters; filled in by the run", flag=False)

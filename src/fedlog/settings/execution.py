@@ -1,0 +1,32 @@
+"""Where and how fast a run is computed. Nothing of it changes a result beyond the last bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fedlog.settings.fields import AtLeastOne, Recorded, Section, setting
+
+
+class BackendChoice(StrEnum):
+    """How clients are trained: one after another, stacked through blocks or `vmap`, or whatever is fastest."""
+
+    AUTO = "auto"
+    BLOCK = "block"
+    VMAP = "vmap"
+    LOOP = "loop"
+
+
+@dataclass(frozen=True)
+class Execution(Section):
+    """Where and how a run is computed."""
+
+    device: str = setting("cpu", "cpu, cuda, ...", recorded=Recorded.NEVER)
+    backend: BackendChoice = setting(
+        BackendChoice.AUTO, "how clients are trained: stacked or one after another", recorded=Recorded.NEVER
+    )
+    jobs: AtLeastOne = setting(
+        1, "worker processes, one thread each (on the command line: all cores)", recorded=Recorded.NEVER, metavar="N"
+    )
+    # The kernels are too small to split.
+    threads: AtLeastOne = setting(1, "PyTorch threads in each process", recorded=Recorded.NEVER, metavar="N")

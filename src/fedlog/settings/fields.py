@@ -1,0 +1,184 @@
+"""What a setting is: a field of a frozen dataclass with its type, its bounds and its help text.
+
+Flags, TOML files, `config.json` and Flower's settings are all read from the same fields, and checked in one way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from fedlog.errors import InputError
+
+Value = TypeVar("Value")
+
+AtLeastOne = Annotated[int, Meta(ge=1)]
+NotNegative = Annotated[float, Meta(ge=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+PositiveShare = Annotated[float, Meta(gt=0, le=1)]
+ShareBelowOne = Annotated[float, Meta(ge=0, lt=1)]
+
+
+class Recorded(Enum):
+    """Whether a setting is part of a run's digest. What is None never is."""
+
+    ALWAYS = "always"
+    UNLESS_DEFAULT = "unless default"
+    """For every setting added later, so that the digests of older records stay as they are."""
+    NEVER = "never"
+    """It says where or how fast the run is computed, and changes nothing beyond the last bits."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What is known of a setting beside its name, type and default."""
+
+    help: str
+    recorded: Recorded
+    deployed: bool
+    """Whether runs over Flower have it too; all others are of the simulator."""
+    flag: bool
+    metavar: str | None
+    aliases: tuple[str, ...]
+
+
+def setting(
+    default: Any,
+    text: str,
+    *,
+    recorded: Recorded = Recorded.ALWAYS,
+    deployed: bool = False,
+    flag: bool = True,
+    metavar: str | None = None,
+    aliases: tuple[str, ...] = (),
+) -> Any:
+    """A dataclass field with this default and help text; None as default means: not set."""
+    about = About(text, recorded, deployed, flag, metavar, aliases)
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata={"about": about})
+    return field(default=default, metadata={"about": about})
+
+
+def about(entry: Field[Any]) -> About:
+    """What is known of the setting."""
+    found: About = entry.metadata["about"]
+    return found
+
+
+@dataclass(frozen=True)
+class Section:
+    """Settings that belong together: every field is checked against its type and bounds when one is made."""
+
+    def __post_init__(self) -> None:
+        hints = type_hints(type(self))
+        for entry in fields(self):
+            value, hint = getattr(self, entry.name), hints[entry.name]
+            if value is None and NoneType not in accepted_types(hint) and entry.default is not MISSING:
+                value = entry.default  # in a file, null and "not set" are the same
+            try:
+                object.__setattr__(self, entry.name, check_value(entry.name, value, hint))
+            except InputError as error:
+                if error.hint is None and "about" in entry.metadata:
+                    raise InputError(error.message, hint=f"{entry.name}: {about(entry).help}") from None
+                raise
+
+    def part(self, section: type[Value]) -> Value:
+        """The settings of one of the sections that this class inherits."""
+        names = [entry.name for entry in fields(section)]  # type: ignore[arg-type]
+        return section(**{name: getattr(self, name) for name in names})
+
+
+def type_hints(kind: type[Any]) -> dict[str, Any]:
+    """The types of a dataclass's fields, bounds included."""
+    return _type_hints(kind)  # type: ignore[arg-type]
+
+
+@cache
+def _type_hints(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind, include_extras=True)
+    return {entry.name: hints[entry.name] for entry in fields(kind)}
+
+
+def accepted_types(hint: Any) -> tuple[Any, ...]:
+    """The members of a union, or the type itself; each may still carry bounds."""
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def value_type(hint: Any) -> Any:
+    """The type of a set value, without None and bounds."""
+    kind = next(kind for kind in accepted_types(hint) if kind is not NoneType)
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
+def choices(hint: Any) -> tuple[str, ...]:
+    """The words a setting may be; empty for one that is not a choice among words."""
+    kind = value_type(hint)
+    if get_origin(kind) is Literal:
+        return tuple(str(each) for each in get_args(kind))
+    return tuple(each.value for each in kind) if isinstance(kind, type) and issubclass(kind, Enum) else ()
+
+
+def check_value(name: str, value: Any, hint: Any) -> Any:
+    """The value as the setting's type; InputError with the name, what is expected and what was found."""
+    if isinstance(value, str) and get_origin(value_type(hint)) is tuple:
+        value = (value,)  # one name stands for a list of one
+    try:
+        found = msgspec.convert(value, hint)
+    except msgspec.ValidationError:
+        message, expected = _complain(name, value, hint)
+        raise InputError(message, hint=expected) from None
+    if isinstance(found, float) and not math.isfinite(found):
+        raise InputError(f"{name.replace('_', ' ')} must be a finite number: {value}")
+    return found
+
+
+def _complain(name: str, value: Any, hint: Any) -> tuple[str, str | None]:
+    """What is wrong with the value, and what would be right."""
+    words, kind, known = name.replace("_", " "), value_type(hint), choices(hint)
+    if known:
+        return f"unknown {words}: {value}", f"one of {', '.join(known)}"
+    if get_origin(kind) is tuple:
+        return f"{name} must be a name or a list of names: {value!r}", None
+    if get_origin(kind) is not None:
+        return f"{name} must be a table of names and values: {value!r}", None
+    if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind):
+        return f"{name} must be of type {getattr(kind, '__name__', kind)}: {value!r}", None
+    return f"{words} must be {_describe_bounds(hint)}: {value}", None
+
+
+def _describe_bounds(hint: Any) -> str:
+    bounded = next(kind for kind in accepted_types(hint) if get_origin(kind) is Annotated)
+    bounds = next(each for each in get_args(bounded) if isinstance(each, Meta))
+    words = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
+    given = [(word, getattr(bounds, name)) for name, word in words.items()]
+    return " and ".join(f"{word} {bound}" for word, bound in given if bound is not None)
+
+
+def read_exactly(kind: type[Value], values: object, what: str) -> Value:
+    """The dataclass in these JSON values; InputError unless they have exactly its fields, each of its type.
+
+    For messages that cross the wire. Only a field that may be None can be missing.
+    """
+    hints = type_hints(kind)
+    if not isinstance(values, Mapping):
+        raise InputError(f"expected {what}, found: {type(values).__name__}")
+    needed = {name for name, hint in hints.items() if NoneType not in accepted_types(hint)}
+    if not needed <= set(values) <= set(hints):
+        raise InputError(f"expected {what} with {', '.join(hints)}, found: {', '.join(sorted(map(str, values)))[:200]}")
+    read = {}
+    for name, value in values.items():
+        part = value_type(hints[name])
+        nested = isinstance(part, type) and hasattr(part, "__dataclass_fields__")
+        if nested and not (value is None and name not in needed):
+            read[name] = read_exactly(part, value, f"{name} in {what}")
+        else:
+            read[name] = check_value(name, value, hints[name])
+    return kind(**read)

@@ -1,0 +1,72 @@
+"""Command-line flags, made from the settings' fields."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection
+from dataclasses import Field, fields
+from typing import Any, get_origin
+
+from fedlog.errors import InputError
+from fedlog.settings.data import DataSettings, ModelSettings
+from fedlog.settings.execution import Execution
+from fedlog.settings.fields import about, choices, type_hints, value_type
+from fedlog.settings.privacy import PrivacySettings, SumSettings
+from fedlog.settings.spec import LengthSettings, RunSpec
+from fedlog.settings.training import Optimiser, RoundSettings
+
+GROUPS = {
+    "data": (DataSettings,),
+    "method and training": (ModelSettings, LengthSettings, RoundSettings, Optimiser),
+    "privacy": (PrivacySettings, SumSettings),
+    "execution": (Execution,),
+}
+NOTES = {"privacy": "docs/privacy.md says what each setting promises, and to whom"}
+
+
+def add_flags(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
+    """Add a flag for each of these settings, and `--set` for the method's options. What is not given stays None."""
+    for title, sections in GROUPS.items():
+        entries = [entry for section in sections for entry in fields(section) if entry.name in names]
+        if not entries:
+            continue
+        group = parser.add_argument_group(
+            title, "docs/privacy.md says what is promised" if title == "privacy" else None
+        )
+        for entry in entries:
+            if about(entry).flag:
+                _add_flag(group, entry)
+        if title == "method and training":
+            group.add_argument(
+                "--set", action="append", default=[], metavar="NAME=VALUE", help="an option of the method"
+            )
+
+
+def _add_flag(group: argparse._ArgumentGroup, entry: Field[Any]) -> None:
+    known, hint = about(entry), type_hints(RunSpec)[entry.name]
+    told: dict[str, Any] = {"help": known.help, "metavar": known.metavar}
+    if get_origin(hint) is tuple:
+        told["action"] = "append"
+    elif words := choices(hint):
+        told["choices"] = words
+    else:
+        told["type"] = value_type(hint)
+    if entry.default not in (None, ()):
+        told["help"] += f" (default: {entry.default})"
+    told["help"] = told["help"].replace("%", "%%")  # which argparse takes for a format
+    group.add_argument(f"--{entry.name.replace('_', '-')}", *known.aliases, dest=entry.name, **told)
+
+
+def given_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings that were named on the command line, the method's options among them."""
+    known = type_hints(RunSpec)
+    given = {name: value for name, value in vars(args).items() if name in known and value is not None}
+    options = dict(_read_option(text) for text in args.set)
+    return {**given, "options": options} if options else given
+
+
+def _read_option(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise InputError(f"an option is NAME=VALUE: {text}", hint="for example --set alpha=0.01")
+    return name.replace("-", "_"), value

@@ -1,0 +1,64 @@
+"""What may be said about the privacy of a run. What it means, and which settings contradict each other: `promise`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fedlog.privacy.guarantee import Calibration, NoiseSource, Trust, Unit
+from fedlog.settings.fields import Section, setting
+
+
+class BodyTraining(StrEnum):
+    """How bodies are trained where single records are protected."""
+
+    FROZEN = "frozen"
+    """Not at all: they stay as they were initialised or loaded."""
+    DP_SGD = "dp-sgd"
+
+
+class Aggregation(StrEnum):
+    """How uploads are added up, if not by the server in the clear."""
+
+    SECURE = "secure"
+
+
+@dataclass(frozen=True)
+class PrivacySettings(Section):
+    """What is protected, how much, and against whom."""
+
+    privacy: Unit | None = setting(
+        None, "what is protected: one record, or a whole client or site; paper is no formal guarantee", deployed=True
+    )
+    epsilon: float | None = setting(None, "of the whole run", deployed=True, metavar="E")
+    delta: float | None = setting(None, "of the whole run; 1e-5 or less for a real promise", deployed=True, metavar="D")
+    trust: Trust | None = setting(None, "who adds noise (default: central)", deployed=True, aliases=("--mechanism",))
+    calibration: Calibration | None = setting(None, "how noise follows from the budget (default: exact)")
+    noise: NoiseSource | None = setting(None, "float (default) is for simulation only")
+    clip: str | None = setting(
+        None, "of the features: clamp:B (each) or l2:R (each record)", deployed=True, metavar="BOUND"
+    )
+    message_norm: float | None = setting(
+        None, "L2 norm of a client's or site's whole message", deployed=True, metavar="S"
+    )
+    body_training: BodyTraining | None = setting(None, "how bodies are trained with --privacy record")
+    sgd_noise: float | None = setting(None, "of DP-SGD, over its clip (default: for half of epsilon)", metavar="Z")
+    sgd_clip: float | None = setting(None, "of each record's gradient in DP-SGD (default: 1)", metavar="C")
+    sample_rate: float | None = setting(
+        None, "the chance of a record to be in a step of DP-SGD (default: 0.1)", metavar="Q"
+    )
+
+
+@dataclass(frozen=True)
+class SumSettings(Section):
+    """How uploads are added up."""
+
+    aggregation: Aggregation | None = setting(
+        None, "secure: the server sees the sum of the uploads only", deployed=True
+    )
+    honest: int | None = setting(
+        None, "honest survivors that a secure sum needs (default: over half)", deployed=True, metavar="H"
+    )
+    dropout_rate: float | None = setting(
+        None, "the chance of a client to fall silent in a secure sum (default: 0)", metavar="P"
+    )

@@ -1,0 +1,224 @@
+"""What a private run promises, and the rules for its settings: the same in the simulator and over Flower."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
+
+from fedlog.algorithms.frozen import freeze_bodies
+from fedlog.algorithms.shape import Algorithm, ModelPlan
+from fedlog.core.clip import clip_named
+from fedlog.errors import InputError
+from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
+from fedlog.privacy.protection import Bound, Protection, protection
+from fedlog.privacy.secagg.terms import FEWEST, usual_threshold
+from fedlog.privacy.sgd import SgdPlan, TrainingPlan, grid_closeness, noise_for_share
+from fedlog.settings.fields import PositiveShare, Section
+from fedlog.settings.privacy import BodyTraining, PrivacySettings, SumSettings
+from fedlog.wire.codec import refuse_open_codec
+
+SGD_CLIP, SAMPLE_RATE = 1.0, 0.1
+SGD_SHARE = 0.5  # of epsilon, for the training, where its noise is not given
+Positive = Annotated[float, Meta(gt=0)]
+_NEED_PRIVACY = ("epsilon", "delta", "message_norm", "trust", "calibration", "noise")
+_NEED_DP_SGD = ("sgd_noise", "sgd_clip", "sample_rate")
+
+
+@dataclass(frozen=True)
+class Promise(Section):
+    """The privacy of a run: all of it is known, and it can be kept."""
+
+    unit: Unit
+    trust: Trust
+    epsilon: float
+    delta: float
+    clip: str | None = None
+    message_norm: Positive | None = None
+    calibration: Calibration = Calibration.EXACT
+    noise: NoiseSource = NoiseSource.DISCRETE
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.budget  # noqa: B018 (refuses what is none)
+        if self.clip is not None:
+            clip_named(self.clip)
+
+    @property
+    def budget(self) -> Budget:
+        """All that the run may spend."""
+        return Budget(self.epsilon, self.delta)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether sites leave their bodies untrained: nothing else is promised for single records there."""
+        return self.unit is Unit.RECORD
+
+
+@dataclass(frozen=True)
+class DpSgd(Section):
+    """How bodies are trained under noise."""
+
+    clip: float
+    sample_rate: PositiveShare
+    noise: float | None = None
+    """None: what half of epsilon pays for, once the number of parameters is known."""
+
+    def plan(self, promise: Promise, algorithm: Algorithm, plan: ModelPlan, rounds: int) -> TrainingPlan:
+        """All DP-SGD of a run: the steps of a round are its epochs over the sample rate."""
+        phases = [phase for exchange in algorithm.schedule.round for phase in exchange.phases]
+        steps = max(1, round(phases[0].epochs / self.sample_rate))
+        all_steps, coordinates = steps * rounds, plan.entries - plan.n_class * (1 + plan.width)
+        noise = self.noise
+        if noise is None:
+            distance = grid_closeness(all_steps, coordinates)
+            noise = noise_for_share(promise.budget, SGD_SHARE, self.sample_rate, all_steps, distance)
+        return TrainingPlan(SgdPlan(noise, self.clip, self.sample_rate, steps), rounds, coordinates)
+
+
+@dataclass(frozen=True)
+class SecureSumTerms:
+    """What a run asks of its secure sums; how many must survive follows from the clients of a round."""
+
+    honest: int | None
+    dropout_rate: float | None = None
+
+
+def resolve_promise(given: PrivacySettings, noise: NoiseSource) -> Promise | None:
+    """What the settings promise, with that noise unless they name another; None without --privacy."""
+    if given.privacy is None:
+        _refuse_given(given, _NEED_PRIVACY, "--privacy", "--privacy record or client")
+        return None
+    if given.epsilon is None or given.delta is None:
+        raise InputError(f"--privacy {given.privacy} needs a budget", hint="--epsilon 1 --delta 1e-5")
+    formula = Calibration.PAPER if given.privacy is Unit.PAPER else Calibration.EXACT
+    return Promise(
+        unit=given.privacy,
+        trust=given.trust or Trust.CENTRAL,
+        epsilon=given.epsilon,
+        delta=given.delta,
+        clip=normal_clip(given.clip),
+        message_norm=given.message_norm,
+        calibration=given.calibration or formula,
+        noise=given.noise or noise,
+    )
+
+
+def resolve_dp_sgd(given: PrivacySettings, promise: Promise | None) -> DpSgd | None:
+    """How bodies are trained under noise; None where they are not."""
+    if given.body_training is not BodyTraining.DP_SGD:
+        _refuse_given(given, _NEED_DP_SGD, "--body-training dp-sgd", "--body-training dp-sgd")
+        return None
+    if promise is None or promise.unit is not Unit.RECORD:
+        raise InputError(
+            f"DP-SGD is for --privacy record, found: {promise.unit if promise else 'no privacy'}",
+            hint="--privacy client holds however bodies are trained",
+        )
+    if promise.calibration is Calibration.PAPER:
+        raise InputError("the paper's calibration knows no training under noise", hint="--calibration exact")
+    clip = SGD_CLIP if given.sgd_clip is None else given.sgd_clip
+    rate = SAMPLE_RATE if given.sample_rate is None else given.sample_rate
+    return DpSgd(clip, rate, given.sgd_noise)
+
+
+def resolve_sums(given: SumSettings, promise: Promise | None, refused_share: float | None) -> SecureSumTerms | None:
+    """What the run asks of its secure sums; None for a run in which the server sees every upload."""
+    distributed = promise is not None and promise.trust is Trust.DISTRIBUTED
+    if given.aggregation is None and not distributed:
+        _refuse_given(given, ("honest", "dropout_rate"), "a secure sum", "--aggregation secure, or --trust distributed")
+        return None
+    check_noise_of_sums(promise, secure=True)
+    if refused_share is not None:
+        raise InputError(
+            f"a refused share needs uploads that can be checked, and under a secure sum none can: {refused_share}",
+            hint="leave out --refused-share, or --aggregation secure",
+        )
+    return SecureSumTerms(given.honest, given.dropout_rate)
+
+
+def check_noise_of_sums(promise: Promise | None, secure: bool) -> None:
+    """Refuse distributed noise without a secure sum, and any other noise under one."""
+    if promise is not None and (promise.trust is Trust.DISTRIBUTED) is not secure:
+        raise InputError(
+            f"{promise.trust} noise {'cannot be had under' if secure else 'needs'} secure sums",
+            hint="--trust distributed goes with --aggregation secure",
+        )
+
+
+def count_survivors(honest: int | None, taking_part: int) -> int:
+    """How many of those who take part in a round must survive: as few as are safe, or the number asked for."""
+    if taking_part < FEWEST:
+        raise InputError(
+            f"a secure sum needs at least {FEWEST} clients in every round: {taking_part}",
+            hint="the sum of two is known to each of the two",
+        )
+    survivors = max(FEWEST, usual_threshold(taking_part, 0)) if honest is None else honest
+    if not FEWEST <= survivors <= taking_part:
+        raise InputError(
+            f"honest survivors must be {FEWEST} to {taking_part}, those who take part in a round: {survivors}"
+        )
+    return survivors
+
+
+def check_codec(codec: str, promise: Promise | None, secure: bool) -> None:
+    """Refuse a codec whose messages show what a private run or a secure sum hides."""
+    if promise is not None:
+        refuse_open_codec(codec, "a private run")
+    if secure:
+        refuse_open_codec(codec, "a secure sum")
+
+
+def with_body_training(algorithm: Algorithm, method: str, training: BodyTraining | None) -> Algorithm:
+    """The method as it is, or on frozen bodies if the run asks for them."""
+    if training is BodyTraining.FROZEN:
+        return freeze_bodies(algorithm)
+    if training is BodyTraining.DP_SGD and not algorithm.sends_statistics:
+        raise InputError(f"method {method} cannot be accounted for under DP-SGD", hint="fedlog or fedlog-c can do it")
+    return algorithm
+
+
+def protect(
+    promise: Promise | None,
+    algorithm: Algorithm,
+    plan: ModelPlan,
+    rounds: int,
+    *,
+    clients: int = 1,
+    survivors: int = 1,
+    training: TrainingPlan | None = None,
+) -> Protection | None:
+    """How the uploads of a run are protected; None for a run without a promise."""
+    if promise is None:
+        return None
+    schedule = algorithm.schedule
+    if not algorithm.sends_statistics:
+        raise InputError(f"--privacy is for methods that send statistics: {algorithm.name}", hint="fedlog or fedlog-c")
+    return protection(
+        promise.budget,
+        unit=promise.unit,
+        trust=promise.trust,
+        calibration=promise.calibration,
+        bound=Bound(None if promise.clip is None else clip_named(promise.clip), promise.message_norm),
+        releases=rounds * len(schedule.round) + (schedule.opening is not None),
+        shape=(plan.n_class, 1 + plan.width),
+        clients=clients,
+        honest_survivors=survivors if promise.trust is Trust.DISTRIBUTED else 1,
+        noise=promise.noise,
+        training=training,
+    )
+
+
+def normal_clip(clip: str | None) -> str | None:
+    """The clip with its number in one form: 2 and 2.0 are one experiment."""
+    if clip is None:
+        return None
+    clip_named(clip)
+    kind, _, number = clip.partition(":")
+    return f"{kind}:{float(number):g}"
+
+
+def _refuse_given(given: Section, names: tuple[str, ...], needed: str, hint: str) -> None:
+    found = [name for name in names if getattr(given, name) is not None]
+    if found:
+        raise InputError(f"these settings need {needed}: {', '.join(found)}", hint=hint)

@@ -1,0 +1,213 @@
+"""From what was asked for to a run in which nothing is left open, and which contradictions are refused on the way."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from fedlog.algorithms import registry
+from fedlog.data.catalog import DataSpec, content_digest, resolved
+from fedlog.errors import InputError
+from fedlog.models.frozen import FROZEN as FROZEN_FILE
+from fedlog.models.frozen import refuse_trained
+from fedlog.privacy.guarantee import NoiseSource, Trust, Unit
+from fedlog.settings.execution import Execution
+from fedlog.settings.presets import preset
+from fedlog.settings.privacy import Aggregation, BodyTraining
+from fedlog.settings.promise import (
+    DpSgd,
+    Promise,
+    SecureSumTerms,
+    check_codec,
+    normal_clip,
+    resolve_dp_sgd,
+    resolve_promise,
+    resolve_sums,
+)
+from fedlog.settings.spec import RunSpec
+from fedlog.settings.training import (
+    REFUSED_SHARE,
+    REFUSED_SHARE_WITHOUT_PRIVACY,
+    Initialisation,
+    Moments,
+    Optimiser,
+    RoundSettings,
+    RunSettings,
+)
+
+
+@dataclass(frozen=True)
+class ResolvedRun:
+    """A run of which everything is known: what is None here is not part of the run."""
+
+    spec: RunSpec
+    """The same as flat settings, every default written out: what `config.json` holds and the digest is taken of."""
+    settings: RunSettings
+    data: DataSpec
+    promise: Promise | None
+    dp_sgd: DpSgd | None
+    sums: SecureSumTerms | None
+
+    @property
+    def digest(self) -> str:
+        """The same for two runs exactly when they are the same experiment."""
+        return self.spec.digest
+
+
+def resolve(spec: RunSpec) -> ResolvedRun:
+    """The run, with the defaults of its data set and method filled in; InputError for settings that do not fit."""
+    defaults = preset(spec.data)
+    spec = replace(spec, body=spec.body or (defaults.body,), clip=normal_clip(spec.clip))
+    spec = replace(spec, body_file_sha256=_digest_of(_parameter_files(spec)))
+    promise = resolve_promise(spec, NoiseSource.FLOAT)
+    dp_sgd = resolve_dp_sgd(spec, promise)
+    sums = resolve_sums(spec, promise, spec.refused_share)
+    _check_bodies(spec)
+    _check_dp_sgd(spec, dp_sgd)
+    _check_promise(spec, promise)
+    check_codec(spec.codec, promise, secure=sums is not None)
+    usual_share = REFUSED_SHARE_WITHOUT_PRIVACY if promise is None else REFUSED_SHARE
+    settings = RunSettings(
+        **_values(spec, RoundSettings),
+        rounds=defaults.rounds if spec.rounds is None else spec.rounds,
+        batch_size=defaults.batch_size_of(spec.method) if spec.batch_size is None else spec.batch_size,
+        refused_share=usual_share if spec.refused_share is None else spec.refused_share,
+        optimiser=spec.part(Optimiser),
+        execution=spec.part(Execution),
+    )
+    data = resolved(data_spec(spec))
+    written = replace(
+        spec,
+        options=_resolve_options(spec.method, defaults.options(spec.method), spec.options),
+        clients=data.clients,
+        classes_per_client=data.classes_per_client,
+        partition=data.partition,
+        dirichlet_alpha=data.dirichlet_alpha,
+        train_records=data.train_records,
+        rounds=settings.rounds,
+        batch_size=settings.batch_size,
+        # Said or not, the usual share is one experiment.
+        refused_share=None if settings.refused_share == usual_share else settings.refused_share,
+        aggregation=None if sums is None else Aggregation.SECURE,
+    )
+    if promise is not None:
+        written = replace(written, trust=promise.trust, calibration=promise.calibration, noise=promise.noise)
+    if dp_sgd is not None:
+        written = replace(written, sgd_clip=dp_sgd.clip, sample_rate=dp_sgd.sample_rate)
+    return ResolvedRun(written, settings, data, promise, dp_sgd, sums)
+
+
+def with_data_digest(run: ResolvedRun) -> ResolvedRun:
+    """The run with the digest of its data, where a folder is the data set; this reads the whole folder."""
+    return replace(run, spec=replace(run.spec, data_sha256=content_digest(run.data)))
+
+
+def data_spec(spec: RunSpec) -> DataSpec:
+    """The part that is about data, as it was asked for."""
+    return DataSpec(
+        name=spec.data,
+        clients=spec.clients,
+        classes_per_client=spec.classes_per_client,
+        partition=spec.partition,
+        dirichlet_alpha=spec.dirichlet_alpha,
+        train_records=spec.train_records,
+        validation_fraction=spec.validation_fraction,
+        data_dir=None if spec.data_dir is None else Path(spec.data_dir),
+        seed=spec.seed,
+    )
+
+
+def _values(spec: RunSpec, section: type) -> dict[str, Any]:
+    return {entry.name: getattr(spec, entry.name) for entry in fields(section)}
+
+
+def _resolve_options(method: str, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """All options of the method: its own defaults, then the preset's that it has, then those given.
+
+    As their types, so that `--set alpha=1` and `alpha = 1.0` in a file are one experiment.
+    """
+    known = registry.options(method)
+    usual = {name: value for name, value in defaults.items() if name in known}
+    options = registry.typed(method, {**known, **usual, **given})
+    return {name: getattr(value, "value", value) for name, value in options.items()}
+
+
+def _check_bodies(spec: RunSpec) -> None:
+    frozen = spec.body_training is BodyTraining.FROZEN
+    if frozen and (len(spec.body) > 1 or spec.initialisation is Initialisation.SEPARATE):
+        raise InputError(
+            "frozen bodies must all be the same, or their features mean different things and cannot be added up",
+            hint="one body and --initialisation shared",
+        )
+
+
+def _check_dp_sgd(spec: RunSpec, dp_sgd: DpSgd | None) -> None:
+    if dp_sgd is None:
+        return
+    if len(spec.body) > 1:
+        raise InputError(f"DP-SGD is accounted for with one body for everyone: {', '.join(spec.body)}")
+    if spec.moments is not Moments.EPOCH:
+        raise InputError(f"DP-SGD makes its optimiser anew for each round: --moments {spec.moments}")
+    if spec.weight_decay:
+        raise InputError(f"DP-SGD has no weight decay: --weight-decay {spec.weight_decay:g}")
+
+
+def _check_promise(spec: RunSpec, promise: Promise | None) -> None:
+    """Refuse settings under which the promise would not hold."""
+    if promise is None:
+        return
+    if promise.unit is Unit.RECORD:
+        _check_record_privacy(spec)
+    if promise.unit is Unit.CLIENT and promise.trust is not Trust.LOCAL:
+        _check_client_privacy(spec, promise.trust)
+    if spec.stop_at_accuracy is not None:
+        raise InputError(
+            "stopping at an accuracy is a decision made by looking at private data, which no guarantee covers",
+            hint="leave out --stop-at-accuracy",
+        )
+
+
+def _check_record_privacy(spec: RunSpec) -> None:
+    if spec.body_training is None:
+        raise InputError(
+            f"--privacy record holds only for bodies that never saw the private data, and {spec.method} trains "
+            f"body {', '.join(spec.body)} on it",
+            hint="--body-training frozen (with --body-file for one made elsewhere), --body-training dp-sgd, "
+            "or --privacy client",
+        )
+    for path in _parameter_files(spec):
+        refuse_trained(path)
+
+
+def _check_client_privacy(spec: RunSpec, trust: Trust) -> None:
+    if len(spec.body) > 1:
+        raise InputError(
+            f"--privacy client with {trust} noise needs one body for everyone: with several, one client more changes "
+            f"which client gets which: {', '.join(spec.body)}",
+            hint="--trust local, or one body",
+        )
+    if spec.participation < 1:
+        # Who is drawn depends on who is there, so one client more would move other clients' messages too.
+        raise InputError(
+            f"--privacy client with {trust} noise needs every client in every round: participation {spec.participation}"
+        )
+
+
+def _parameter_files(spec: RunSpec) -> list[Path]:
+    """The files that bodies come from, those in a body's name first."""
+    named = [name.partition("@")[0].removeprefix(FROZEN_FILE) for name in spec.body if name.startswith(FROZEN_FILE)]
+    return [Path(path) for path in (*named, *([spec.body_file] if spec.body_file else []))]
+
+
+def _digest_of(files: list[Path]) -> str | None:
+    """Of one file's content, or of all of theirs; None without any."""
+    found = hashlib.sha256()
+    for path in files:
+        try:
+            found.update(path.read_bytes())
+        except OSError as error:
+            raise InputError(f"cannot read the body's parameters {path}: {error.strerror}") from error
+    return found.hexdigest() if files else None

@@ -1,0 +1,113 @@
+"""A run as its user describes it: flat settings of which any may be left open, and a digest that tells runs apart."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, asdict, dataclass, fields, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from fedlog.errors import InputError
+from fedlog.files.names import did_you_mean
+from fedlog.files.toml import read_toml
+from fedlog.settings.data import DataSettings, ModelSettings
+from fedlog.settings.execution import Execution
+from fedlog.settings.fields import (
+    AtLeastOne,
+    Recorded,
+    Section,
+    ShareBelowOne,
+    about,
+    check_value,
+    setting,
+    type_hints,
+)
+from fedlog.settings.privacy import PrivacySettings, SumSettings
+from fedlog.settings.training import Optimiser, RoundSettings
+
+
+@dataclass(frozen=True)
+class LengthSettings(Section):
+    """How long a run goes. What is None takes the data set's preset."""
+
+    rounds: AtLeastOne | None = setting(
+        None, "of local training and a new head (default: the data set's, 10 for one's own)", deployed=True, metavar="N"
+    )
+    batch_size: AtLeastOne | None = setting(
+        None, "records in a step (default: the data set's, 10 for one's own)", deployed=True, metavar="N"
+    )
+    refused_share: ShareBelowOne | None = setting(
+        None,
+        "of a round's uploads that may be unusable (not finite, beyond the clip, ...) before the run stops; their "
+        "clients are left out of the round and named (default: 0.5; in the simulator without --privacy: 0)",
+        deployed=True,
+        metavar="F",
+    )
+
+
+@dataclass(frozen=True)
+class RunSpec(
+    SumSettings,
+    PrivacySettings,
+    Execution,
+    Optimiser,
+    RoundSettings,
+    LengthSettings,
+    ModelSettings,
+    DataSettings,
+):
+    """A run as it is asked for. `resolve` fills in what is left open."""
+
+    @property
+    def digest(self) -> str:
+        """The same for two resolved specifications exactly when they are the same experiment."""
+        values = as_plain(self)
+        values["options"] = {name: value for name, value in values["options"].items() if value is not None}
+        told = {entry.name: values[entry.name] for entry in fields(self) if _is_recorded(entry, values[entry.name])}
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _is_recorded(entry: Field[Any], value: Any) -> bool:
+    recorded = about(entry).recorded
+    if value is None or recorded is Recorded.NEVER:
+        return False
+    return recorded is Recorded.ALWAYS or value != entry.default
+
+
+def deployed_settings() -> Iterator[Field[Any]]:
+    """The settings that runs over Flower have too."""
+    return (entry for entry in fields(RunSpec) if about(entry).deployed)
+
+
+def as_plain(spec: RunSpec) -> dict[str, Any]:
+    """The specification as JSON values."""
+    values = {name: _plain(value) for name, value in asdict(spec).items()}
+    values["body"] = list(spec.body)
+    values["options"] = {name: _plain(value) for name, value in spec.options.items()}
+    return values
+
+
+def from_plain(values: Mapping[str, Any], where: str, start: RunSpec | None = None) -> RunSpec:
+    """The specification in these values on top of `start`; an unknown name or a wrong type is refused, saying where."""
+    known = type_hints(RunSpec)
+    for name in values:
+        if name not in known:
+            hint = did_you_mean(name, known, f"one of {', '.join(sorted(known))}")
+            raise InputError(f"{where}: unknown setting: {name}", hint=hint)
+    try:
+        checked = {name: check_value(name, value, known[name] | None) for name, value in values.items()}
+        return replace(start or RunSpec(), **checked)
+    except InputError as error:
+        raise InputError(f"{where}: {error.message}", hint=error.hint) from None
+
+
+def from_toml(path: Path, start: RunSpec | None = None) -> RunSpec:
+    """The specification in a TOML file, on top of `start`."""
+    return from_plain(read_toml(path, "the configuration"), str(path), start)
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value

@@ -1,0 +1,124 @@
+"""How long a run goes, who takes part in a round, and how clients take their steps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from fedlog.settings.execution import Execution
+from fedlog.settings.fields import (
+    AtLeastOne,
+    NotNegative,
+    PositiveShare,
+    Recorded,
+    Section,
+    Share,
+    ShareBelowOne,
+    setting,
+)
+
+# Of a round's uploads that may be unusable before the run stops. An error that depends on the records would be a
+# release of its own, so private runs go on; elsewhere a table must not quietly lose a client.
+REFUSED_SHARE = 0.5
+REFUSED_SHARE_WITHOUT_PRIVACY = 0.0
+
+
+class Moments(StrEnum):
+    """How long a client's Adam remembers: its moments are made anew for each epoch, for each round, or never."""
+
+    EPOCH = "epoch"
+    """As in the authors' code."""
+    ROUND = "round"
+    RUN = "run"
+
+
+class Decay(StrEnum):
+    """What becomes of the learning rate over a run."""
+
+    NONE = "none"
+    """It stays as it is, as in the paper."""
+    COSINE = "cosine"
+    """It falls along half a cosine, from all of it in round 1 to next to nothing in the last."""
+
+
+class Judge(StrEnum):
+    """Which held-out records a client is judged on."""
+
+    TEST = "test"
+    VALIDATION = "validation"
+
+
+class Initialisation(StrEnum):
+    """Whether all clients of one architecture start from the same parameters."""
+
+    SHARED = "shared"
+    SEPARATE = "separate"
+
+
+@dataclass(frozen=True)
+class Optimiser(Section):
+    """How clients take their steps: the same in the simulator and over Flower.
+
+    A new setting of the optimiser is one more field here, and its use in `engine/training`.
+    """
+
+    moments: Moments = setting(
+        Moments.EPOCH,
+        "of Adam: made anew for each epoch or round, or kept at home for the run",
+        recorded=Recorded.UNLESS_DEFAULT,
+        deployed=True,
+    )
+    decay: Decay = setting(
+        Decay.NONE,
+        "of the learning rate: none, or along half a cosine to the last round",
+        recorded=Recorded.UNLESS_DEFAULT,
+        deployed=True,
+    )
+    weight_decay: NotNegative = setting(
+        0.0,
+        "of the parameters, as in AdamW: each step shrinks them by this share times the learning rate",
+        recorded=Recorded.UNLESS_DEFAULT,
+        deployed=True,
+        metavar="W",
+    )
+
+    def share_of_rate(self, round_number: int, rounds: int) -> float:
+        """What is left of the learning rate in that round of so many."""
+        if self.decay is Decay.NONE:
+            return 1.0
+        return (1 + math.cos(math.pi * (round_number - 1) / rounds)) / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundSettings(Section):
+    """Who takes part in a round, what is sent, and what the outcome is judged on."""
+
+    seed: int = setting(0, "of everything random but private noise", deployed=True, metavar="N")
+    participation: PositiveShare = setting(1.0, "share of the clients in each round", metavar="F")
+    judge: Judge = setting(Judge.TEST, "held-out records the accuracy is taken on")
+    initialisation: Initialisation = setting(Initialisation.SHARED, "of the bodies: one start for all, or one each")
+    stop_at_accuracy: Share | None = setting(
+        None, "stop there, for measurements of cost to a threshold only; 0.97 for 97 %", metavar="F"
+    )
+    codec: str = setting(
+        "f32",
+        "how messages are written: f32, rows, f16, q8, q4, rows+q8, rows+q8+zstd, ... (docs/wire.md)",
+        deployed=True,
+        metavar="NAME",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings(RoundSettings):
+    """What a run is asked to do, apart from its method, its data and its models. Nothing is left open."""
+
+    rounds: AtLeastOne = 10
+    batch_size: AtLeastOne = 10
+    refused_share: ShareBelowOne = REFUSED_SHARE
+    optimiser: Optimiser = field(default_factory=Optimiser)
+    execution: Execution = field(default_factory=Execution)
+
+    def share_of_rate(self, round_number: int) -> float:
+        """What is left of the learning rate in that round."""
+        return self.optimiser.share_of_rate(round_number, self.rounds)
