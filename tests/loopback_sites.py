@@ -89,11 +89,11 @@ class Federation:
         return next(status.state for status in site_statuses(self.server) if status.name == name)
 
     def events(self, event: str, run: str) -> list[dict[str, Any]]:
-        everything = read_events(self.server.logs / "events.jsonl")
+        everything = read_events(self.server.event_log)
         return [e for e in everything if e["event"] == event and e.get("run") == run]
 
     def site_events(self, name: str, event: str, run: str) -> list[dict[str, Any]]:
-        everything = read_events(self.sites[name].logs / "events.jsonl")
+        everything = read_events(self.sites[name].event_log)
         return [e for e in everything if e["event"] == event and e.get("run") == run]
 
     def run(self, plan: Plan, minimum: int = 2, deadline: float = 120.0) -> dict[str, Any]:

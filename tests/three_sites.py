@@ -85,7 +85,7 @@ def quick_clock() -> Clock:
 
 def events_named(server: ServerFolder, name: str) -> list[dict[str, object]]:
     """What the server's log says of this kind of event."""
-    return [dict(event) for event in read_events(server.logs / "events.jsonl") if event["event"] == name]
+    return [dict(event) for event in read_events(server.event_log) if event["event"] == name]
 
 
 def simulation(sites: Iterable[SiteFolder], plan: Plan) -> Simulation:

@@ -222,7 +222,7 @@ def question(content: RecordDict) -> Message:
 )
 def test_a_site_refuses_what_it_cannot_use_and_says_why(site: SiteFolder, content: RecordDict) -> None:
     assert answer(question(content), site).kind is FrameKind.REFUSAL
-    assert read_events(site.logs / "events.jsonl")[-1]["event"] == "refused"
+    assert read_events(site.event_log)[-1]["event"] == "refused"
 
 
 def test_an_error_at_a_site_tells_nothing_of_its_data(site: SiteFolder) -> None:
@@ -230,7 +230,7 @@ def test_an_error_at_a_site_tells_nothing_of_its_data(site: SiteFolder) -> None:
     frame = answer(question(to_content(HELLO.reply(FrameKind.HELLO, payload_of(identity("s"))))), site)
     assert frame.kind is FrameKind.REFUSAL
     assert frame.payload == b"InputError; see the log at the site"
-    logged = (site.logs / "events.jsonl").read_text()
+    logged = (site.event_log).read_text()
     assert "secret" not in logged
     assert "schema.py" in logged
 

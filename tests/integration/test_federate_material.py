@@ -36,7 +36,7 @@ from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops.processes import Command, call, find_free_port, start, wait_for_port
 from fedlog.flower.server.callers import AHEAD_SECONDS, OLDEST_SECONDS, Callers, read_signing_key
 from fedlog.flower.server.gate import Gate
-from fedlog.flower.site.guard import GUARDED, REFUSED, WarmExecutor, serve_task, write_guard
+from fedlog.flower.site.guard import GUARDED, REFUSED, WarmExecutor, serve_task, serve_worker, write_guard
 
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 
@@ -311,7 +311,9 @@ def test_the_guard_shadows_every_task_program(tmp_path: Path) -> None:
     assert set(REFUSED) == set(TASK_TYPE_TO_COMMAND.values())
 
 
-def test_the_guard_starts_the_installed_app_and_no_other_kind_of_task(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_guard_starts_the_installed_app_and_no_other_kind_of_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from flwr.supercore.constant import TaskType
     from flwr.supercore.superexec.executor.types import ExecutionSpec, LaunchResultStatus
 
@@ -322,8 +324,9 @@ def test_the_guard_starts_the_installed_app_and_no_other_kind_of_task(monkeypatc
             pass
 
         def Process(self, target: object, **_: object) -> Any:  # noqa: N802 (multiprocessing's name)
-            return SimpleNamespace(start=lambda: started.append(target))
+            return SimpleNamespace(start=lambda: started.append(target), is_alive=lambda: True)
 
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("multiprocessing.get_context", lambda method: NoProcesses())
     monkeypatch.setattr("multiprocessing.forkserver.ensure_running", lambda: None)
     executor = WarmExecutor()
@@ -332,7 +335,7 @@ def test_the_guard_starts_the_installed_app_and_no_other_kind_of_task(monkeypatc
         found = executor.launch(ExecutionSpec(kind, "127.0.0.1:1", "token", False, None, installs, None, False, 1))
         runs = kind is TaskType.CLIENT_APP and not installs
         assert found.status is (LaunchResultStatus.ACCEPTED if runs else LaunchResultStatus.FAILED), kind
-    assert started == [serve_task]
+    assert started == [serve_worker, serve_task]
 
 
 def test_a_command_is_stopped_with_all_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,7 +170,7 @@ def test_nothing_leaves_a_site_but_dense_noisy_statistics_and_the_name_of_its_bo
     report = RunFolder.of(server, "trial").report()
     assert report is not None
     assert [set(site) for site in report["sites"]] == [{"name", "body"}] * 3
-    assert not any("accuracy" in line for line in (server.logs / "events.jsonl").read_text().splitlines())
+    assert not any("accuracy" in line for line in (server.event_log).read_text().splitlines())
 
 
 def test_central_noise_is_on_the_sum_and_messages_stay_within_their_norm(
@@ -316,7 +316,7 @@ def test_a_site_can_ask_for_what_is_to_be_protected(post: Listening, server: Ser
 
 def test_a_delta_above_one_over_the_records_is_warned_of_at_the_site(equals: Listening, server: ServerFolder) -> None:
     conduct(equals, server, plan(replace(RECORD, delta=0.1)))
-    said = [event for event in read_events(equals.sites["east"].logs / "events.jsonl") if event["event"] == "warning"]
+    said = [event for event in read_events(equals.sites["east"].event_log) if event["event"] == "warning"]
     assert "delta 0.1 is above 1/" in str(said[0]["reason"])
     assert len(said) == 1  # once in a run, not in every round
     assert "run trial: warning: delta 0.1 is above 1/" in str(SiteEventText().line(said[0]))
@@ -371,9 +371,7 @@ def test_a_limit_may_be_changed_and_what_was_spent_before_still_counts(post: Lis
     conduct(post, server, replace(promised, name="second"))
     (reason,) = set(refusals_of(server, "east", "second"))
     assert "the limit of this site on all its runs together" in reason
-    said = [
-        describe_site_event(event) for event in read_events(east.logs / "events.jsonl") if event["event"] == "refused"
-    ]
+    said = [describe_site_event(event) for event in read_events(east.event_log) if event["event"] == "refused"]
     assert "does not cover another release" in str(said[0])
     assert not (RunState.of(east, run_tag("second")).path).exists()
     east.write_config(replace(east.read_config(), privacy="local:9:1e-5"))

@@ -114,7 +114,7 @@ def test_a_site_with_next_to_no_rows_answers_like_any_other(equals: InProcess, s
     report = RunFolder.of(server, "trial").report()
     assert report is not None
     assert [site["name"] for site in report["sites"]] == sorted(BODIES)
-    told = [describe_site_event(event) for event in read_events(equals.sites["east"].logs / "events.jsonl")]
+    told = [describe_site_event(event) for event in read_events(equals.sites["east"].event_log)]
     assert any("warning: there are no" in str(line) for line in told)
     assert any("accuracy of no rows" in str(line) for line in told)
 
@@ -202,7 +202,7 @@ def test_where_records_are_protected_the_model_that_is_kept_never_saw_them(
         report = json.loads((folder.models / "trial" / "report.json").read_text())
         figures = [report[name]["validation"]["accuracy"] for name in ("federated", "local-only")]
         better += figures[0] < figures[1]
-        (event,) = [event for event in read_events(folder.logs / "events.jsonl") if event["event"] == "finished"]
+        (event,) = [event for event in read_events(folder.event_log) if event["event"] == "finished"]
         assert "kept the federated model, the protected one (not protected: " in str(describe_site_event(event))
     assert better > 0
 

@@ -170,7 +170,7 @@ def test_a_refusal_does_not_tell_where_a_sites_files_lie(east: SiteFolder, tmp_p
     for said in (told, again, trained):
         assert str(tmp_path) not in said
         assert tmp_path.name not in said
-    kept = [str(event["reason"]) for event in read_events(east.logs / "events.jsonl") if event["event"] == "warning"]
+    kept = [str(event["reason"]) for event in read_events(east.event_log) if event["event"] == "warning"]
     assert [str(path) in reason for path, reason in zip((east.path, east.path, weights), kept, strict=True)] == 3 * [
         True
     ]

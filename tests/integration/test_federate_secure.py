@@ -178,7 +178,7 @@ def test_below_the_honest_survivors_nothing_is_unmasked_and_the_old_head_stays(
     (failed,) = events_named(server, "secure sum failed")
     assert failed["round"] == 2
     assert str(describe_run_event(failed)).startswith("round 2: the secure sum failed; the head stays as it was: ")
-    for event in read_events(server.logs / "events.jsonl"):
+    for event in read_events(server.event_log):
         describe_run_event(event)  # whatever happens, the operator's command can say it
     steps = [frame.payload[0] for _, frame in post.asked if frame.kind is FrameKind.SECURE and frame.round_number == 2]
     assert Step.UNMASK not in steps

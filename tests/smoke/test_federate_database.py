@@ -82,4 +82,4 @@ def test_a_run_with_central_noise_leaves_no_upload_on_the_servers_disk(tmp_path:
         while files_with(uploads, federation.server.path) and time.monotonic() < end:
             time.sleep(0.5)
         assert files_with(uploads, federation.server.path) == []
-        assert not [e for e in read_events(federation.server.logs / "events.jsonl") if e["event"] == "not packed"]
+        assert not [e for e in read_events(federation.server.event_log) if e["event"] == "not packed"]

@@ -133,7 +133,7 @@ def test_a_site_refuses_and_logs_what_a_hostile_server_sends(federation: Federat
     assert len(replies) == len(frames) + 2
     assert {reply.kind for reply in certain} == {FrameKind.REFUSAL}
     assert {reply.kind for reply in replies} <= {FrameKind.REFUSAL, FrameKind.WELCOME}
-    logged = [event["event"] for event in read_events(federation.sites["east"].logs / "events.jsonl")]
+    logged = [event["event"] for event in read_events(federation.sites["east"].event_log)]
     assert logged.count("refused") + logged.count("failed") >= len(certain)
     federation.run(Plan("after-noise", rounds=1, options=OPTIONS))  # the site still works
     assert federation.events("uploads", "after-noise")[0]["sites"] == ["east", "north"]

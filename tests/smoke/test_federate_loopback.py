@@ -81,7 +81,7 @@ def run_app(federation: Federation, app: Path, *settings: str) -> str:
 
 def events(federation: Federation, run: str, kind: str) -> list[dict[str, Any]]:
     """The server's events of one run and kind."""
-    everything = read_events(federation.server.logs / "events.jsonl")
+    everything = read_events(federation.server.event_log)
     return [event for event in everything if event.get("run") == run and event["event"] == kind]
 
 
@@ -90,7 +90,7 @@ def test_sites_and_server_greet_each_other(federation: Federation) -> None:
     assert [event["sites"] for event in events(federation, "first", "greeted")] == [["north", "south"]]
     assert [event["sites"] for event in events(federation, "first", "finished")] == [["north", "south"]]
     for folder in federation.sites.values():
-        told = [event["event"] for event in read_events(folder.logs / "events.jsonl") if event.get("run") == "first"]
+        told = [event["event"] for event in read_events(folder.event_log) if event.get("run") == "first"]
         assert told == ["welcome", "worked", "finished"]
 
 

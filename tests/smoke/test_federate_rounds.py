@@ -126,7 +126,7 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_numbers(
     run(other, again).conduct()
     found = state_of(again)
     assert torch.equal(found.values[HEAD], whole.values[HEAD])
-    answered = read_events(other.sites["east"].logs / "events.jsonl")
+    answered = read_events(other.sites["east"].event_log)
     assert "answered again" in [event["event"] for event in answered]
 
 
@@ -334,7 +334,7 @@ def test_logs_hold_no_record_feature_or_label(post: InProcess, server: ServerFol
     allowed |= {"bits_down", "load_seconds", "work_seconds", "model", "kept", "test_accuracy"}
     allowed |= {"local_only_test_accuracy", "own_state_of_round"}
     for folder in post.sites.values():
-        for event in read_events(folder.logs / "events.jsonl"):
+        for event in read_events(folder.event_log):
             assert set(event) <= allowed
         assert_tells_nothing_of(folder, [server.logs, folder.logs])
 
@@ -346,7 +346,7 @@ def test_both_sides_are_told_the_round_the_bits_and_the_time_left(post: InProces
     assert all(line and "kbit up" in line for line in lines)
     assert "left" in str(lines[0])
     teller = SiteEventText()
-    told = [teller.line(event) for event in read_events(post.sites["east"].logs / "events.jsonl")]
+    told = [teller.line(event) for event in read_events(post.sites["east"].event_log)]
     rounds = [line for line in told if line and "round" in line and "validation accuracy" in line]
     assert len(rounds) == 3
     assert all("kbit sent" in line for line in rounds)

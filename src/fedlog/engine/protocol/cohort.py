@@ -31,6 +31,7 @@ from fedlog.privacy.guarantee import Unit
 from fedlog.privacy.protection import Protection
 from fedlog.settings.training import Initialisation, Judge
 from fedlog.wire.codec import Codec
+from fedlog.wire.message import Message
 
 HEARD = "heard"  # in a saved file: what belongs to no single client
 LONGEST_FILE_NAME = 200  # file systems allow 255 with all endings, and a letter beyond ASCII takes six or more
@@ -93,18 +94,24 @@ class Cohort:
     def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> list[tuple[int, bytes | None]]:
         """The uploads of these clients after their local work, by client."""
         uploads: list[tuple[int, bytes | None]] = []
+        for client, message in self.messages(round_number, exchange, indices):
+            key = self._work_key(client, round_number, exchange, "wire")
+            uploads.append((client.index, None if message is None else self._codec.encode(message, key)))
+        return uploads
+
+    def messages(
+        self, round_number: int, exchange: Exchange, indices: Sequence[int]
+    ) -> Iterator[tuple[Client, Message | None]]:
+        """Do the local work of these clients and yield their uploads, protected, before a codec makes bytes of them."""
         for backend, group in self._groups(indices):
             for client, work, trained in self._work(backend, group, round_number, exchange):
                 home, message = self._algorithm.close(exchange.name, self._homes[client.index], work, trained)
                 # Clones, so that a home never keeps a whole chunk's storage alive through a view.
                 self._homes[client.index] = {name: value.clone() for name, value in home.items()}
                 if message is not None and self._protection is not None:
-                    message = self._protection.outgoing(
-                        message, self._work_key(client, round_number, exchange, "noise")
-                    )
-                key = self._work_key(client, round_number, exchange, "wire")
-                uploads.append((client.index, None if message is None else self._codec.encode(message, key)))
-        return uploads
+                    key = self._work_key(client, round_number, exchange, "noise")
+                    message = self._protection.outgoing(message, key)
+                yield client, message
 
     def evaluate(self, indices: Sequence[int], judge: Judge = Judge.TEST) -> list[tuple[int, tuple[Score, ...]]]:
         """The scores of these clients' deployed models on their own held-out records."""
@@ -125,13 +132,17 @@ class Cohort:
 
     def save_models(self, closing: tuple[Phase, ...], indices: Sequence[int], folder: Path) -> None:
         """Write each of these clients' personalised models, closing phase included, as `<its name>.safetensors`."""
+        for index, params in self.personalised_models(closing, indices):
+            save_file(
+                {name: value.contiguous().clone() for name, value in params.items()},
+                folder / f"{_as_file_name(self._clients[index].name)}.safetensors",
+                metadata={BODY: self._clients[index].body.name, METHOD: self._algorithm.name},
+            )
+
+    def personalised_models(self, closing: tuple[Phase, ...], indices: Sequence[int]) -> Iterator[tuple[int, Params]]:
+        """Yield each of these clients' personalised models, closing phase included."""
         for backend, group in self._groups(indices):
-            for index, params in self._closed(backend, group, closing).items():
-                save_file(
-                    {name: value.contiguous().clone() for name, value in params.items()},
-                    folder / f"{_as_file_name(self._clients[index].name)}.safetensors",
-                    metadata={BODY: self._clients[index].body.name, METHOD: self._algorithm.name},
-                )
+            yield from self._closed(backend, group, closing).items()
 
     def save(self, path: Path) -> None:
         """Write what the clients keep at home, and what they have heard."""

@@ -78,6 +78,11 @@ class ServerFolder:
         return self.path / "logs"
 
     @property
+    def event_log(self) -> Path:
+        """What happened, one JSON object a line."""
+        return self.logs / "events.jsonl"
+
+    @property
     def traffic_file(self) -> Path:
         """What the gate counted, by kind of call, the last time it ran."""
         return self.logs / "traffic.json"

@@ -80,6 +80,11 @@ class SiteFolder:
         """What the programs said."""
         return self.path / "logs"
 
+    @property
+    def event_log(self) -> Path:
+        """What happened, one JSON object a line."""
+        return self.logs / "events.jsonl"
+
     def write_config(self, config: SiteConfig) -> None:
         """Write the site's decisions."""
         lines = [f"{key} = {toml_quoted(value)}" for key, value in asdict(config).items() if value is not None]

@@ -89,11 +89,11 @@ class LocalFederation:
 
     def events(self, run: str, event: str) -> list[dict[str, Any]]:
         """The server's events of one kind."""
-        return [e for e in read_events(self.server.logs / "events.jsonl") if e["event"] == event and e["run"] == run]
+        return [e for e in read_events(self.server.event_log) if e["event"] == event and e["run"] == run]
 
     def work(self, run: str) -> dict[str, list[dict[str, Any]]]:
         """Each site's events of finished work."""
-        found = {name: read_events(folder.logs / "events.jsonl") for name, folder in self.sites.items()}
+        found = {name: read_events(folder.event_log) for name, folder in self.sites.items()}
         return {
             name: [e for e in events if e["event"] == "worked" and e["run"] == run] for name, events in found.items()
         }

@@ -68,7 +68,7 @@ def run_federation(folder: ServerFolder, plan: Plan, terms: RoundRules, say: Say
     if checkpoint.exists(home.checkpoint):
         say(f"{plan.name} goes on from its checkpoint")
     write_app(folder.app, app_settings(plan, terms))
-    follower = EventFollower.from_now(folder.logs / "events.jsonl")
+    follower = EventFollower.from_now(folder.event_log)
     command = flwr_command(folder, "run", str(folder.app.resolve()), CONNECTION, "--stream")
     say(f"$ {command}")
     running = start(command, folder.logs / "run.log")
@@ -145,5 +145,5 @@ def leave(folder: ServerFolder, site: str, name: str, say: Say) -> Departure:
     save_server(home, server, state.round_number)
     home.keep_uploads(uploads)
     home.forget_report()
-    log_event(folder.logs / "events.jsonl", "left", run=name, site=site, remaining=list(uploads))
+    log_event(folder.event_log, "left", run=name, site=site, remaining=list(uploads))
     return Departure(name, tuple(uploads))

@@ -79,7 +79,7 @@ def running_site(folder: SiteFolder, say: Say) -> Iterator[Running]:
 def serve_site(folder: SiteFolder, say: Say, patience_seconds: float = PATIENCE_SECONDS) -> None:
     """Run the SuperNode until a signal, starting it anew while the server still lists its predecessor."""
     end = time.monotonic() + patience_seconds
-    follower = EventFollower.from_now(folder.logs / "events.jsonl")
+    follower = EventFollower.from_now(folder.event_log)
     teller = SiteEventText()
     while True:
         with running_site(folder, say) as running:

@@ -88,7 +88,7 @@ class Run:
 
     @property
     def _log(self) -> Path:
-        return self.folder.logs / "events.jsonl"
+        return self.folder.event_log
 
     def _note(self, event: str, **fields: Value) -> None:
         log_event(self._log, event, run=self.plan.name, **fields)

@@ -39,9 +39,9 @@ def main(grid: Grid, context: Context) -> None:
             Run(grid, folder, load_schema(folder.schema_file), plan, terms).conduct()
         finally:
             if plan.promise is not None and (reason := pack_database(folder.database)) is not None:
-                log_event(folder.logs / "events.jsonl", "not packed", run=name, reason=reason)
+                log_event(folder.event_log, "not packed", run=name, reason=reason)
     except FedlogError as error:
-        log_event(folder.logs / "events.jsonl", "failed", run=name, reason=error.message, hint=error.hint)
+        log_event(folder.event_log, "failed", run=name, reason=error.message, hint=error.hint)
         raise
 
 

@@ -1,11 +1,17 @@
-"""Everything a site brings to one message of a run, and what it refuses before it has looked at its data."""
+"""Everything a site brings to the messages of a run, and what it refuses before it has looked at its data.
+
+A process that answers several messages keeps data, body and method in memory. They are made anew as soon as a file or
+a decision behind them is another one; nothing of them is written to disk.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from fedlog.algorithms import registry
 from fedlog.algorithms.shape import Algorithm
@@ -14,11 +20,10 @@ from fedlog.data.schema import Schema, load_schema
 from fedlog.data.site import Preparation, Site, refuse_split_by_time
 from fedlog.engine.clients import Client
 from fedlog.engine.protocol.cohort import Cohort
-from fedlog.engine.protocol.secure_sums import IN_A_SUM
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.errors import InputError
-from fedlog.flower.folders.event_log import log_event
+from fedlog.flower.folders.event_log import Value, log_event
 from fedlog.flower.folders.roster import read_own_roster
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.protocol.frame import FrameError
@@ -28,13 +33,18 @@ from fedlog.flower.site.data import body_digest, load_body, load_data, refuse_bo
 from fedlog.flower.site.run_state import RunState
 from fedlog.flower.site.secure_sum import SumAtSite
 from fedlog.models.body import Body
+from fedlog.models.frozen import FROZEN
 from fedlog.privacy.protection import Protection
 from fedlog.wire.codec import codec
+
+# Runs whose data and method a process keeps; a site seldom takes part in more than one at once.
+KEPT_RUNS = 4
+_kept: dict[Path, tuple[str, SiteContext]] = {}
 
 
 @dataclass(frozen=True)
 class SiteContext:
-    """Everything a site needs for one message of a run; data are read only where they are needed."""
+    """A site in one run; data are read only where they are needed, and each part is made once."""
 
     folder: SiteFolder
     config: SiteConfig
@@ -56,7 +66,7 @@ class SiteContext:
         """The site's data, split and scaled; where single records are protected, each row by itself."""
         return load_data(self.folder, self.config, Preparation.ALONE if self.by_record else Preparation.TOGETHER)
 
-    @property
+    @cached_property
     def by_record(self) -> bool:
         """Whether single records are protected, behind equal bodies that nobody trains."""
         return self.plan.promise is not None and self.plan.promise.frozen
@@ -72,76 +82,126 @@ class SiteContext:
         """What protects the uploads."""
         return self.plan.protection(self.schema.n_class, self.body.width)
 
+    @cached_property
     def algorithm(self) -> Algorithm:
         """The run's method."""
         return self.plan.algorithm(self.schema.n_class, self.body.width)
 
+    @cached_property
     def local_only(self) -> Algorithm:
         """Training alone, with the run's epochs and learning rate."""
-        own = self.algorithm()
-        told = {name: getattr(own, name) for name in registry.options("local") if hasattr(own, name)}
-        return registry.build("local", self.plan.model_plan(self.schema.n_class, self.body.width), told)
+        options = {n: getattr(self.algorithm, n) for n in registry.options("local") if hasattr(self.algorithm, n)}
+        return registry.build("local", self.plan.model_plan(self.schema.n_class, self.body.width), options)
 
-    def sum(self, state: RunState) -> SumAtSite:
-        """This site in the secure sums of the run; a FrameError in a run that has none."""
-        if self.plan.secure is None:
-            raise FrameError("expected no secure sum in this run, found one of its steps")
-        return SumAtSite(self.folder, self.plan, self.guard, state)
+    @cached_property
+    def _cohort(self) -> Cohort:
+        return self.new_cohort(self.algorithm, self.guard)
 
-    def cohort(self, algorithm: Algorithm, guard: Protection | None = None) -> Cohort:
-        """The cohort of this one site at the start of a run."""
+    def cohort_after(self, state: Path | None) -> Cohort:
+        """Return this site's cohort as it was after the step with this state, or at the start of the run for None."""
+        if state is None:
+            self.__dict__.pop("_cohort", None)  # a new one is at the start of the run
+        else:
+            self._cohort.load([state])  # replaces all that a message changes, also after one that failed halfway
+        return self._cohort
+
+    def new_cohort(self, algorithm: Algorithm, guard: Protection | None) -> Cohort:
+        """Return the cohort of this one site at the start of a run."""
         federation = self.site.federation
         shard = self.site.shard
         # Also without a single training record: an error would tell the server that there is none.
         clients = [Client(0, shard.name, self.body, shard.train, (shard.test,), (shard.validation,))]
         engine = Engine(Settings(self.plan.batch_size))
         wire = codec(self.plan.codec)
-        up = wire if self.plan.secure is None else IN_A_SUM
-        return Cohort(
-            algorithm, federation, clients, engine, up, Key(self.plan.seed), protection=guard, codec_down=wire
-        )
+        return Cohort(algorithm, federation, clients, engine, wire, Key(self.plan.seed), protection=guard)
+
+    def secure_sum(self, state: RunState) -> SumAtSite:
+        """Return this site's part in the secure sums of the run; raise FrameError in a run that has none."""
+        if self.plan.secure is None:
+            raise FrameError("expected no secure sum in this run, found one of its steps")
+        return SumAtSite(self.folder, self.plan, self.guard, state)
 
     def warn(self) -> None:
-        """Nothing; what the person at the site should know before the first answer is in the log of the site alone."""
+        """Log what the person at the site should know before the first upload; the server is told none of it."""
         shard = self.site.shard
-        said = [warning(self.plan.promise, len(shard.train), 1) if self.by_record else None]
+        reasons = [warning(self.plan.promise, len(shard.train), 1) if self.by_record else None]
         parts = {"training": shard.train, "validation": shard.validation, "test": shard.test}
-        said += [f"there are no {name} records" for name, rows in parts.items() if len(rows) == 0]
-        for reason in filter(None, said):
-            log_event(self.folder.logs / "events.jsonl", "warning", run=self.plan.name, reason=reason)
+        reasons += [f"there are no {name} records" for name, rows in parts.items() if len(rows) == 0]
+        for reason in filter(None, reasons):
+            self.log("warning", reason=reason)
+
+    def log(self, event: str, **fields: Value) -> None:
+        """Append an event of this run to the site's log."""
+        log_event(self.folder.event_log, event, run=self.plan.name, **fields)
+
+    def check_plan(self) -> None:
+        """Refuse a plan that promises less than this site asks for, or needs what it does not have.
+
+        The data are not looked at, so that a FrameError tells nothing about them.
+        """
+        try:
+            if self.config.privacy is not None:
+                Limit.read(self.config.privacy).check(self.plan.promise)
+            if self.plan.secure is not None:
+                with self._hide_details("expected the list of the sites' keys with this site's own key, found none"):
+                    read_own_roster(self.folder)
+            if self.by_record:
+                refuse_split_by_time(self.schema)
+                with self._hide_details(
+                    "expected bodies that never saw private data, found one that a run has trained"
+                ):
+                    refuse_trained_body(self.config)
+            if self.plan.promise is not None:
+                refuse_body_across_records(self.body)
+        except InputError as error:
+            raise FrameError(error.message) from None
+
+    @contextmanager
+    def _hide_details(self, sentence: str) -> Iterator[None]:
+        """Raise a FrameError with the sentence for an InputError inside: where files lie stays in the site's log."""
+        try:
+            yield
+        except InputError as error:
+            self.log("warning", reason=error.message)
+            raise FrameError(sentence) from None
 
 
-def accept(place: SiteContext) -> None:
-    """Nothing; a FrameError for a plan that promises less than this site asks for, or needs what it does not have.
+def site_context(folder: SiteFolder, state: RunState) -> SiteContext:
+    """Return the site's context in a run that it was greeted to.
 
-    Nothing here looks at the data, so that nothing about them is told.
+    It is the one of an earlier message if every file that it was made from has the same content still.
     """
-    plan, config, body = place.plan, place.config, place.body
-    try:
-        if config.privacy is not None:
-            Limit.read(config.privacy).check(plan.promise)
-        if plan.secure is not None:
-            with _hide_details(
-                place, "expected the list of the sites' keys at this site, with its own key in it, found none"
-            ):
-                read_own_roster(place.folder)
-        if place.by_record:
-            refuse_split_by_time(place.schema)
-            with _hide_details(
-                place, "single records are protected behind bodies that never saw private data, not this one"
-            ):
-                refuse_trained_body(config)
-        if plan.promise is not None:
-            refuse_body_across_records(body)
-    except InputError as error:
-        raise FrameError(error.message) from None
+    digest, context = _kept.pop(state.path, (None, None))
+    if context is None or digest is None or digest != _digest_sources(context, state):
+        context = SiteContext(folder, folder.read_config(), state.plan())
+        digest = _digest_sources(context, state)
+        if context != SiteContext(folder, folder.read_config(), state.plan()):
+            digest = None  # changed after it was read, so the digest is that of another context
+    if digest is not None:
+        _kept[state.path] = (digest, context)
+        while len(_kept) > KEPT_RUNS:
+            del _kept[next(iter(_kept))]
+    return context
 
 
-@contextmanager
-def _hide_details(place: SiteContext, sentence: str) -> Iterator[None]:
-    """A FrameError with the sentence for an InputError inside, which names files: where they lie stays in the log."""
+def forget_contexts() -> None:
+    """Drop all that this process keeps between messages."""
+    _kept.clear()
+
+
+def _digest_sources(context: SiteContext, state: RunState) -> str | None:
+    """Return the digest of the files a context is made from; None where no file says it, as for data of a function."""
+    folder, config = context.folder, context.config
+    data = Path(config.data or "")
+    files = [folder.config_file, state.plan_file, folder.schema_file]
+    files += sorted(path for path in data.rglob("*") if path.is_file()) if data.is_dir() else [data]
+    if config.body is not None and config.body.startswith(FROZEN):
+        files.append(Path(config.body.removeprefix(FROZEN)))
+    found = hashlib.sha256()
     try:
-        yield
-    except InputError as error:
-        log_event(place.folder.logs / "events.jsonl", "warning", run=place.plan.name, reason=error.message)
-        raise FrameError(sentence) from None
+        for path in files:
+            with path.open("rb") as file:
+                found.update(f"{path}\n".encode() + hashlib.file_digest(file, "sha256").digest())
+    except OSError:
+        return None
+    return found.hexdigest()

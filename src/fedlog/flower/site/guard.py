@@ -6,14 +6,17 @@ first on the PATH of its SuperNode starts this module in place of `flower-supere
 Flower does, but has the app from the installed package. Every other kind of task is refused.
 
 Flower starts a program for each message, which is seconds of imports for a tenth of a second of work. Here the imports
-are made once, in a process that does nothing but fork: every task still has a process of its own.
+are made once, in a process that does nothing but fork: the process of a task brings the message, and one worker for all
+tasks does the work, with the site's data in its memory.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import secrets
 import shlex
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +34,7 @@ WARM = ["flwr.supernode.runtime.run_clientapp", "fedlog.flower.site.client_app"]
 
 
 def write_guard(folder: Path) -> Path:
-    """The folder, after the programs that shadow Flower's task programs were written in it."""
+    """Write the programs that shadow Flower's task programs into the folder, and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     python = shlex.quote(sys.executable)
     _write_program(folder / GUARDED, f'exec {python} -m fedlog.flower.site.guard "$@"')
@@ -46,23 +49,36 @@ def _write_program(path: Path, line: str) -> None:
 
 
 def installed_app(*_: object) -> ClientApp:
-    """The ClientApp of the installed package, whichever one the run asked for."""
+    """Return the ClientApp of the installed package, whichever one the run asked for."""
     from fedlog.flower.site.client_app import app
 
     return app
 
 
-def serve_task(runtime_api_address: str, token: str, insecure: bool, parent: int | None) -> None:
+def serve_task(
+    runtime_api_address: str, token: str, insecure: bool, parent: int | None, worker: tuple[str, bytes]
+) -> None:
     """Answer one message as `flwr-clientapp` does, except for where the app comes from."""
     from flwr.supernode.runtime import run_clientapp
+
+    from fedlog.flower.site.worker import use_worker
+
+    use_worker(*worker)
 
     for name in ("install_from_fab", "install_app_dependencies", "get_load_client_app_fn"):
         if not callable(getattr(run_clientapp, name, None)):
             raise RunError(f"expected the name {name} in flwr.supernode.runtime.run_clientapp, found none")
     run_clientapp.install_from_fab = _do_nothing
     run_clientapp.install_app_dependencies = _do_nothing
-    run_clientapp.get_load_client_app_fn = _loader
+    run_clientapp.get_load_client_app_fn = _load_installed_app
     run_clientapp.run_clientapp(runtime_api_address, token, insecure, parent_pid=parent)
+
+
+def serve_worker(socket: str, secret: bytes) -> None:
+    """Do the work of all tasks."""
+    from fedlog.flower.site.worker import serve_frames
+
+    serve_frames(socket, secret)
 
 
 class WarmExecutor:
@@ -75,15 +91,23 @@ class WarmExecutor:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(WARM)
         forkserver.ensure_running()
+        self._start_worker()
+
+    def _start_worker(self) -> None:
+        folder = tempfile.mkdtemp(prefix="fedlog-site-")  # readable by its owner alone; the worker takes it away
+        self._address = (f"{folder}/frames", secrets.token_bytes(32))
+        # A daemon is ended with this process; another child would be waited for, while it watches whether we are alive.
+        self._worker = self._context.Process(target=serve_worker, args=self._address, daemon=True)
+        self._worker.start()
 
     def get_eligible_capacity(self, supported: set[Any], **_: object) -> tuple[set[Any], set[str]]:
-        """ClientApps and nothing else."""
+        """Return that this executor runs ClientApps and nothing else."""
         from flwr.supercore.constant import TaskType
 
         return supported & {TaskType.CLIENT_APP}, set()
 
     def wait_for_capacity(self, *_: object, **__: object) -> None:
-        """Nothing to wait for."""
+        """Return at once: a task can always start."""
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
         """Start the task, or refuse it when it is of another kind or asks for packages to be installed."""
@@ -93,20 +117,21 @@ class WarmExecutor:
         multiprocessing.active_children()  # reaps those that have ended
         if spec.task_type != TaskType.CLIENT_APP or spec.runtime_dependency_install:
             return LaunchResult.failed(f"refused: this site runs no {spec.task_type} task")
-        told = (spec.runtime_api_address, spec.token, spec.insecure, spec.parent_pid)
-        # A daemon is ended with this process; another child would be waited for, while it watches whether we are alive.
-        self._context.Process(target=serve_task, args=told, daemon=True).start()
+        if not self._worker.is_alive():
+            self._start_worker()
+        task = (spec.runtime_api_address, spec.token, spec.insecure, spec.parent_pid, self._address)
+        self._context.Process(target=serve_task, args=task, daemon=True).start()
         return LaunchResult.accepted()
 
     def reconcile(self) -> None:
-        """No pool to look after."""
+        """Return at once: there is no pool to look after."""
 
     def close(self) -> None:
-        """Nothing of our own to release."""
+        """Return at once: the worker ends with this process."""
 
 
 def main() -> None:
-    """`flower-superexec` as Flower has it, except for how it runs tasks."""
+    """Run `flower-superexec` as Flower has it, except for how it runs tasks."""
     import flwr
     from flwr.supercore.cli.flower_superexec import flower_superexec
     from flwr.supercore.superexec import run_superexec
@@ -125,7 +150,7 @@ def _do_nothing(*_: object, **__: object) -> None:
     return None
 
 
-def _loader(**_: object) -> Callable[..., ClientApp]:
+def _load_installed_app(**_: object) -> Callable[..., ClientApp]:
     return installed_app
 
 

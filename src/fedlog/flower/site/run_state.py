@@ -1,9 +1,9 @@
-"""What a site keeps of a run between messages: its state after every exchange, with the answer that it gave.
+"""What a site keeps of a run between messages: its state after every exchange, with the reply that it gave.
 
-A step is a folder `state/RUN/step-ROUND-EXCHANGE` with the state (safetensors), the answer, and the digest of the
-question. It is written beside and renamed, so that a kill at any moment leaves a whole step or none. A question that
-comes again (the server was restarted) gets the stored answer; another question for the same step, because the server
-went back to an earlier checkpoint, is worked on from the state before it.
+A step is a folder `state/RUN/step-ROUND-EXCHANGE` with the state (safetensors), the payload of the reply, and the
+digest of the request's payload. It is written beside and renamed, so that a kill at any moment leaves a whole step or
+none. A request that comes again (the server was restarted) gets the stored reply; another request for the same step,
+because the server went back to an earlier checkpoint, is worked on from the state before it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedlog.flower.protocol.plan import Guest, Plan, read_plan
 
 STEP = re.compile(r"step-(\d{10})-(\d{3})")
 KEPT_STEPS = 3
-STATE, ANSWER, QUESTION = "state.safetensors", "answer.bin", "question.txt"
+STATE, REPLY, REQUEST = "state.safetensors", "answer.bin", "question.txt"
 Step = tuple[int, int]
 
 
@@ -36,56 +36,61 @@ class RunState:
 
     @classmethod
     def of(cls, folder: SiteFolder, run: bytes) -> RunState:
-        """The state of the run with this tag."""
+        """Return the state of the run with this tag."""
         return cls(folder.state / run.hex())
+
+    @property
+    def plan_file(self) -> Path:
+        """The plan of the run, and the body with which this site began it."""
+        return self.path / "plan.json"
 
     def agree(self, plan: Plan, guest: Guest) -> None:
         """Keep the plan and the body; refuse when this run began under another plan or with another body."""
-        if (self.path / "plan.json").exists():
+        if self.plan_file.exists():
             if not self.plan().same_run(plan):
                 raise FrameError(f"expected the plan under which run {plan.name} began, found another")
             self.check_body(guest)
-        told = {"plan": plan.as_plain(), "body": guest.body, "digest": guest.digest}
-        write_file(self.path / "plan.json", json.dumps(told, indent=1) + "\n")
+        agreed = {"plan": plan.as_plain(), "body": guest.body, "digest": guest.digest}
+        write_file(self.plan_file, json.dumps(agreed, indent=1) + "\n")
 
     def check_body(self, guest: Guest) -> None:
-        """Nothing; a FrameError when this site began the run with another body, or with other weights of it."""
-        stored = self._stored()
+        """Refuse another body than the one with which this site began the run, or other weights of it."""
+        stored = self._read_agreed()
         if stored["body"] != guest.body:
             raise FrameError(f"expected body {stored['body']}, with which this site began the run, found: {guest.body}")
         if stored.get("digest") != guest.digest:
             raise FrameError(f"expected body {guest.body} as this site began the run with it, found other parameters")
 
     def plan(self) -> Plan:
-        """The plan of the run; a FrameError when the site was not greeted."""
-        if not (self.path / "plan.json").exists():
-            raise FrameError("expected a greeting first, found a question of a run that this site does not know")
-        return read_plan(self._stored()["plan"])
+        """Return the plan of the run; raise FrameError when the site was not greeted."""
+        if not self.plan_file.exists():
+            raise FrameError("expected a greeting first, found a request of a run that this site does not know")
+        return read_plan(self._read_agreed()["plan"])
 
-    def _stored(self) -> dict[str, Any]:
-        return dict(json.loads((self.path / "plan.json").read_text()))
+    def _read_agreed(self) -> dict[str, Any]:
+        return dict(json.loads(self.plan_file.read_text()))
 
-    def answer(self, step: Step, question: bytes) -> bytes | None:
-        """The stored answer to this very question."""
+    def stored_reply(self, step: Step, payload: bytes) -> bytes | None:
+        """Return what this site sent when it had this very request before; None for a new request."""
         place = self._place(step)
-        if not place.is_dir() or (place / QUESTION).read_text() != _digest(question):
+        if not place.is_dir() or (place / REQUEST).read_text() != _digest(payload):
             return None
-        return (place / ANSWER).read_bytes()
+        return (place / REPLY).read_bytes()
 
-    def before(self, step: Step) -> Path | None:
-        """The newest state before this step; None when there is none yet."""
+    def state_before(self, step: Step) -> Path | None:
+        """Return the newest state before this step; None when there is none yet."""
         earlier = [found for found in self.steps() if found < step and (self._place(found) / STATE).exists()]
         return self._place(max(earlier)) / STATE if earlier else None
 
-    def keep(self, step: Step, question: bytes, answer: bytes, save: Callable[[Path], None]) -> None:
-        """Write a step as a whole; later ones (of a course that was given up) and old ones go."""
+    def keep(self, step: Step, payload: bytes, reply: bytes, save: Callable[[Path], None]) -> None:
+        """Write a step as a whole; drop later ones (of a course that was given up) and old ones."""
         place = self._place(step)
         draft = place.with_name(place.name + ".part")
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
         save(draft / STATE)
-        (draft / ANSWER).write_bytes(answer)
-        (draft / QUESTION).write_text(_digest(question))
+        (draft / REPLY).write_bytes(reply)
+        (draft / REQUEST).write_text(_digest(payload))
         move_folder(draft, place)
         kept = sorted(found for found in self.steps() if found <= step)[-KEPT_STEPS:]
         for found in self.steps():
@@ -93,7 +98,7 @@ class RunState:
                 shutil.rmtree(self._place(found))
 
     def steps(self) -> list[Step]:
-        """The whole steps there are."""
+        """Return the whole steps there are."""
         if not self.path.is_dir():
             return []
         found = (STEP.fullmatch(path.name) for path in self.path.iterdir())
@@ -104,11 +109,11 @@ class RunState:
 
 
 def step_of(state: Path) -> Step:
-    """The step that a state file belongs to."""
+    """Return the step that a state file belongs to."""
     match = STEP.fullmatch(state.parent.name)
     assert match
     return int(match[1]), int(match[2])
 
 
-def _digest(question: bytes) -> str:
-    return hashlib.sha256(question).hexdigest()
+def _digest(payload: bytes) -> str:
+    return hashlib.sha256(payload).hexdigest()

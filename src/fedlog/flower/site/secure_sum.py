@@ -10,12 +10,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedlog.engine.protocol.secure_sums import IN_A_SUM, encoding_of, sum_terms, words_of
+from fedlog.engine.protocol.secure_sums import encoding_of, sum_terms, words_of
 from fedlog.files.durable import PRIVATE_MODE, write_file
 from fedlog.flower.folders.roster import number_members, own_key, read_own_roster
 from fedlog.flower.folders.site_folder import SiteFolder
@@ -31,7 +30,7 @@ from fedlog.privacy.secagg.fixed_point import pack, unpack
 from fedlog.privacy.secagg.rehearsal import answer
 from fedlog.privacy.secagg.terms import Step
 from fedlog.privacy.secagg.used_steps import UsedStepsOnDisk
-from fedlog.wire.message import lift
+from fedlog.wire.message import Message, lift
 
 STATES: dict[Step, Any] = {Step.SHARES: Advertised, Step.MASKED: Shared, Step.AGREE: Masked, Step.UNMASK: Agreed}
 
@@ -53,15 +52,22 @@ class SumAtSite:
     def _used(self) -> UsedStepsOnDisk:
         return UsedStepsOnDisk(self._home / "used")
 
-    def check(self, opening: Opening) -> None:
-        """Nothing; an error for an opening from which no sum can come, before anything is done or spent for it."""
+    def open(self, payload: bytes) -> tuple[Opening, bytes]:
+        """Return the opening in a WORK frame and the broadcast behind it.
+
+        An opening from which no sum can come is refused, before anything is done or spent for it.
+        """
+        opening, broadcast = read_opening(payload)
         terms = self._client(opening, coordinates=1).terms
         if self._used.holds(terms.name, Step.KEYS.name.lower()):
             raise FrameError("expected a new secure sum, found one for which this site has sent its keys before")
+        return opening, broadcast
 
-    def advertise(self, opening: Opening, upload: bytes, step: tuple[int, int]) -> bytes:
-        """The site's keys, after its vector was put by for this sum and whatever was left of another one is gone."""
-        contribution = lift(IN_A_SUM.decode(upload))
+    def advertise(self, opening: Opening, message: Message, step: tuple[int, int]) -> bytes:
+        """Put the site's vector by for this sum, drop what was left of another one, and return the site's keys."""
+        # In single precision, as in the simulator: the same message is then the same words in both.
+        arrays = tuple(array.float() if array.is_floating_point() else array for array in message.arrays)
+        contribution = lift(replace(message, arrays=arrays))
         if self.guard is not None:
             contribution = self.guard.lifted(contribution)
         vector = words_of(contribution, self.guard, len(opening.members))
@@ -69,25 +75,25 @@ class SumAtSite:
         following, keys = client.advertise()
         shutil.rmtree(self._home / "sum", ignore_errors=True)
         self._keep("vector", pack(vector, client.terms.value_bytes))
-        told = {"opening": opening.payload(b"").hex(), "step": list(step), "coordinates": len(vector)}
-        self._keep("opening", json.dumps(told).encode())
+        opened = {"opening": opening.payload(b"").hex(), "step": list(step), "coordinates": len(vector)}
+        self._keep("opening", json.dumps(opened).encode())
         self._keep("state", bytes([Step.SHARES]) + encode(following))
         return keys
 
     def answer_step(self, request: Frame) -> bytes:
-        """The answer to a SECURE frame; what this site must remember after it is on disk by then."""
+        """Return the reply to a SECURE frame; what this site must remember after it is on disk by then."""
         try:
-            told = json.loads((self._home / "sum" / "opening").read_bytes())
-            opening, _ = read_opening(bytes.fromhex(told["opening"]))
+            opened = json.loads((self._home / "sum" / "opening").read_bytes())
+            opening, _ = read_opening(bytes.fromhex(opened["opening"]))
             kept = (self._home / "sum" / "state").read_bytes()
         except FileNotFoundError:
             raise FrameError("expected the opening of a secure sum first, found one of its later steps") from None
-        if [request.round_number, request.exchange] != told["step"] or not request.payload:
+        if [request.round_number, request.exchange] != opened["step"] or not request.payload:
             raise FrameError("expected a step of the secure sum that this site is in, found another")
         if request.payload[0] not in STATES or kept[0] != request.payload[0]:
             raise FrameError(f"expected step {kept[0]} of the secure sum, found: {request.payload[0]}")
         step = Step(request.payload[0])
-        client = self._client(opening, int(told["coordinates"]))
+        client = self._client(opening, int(opened["coordinates"]))
         path = self._home / "sum" / "vector"
         vector = unpack(path.read_bytes(), client.terms.value_bytes) if step is Step.MASKED else unpack(b"", 1)
         following, reply = answer(client, step, decode(STATES[step], kept[1:]), request.payload[1:], vector)
@@ -100,7 +106,7 @@ class SumAtSite:
         return reply
 
     def _client(self, opening: Opening, coordinates: int) -> Client:
-        """This site in the sum; a FrameError where the opening is not what the plan and the own list allow."""
+        """Return this site in the sum; raise FrameError for an opening that plan or own list do not allow."""
         assert self.plan.secure is not None
         roster = read_own_roster(self.folder)
         name = self.folder.read_config().name
@@ -125,13 +131,3 @@ class SumAtSite:
         folder = self._home / "sum"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_file(folder / name, content, PRIVATE_MODE)
-
-
-Answering = Callable[[bytes], bytes]
-
-
-def open_sum(payload: bytes, at_site: SumAtSite, step: tuple[int, int]) -> tuple[bytes, Answering]:
-    """The broadcast in a WORK frame, and what turns the site's upload into its answer; an error for a useless one."""
-    opening, broadcast = read_opening(payload)
-    at_site.check(opening)
-    return broadcast, lambda upload: at_site.advertise(opening, upload, step)

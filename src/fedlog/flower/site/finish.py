@@ -1,0 +1,140 @@
+"""The end of a run at a site: judge the federated model and the site's own, keep one, and report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fedlog import __version__
+from fedlog.algorithms.shape import Algorithm
+from fedlog.core.classification import Metrics, metrics
+from fedlog.engine.protocol.cohort import Cohort
+from fedlog.engine.training.tasks import Pool
+from fedlog.files.durable import write_file
+from fedlog.flower.protocol.frame import Frame
+from fedlog.flower.site.context import SiteContext
+from fedlog.flower.site.run_state import RunState
+from fedlog.models.body import Params
+from fedlog.models.folder import SavedModel, save_model
+
+ONE = (0,)  # a site's cohort has one client
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredModel:
+    """A model with its figures."""
+
+    params: Params
+    validation: Metrics
+    test: Metrics
+
+
+def finish(request: Frame, context: SiteContext, state: RunState) -> bytes:
+    """Keep the model that is better on the validation rows, the federated or the site's own, and return the report.
+
+    Where records are protected the federated one is kept, and the other beside it, by a name that says what it is.
+    """
+    cohort = context.new_cohort(context.algorithm, None)
+    earlier = state.state_before((request.round_number, request.exchange))
+    if earlier is not None:
+        cohort.load([earlier])
+    cohort.hear(request.payload)
+    models = {
+        "federated": _score(context, _take_model(cohort, context.algorithm)),
+        "local-only": _score(context, _train_alone(context, min(request.round_number - 1, context.plan.rounds))),
+    }
+    # A tie keeps the federated model; test rows decide nothing. Where records are protected the choice is no choice:
+    # the local-only model saw them without noise, and which of the two is better tells of them too.
+    kept = "federated" if context.by_record else max(models, key=lambda name: models[name].validation.accuracy or 0.0)
+    folder = context.folder.models / context.plan.name
+    _save(context, folder, kept, models)
+    beside = folder.with_name(f"{folder.name}.local-only") if context.by_record else None
+    if beside is not None:
+        _save(context, beside, "local-only", models)
+    figures = {name: {"validation": asdict(m.validation), "test": asdict(m.test)} for name, m in models.items()}
+    write_file(folder / "report.json", json.dumps({"kept": kept, **figures}, indent=1) + "\n")
+    report = json.dumps(_report(context, kept, models)).encode()
+    state.keep((request.round_number, request.exchange), request.payload, report, cohort.save)
+    context.log(
+        "finished",
+        model=str(folder),
+        kept=kept,
+        test_accuracy=models[kept].test.accuracy,
+        local_only_test_accuracy=models["local-only"].test.accuracy,
+        **({} if beside is None else {"unprotected_model": str(beside)}),
+    )
+    return report
+
+
+def _report(context: SiteContext, kept: str, models: Mapping[str, ScoredModel]) -> dict[str, str | int | float | None]:
+    """Return what the server is told: figures over all test rows, or none where they stay at the site."""
+    if context.plan.figures_stay:
+        return {"body": context.body.name}
+    return {
+        "body": context.body.name,
+        "kept": kept,
+        "test_records": models[kept].test.records,
+        "accuracy": models[kept].test.accuracy,
+        "federated_accuracy": models["federated"].test.accuracy,
+        "local_only_accuracy": models["local-only"].test.accuracy,
+    }
+
+
+def _save(context: SiteContext, folder: Path, name: str, models: Mapping[str, ScoredModel]) -> None:
+    """Write the model into the folder, with where it comes from and what of it is protected."""
+    provenance: dict[str, object] = {
+        "fedlog": __version__,
+        "site": context.config.name,
+        "run": context.plan.as_plain(),
+        "kept": name,
+    }
+    if context.plan.promise is not None:
+        provenance["privacy"] = _describe_protection(context, name)
+    if not context.by_record:  # else a figure about the records, which nobody counts, would go with the model
+        provenance["validation_accuracy"] = {name: found.validation.accuracy for name, found in models.items()}
+    site, params = context.site, models[name].params
+    save_model(
+        folder, SavedModel(context.body, params, context.schema, site.encoder, site.federation.transform, provenance)
+    )
+
+
+def _describe_protection(context: SiteContext, name: str) -> str:
+    """Return what of a model of a private run is protected, for whoever is handed it."""
+    promise = context.plan.promise
+    assert promise is not None
+    if name == "local-only":
+        return "not protected: trained on this site's records without noise, by this site alone"
+    promised = f"{promise.unit} privacy, epsilon {promise.epsilon:g} at delta {promise.delta:g}, {promise.trust} noise"
+    if context.by_record:
+        return f"protected by the run's promise ({promised}): the body never saw the records, the head is from the run"
+    return f"the head is protected by the run's promise ({promised}); the body is not: it was trained without noise"
+
+
+def _score(context: SiteContext, params: Params) -> ScoredModel:
+    federation, shard = context.site.federation, context.site.shard
+    model = SavedModel(context.body, params, context.schema, None, federation.transform, {})
+    found = []
+    for pool, positions in ((Pool.TRAIN, shard.validation), (Pool.TEST, shard.test)):
+        records = pool.records(federation).at(positions)
+        probabilities = model.probabilities(federation.transform.prepare(records.inputs))
+        found.append(metrics(probabilities.double().numpy(), records.labels.numpy()))
+    return ScoredModel(params, *found)
+
+
+def _train_alone(context: SiteContext, rounds: int) -> Params:
+    """Train the site's local-only model: the same body and epochs, the rounds that there were, no head from others.
+
+    The guard is there for a training that diverges, which in a private run must not become an error.
+    """
+    cohort = context.new_cohort(context.local_only, context.guard)
+    for number in range(1, rounds + 1):
+        for exchange in context.local_only.schedule.round:
+            cohort.exchange(number, exchange, ONE)
+    return _take_model(cohort, context.local_only)
+
+
+def _take_model(cohort: Cohort, algorithm: Algorithm) -> Params:
+    ((_, params),) = cohort.personalised_models(algorithm.schedule.closing, ONE)
+    return {name: value.contiguous().clone() for name, value in params.items()}

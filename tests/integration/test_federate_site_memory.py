@@ -1,0 +1,174 @@
+"""What a site's process keeps between messages: the same uploads as without it, and never a file's old content."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from three_sites import SCHEMA, fill_site
+
+import fedlog
+from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.site_folder import SiteFolder
+from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, run_tag
+from fedlog.flower.protocol.handshake import identity
+from fedlog.flower.protocol.plan import Plan, hello
+from fedlog.flower.server.engine_state import begin_server
+from fedlog.flower.site import worker
+from fedlog.flower.site.answer import respond
+from fedlog.flower.site.context import forget_contexts, site_context
+from fedlog.flower.site.guard import serve_worker
+from fedlog.flower.site.run_state import RunState
+
+PLAN = Plan("trial", rounds=3, options={"epochs": 2, "learning_rate": 0.01}, seed=4)
+HELLO = Frame(FrameKind.HELLO, run_tag("trial"), 0, 0, hello(identity(SCHEMA.digest), PLAN))
+ROOT = str(Path(fedlog.__file__).parent)
+
+
+def work(number: int) -> Frame:
+    """The request of one round, under the first head."""
+    return Frame(FrameKind.WORK, run_tag("trial"), number, 0, begin_server(PLAN, SCHEMA, 8).broadcast(0, 1))
+
+
+def greeted_site(path: Path) -> SiteFolder:
+    folder = fill_site(SiteFolder(path), "east", "mlp:16,8")
+    respond(HELLO, folder)
+    return folder
+
+
+def test_a_kept_context_gives_the_uploads_of_a_new_one_bit_for_bit(tmp_path: Path) -> None:
+    kept, anew = greeted_site(tmp_path / "kept"), greeted_site(tmp_path / "anew")
+    forget_contexts()
+    uploads = [respond(work(number), kept).payload for number in (1, 2, 3)]
+    assert site_context(kept, RunState.of(kept, run_tag("trial"))) is site_context(
+        kept, RunState.of(kept, run_tag("trial"))
+    )
+    for number, upload in zip((1, 2, 3), uploads, strict=True):
+        forget_contexts()
+        assert respond(work(number), anew).payload == upload
+
+
+def test_a_message_that_failed_halfway_leaves_nothing_in_the_next_one(tmp_path: Path) -> None:
+    kept, anew = greeted_site(tmp_path / "kept"), greeted_site(tmp_path / "anew")
+    for folder in (kept, anew):
+        respond(work(1), folder)
+
+    def fail(path: Path) -> None:
+        raise OSError("disk full")
+
+    context = site_context(kept, RunState.of(kept, run_tag("trial")))
+    cohort = context.cohort_after(RunState.of(kept, run_tag("trial")).state_before((2, 0)))
+    cohort.save = fail  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="disk full"):
+        respond(work(2), kept)
+    del cohort.save  # type: ignore[method-assign]
+    found = respond(work(2), kept).payload
+    forget_contexts()
+    assert found == respond(work(2), anew).payload
+
+
+def test_a_changed_table_is_read_again_even_with_its_old_size_and_time(tmp_path: Path) -> None:
+    kept, anew = greeted_site(tmp_path / "kept"), greeted_site(tmp_path / "anew")
+    for folder in (kept, anew):
+        respond(work(1), folder)
+        table = folder.path / "data.csv"
+        before = table.stat()
+        head, *rows = table.read_text().splitlines()
+        table.write_text("\n".join([head, *reversed(rows)]) + "\n")
+        os.utime(table, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert table.stat().st_size == before.st_size
+    found = respond(work(2), kept).payload
+    forget_contexts()
+    assert found == respond(work(2), anew).payload
+
+
+@pytest.mark.parametrize("change", ["limit", "body", "schema"])
+def test_a_changed_decision_holds_for_the_next_message(tmp_path: Path, change: str) -> None:
+    folder = greeted_site(tmp_path / "east")
+    respond(work(1), folder)
+    before = site_context(folder, RunState.of(folder, run_tag("trial")))
+    if change == "limit":
+        with folder.config_file.open("a") as file:
+            file.write('privacy = "local:1:1e-6"\n')
+        with pytest.raises(FrameError, match="private runs only"):
+            respond(work(2), folder)
+        return
+    if change == "body":
+        folder.choose(None, "mlp:24,8")
+    else:
+        folder.schema_file.write_text(folder.schema_file.read_text() + "\n# reviewed\n")
+    after = site_context(folder, RunState.of(folder, run_tag("trial")))
+    assert after is not before
+
+
+def test_data_that_a_function_makes_are_never_kept(tmp_path: Path) -> None:
+    folder = greeted_site(tmp_path / "east")
+    folder.choose("three_sites:no_such_file", None)
+    state = RunState.of(folder, run_tag("trial"))
+    assert site_context(folder, state) is not site_context(folder, state)
+
+
+def test_one_message_reads_no_table_and_builds_no_method(tmp_path: Path) -> None:
+    folder = greeted_site(tmp_path / "east")
+    respond(work(1), folder)
+    files: set[str] = set()
+
+    def watch(frame: FrameType, event: str, argument: object) -> None:
+        files.add(frame.f_code.co_filename)
+
+    request = work(2)
+    sys.setprofile(watch)
+    try:
+        respond(request, folder)
+    finally:
+        sys.setprofile(None)
+    ours = {str(Path(path).relative_to(ROOT)) for path in files if path.startswith(ROOT)}
+    assert not ours & {"data/tables.py", "data/split.py", "algorithms/registry.py", "models/catalog.py"}
+    flower = {path for path in ours if path.startswith("flower/")}
+    assert len(flower) <= 6, sorted(flower)
+    assert len(ours) <= 24, sorted(ours)
+
+
+def test_a_worker_answers_as_the_process_itself_would_and_its_end_is_survived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = greeted_site(tmp_path / "here"), greeted_site(tmp_path / "there")
+    socket, secret = str(tmp_path / "socket" / "frames"), b"secret"
+    (tmp_path / "socket").mkdir()
+    process = multiprocessing.get_context("spawn").Process(target=serve_worker, args=(socket, secret), daemon=True)
+    process.start()
+    while not Path(socket).exists():
+        time.sleep(0.05)
+    monkeypatch.setattr(worker, "_worker", (socket, secret))
+    replies = [worker.answer_in_worker(work(number), there) for number in (1, 2)]
+    assert replies == [respond(work(number), here) for number in (1, 2)]
+    assert [event["event"] for event in read_events(there.event_log)].count("worked") == 2
+    monkeypatch.setattr(worker, "_worker", (socket, b"a stranger's"))
+    replies = [worker.answer_in_worker(work(3), there)]  # not let in, so this process does the work itself
+    assert replies == [respond(work(3), here)]
+    monkeypatch.setattr(worker, "_worker", (socket, secret))
+    process.kill()
+    process.join()
+    assert worker.answer_in_worker(work(4), there) == respond(work(4), here)
+
+
+def test_a_worker_that_ends_in_the_middle_is_a_refusal_and_no_second_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from multiprocessing.connection import Listener
+    from threading import Thread
+
+    folder = greeted_site(tmp_path / "east")
+    with Listener(str(tmp_path / "frames"), family="AF_UNIX", authkey=b"secret") as listener:
+        thread = Thread(target=lambda: listener.accept().close())
+        thread.start()
+        monkeypatch.setattr(worker, "_worker", (str(tmp_path / "frames"), b"secret"))
+        reply = worker.answer_in_worker(work(1), folder)
+        thread.join()
+    assert reply.kind is FrameKind.REFUSAL
+    assert RunState.of(folder, run_tag("trial")).steps() == []
