@@ -20,6 +20,14 @@ def test_an_unbounded_push_that_outweighs_the_pull_is_refused_with_the_largest_b
     FedLogC(PLAN, alpha=0.009, beta=0.001)  # a margin bounds it
 
 
+def test_a_push_that_is_exactly_as_strong_as_the_pull_is_refused_too():
+    alpha, beta = 9 / 1024, 1 / 1024  # 9 * beta is alpha to the last bit
+    with pytest.raises(InputError, match="runs away"):
+        FedLogC(PLAN, alpha=alpha, beta=beta, margin=None)
+    FedLogC(PLAN, alpha=math.nextafter(alpha, 1), beta=beta, margin=None)
+    assert math.isinf(FedLogC(PLAN, alpha=alpha, beta=beta).growth)
+
+
 def test_the_growth_factor_is_that_of_the_auxiliary_terms_minimum():
     """Where alpha |z - m_y|^2 - beta sum |z - m_k|^2 is least, two classes' z differ by g times what their means do."""
     alpha, beta, means = 0.5, 0.01, [float(at) for at in range(10)]

@@ -395,3 +395,43 @@ def test_discrete_noise_leaves_on_the_grid() -> None:
     assert not torch.equal(first, second)  # from the system's source, not from the key
     assert torch.equal(torch.trunc(first / guard.mechanism.grid) * guard.mechanism.grid, first)
     assert spent([guard.release(1, "statistics")], 1e-5).caveats == ()
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.sampled_from(["clamp:2", "l2:3", "clamp:0.7", "norm"]), st.integers(1, 6), st.integers(0, 2**32))
+def test_what_lies_on_a_coarse_grid_keeps_the_limits_and_what_lies_just_beyond_does_not(
+    bound: str, records: int, seed: int
+) -> None:
+    unit = Unit.CLIENT if bound == "norm" else Unit.RECORD
+    guard = _protection(unit, Trust.CENTRAL, clip="clamp:2" if bound == "norm" else bound, releases=1)
+    guard = replace(guard, mechanism=replace(guard.mechanism, sigma=3e6))
+    assert guard.mechanism.grid > 0.05
+    features = 100 * torch.randn((records, WIDTH), generator=Key(seed).torch())
+    found = guard.statistics(features, torch.zeros(records, dtype=torch.int64), CLASSES)
+    sent = guard.outgoing(Message(Kind.STATISTICS, (found.sums,)), Key(seed))
+    (sums,) = guard.lifted(lift(sent)).arrays
+    guard.limits.check(sums)
+    if guard.bound.clip is not None:
+        needed = guard.bound.clip.records_behind(sums[:1, 1:])
+        sums[0, 1:] *= (records + 2e-5 * (records + 1)) / needed
+    else:
+        sums *= 5.001 / sums.norm()
+    with pytest.raises(InputError, match="beyond"):
+        guard.limits.check(sums)
+
+
+def test_what_is_remembered_is_summed_by_name_whoever_came_first() -> None:
+    # Added up in another order, these differ in their last bits.
+    sent = {"a": 1234567.9, "b": 1e-10, "c": 1e-10, "d": 1e-10}
+    found = []
+    for order in ("abcd", "dcba", "bdac"):
+        server, algorithm = _server(None, None, share=0.0)
+        server.memory = {}
+        (exchange,) = algorithm.schedule.round
+        for number, client in enumerate(order, 1):
+            sums = Message(Kind.STATISTICS, (_statistics(2.0, sent[client]),))
+            server.receive(number, exchange, [(client, WIRE.encode(sums))])
+        found.append(server.state["statistics"])
+    assert len({sum(float(torch.tensor(sent[client])) for client in order) for order in ("abcd", "dcba", "bdac")}) > 1
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])

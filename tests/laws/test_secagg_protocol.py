@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from secagg_parties import COORDINATES, VALUE_BYTES, identity, make_clients, make_terms, make_vectors, plain_sum
+from secagg_parties import COORDINATES, VALUE_BYTES, identity, make_clients, make_terms, make_vectors, plain_sum, walk
 
 from fedlog.core.clip import Clamp
 from fedlog.core.keys import Key
@@ -285,3 +285,17 @@ def test_distributed_noise_arrives_exactly_once_per_survivor() -> None:
     assert 4 <= len(found.survivors) < 6
     expected = np.sum([messages[number] for number in found.survivors], axis=0)
     assert fixed.from_words(found.total).tolist() == expected.tolist()
+
+
+def test_the_list_of_survivors_is_signed_by_survivors_alone() -> None:
+    terms = make_terms(5)
+    server, clients, states, mail = walk(terms, Step.MASKED)
+    vectors = make_vectors(terms)
+    late, *others = terms.roster
+    for number in others:
+        server = receive(server, answer(clients[number], Step.MASKED, states[number], mail[number], vectors[number])[1])
+    server, _ = close(server)
+    for number in others:
+        assert number in receive(server, enclose(terms, identity(number), Step.AGREE, server.view)).agreed
+    with pytest.raises(RefusalError, match=f"client {late} signed"):
+        receive(server, enclose(terms, identity(late), Step.AGREE, server.view))

@@ -21,7 +21,7 @@ from fedlog.core.stats import Statistics
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import Release, Training
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
-from fedlog.privacy.limits import ROUNDING, Limits
+from fedlog.privacy.limits import Limits
 from fedlog.privacy.mechanisms import (
     DiscreteSampler,
     FloatSampler,
@@ -72,8 +72,8 @@ class Protection:
     @property
     def limits(self) -> Limits:
         """What the server can hold a client's message against, as far as noise lets it."""
-        rounding = max(ROUNDING, 2 * self.mechanism.grid)
-        return Limits(self.bound.clip, self.bound.message_norm, self.mechanism.client_std, rounding)
+        # No slack for the grid: values are rounded towards zero, and 1, which each record counts as, lies on it.
+        return Limits(self.bound.clip, self.bound.message_norm, self.mechanism.client_std)
 
     def statistics(self, features: Tensor, labels: Tensor, n_class: int) -> Statistics:
         """A client's statistics (n_class, m), no record of them beyond the clip; exact so far."""
