@@ -1,0 +1,55 @@
+"""FedCOF (Goswami et al. 2024): covariances from nothing but the clients' class means, and a ridge on them.
+
+The class means of clients that hold n_cy records of class y scatter around mu_y with covariance Sigma_y / n_cy, so
+
+    Sigma_y = sum_c n_cy (mu_cy - mu_y)(mu_cy - mu_y)^T / (C_y - 1) + gamma * I
+
+estimates Sigma_y without a bias where clients draw from one distribution. The classifier is the ridge with the Gram
+matrix sum_y (n_y - 1) Sigma_y + n m m^T: the scatter between classes is left out, as in the source. m: the mean of all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedlog.core.heads.gaussian import ABSENT, _solve
+from fedlog.core.heads.moments import pack, unpack
+from fedlog.core.stats import Statistics
+
+
+@dataclass(frozen=True, eq=False)
+class MeanScatter:
+    """What adds up of clients' class means: sums, n_c mu_c mu_c^T packed by class, and how many hold each class."""
+
+    sums: Tensor  # (n_class, 1 + w), column 0 the counts
+    outer: Tensor  # (n_class, w (w + 1) / 2)
+    holders: Tensor  # (n_class,)
+
+    @staticmethod
+    def of(means: Tensor, counts: Tensor) -> MeanScatter:
+        """Those of one client, from its class means (n_class, w) and counts (n_class,)."""
+        means, counts = means.to(torch.float64), counts.to(torch.float64)
+        outer = pack(means[:, :, None] * means[:, None, :]) * counts[:, None]
+        sums = torch.cat([counts[:, None], means * counts[:, None]], dim=1)
+        return MeanScatter(sums, outer, (counts > 0).to(torch.float64))
+
+
+def ridge_from_means(scatter: MeanScatter, gamma: float = 1.0) -> Tensor:
+    """The head (n_class, 1 + w), its rows of length 1 and without bias, as in the source."""
+    statistics = Statistics(scatter.sums)
+    means, present = statistics.means()
+    mu, counts, width = means[:, 1:], statistics.counts, statistics.width - 1
+    eye = torch.eye(width, dtype=torch.float64)
+    centre = scatter.sums[:, 1:].sum(0) / statistics.total
+    gram = statistics.total * torch.outer(centre, centre)
+    for y in present.nonzero()[:, 0].tolist():
+        between_clients = unpack(scatter.outer[y], width) - counts[y] * torch.outer(mu[y], mu[y])
+        covariance = between_clients / max(1.0, float(scatter.holders[y]) - 1) + gamma * eye
+        gram += (counts[y] - 1) * covariance
+    weights = _solve(gram, scatter.sums[:, 1:].mT).mT
+    weights = weights / weights.norm(dim=1, keepdim=True).clamp_min(1e-300)
+    bias = torch.where(present, 0.0, ABSENT).to(torch.float64)
+    return torch.cat([bias[:, None], torch.where(present[:, None], weights, 0.0)], dim=1)

@@ -1,0 +1,155 @@
+"""Heads of Gaussian classes: nearest mean, shared covariance (LDA), own variances (naive Bayes), own covariances (QDA).
+
+Linear heads are (n_class, 1 + w) with the bias in column 0. A class without records gets the lowest bias there is, so
+that it never wins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedlog.core.heads.moments import Detail, Moments
+from fedlog.core.heads.shrinkage import lift_noise, shrink_by
+from fedlog.core.stats import Statistics
+from fedlog.errors import InputError
+
+ABSENT = float(torch.finfo(torch.float32).min)
+# Of the largest variance, added to all: as in scikit-learn's GaussianNB.
+SMOOTHING = 1e-9
+# Beyond this many entries of all classes' covariances together a quadratic head is too large to send.
+MAX_QUADRATIC = 2**26
+
+
+@dataclass(frozen=True, eq=False)
+class QuadraticHead:
+    """Logits b_y + w_y . phi + phi^T Q_y phi.
+
+    `linear` is (n_class, 1 + w); `quadratic` (n_class, w, w), or (n_class, w) where each Q_y is diagonal.
+    """
+
+    linear: Tensor
+    quadratic: Tensor
+
+
+def nearest_mean(statistics: Statistics, count_above: float = 0.0) -> Tensor:
+    """The head whose largest logit is that of the nearest class mean: -|phi - mu|^2 less |phi|^2.
+
+    FedNCM (Legate et al. 2023) divides means by their length; `+unit` in a body's name does that to the features.
+    """
+    means, present = statistics.means(count_above)
+    mu = means[:, 1:]
+    return _with_bias(2 * mu, -mu.square().sum(1), present)
+
+
+def shared_covariance(
+    moments: Moments, share: float | None = None, noise_std: float = 0.0, count_above: float = 0.0
+) -> Tensor:
+    """Linear discriminant analysis: w_y = S^-1 mu_y, b_y = -mu_y S^-1 mu_y / 2 + ln(n_y / n).
+
+    S is the pooled within-class covariance, shrunk by `share` or, where None, by the closed form.
+    """
+    means, present = moments.statistics.means(count_above)
+    counts = moments.statistics.counts
+    mu = means[:, 1:]
+    degrees = _degrees(counts, present)
+    scatter = lift_noise(moments.within_scatter(), noise_std)
+    covariance = shrink_by(scatter / degrees, degrees, share)
+    weights = _solve(covariance, mu.mT).mT
+    shares = torch.where(present, counts, 1.0) / counts[present].sum()
+    bias = -(mu * weights).sum(1) / 2 + torch.log(shares)
+    return _with_bias(weights, bias, present)
+
+
+def own_variances(moments: Moments, share: float = 0.0) -> QuadraticHead:
+    """Gaussian naive Bayes: each class has its own variances, a `share` of them the pooled ones."""
+    _require_share(share)
+    means, present = moments.statistics.means()
+    counts = moments.statistics.counts
+    squares = moments.class_squares()
+    safe = torch.where(present, counts, 1.0)[:, None]
+    pooled = squares[present].sum(0) / counts[present].sum()
+    variances = (1 - share) * squares / safe + share * pooled
+    total = moments.second.sum(0) / counts.sum() if moments.second is not None else pooled
+    spread = total - (moments.statistics.sums[present, 1:].sum(0) / counts.sum()).square()
+    variances = torch.where(present[:, None], variances, pooled) + SMOOTHING * spread.max()
+    mu, shares = means[:, 1:], torch.where(present, counts, 1.0) / counts[present].sum()
+    bias = -(mu.square() / variances + torch.log(variances)).sum(1) / 2 + torch.log(shares)
+    return QuadraticHead(_with_bias(mu / variances, bias, present), -0.5 / variances)
+
+
+def own_covariances(moments: Moments, towards_pooled: float = 0.5, share: float | None = None) -> QuadraticHead:
+    """Regularised quadratic discriminant analysis (Friedman 1989): class covariances shrunk twice.
+
+    First `towards_pooled` of the way to the pooled covariance, weighted by records; then by `share`, or the closed
+    form, to a multiple of the identity.
+    """
+    _require_share(towards_pooled)
+    if moments.n_class * moments.width**2 > MAX_QUADRATIC:
+        raise InputError(
+            f"a quadratic head of {moments.n_class} classes and {moments.width} features is too large",
+            hint="project the features first: --project 64",
+        )
+    means, present = moments.statistics.means()
+    counts = moments.statistics.counts
+    scatters = moments.class_scatters()
+    pooled, everyone = scatters[present].sum(0), float(counts[present].sum())
+    linear, quadratic = torch.zeros_like(means), torch.zeros_like(scatters)
+    for y in present.nonzero()[:, 0].tolist():
+        degrees = (1 - towards_pooled) * float(counts[y]) + towards_pooled * everyone
+        mixed = ((1 - towards_pooled) * scatters[y] + towards_pooled * pooled) / degrees
+        covariance = shrink_by(mixed, degrees, share)
+        precision = torch.cholesky_inverse(_cholesky(covariance))
+        mu = means[y, 1:]
+        quadratic[y] = -precision / 2
+        linear[y, 1:] = precision @ mu
+        log_determinant = float(torch.linalg.slogdet(covariance).logabsdet)
+        linear[y, 0] = -(mu @ precision @ mu + log_determinant) / 2 + torch.log(counts[y] / everyone)
+    return QuadraticHead(_with_bias(linear[:, 1:], linear[:, 0], present), quadratic)
+
+
+def quadratic_logits(features: Tensor, head: QuadraticHead) -> Tensor:
+    """(n, w) -> (n, n_class)."""
+    linear = features @ head.linear[:, 1:].mT + head.linear[:, 0]
+    if head.quadratic.ndim == 2:
+        return linear + features.square() @ head.quadratic.mT
+    return linear + torch.stack([((features @ each) * features).sum(1) for each in head.quadratic], dim=1)
+
+
+def needed_detail(head: str) -> Detail:
+    """How much a head of that name needs to be summed."""
+    details = {"fedlog": Detail.MEANS, "ncm": Detail.MEANS, "lda": Detail.SECOND, "ridge": Detail.SECOND}
+    if head not in details:
+        raise InputError(f"unknown head: {head}", hint=f"one of {', '.join(details)}")
+    return details[head]
+
+
+def _with_bias(weights: Tensor, bias: Tensor, present: Tensor) -> Tensor:
+    bias = torch.where(present, bias, ABSENT)
+    return torch.cat([bias[:, None], torch.where(present[:, None], weights, 0.0)], dim=1)
+
+
+def _degrees(counts: Tensor, present: Tensor) -> float:
+    return max(1.0, float(counts[present].sum()) - int(present.sum()))
+
+
+def _require_share(share: float) -> None:
+    if not 0 <= share <= 1:
+        raise InputError(f"a share must be in 0..1, found: {share}")
+
+
+def _cholesky(matrix: Tensor) -> Tensor:
+    factor: Tensor
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    if int(info):
+        raise InputError(
+            "the covariance of the features cannot be inverted: some feature is a combination of others",
+            hint="more shrinkage, or fewer features: --project N",
+        )
+    return factor
+
+
+def _solve(matrix: Tensor, right: Tensor) -> Tensor:
+    return torch.cholesky_solve(right, _cholesky(matrix))

@@ -1,0 +1,82 @@
+"""Mixtures of Gaussians with diagonal covariances, one for each class (FedPFT, Beitollahi et al. 2024)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedlog.core.keys import Key
+
+STEPS = 30
+FLOOR = 1e-6  # of a variance, in units of the class's mean variance
+
+
+@dataclass(frozen=True, eq=False)
+class Mixtures:
+    """`parts` Gaussians for each class: `records` (n_class * parts,) behind each, means and variances (.., w)."""
+
+    records: Tensor
+    means: Tensor
+    variances: Tensor
+
+
+def fit_mixtures(features: Tensor, labels: Tensor, n_class: int, parts: int, key: Key) -> Mixtures:
+    """A mixture for each class that has records, by expectation maximisation; other classes have 0 records."""
+    width = features.shape[1]
+    records = torch.zeros(n_class, parts, dtype=torch.float64)
+    means, variances = torch.zeros(2, n_class, parts, width, dtype=torch.float64)
+    x = features.to(torch.float64)
+    for label in sorted(set(labels.tolist())):
+        own = x[labels == label]
+        used = min(parts, len(own))
+        found = _fit_one(own, used, key.child("class", label))
+        records[label, :used], means[label, :used], variances[label, :used] = found
+    return Mixtures(records.reshape(-1), means.reshape(-1, width), variances.reshape(-1, width))
+
+
+def draw_features(mixtures: Mixtures, labels: Tensor, key: Key) -> tuple[Tensor, Tensor]:
+    """As many features (n, w) from each Gaussian as it has records, rounded, and their labels (n,).
+
+    `labels` (parts of all mixtures,) says which class each Gaussian belongs to.
+    """
+    mixtures, labels = _ordered(mixtures, labels)
+    counts = mixtures.records.round().clamp_min(0).to(torch.int64)
+    which = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    noise = torch.randn(len(which), mixtures.means.shape[1], dtype=torch.float64, generator=key.torch())
+    return mixtures.means[which] + noise * mixtures.variances[which].sqrt(), labels[which]
+
+
+def _ordered(mixtures: Mixtures, labels: Tensor) -> tuple[Mixtures, Tensor]:
+    """Those with records, by their content: who sent them, and in which order, decides no draw."""
+    used = (mixtures.records > 0).nonzero()[:, 0].tolist()
+    order = sorted(used, key=lambda at: (int(labels[at]), *mixtures.means[at].tolist(), float(mixtures.records[at])))
+    at = torch.tensor(order, dtype=torch.int64)
+    return Mixtures(mixtures.records[at], mixtures.means[at], mixtures.variances[at]), labels[at]
+
+
+def _fit_one(x: Tensor, parts: int, key: Key) -> tuple[Tensor, Tensor, Tensor]:
+    """Records, means and variances of one class's mixture."""
+    floor = FLOOR * float(x.var(0, correction=0).mean()) + 1e-12
+    if parts == 1:
+        return torch.tensor([float(len(x))]), x.mean(0)[None], x.var(0, correction=0).clamp_min(floor)[None]
+    means = x[torch.randperm(len(x), generator=key.torch())[:parts]]
+    variances = x.var(0, correction=0).clamp_min(floor).expand(parts, -1).clone()
+    shares = torch.full((parts,), 1 / parts, dtype=torch.float64)
+    for _ in range(STEPS):
+        logs = _log_densities(x, means, variances) + shares.log()
+        chances = torch.softmax(logs, dim=1)
+        weights = chances.sum(0).clamp_min(1e-9)
+        means = chances.mT @ x / weights[:, None]
+        variances = (chances.mT @ x.square() / weights[:, None] - means.square()).clamp_min(floor)
+        shares = weights / weights.sum()
+    return shares * len(x), means, variances
+
+
+def _log_densities(x: Tensor, means: Tensor, variances: Tensor) -> Tensor:
+    """(n, parts)."""
+    precision = 1 / variances
+    distance = x.square() @ precision.mT - 2 * x @ (means * precision).mT + (means.square() * precision).sum(1)
+    return -(distance + variances.log().sum(1) + x.shape[1] * math.log(2 * math.pi)) / 2

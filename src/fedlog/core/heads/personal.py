@@ -1,0 +1,38 @@
+"""A head of one's own: the global head as the prior, a site's own statistics as the data.
+
+Only what a site knows anyway goes in, so nothing more crosses. The strength s is the number of records that the
+global head counts as; 0 leaves the own records alone, infinity the global head as it is.
+"""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from fedlog.core.family import log_partition_gradient
+from fedlog.core.heads.moments import Moments
+from fedlog.core.map_head import solve_head
+from fedlog.core.posterior import Prior
+from fedlog.core.stats import Statistics
+
+STRENGTHS = (math.inf, 1000.0, 100.0, 10.0, 0.0)
+"""The short grid: from the global head to the own records alone."""
+
+
+def own_fedlog_head(own: Statistics, head: Tensor, strength: float, nu: float = 1.0) -> Tensor:
+    """FedLog's head with chi = s * grad A(eta_global) + Phi_own and s + n_own records; s = 0 takes the prior `nu`."""
+    if math.isinf(strength):
+        return head
+    if not strength:
+        return solve_head(Prior(nu=nu).posterior(own)).weights
+    prior = Prior(strength * log_partition_gradient(head.to(own.sums)), strength)
+    return solve_head(prior.posterior(own)).weights
+
+
+def mix_moments(everyone: Moments, own: Moments, strength: float) -> Moments:
+    """The own moments and those of everyone, scaled to `strength` records: what a Gaussian head is solved from."""
+    if math.isinf(strength):
+        return everyone
+    total = everyone.statistics.total
+    return own + everyone * (strength / total) if strength and total > 0 else own

@@ -1,0 +1,51 @@
+"""Ridge regression on one-hot labels, solved from sums (Fed3R, Fanì et al. 2024; AFL, He et al. 2025).
+
+    W = argmin sum_i |W phi_i - onehot(y_i)|^2 + strength * (mean variance of a feature) * n * |W|^2
+
+with an intercept that is not penalised. Both sources have none; it costs no bit more, the sums hold it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedlog.core.heads.gaussian import ABSENT, _solve
+from fedlog.core.heads.moments import Moments
+from fedlog.core.heads.shrinkage import lift_noise
+from fedlog.errors import InputError
+
+
+def ridge_head(moments: Moments, strength: float = 1e-2, noise_std: float = 0.0, count_above: float = 0.0) -> Tensor:
+    """The head (n_class, 1 + w) from the summed moments of everyone."""
+    if not strength >= 0:
+        raise InputError(f"the strength of a ridge must not be negative, found: {strength}")
+    sums = moments.statistics.sums
+    present = moments.statistics.counts > max(count_above, 0.0)
+    n = float(moments.statistics.counts[present].sum())
+    centre = sums[present, 1:].sum(0) / n
+    gram = lift_noise(moments.gram() - n * torch.outer(centre, centre), noise_std)
+    # Features that do not scatter at all, of a single record say, leave nothing to be regressed on.
+    penalty = max(strength * float(gram.trace()) / moments.width, 1e-12)
+    cross = sums[:, 1:] - moments.statistics.counts[:, None] * centre
+    weights = _solve(gram + penalty * torch.eye(moments.width, dtype=gram.dtype), cross.mT).mT
+    bias = moments.statistics.counts / n - weights @ centre
+    return torch.cat([torch.where(present, bias, ABSENT)[:, None], torch.where(present[:, None], weights, 0.0)], 1)
+
+
+def ridge_around(own: Moments, head: Tensor, strength: float) -> Tensor:
+    """A site's own ridge with the global head as its prior: own squares + strength * t * |W - W_global|^2.
+
+    t is the mean of the own second moments' diagonal, the constant included, so that the strength has no unit.
+    Classes that are absent everywhere stay so.
+    """
+    sums = own.statistics.sums
+    gram = torch.zeros(own.width + 1, own.width + 1, dtype=torch.float64)
+    gram[0, 0] = own.statistics.total
+    gram[0, 1:] = gram[1:, 0] = sums[:, 1:].sum(0)
+    gram[1:, 1:] = own.gram()
+    absent = head[:, 0] <= ABSENT
+    start = torch.where(absent[:, None], 0.0, head.to(torch.float64))
+    weight = strength * float(gram.trace()) / gram.shape[0]
+    weights = _solve(gram + weight * torch.eye(gram.shape[0], dtype=torch.float64), (sums + weight * start).mT).mT
+    return torch.where(absent[:, None], head.to(torch.float64), weights)

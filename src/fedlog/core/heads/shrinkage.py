@@ -1,0 +1,55 @@
+"""Covariances that can be inverted: shrunk to a multiple of the identity by a closed form, or by a given share."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from fedlog.errors import InputError
+
+
+def oracle_share(covariance: Tensor, degrees: float) -> float:
+    """The share of the identity in the oracle-approximating shrinkage (Chen, Wiesel, Eldar, Hero 2010, eq. 23).
+
+    It needs the covariance (w, w) and its degrees of freedom and no single record, so sums are enough.
+    """
+    width = covariance.shape[0]
+    squared, trace = float(covariance.square().sum()), float(covariance.trace())
+    above = (1 - 2 / width) * squared + trace**2
+    below = (degrees + 1 - 2 / width) * (squared - trace**2 / width)
+    return 1.0 if below <= 0 else min(1.0, above / below)
+
+
+def shrink(covariance: Tensor, share: float) -> Tensor:
+    """(1 - share) * covariance + share * (its mean variance) * identity."""
+    if not 0 <= share <= 1:
+        raise InputError(f"the share of the identity in a covariance must be in 0..1, found: {share}")
+    width = covariance.shape[0]
+    target = covariance.trace() / width
+    return (1 - share) * covariance + share * target * torch.eye(width, dtype=covariance.dtype)
+
+
+def shrink_by(covariance: Tensor, degrees: float, share: float | None) -> Tensor:
+    """The covariance shrunk by the given share, or by the closed form where none is given.
+
+    Records that do not scatter at all, a single one of them say, get the identity.
+    """
+    if not float(covariance.trace()) > 0:
+        return torch.eye(covariance.shape[0], dtype=covariance.dtype)
+    return shrink(covariance, oracle_share(covariance, degrees) if share is None else share)
+
+
+def lift_noise(scatter: Tensor, noise_std: float) -> Tensor:
+    """A scatter (w, w) that carries privacy noise, with every direction raised to what the noise alone can reach.
+
+    Noise of std s in every packed entry is a symmetric matrix of spectral norm about s * sqrt(2 w); eigenvalues below
+    that say nothing, and negative ones would turn a class inside out.
+    """
+    if not noise_std:
+        return scatter
+    values, vectors = torch.linalg.eigh(scatter)
+    floor = noise_std * math.sqrt(2 * scatter.shape[0])
+    raised: Tensor = (vectors * values.clamp_min(floor)) @ vectors.mT
+    return raised
