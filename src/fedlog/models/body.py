@@ -27,7 +27,8 @@ Params = dict[str, Tensor]
 
 HEAD = "head"
 SHIFT = "shift"  # an optional personal vector added to the features before the head
-RESERVED = (HEAD, SHIFT)
+QUADRATIC = "quadratic"  # an optional part of the head: weights of squared features, or a matrix for each class
+RESERVED = (HEAD, SHIFT, QUADRATIC)
 # The dropout site of a body whose last layer is dropout, applied between features and head. No layer can have
 # this name: names of layers do not begin with a dot.
 FEATURES = ".features"
@@ -111,7 +112,13 @@ def logits(features: Tensor, params: Mapping[str, Tensor]) -> Tensor:
     head = params[HEAD]
     if SHIFT in params:
         features = features + params[SHIFT][..., None, :]
-    return features @ head[..., 1:].mT + head[..., None, :, 0]
+    linear = features @ head[..., 1:].mT + head[..., None, :, 0]
+    if QUADRATIC not in params:
+        return linear
+    quadratic = params[QUADRATIC]
+    if quadratic.ndim == 2:
+        return linear + features.square() @ quadratic.mT
+    return linear + torch.stack([((features @ each) * features).sum(-1) for each in quadratic], dim=-1)
 
 
 def initial_head(width: int, n_class: int, key: Key) -> Tensor:

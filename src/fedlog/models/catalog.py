@@ -14,6 +14,7 @@ from fedlog.errors import InputError
 from fedlog.files.names import closest, did_you_mean, import_callable
 from fedlog.models.body import Body, adopt
 from fedlog.models.cnn import cifar_cnn, cifar_cnn_small, mnist_cnn, signal_cnn, small_cnn, without_dropout
+from fedlog.models.encoders.names import make_encoder_body, split_name
 from fedlog.models.frozen import frozen
 from fedlog.models.mlp import mlp, mlp_signed
 from fedlog.models.mobilenet import mobilenet_v2
@@ -25,6 +26,9 @@ NAMES = (
     "mlp:64,64",
     "mlp-signed:64,2",
     "frozen:weights.safetensors",
+    "identity",
+    "pretrained:efficientnet-lite0",
+    "onnx:encoder.onnx",
     "package.module:name",
     "cnn@clamp:2",
     "cnn@l2:3",
@@ -36,8 +40,12 @@ def body(name: str, input_shape: tuple[int, ...]) -> Body:
 
     The clip is part of the name, so that whoever saves or sends the name cannot lose it.
     """
-    plain, _, clip = name.partition("@")
-    return adopt(name, _factory(plain, input_shape), input_shape, clip_named(clip) if clip else None)
+    encoder = split_name(name)
+    if encoder is not None:
+        clip = clip_named(encoder.clip) if encoder.clip else None
+        return adopt(name, lambda: make_encoder_body(encoder, input_shape), input_shape, clip)
+    plain, _, clip_text = name.partition("@")
+    return adopt(name, _factory(plain, input_shape), input_shape, clip_named(clip_text) if clip_text else None)
 
 
 def _factory(name: str, input_shape: tuple[int, ...]) -> Callable[[], nn.Module]:

@@ -1,0 +1,1 @@
+"""Frozen encoders: from raw records to features, computed once per record and kept."""

@@ -1,0 +1,76 @@
+"""Features of a frozen encoder, kept by encoder and content: a record is encoded once, whoever asks and how often.
+
+A folder for each encoder (by its digest) holds files of up to 1024 records: 16-byte hashes of their raw content and
+their features. Two processes that fill one folder at a time compute some records twice and damage nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from fedlog.models.encoders.folder import cache_folder, replace_file
+from fedlog.models.encoders.shape import Encoder
+
+RECORDS_OF_A_FILE = 1024
+HASH_BYTES = 16
+
+Progress = Callable[[int, int], object]
+"""(records encoded so far, records to encode)."""
+
+
+def hashes_of(raw: Tensor) -> list[bytes]:
+    """For each record the hash of its shape, type and values, 16 bytes."""
+    values = raw.contiguous().numpy()
+    start = f"{values.dtype}{values.shape[1:]}".encode()
+    return [blake2b(start + row.tobytes(), digest_size=HASH_BYTES).digest() for row in values]
+
+
+class FeatureCache:
+    """The kept features of one encoder."""
+
+    def __init__(self, encoder: Encoder, folder: Path | None = None) -> None:
+        self._encoder = encoder
+        self._folder = (folder or cache_folder() / "features") / encoder.digest[:32]
+
+    def features(self, raw: Tensor, progress: Progress | None = None) -> Tensor:
+        """(n, *input_shape) -> (n, width) float32, those that are not kept yet computed and kept."""
+        wanted = hashes_of(raw)
+        known = self._known(set(wanted))
+        missing = {key: at for at, key in enumerate(wanted) if key not in known}
+        order = list(missing.items())
+        for start in range(0, len(order), RECORDS_OF_A_FILE):
+            part = order[start : start + RECORDS_OF_A_FILE]
+            features = self._encoder.encode(raw[torch.tensor([at for _, at in part])])
+            self._keep([key for key, _ in part], features)
+            known.update((key, features[at]) for at, (key, _) in enumerate(part))
+            if progress is not None:
+                progress(min(start + RECORDS_OF_A_FILE, len(order)), len(order))
+        return torch.stack([known[key] for key in wanted]) if wanted else torch.zeros(0, self._encoder.width)
+
+    def _known(self, wanted: set[bytes]) -> dict[bytes, Tensor]:
+        found: dict[bytes, Tensor] = {}
+        for path in sorted(self._folder.glob("*.safetensors")):
+            try:
+                stored = load_file(path)
+                keys, features = stored["keys"].numpy(), stored["features"]
+            except (OSError, SafetensorError, KeyError):
+                continue  # a damaged file costs its records another pass, and nothing else
+            for at, key in enumerate(keys):
+                if (kept := key.tobytes()) in wanted:
+                    found[kept] = features[at]
+        return found
+
+    def _keep(self, keys: list[bytes], features: Tensor) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        name = blake2b(b"".join(keys), digest_size=16).hexdigest()
+        table = torch.from_numpy(np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), HASH_BYTES).copy())
+        entries = {"keys": table, "features": features.contiguous()}
+        replace_file(self._folder / f"{name}.safetensors", lambda draft: save_file(entries, draft))

@@ -1,0 +1,31 @@
+"""A federation as a frozen encoder sees it: raw records replaced by their features, once and for all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fedlog.data.federation import Federation
+from fedlog.data.transforms import IDENTITY
+from fedlog.models.encoders.cache import FeatureCache, Progress
+from fedlog.models.encoders.names import load_encoder, split_name
+
+
+def encode_federation(federation: Federation, body: str, progress: Progress | None = None) -> Federation:
+    """The federation with features in place of records, where the body of that name is an encoder.
+
+    Training images are not cropped or flipped: a record has one feature vector.
+    """
+    parts = split_name(body)
+    if parts is None:
+        return federation
+    encoder = load_encoder(parts.encoder, federation.input_shape)
+    if encoder is None:
+        return federation
+    cache = FeatureCache(encoder)
+    return replace(
+        federation,
+        input_shape=(encoder.width,),
+        train=replace(federation.train, inputs=cache.features(federation.train.inputs, progress)),
+        test=replace(federation.test, inputs=cache.features(federation.test.inputs, progress)),
+        transform=IDENTITY,
+    )

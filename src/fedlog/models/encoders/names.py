@@ -1,0 +1,82 @@
+"""Names of bodies that start with an encoder: `pretrained:efficientnet-lite0:128+project:256+unit`, `identity`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from torch import Tensor, nn
+
+from fedlog.errors import InputError
+from fedlog.models.encoders.maps import FeatureMap, parse_map
+from fedlog.models.encoders.onnx_encoder import ONNX, load_onnx
+from fedlog.models.encoders.pretrained import PRETRAINED, load_pretrained
+from fedlog.models.encoders.shape import Encoder
+
+IDENTITY = "identity"
+
+
+@dataclass(frozen=True)
+class EncoderName:
+    """The encoder, the maps behind it, and the clip, as a body's name gives them."""
+
+    encoder: str
+    maps: tuple[str, ...]
+    clip: str
+
+
+def split_name(name: str) -> EncoderName | None:
+    """The parts of a body's name; None for a body that is no encoder."""
+    plain, _, clip = name.partition("@")
+    # A file's name may hold a plus sign; maps are split off from the end only where they read as maps.
+    encoder, *maps = plain.split("+")
+    while maps and encoder.startswith(ONNX) and not encoder.endswith(".onnx"):
+        encoder = f"{encoder}+{maps.pop(0)}"
+    if encoder == IDENTITY or encoder.startswith((PRETRAINED, ONNX)):
+        return EncoderName(encoder, tuple(maps), clip)
+    if maps:
+        raise InputError(f"body {name}: maps of features follow an encoder", hint="identity+unit, or pretrained:...")
+    return None
+
+
+def is_encoder(name: str) -> bool:
+    """Whether a body of that name is a frozen encoder."""
+    return split_name(name) is not None
+
+
+@lru_cache(maxsize=4)
+def load_encoder(encoder: str, input_shape: tuple[int, ...]) -> Encoder | None:
+    """The encoder for raw records of that shape; None for `identity`."""
+    if encoder == IDENTITY:
+        return None
+    return load_onnx(encoder, input_shape) if encoder.startswith(ONNX) else load_pretrained(encoder)
+
+
+class EncoderBody(nn.Module):
+    """An encoder, or nothing where the records are its features already, and maps behind it."""
+
+    def __init__(self, encoder: Encoder | None, maps: tuple[FeatureMap, ...]) -> None:
+        super().__init__()
+        self._encoder = encoder
+        self.maps = nn.Sequential(*maps)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The features. Pixels arrive as 0 to 1, as records are prepared, and go on as 0 to 255."""
+        features = inputs if self._encoder is None else self._encoder.encode(inputs * 255).to(inputs)
+        mapped: Tensor = self.maps(features)
+        return mapped
+
+
+def make_encoder_body(parts: EncoderName, input_shape: tuple[int, ...]) -> EncoderBody:
+    """The module of such a body: on records of one dimension its maps alone, these being the encoder's features."""
+    encoder = None if len(input_shape) == 1 else load_encoder(parts.encoder, input_shape)
+    if encoder is None and len(input_shape) != 1:
+        raise InputError(
+            f"body {parts.encoder} takes records that are features already, of one dimension: {input_shape} found",
+            hint="--body pretrained:efficientnet-lite0 for images",
+        )
+    width = input_shape[0] if encoder is None else encoder.width
+    maps: list[FeatureMap] = []
+    for text in parts.maps:
+        maps.append(parse_map(text, maps[-1].width if maps else width))
+    return EncoderBody(encoder, tuple(maps))

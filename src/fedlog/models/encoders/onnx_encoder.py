@@ -1,0 +1,116 @@
+"""Encoders run by onnxruntime: a user's own ONNX file, or a graph made from a pretrained network."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedlog.errors import InputError
+from fedlog.models.encoders.pixels import IMAGENET_MEAN, IMAGENET_STD, Pixels
+
+ONNX = "onnx:"  # and the file, in a body's name
+# Every call has this many records, the last one padded: kernels are chosen by the size of a call, so a record's
+# features would else depend, in the last bit, on how many come with it.
+BATCH = 16
+
+
+@dataclass(frozen=True, eq=False)
+class OnnxEncoder:
+    """A graph from one input (n, ...) to one output (n, width)."""
+
+    name: str
+    width: int
+    digest: str
+    session: Any
+    pixels: Pixels | None  # None: records go in as they are
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> OnnxEncoder:
+        return self  # a session holds no state that a call changes
+
+    def encode(self, raw: Tensor) -> Tensor:
+        """(n, *input_shape) -> (n, width) float32."""
+        if not len(raw):
+            return torch.zeros(0, self.width)
+        return torch.cat([self._encode_batch(part) for part in torch.split(raw, BATCH)])
+
+    def _encode_batch(self, raw: Tensor) -> Tensor:
+        inputs = self.pixels.prepare(raw) if self.pixels is not None else raw.to(torch.float32)
+        padded = torch.zeros(BATCH, *inputs.shape[1:])
+        padded[: len(inputs)] = inputs
+        try:
+            (features,) = self.session.run(None, {self.session.get_inputs()[0].name: padded.numpy()})
+        except Exception as error:  # onnxruntime raises many kinds, all of them about shapes here
+            raise InputError(f"encoder {self.name} refuses records of shape {tuple(raw.shape[1:])}: {error}") from None
+        return torch.from_numpy(np.asarray(features, dtype=np.float32).reshape(BATCH, -1))[: len(inputs)].clone()
+
+
+def open_session(source: str | bytes, threads: int = 1) -> Any:
+    """An onnxruntime session on the CPU."""
+    import onnxruntime  # an extra
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def load_onnx(name: str, input_shape: tuple[int, ...]) -> OnnxEncoder:
+    """The encoder in the file that a body's name `onnx:FILE` names, for records of that shape.
+
+    The file's own metadata may say `mean` and `std` (three numbers each, in units of 0..255) and `side`; without them
+    ImageNet's mean and std are taken, and the side that the graph's input has.
+    """
+    path = Path(name.removeprefix(ONNX))
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"body {name}: the encoder cannot be read: {error.strerror}") from None
+    try:
+        session = open_session(content)
+    except ImportError:
+        raise
+    except Exception as error:
+        raise InputError(f"body {name}: not an ONNX model that onnxruntime can run: {_first_line(error)}") from None
+    if len(session.get_inputs()) != 1 or len(session.get_outputs()) != 1:
+        raise InputError(f"body {name}: an encoder has one input and one output", hint="export the features alone")
+    told = dict(session.get_modelmeta().custom_metadata_map)
+    pixels = _pixels(name, session.get_inputs()[0].shape, told) if len(input_shape) == 3 else None
+    sha256 = hashlib.sha256(content).hexdigest()
+    encoder = OnnxEncoder(name, 0, _digest("onnx", sha256, pixels), session, pixels)
+    width = encoder._encode_batch(torch.zeros(1, *input_shape)).shape[1]
+    return OnnxEncoder(name, width, encoder.digest, session, pixels)
+
+
+def _pixels(name: str, shape: list[Any], told: Mapping[str, str]) -> Pixels:
+    side = told.get("side") or (shape[2] if len(shape) == 4 and isinstance(shape[2], int) else None)
+    try:
+        mean, std = (
+            tuple(float(value) for value in told[key].split(",")) if key in told else default
+            for key, default in (("mean", IMAGENET_MEAN), ("std", IMAGENET_STD))
+        )
+        if side is None or len(mean) != 3 or len(std) != 3:
+            raise ValueError
+        return Pixels(int(side), mean, std)
+    except ValueError:
+        raise InputError(
+            f"body {name}: the size of its images is not known, or its metadata are no numbers: {dict(told)}, "
+            f"input {shape}",
+            hint="export it with a fixed height and width, or with the metadata side=224",
+        ) from None
+
+
+def _digest(kind: str, weights_sha256: str, pixels: Pixels | None) -> str:
+    said = {"kind": kind, "weights": weights_sha256, "pixels": None if pixels is None else pixels.described()}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,52 @@
+"""How images become the input of a pretrained encoder, to the pixel.
+
+1. Pixels as float32 from 0 to 255; a grey image is repeated in three channels.
+2. Resized to `side` x `side` with bicubic interpolation (a = -0.75, pixel centres at half steps, no crop; the aspect is
+   not kept), with anti-aliasing exactly where a side shrinks; cut to 0..255.
+3. (value - mean) / std, channel by channel, in units of 0..255.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from fedlog.errors import InputError
+
+# The mean and std of ImageNet's pixels, which most exported encoders were trained with.
+IMAGENET_MEAN = (123.675, 116.28, 103.53)
+IMAGENET_STD = (58.395, 57.12, 57.375)
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """The side of an encoder's input, and its normalisation in units of 0..255."""
+
+    side: int
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    std: tuple[float, float, float] = IMAGENET_STD
+
+    def prepare(self, raw: Tensor) -> Tensor:
+        """(n, 1 or 3, height, width), 0 to 255 -> (n, 3, side, side) float32."""
+        if raw.ndim != 4 or raw.shape[1] not in (1, 3):
+            raise InputError(
+                f"an image encoder needs records of shape (1 or 3, height, width), found: {tuple(raw.shape[1:])}",
+                hint="--body identity for records that are features already",
+            )
+        values = raw.to(torch.float32)
+        if values.shape[1] == 1:
+            values = values.expand(-1, 3, -1, -1)
+        if tuple(values.shape[2:]) != (self.side, self.side):
+            shrinks = max(values.shape[2:]) > self.side
+            values = interpolate(
+                values, (self.side, self.side), mode="bicubic", align_corners=False, antialias=shrinks
+            ).clamp(0, 255)
+        mean, std = (torch.tensor(each).reshape(1, 3, 1, 1) for each in (self.mean, self.std))
+        return (values - mean) / std
+
+    def described(self) -> dict[str, object]:
+        """The preparation as plain values, for digests."""
+        return {"resize": "bicubic, antialias where it shrinks", **asdict(self)}

