@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedlog.algorithms.registry import build
+from fedlog.algorithms.registry import build, own_rounds
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY
@@ -83,7 +83,8 @@ class Small:
         """A run of two rounds, in float64 within a client's training, unless told otherwise."""
         bodies = bodies or [self.body()] * len(federation.shards)
         plan = model_plan(federation, bodies)
-        told = {"epochs": 2, "learning_rate": 0.01, **OPTIONS.get(method, {}), **(options or {})}
+        training = {} if own_rounds(method) else {"epochs": 2, "learning_rate": 0.01}
+        told = {**training, **OPTIONS.get(method, {}), **(options or {})}
         engine = Engine(Settings(batch_size=batch_size, dtype=torch.float64), choice)
         return Simulation(
             build(method, plan, told), federation, bodies, plan, engine, RunSettings(**{"rounds": 2, **course})

@@ -41,6 +41,16 @@ NAMES = (
     "feddbe",
     "fedprox",
     "ditto",
+    "fedlog-once",
+    "fed-ncm",
+    "fed-lda",
+    "fed-nb",
+    "fed-qda",
+    "fed-ridge",
+    "fedcof",
+    "ccvr",
+    "fedpft",
+    "fed-heads",
 )
 every_method = pytest.mark.parametrize("method", NAMES)
 
@@ -58,20 +68,22 @@ PLAIN_WITH_ONE_CLIENT = {
 }
 ANY_BODY = {"fedlog", "fedlog-c", "fedproto", "lg-fedavg-1", "local"}
 SILENT = {"local", "pooled"}
+ONE_EXCHANGE = set(NAMES[15:])
 WITH_CLOSING = {"fedrep", "fedbabu"}
 
 
-def test_the_contract_sees_all_fifteen_methods() -> None:
-    assert len(NAMES) == 15
+def test_the_contract_sees_all_twenty_five_methods() -> None:
+    assert len(NAMES) == 25
     assert set(NAMES) == set(METHODS)
 
 
 def test_the_facts_of_the_methods() -> None:
-    statistics = {"fedlog", "fedlog-c"}
+    adding = {"fedlog", "fedlog-c"} | ONE_EXCHANGE
+    statistics = adding - {"fedcof", "fedpft"}  # class means and mixtures: the server sees each client's by itself
     assert set(methods_that(lambda method: method.bodies is Bodies.ANY)) == ANY_BODY
     assert set(methods_that(lambda method: method.may_federate)) == ANY_BODY - SILENT
-    assert set(methods_that(lambda method: method.may_leave)) == statistics
-    assert set(methods_that(lambda method: method.sums_last_uploads)) == statistics
+    assert set(methods_that(lambda method: method.may_leave)) == adding
+    assert set(methods_that(lambda method: method.sums_last_uploads)) == adding
     assert set(methods_that(lambda method: method.sends_statistics)) == statistics
 
 
@@ -80,7 +92,7 @@ def test_only_methods_that_send_statistics_can_be_frozen(method: str, small: Any
     simulation = small.simulation(method, small.federation([5, 8]))
     exchanges = simulation.algorithm.schedule.round
     sent = [simulation.server.patterns[exchange.name] for exchange in exchanges]
-    sends_statistics = all(message is not None and message.kind is Kind.STATISTICS for message in sent)
+    sends_statistics = all(message is not None and message.kind in (Kind.STATISTICS, Kind.MOMENTS) for message in sent)
     assert simulation.algorithm.sends_statistics == sends_statistics
     if not sends_statistics:
         with pytest.raises(InputError, match=f"method {method} has nothing left without training"):
@@ -267,7 +279,18 @@ def payload_and_framing(method: str, plan: ModelPlan) -> tuple[int, int]:
     rows = round(0.3 * entries)
     measurements, signs = framed((4 * rows, 1), (16, 1)), framed((-(-entries // 8), 1), number)
     everything = [array for layer in layers for array in layer]
+    head, sums, triangle, by_class = framed((72, 2)), (72, 2), (4 * 15, 2), (4 * 45, 2)
     return {
+        "fedlog-once": (head, head),
+        "fed-ncm": (head, head),
+        "fed-lda": (framed(sums, triangle), head),
+        "fed-ridge": (framed(sums, triangle), head),
+        "fed-nb": (framed(sums, (4 * 15, 2)), framed(sums, (4 * 15, 2))),
+        "fed-qda": (framed(sums, by_class), framed(sums, by_class)),
+        "ccvr": (framed(sums, by_class), head),
+        "fedcof": (framed((4 * 15, 2), (8 * 3, 1)), head),
+        "fedpft": (framed((4 * 3, 1), (4 * 15, 2), (4 * 15, 2)), head),
+        "fed-heads": (framed(sums, triangle), framed(*[(72, 2)] * 4)),
         "fedlog": (framed((4 * 18, 2)), framed((4 * 18, 2))),
         "fedlog-c": (framed((4 * 18, 2)), framed((4 * 18, 2))),
         "local": (0, 0),

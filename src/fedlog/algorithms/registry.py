@@ -16,6 +16,7 @@ from fedlog.algorithms.csfl import CSFL
 from fedlog.algorithms.feddbe import FedDBE
 from fedlog.algorithms.fedlog import FedLog, FedLogC
 from fedlog.algorithms.fedproto import FedProto
+from fedlog.algorithms.one_exchange import catalog as one_exchange
 from fedlog.algorithms.shape import Algorithm, ModelPlan
 from fedlog.errors import InputError
 from fedlog.files.names import did_you_mean, import_callable
@@ -39,6 +40,7 @@ METHODS: dict[str, Factory] = {
     "feddbe": cast(Factory, FedDBE),
     "fedprox": proximal.fedprox,
     "ditto": proximal.ditto,
+    **one_exchange.METHODS,
 }
 
 
@@ -57,6 +59,12 @@ def factory(method: str) -> Factory:
         return cast(Factory, import_callable(method, "method"))
     meant = did_you_mean(method, METHODS, f"one of {', '.join(METHODS)}")
     raise InputError(f"unknown method: {method}", hint=meant)
+
+
+def own_rounds(method: str) -> int | None:
+    """How many rounds a method is made for, where it says so: one exchange is one round."""
+    found = getattr(factory(method), "rounds", None)
+    return found if isinstance(found, int) else None
 
 
 def options(method: str) -> dict[str, Any]:

@@ -9,13 +9,15 @@ a block of clients at once; either way these functions see one client and one me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from fedlog.core.heads.mixtures import Mixtures
+from fedlog.core.heads.moments import Detail
 from fedlog.core.keys import Key
 from fedlog.core.stats import Statistics
 from fedlog.errors import InputError
@@ -143,6 +145,7 @@ class BodySummary(Enum):
 
     NOTHING = "nothing"
     STATISTICS = "statistics"
+    MIXTURES = "mixtures of Gaussians"
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,10 @@ class Exchange:
     name: str
     phases: tuple[Phase, ...]
     summary: BodySummary = BodySummary.NOTHING
+    detail: Detail = Detail.MEANS
+    """What is summed beyond the class sums, where the summary is STATISTICS."""
+    parts: int = 1
+    """Gaussians a class, where the summary is MIXTURES."""
 
 
 class Audience(Enum):
@@ -187,6 +194,17 @@ class Trained:
     params: Params
     statistics: Statistics | None
     records: int
+    second: Tensor | None = None
+    """Second moments, as the exchange's detail says."""
+    mixtures: Mixtures | None = None
+
+
+@runtime_checkable
+class Chooses(Protocol):
+    """A method that leaves a choice among several models to each client, made on the client's validation records."""
+
+    def candidates(self, home: Params, heard: Params) -> Sequence[tuple[str, Params]]:
+        """The models to choose from, by name; the first is taken where there is no validation record."""
 
 
 class Algorithm(Protocol):

@@ -71,6 +71,20 @@ class Progress:
             self._bar.add_task("rounds", total=self._rounds, completed=len(done), said="")
             self._bar.start()
 
+    def encoded(self, done: int, records: int) -> None:
+        """Move the bar of the features, or print a line now and then."""
+        if self._console.is_interactive and not self._console.quiet:
+            if self._bar is None:
+                self._bar = Bar(TextColumn("features"), MofNCompleteColumn(), BarColumn(), console=self._console)
+                self._bar.add_task("features", total=records)
+                self._bar.start()
+            self._bar.update(self._bar.task_ids[0], completed=done, total=records)
+            if done == records:
+                self.close()
+        elif done == records or time.monotonic() - self._told_at >= SECONDS_BETWEEN_LINES:
+            self._told_at = time.monotonic()
+            self._say(f"features {done}/{records}")
+
     def finished_round(self, record: RoundRecord) -> None:
         """Move the bar, or print a line now and then."""
         bits = self._ledger.bits(Direction.UP) + self._ledger.bits(Direction.DOWN)

@@ -24,6 +24,9 @@ def add_parser(subparsers: Subparsers) -> None:
     run.add_argument("--dry-run", action="store_true", help="say what would be sent, the memory and the time, and stop")
     run.add_argument("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
     run.add_argument("--quiet", action="store_true", help="no progress; warnings are still said")
+    run.add_argument(
+        "--personal", action="store_true", help="each client solves a head of its own, chosen on validation records"
+    )
     add_flags(run, type_hints(RunSpec))
 
 

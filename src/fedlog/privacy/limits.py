@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlog.core.clip import Clip
+from fedlog.core.clip import Clip, L2Clip
+from fedlog.core.heads.moments import diagonal_places
 from fedlog.errors import InputError
 
 # Noise this many standard deviations out does not happen in the lifetime of a federation.
@@ -45,6 +46,19 @@ class Limits:
                     f"statistics beyond the clip: the features of class {at} would take {float(needed[at]):g} records, "
                     f"the count says {float(counts[at]):g}"
                 )
+
+    def check_second(self, sums: Tensor, second: Tensor) -> None:
+        """Refuse second moments beyond the clip: their squares add up to at most R^2 for each counted record."""
+        if not isinstance(self.clip, L2Clip):
+            return
+        width = sums.shape[1] - 1
+        squares = second if second.shape[1] == width else second[:, diagonal_places(width)]
+        count = float(sums[:, 0].clamp_min(0).sum())
+        stray = NOISE_REACH * self.noise_std * (squares.numel() ** 0.5 + sums.shape[0] ** 0.5)
+        allowed = self.clip.radius**2 * (count * (1 + self.rounding) + stray) + stray + self.rounding
+        found = float(squares.sum())
+        if found > allowed:
+            raise InputError(f"second moments beyond the clip: {found:g} (at most {allowed:g} for {count:g} records)")
 
     def _check_norm(self, sums: Tensor) -> None:
         assert self.message_norm is not None

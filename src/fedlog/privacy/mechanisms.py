@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedlog.core.clip import Clip, clip_message
+from fedlog.core.heads.moments import Detail, Moments, pack, second_shape
 from fedlog.core.keys import Key
 from fedlog.core.stats import Statistics
 from fedlog.errors import InputError
@@ -223,6 +224,20 @@ def record_statistics(features: Tensor, labels: Tensor, n_class: int, clip: Clip
         raise InputError(f"the grid must not be coarser than the constant feature 1: {grid:g}")
     clipped = clip(torch.nan_to_num(features.detach().to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0))
     return Statistics.of(towards_zero(clipped, grid), labels, n_class)
+
+
+def record_moments(features: Tensor, labels: Tensor, n_class: int, clip: Clip, grid: float, detail: Detail) -> Moments:
+    """First and second moments of records, each record's clipped and rounded towards zero before they are summed."""
+    first = record_statistics(features, labels, n_class, clip, grid)
+    shape = second_shape(detail, n_class, features.shape[1])
+    if shape is None:
+        return Moments(first)
+    finite = torch.nan_to_num(features.detach().to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    second = torch.zeros(shape, dtype=torch.float64)
+    for phi, label in zip(towards_zero(clip(finite), grid), labels.tolist(), strict=True):
+        own = phi.square() if detail is Detail.SQUARES else pack(torch.outer(phi, phi))
+        second[0 if detail is Detail.SECOND else label] += towards_zero(own, grid)
+    return Moments(first, detail, second)
 
 
 def client_message(sums: Tensor, norm: float, grid: float) -> Tensor:

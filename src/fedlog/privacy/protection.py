@@ -9,13 +9,15 @@ float32 would move it by more than one record may; noisy ones travel as ordinary
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from fedlog.core.clip import Clip
+from fedlog.core.clip import Clip, L2Clip
+from fedlog.core.heads.moments import Detail, Moments, second_shape
+from fedlog.core.heads.moments import sensitivity as sensitivity_to_pair
 from fedlog.core.keys import Key
 from fedlog.core.stats import Statistics
 from fedlog.errors import InputError
@@ -30,6 +32,7 @@ from fedlog.privacy.mechanisms import (
     client_message,
     plan,
     planned_closeness,
+    record_moments,
     record_statistics,
     sensitivity_to_client,
     sensitivity_to_record,
@@ -81,23 +84,31 @@ class Protection:
             return Statistics.of(features, labels, n_class)
         return record_statistics(features, labels, n_class, self.bound.clip, self.mechanism.grid)
 
+    def moments(self, features: Tensor, labels: Tensor, n_class: int, detail: Detail) -> Moments:
+        """A client's first and second moments, no record of them beyond the clip; exact so far."""
+        if self.bound.clip is None:
+            return Moments.of(features, labels, n_class, detail)
+        return record_moments(features, labels, n_class, self.bound.clip, self.mechanism.grid, detail)
+
     def outgoing(self, message: Message, key: Key) -> Message:
         """The message as it leaves the client: clipped, on the grid, with the client's noise.
 
         Refused: anything but statistics, and anything beside them. An exact count would be a leak of its own.
         """
-        if message.kind is not Kind.STATISTICS or len(message.arrays) != 1:
-            shapes = [tuple(array.shape) for array in message.arrays]
+        expected = {Kind.STATISTICS: 1, Kind.MOMENTS: 2}
+        shapes = [tuple(array.shape) for array in message.arrays]
+        if expected.get(message.kind) != len(message.arrays):
             raise InputError(f"a private run sends statistics and nothing else: {message.kind.name.lower()} {shapes}")
         grid, norm = self.mechanism.grid, self.bound.message_norm
-        (sums,) = message.arrays
-        sums = sums.to(torch.float64) if norm is None else client_message(sums, norm, grid)
+        # As one vector: one norm bounds it, and one stream of noise covers it.
+        sums = torch.cat([array.to(torch.float64).reshape(-1) for array in message.arrays])
+        sums = sums if norm is None else client_message(sums, norm, grid)
         if self.mechanism.client_std:
             sums = with_noise(sums, self.mechanism.client_std, self.sampler(key))
         if self.mechanism.trust is Trust.LOCAL:
-            return Message(message.kind, (sums,))
+            return Message(message.kind, split_as(sums, shapes))
         # Exact values are whole numbers of steps already; floating-point noise in a simulation is not.
-        return Message(message.kind, (torch.trunc(sums / grid).to(torch.int64),))
+        return Message(message.kind, split_as(torch.trunc(sums / grid).to(torch.int64), shapes))
 
     def lifted(self, upload: Contribution) -> Contribution:
         """An upload in units of the features, with the noise that its client added."""
@@ -109,9 +120,10 @@ class Protection:
         """The sum with the server's noise, if the mechanism is central: only this goes any further."""
         if not self.mechanism.server_std:
             return total
-        (sums,) = total.arrays
+        sums = torch.cat([array.reshape(-1) for array in total.arrays])
         noisy = with_noise(sums, self.mechanism.server_std, self.sampler(key))
-        return replace(total, arrays=(noisy,), noise_std=math.hypot(total.noise_std, self.mechanism.server_std))
+        arrays = split_as(noisy, [tuple(array.shape) for array in total.arrays])
+        return replace(total, arrays=arrays, noise_std=math.hypot(total.noise_std, self.mechanism.server_std))
 
     def trained(self, round_number: int, exchange: str) -> Training | None:
         """The event to record before anything leaves that depends on this exchange's training; None without DP-SGD."""
@@ -149,11 +161,15 @@ def protection(
     honest_survivors: int = 1,
     noise: NoiseSource = NoiseSource.FLOAT,
     training: TrainingPlan | None = None,
+    detail: Detail = Detail.MEANS,
 ) -> Protection:
-    """The protection of a run with that many releases of (n_class, m) statistics, within the budget."""
-    sensitivity = _sensitivity(unit, trust, bound, shape[1])
+    """The protection of a run with that many releases of (n_class, m) statistics, within the budget.
+
+    With a `detail` each release holds second moments too, under one noise and one sensitivity.
+    """
+    sensitivity = _sensitivity(unit, trust, bound, shape[1], detail)
     wraps = WRAP_PROBABILITY if trust is Trust.DISTRIBUTED else 0.0
-    coordinates = shape[0] * shape[1]
+    coordinates = shape[0] * shape[1] + math.prod(second_shape(detail, shape[0], shape[1] - 1) or (0,))
     mechanism = plan(
         budget,
         releases=releases,
@@ -175,7 +191,13 @@ def protection(
     return found if trust is not Trust.DISTRIBUTED else replace(found, fixed_point=_fixed_point(found, shape, clients))
 
 
-def _sensitivity(unit: Unit, trust: Trust, bound: Bound, width: int) -> float:
+def split_as(vector: Tensor, shapes: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
+    """The vector as arrays of these shapes, one after the other."""
+    parts = torch.split(vector, [math.prod(shape) for shape in shapes])
+    return tuple(part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
+
+
+def _sensitivity(unit: Unit, trust: Trust, bound: Bound, width: int, detail: Detail) -> float:
     if unit is Unit.CLIENT:
         if bound.message_norm is None:
             raise InputError("--privacy client needs a bound on each client's message", hint="--message-norm 20")
@@ -187,7 +209,14 @@ def _sensitivity(unit: Unit, trust: Trust, bound: Bound, width: int) -> float:
             f"--message-norm bounds clients, but --privacy {unit} protects records: {bound.message_norm:g}",
             hint="leave it out, or use --privacy client",
         )
-    return sensitivity_to_record(bound.clip, width)
+    if detail is Detail.MEANS:
+        return sensitivity_to_record(bound.clip, width)
+    if not isinstance(bound.clip, L2Clip):
+        raise InputError(
+            "second moments are protected behind a bound on a record's length: a clamp of each feature given",
+            hint="--clip l2:1, with features of length 1: `+unit` behind the body's name",
+        )
+    return sensitivity_to_pair(bound.clip.radius, detail)
 
 
 def _samplers(noise: NoiseSource, grid: float) -> Callable[[Key], Sampler]:
@@ -202,6 +231,6 @@ def _fixed_point(found: Protection, shape: tuple[int, int], clients: int) -> Fix
     largest = bound.message_norm
     if largest is None:
         assert bound.clip is not None
-        largest = RECORDS_OF_A_CLIENT * bound.clip.sensitivity(shape[1])
+        largest = RECORDS_OF_A_CLIENT * mechanism.sensitivity
     std = mechanism.std_of_sum(clients)
     return fixed_point_for(mechanism.grid, clients * largest, std, found.coordinates, WRAP_PROBABILITY)

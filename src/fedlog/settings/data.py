@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fedlog.settings.fields import Recorded, Section, setting
+from fedlog.settings.fields import AtLeastOne, Recorded, Section, setting
 
 # Those of `data.catalog`, whose import would load PyTorch for `fedlog run --help`.
 Partition = Literal["shards", "dirichlet", "user", "person", "iid", "ordered"]
@@ -41,6 +41,10 @@ class ModelSettings(Section):
     )
     options: Mapping[str, Any] = setting({}, "the method's own", flag=False, deployed=True)
     body: tuple[str, ...] = setting((), "cnn, mlp:64,64, ...; several are dealt out evenly", metavar="NAME")
+    # Written behind the body's name when a run is resolved.
+    project: AtLeastOne | None = setting(None, "features of a frozen encoder projected at random to N", metavar="N")
+    expand: AtLeastOne | None = setting(None, "features of a frozen encoder made into N random ReLUs", metavar="N")
+    buckets: AtLeastOne | None = setting(None, "each feature of a frozen encoder as one of N buckets", metavar="N")
     # A file counts by its content.
     body_file: str | None = setting(
         None, "safetensors with the parameters every body starts from", recorded=Recorded.NEVER, metavar="FILE"

@@ -61,7 +61,9 @@ def given_settings(args: argparse.Namespace) -> dict[str, Any]:
     """The settings that were named on the command line, the method's options among them."""
     known = type_hints(RunSpec)
     given = {name: value for name, value in vars(args).items() if name in known and value is not None}
-    options = dict(_read_option(text) for text in args.set)
+    options: dict[str, Any] = dict(_read_option(text) for text in args.set)
+    if getattr(args, "personal", False):
+        options["personal"] = True
     return {**given, "options": options} if options else given
 
 

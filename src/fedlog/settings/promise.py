@@ -172,7 +172,8 @@ def check_codec(codec: str, promise: Promise | None, secure: bool) -> None:
 def with_body_training(algorithm: Algorithm, method: str, training: BodyTraining | None) -> Algorithm:
     """The method as it is, or on frozen bodies if the run asks for them."""
     if training is BodyTraining.FROZEN:
-        return freeze_bodies(algorithm)
+        trains = any(exchange.phases for exchange in algorithm.schedule.round)
+        return freeze_bodies(algorithm) if trains else algorithm
     if training is BodyTraining.DP_SGD and not algorithm.sends_statistics:
         raise InputError(f"method {method} cannot be accounted for under DP-SGD", hint="fedlog or fedlog-c can do it")
     return algorithm
@@ -206,6 +207,7 @@ def protect(
         honest_survivors=survivors if promise.trust is Trust.DISTRIBUTED else 1,
         noise=promise.noise,
         training=training,
+        detail=schedule.round[0].detail,
     )
 
 

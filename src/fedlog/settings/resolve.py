@@ -11,6 +11,8 @@ from typing import Any
 from fedlog.algorithms import registry
 from fedlog.data.catalog import DataSpec, content_digest, resolved
 from fedlog.errors import InputError
+from fedlog.models.encoders.names import is_encoder, split_name
+from fedlog.models.encoders.onnx_encoder import ONNX
 from fedlog.models.frozen import FROZEN as FROZEN_FILE
 from fedlog.models.frozen import refuse_trained
 from fedlog.privacy.guarantee import NoiseSource, Trust, Unit
@@ -61,6 +63,7 @@ def resolve(spec: RunSpec) -> ResolvedRun:
     """The run, with the defaults of its data set and method filled in; InputError for settings that do not fit."""
     defaults = preset(spec.data)
     spec = replace(spec, body=spec.body or (defaults.body,), clip=normal_clip(spec.clip))
+    spec = _freeze_encoders(_with_maps(spec))
     spec = replace(spec, body_file_sha256=_digest_of(_parameter_files(spec)))
     promise = resolve_promise(spec, NoiseSource.FLOAT)
     dp_sgd = resolve_dp_sgd(spec, promise)
@@ -72,7 +75,7 @@ def resolve(spec: RunSpec) -> ResolvedRun:
     usual_share = REFUSED_SHARE_WITHOUT_PRIVACY if promise is None else REFUSED_SHARE
     settings = RunSettings(
         **_values(spec, RoundSettings),
-        rounds=defaults.rounds if spec.rounds is None else spec.rounds,
+        rounds=(registry.own_rounds(spec.method) or defaults.rounds) if spec.rounds is None else spec.rounds,
         batch_size=defaults.batch_size_of(spec.method) if spec.batch_size is None else spec.batch_size,
         refused_share=usual_share if spec.refused_share is None else spec.refused_share,
         optimiser=spec.part(Optimiser),
@@ -135,6 +138,29 @@ def _resolve_options(method: str, defaults: Mapping[str, Any], given: Mapping[st
     return {name: getattr(value, "value", value) for name, value in options.items()}
 
 
+def _with_maps(spec: RunSpec) -> RunSpec:
+    """The specification with the maps of features written behind the name of the encoder."""
+    asked = {"project": spec.project, "expand": spec.expand, "buckets": spec.buckets}
+    maps = "".join(f"+{name}:{number}" for name, number in asked.items() if number is not None)
+    if maps and not all(is_encoder(name) for name in spec.body):
+        raise InputError(f"maps of features follow a frozen encoder: {', '.join(spec.body)}", hint="--body identity")
+    return replace(spec, body=tuple(name + maps for name in spec.body), project=None, expand=None, buckets=None)
+
+
+def _freeze_encoders(spec: RunSpec) -> RunSpec:
+    """The specification with `frozen` written out where the body is an encoder, which nothing can train."""
+    encoders = [name for name in spec.body if is_encoder(name)]
+    if not encoders:
+        return spec
+    if len(spec.body) > 1:
+        raise InputError(
+            f"a frozen encoder is the same for everyone: {', '.join(spec.body)}", hint="one --body for all clients"
+        )
+    if spec.body_training is BodyTraining.DP_SGD:
+        raise InputError(f"body {encoders[0]} is frozen: there is nothing for DP-SGD to train")
+    return replace(spec, body_training=BodyTraining.FROZEN)
+
+
 def _check_bodies(spec: RunSpec) -> None:
     frozen = spec.body_training is BodyTraining.FROZEN
     if frozen and (len(spec.body) > 1 or spec.initialisation is Initialisation.SEPARATE):
@@ -179,7 +205,8 @@ def _check_record_privacy(spec: RunSpec) -> None:
             "or --privacy client",
         )
     for path in _parameter_files(spec):
-        refuse_trained(path)
+        if path.suffix != ".onnx":  # where an ONNX file was trained nobody can tell from it: the user's word must do
+            refuse_trained(path)
 
 
 def _check_client_privacy(spec: RunSpec, trust: Trust) -> None:
@@ -199,6 +226,8 @@ def _check_client_privacy(spec: RunSpec, trust: Trust) -> None:
 def _parameter_files(spec: RunSpec) -> list[Path]:
     """The files that bodies come from, those in a body's name first."""
     named = [name.partition("@")[0].removeprefix(FROZEN_FILE) for name in spec.body if name.startswith(FROZEN_FILE)]
+    encoders = [split_name(name) for name in spec.body]
+    named += [each.encoder.removeprefix(ONNX) for each in encoders if each and each.encoder.startswith(ONNX)]
     return [Path(path) for path in (*named, *([spec.body_file] if spec.body_file else []))]
 
 

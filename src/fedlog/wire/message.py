@@ -14,6 +14,7 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
+from fedlog.core.heads.class_means import MeanScatter
 from fedlog.errors import InputError
 
 
@@ -27,6 +28,11 @@ class Kind(IntEnum):
     MEANS = 5  # (n_class, m - 1) class means; (n_class,) int64 counts, or in a broadcast bool: which classes have one
     MEASUREMENTS = 6  # (rows,) of a compressed difference; (2,) int64 size of its support and records (its number)
     SIGNS = 7  # (entries,) bool: positive or zero; (1,) int64 records (in a broadcast its number)
+    MOMENTS = 8  # (n_class, m) as STATISTICS; second moments of the m - 1 features, 2-d: see core.heads.moments
+    HEADS = 9  # in a broadcast: several heads (n_class, m)
+    QUADRATIC_HEAD = 10  # in a broadcast: (n_class, m) as HEAD; (n_class, m - 1) or (n_class, entries) of the squares
+    CLASS_MEANS = 11  # (n_class, m - 1) class means; (n_class,) int64 counts; their scatter between clients counts
+    MIXTURES = 12  # (parts,) records, (parts, m - 1) means and variances of Gaussians, the same number a class
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +61,15 @@ class Contribution:
         return Contribution(summed, self.clients + other.clients, math.hypot(self.noise_std, other.noise_std))
 
 
+@dataclass(frozen=True, eq=False)
+class Gathered(Contribution):
+    """A contribution whose arrays are listed one after the other rather than summed; no secure sum can do that."""
+
+    def __add__(self, other: Contribution) -> Contribution:
+        joined = tuple(torch.cat([a, b]) for a, b in zip(self.arrays, other.arrays, strict=True))
+        return Gathered(joined, self.clients + other.clients, math.hypot(self.noise_std, other.noise_std))
+
+
 def _weighted(message: Message) -> tuple[Tensor, ...]:
     *values, records = (array.to(torch.float64) for array in message.arrays)
     return (*(value * records for value in values), records)
@@ -80,12 +95,20 @@ def _signs_to_votes(message: Message) -> tuple[Tensor, ...]:
     return (signs * 2 - 1) * has_vote, has_vote
 
 
+def _means_to_scatter(message: Message) -> tuple[Tensor, ...]:
+    scatter = MeanScatter.of(*message.arrays)
+    return scatter.sums, scatter.outer, scatter.holders
+
+
 _LIFTS: dict[Kind, Callable[[Message], tuple[Tensor, ...]]] = {
     Kind.STATISTICS: _as_they_are,
     Kind.PARAMETERS: _weighted,
     Kind.MEANS: _means_to_sums,
     Kind.MEASUREMENTS: _weighted_measurements,
     Kind.SIGNS: _signs_to_votes,
+    Kind.MOMENTS: _as_they_are,
+    Kind.CLASS_MEANS: _means_to_scatter,
+    Kind.MIXTURES: _as_they_are,
 }
 
 
@@ -93,7 +116,8 @@ def lift(message: Message) -> Contribution:
     """The upload as a contribution: `(theta, n) -> (n * theta, n)`, means to sums, signs to votes."""
     if message.kind not in _LIFTS:
         raise InputError(f"a message of this kind cannot be summed: {message.kind.name}")
-    return Contribution(_LIFTS[message.kind](message))
+    make = Gathered if message.kind is Kind.MIXTURES else Contribution
+    return make(_LIFTS[message.kind](message))
 
 
 def total(contributions: Sequence[Contribution]) -> Contribution:

@@ -17,15 +17,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedlog.algorithms.shape import Algorithm, BodySummary, Exchange, Phase, Trained, Work
+from fedlog.algorithms.shape import Algorithm, BodySummary, Chooses, Exchange, Phase, Trained, Work
+from fedlog.core.heads.mixtures import fit_mixtures
+from fedlog.core.heads.moments import Detail, Moments
 from fedlog.core.keys import Key
-from fedlog.core.stats import Statistics
 from fedlog.data.federation import Federation
 from fedlog.engine.clients import Client
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Backend, Fit, Look, Pool, Task
 from fedlog.errors import InputError, RunError
-from fedlog.models.body import HEAD, SHIFT, Params, initial_head, logits
+from fedlog.models.body import HEAD, QUADRATIC, SHIFT, Params, initial_head, logits
 from fedlog.models.frozen import BODY, METHOD
 from fedlog.privacy.guarantee import Unit
 from fedlog.privacy.protection import Protection
@@ -71,6 +72,7 @@ class Cohort:
         self._codec_down = codec_down or codec
         self._key = key
         self._heard: Params = {}
+        self.chosen: dict[int, str] = {}  # by client: the candidate it took last, where a method leaves a choice
         self._moments: dict[tuple[int, str], Params] = {}  # by client and exchange; empty unless they outlast a round
         shared: dict[str, Params] = {}
         self._homes: dict[int, Params] = {}
@@ -117,8 +119,7 @@ class Cohort:
         """The scores of these clients' deployed models on their own held-out records."""
         scores = []
         for backend, group in self._groups(indices):
-            models = {c.index: self._algorithm.deploy(self._homes[c.index], self._heard) for c in group}
-            scores += self._score(backend, group, models, judge)
+            scores += self._score(backend, group, self._deployed(backend, group), judge)
         return scores
 
     def close_and_evaluate(
@@ -214,41 +215,74 @@ class Cohort:
             if fit.moments:
                 self._moments[client.index, exchange.name] = {n: value.clone() for n, value in fit.moments.items()}
         trained = [fit.params for fit in fits]
-        statistics: list[Statistics | None] = [None] * len(group)
-        if exchange.summary is BodySummary.STATISTICS:
-            looks = [Look(c, p, Pool.TRAIN, c.train) for c, p in zip(group, trained, strict=True)]
-            statistics = [*self._statistics(backend, looks)]
-        for client, work, params, summed in zip(group, works, trained, statistics, strict=True):
+        looks = [Look(c, p, Pool.TRAIN, c.train) for c, p in zip(group, trained, strict=True)]
+        summaries = self._summaries(backend, looks, exchange, keys)
+        for client, work, params, summary in zip(group, works, trained, summaries, strict=True):
             _require_finite(client, params, round_number)
-            yield client, work, Trained(params, summed, client.records)
+            yield client, work, replace(summary, params=params, records=client.records)
 
-    def _statistics(self, backend: Backend, looks: Sequence[Look]) -> Iterator[Statistics]:
-        """Those of each look's records, behind the clip if there is one."""
+    def _summaries(
+        self, backend: Backend, looks: Sequence[Look], exchange: Exchange, keys: Sequence[Key]
+    ) -> Iterator[Trained]:
+        """What the exchange asks for about the records of each look."""
+        nothing = Trained({}, None, 0)
+        if exchange.summary is BodySummary.STATISTICS:
+            for moments in self._moments_of(backend, looks, exchange.detail):
+                yield replace(nothing, statistics=moments.statistics, second=moments.second)
+        elif exchange.summary is BodySummary.MIXTURES:
+            labels, n_class = self._federation.train.labels, self._federation.n_class
+            for look, features, key in zip(looks, backend.features(looks), keys, strict=True):
+                own = labels[look.positions]
+                yield replace(nothing, mixtures=fit_mixtures(features, own, n_class, exchange.parts, key))
+        else:
+            yield from [nothing] * len(looks)
+
+    def _moments_of(self, backend: Backend, looks: Sequence[Look], detail: Detail) -> Iterator[Moments]:
+        """The moments of each look's records, behind the clip if there is one."""
         guard, labels, n_class = self._protection, self._federation.train.labels, self._federation.n_class
+        summarise = Moments.of if guard is None else guard.moments
         if guard is None or guard.mechanism.unit is not Unit.RECORD:
-            summarise = Statistics.of if guard is None else guard.statistics
             for look, features in zip(looks, backend.features(looks), strict=True):
-                yield summarise(features, labels[look.positions], n_class)
+                yield summarise(features, labels[look.positions], n_class, detail)
             return
         # Each record in a call of its own: how its features are rounded would else depend on how many are computed
         # with it, an input can be such that all is rounding, and then one record more moves the others.
         for look in looks:
-            summed = Statistics.zeros(n_class, 1 + look.client.body.width)
-            for position in torch.split(look.positions, 1):
-                (features,) = backend.features([replace(look, positions=position)])
-                summed += guard.statistics(features, labels[position], n_class)
-            yield summed
+            alone = [backend.features([replace(look, positions=at)])[0] for at in torch.split(look.positions, 1)]
+            features = torch.cat(alone) if alone else torch.zeros(0, look.client.body.width)
+            yield summarise(features, labels[look.positions], n_class, detail)
 
     def _work_key(self, client: Client, round_number: int, exchange: Exchange, *purpose: str) -> Key:
         return self._key.child("client", client.name, "round", round_number, exchange.name, *purpose)
 
     def _closed(self, backend: Backend, group: list[Client], closing: tuple[Phase, ...]) -> dict[int, Params]:
-        models = {c.index: self._algorithm.deploy(self._homes[c.index], self._heard) for c in group}
+        models = self._deployed(backend, group)
         if not closing:
             return models
         keys = [self._key.child("client", c.name, "closing") for c in group]
         tasks = [Task(c, Work(models[c.index]), closing, k) for c, k in zip(group, keys, strict=True)]
         return {c.index: fit.params for c, fit in zip(group, backend.train(tasks), strict=True)}
+
+    def _deployed(self, backend: Backend, group: list[Client]) -> dict[int, Params]:
+        """The model that each client uses: the method's, or the candidate that is best on its validation records."""
+        models = {c.index: self._algorithm.deploy(self._homes[c.index], self._heard) for c in group}
+        if not isinstance(self._algorithm, Chooses):
+            return models
+        labels = self._federation.train.labels
+        for client in group:
+            candidates = self._algorithm.candidates(self._homes[client.index], self._heard)
+            held_out = torch.cat(client.validations)
+            if not candidates or not len(held_out):
+                continue
+            # One pass through the body: candidates differ in their heads alone.
+            (features,) = backend.features([Look(client, candidates[0][1], Pool.TRAIN, held_out)])
+            right = [
+                int((logits(features, _like(model, features)).argmax(1) == labels[held_out]).sum())
+                for _, model in candidates
+            ]
+            best = right.index(max(right))
+            models[client.index], self.chosen[client.index] = candidates[best][1], candidates[best][0]
+        return models
 
     def _score(
         self, backend: Backend, group: list[Client], models: Mapping[int, Params], judge: Judge
@@ -266,7 +300,7 @@ class Cohort:
 
 
 def _like(params: Params, features: Tensor) -> Params:
-    return {name: value.to(features.dtype) for name, value in params.items() if name in (HEAD, SHIFT)}
+    return {name: value.to(features.dtype) for name, value in params.items() if name in (HEAD, SHIFT, QUADRATIC)}
 
 
 def _all_finite(params: Params) -> bool:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.shape import Algorithm, Exchange, ModelPlan, Trained
+from fedlog.algorithms.shape import Algorithm, BodySummary, Exchange, ModelPlan, Trained
+from fedlog.core.heads.mixtures import fit_mixtures
+from fedlog.core.heads.moments import Moments
 from fedlog.core.keys import Key
-from fedlog.core.stats import Statistics
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import Params
 from fedlog.privacy.limits import Limits
@@ -137,10 +138,12 @@ class Server:
                 raise InputError("a second upload in the same exchange")
             _check(message, self.patterns[exchange.name])
             lifted = self.lifted(message)
-            if self.limits is not None and message.kind is Kind.STATISTICS:
+            if self.limits is not None and message.kind in (Kind.STATISTICS, Kind.MOMENTS):
                 # What was rounded by its codec may lie a little beyond the clip.
-                slack = max(self.limits.rounding, self.codec.rounding)
-                replace(self.limits, rounding=slack).check(lifted.arrays[0])
+                limits = replace(self.limits, rounding=max(self.limits.rounding, self.codec.rounding))
+                limits.check(lifted.arrays[0])
+                if message.kind is Kind.MOMENTS:
+                    limits.check_second(*lifted.arrays)
             else:
                 _check_counts(message)
             return lifted
@@ -157,8 +160,13 @@ def upload_pattern(algorithm: Algorithm, exchange: Exchange, initial: Params, pl
     heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(0))), {})
     home = algorithm.join(initial)
     work = algorithm.open(exchange.name, home, heard)
-    nothing = Statistics.zeros(plan.n_class, 1 + plan.width)
-    return algorithm.close(exchange.name, home, work, Trained(work.params, nothing, 0))[1]
+    nothing = Moments.zeros(plan.n_class, plan.width, exchange.detail)
+    mixtures = None
+    if exchange.summary is BodySummary.MIXTURES:
+        no_records = torch.zeros(0, plan.width), torch.zeros(0, dtype=torch.int64)
+        mixtures = fit_mixtures(*no_records, plan.n_class, exchange.parts, Key(0))
+    trained = Trained(work.params, nothing.statistics, 0, nothing.second, mixtures)
+    return algorithm.close(exchange.name, home, work, trained)[1]
 
 
 def _check(message: Message, pattern: Message | None) -> None:
@@ -182,11 +190,15 @@ def _check(message: Message, pattern: Message | None) -> None:
 def _check_counts(message: Message) -> None:
     """Refuse negative counts, and sums of no record, by naming the entry."""
     kind = message.kind.name.lower()
-    counts = message.arrays[0][:, 0] if message.kind is Kind.STATISTICS else message.arrays[-1]
+    by_class = message.kind in (Kind.STATISTICS, Kind.MOMENTS)
+    if message.kind is Kind.MIXTURES:
+        counts = message.arrays[0]
+    else:
+        counts = message.arrays[0][:, 0] if by_class else message.arrays[-1]
     if bool((counts < 0).any()):
         entry = int((counts < 0).nonzero()[0, 0])
         raise InputError(f"count {entry} of {kind} is negative: {float(counts[entry]):g}")
-    if message.kind is Kind.STATISTICS:
+    if by_class:
         of_nothing = (counts == 0) & (message.arrays[0] != 0).any(dim=1)
         if bool(of_nothing.any()):
             raise InputError(f"row {int(of_nothing.nonzero()[0, 0])} of {kind} is the sum of no record, and not zero")

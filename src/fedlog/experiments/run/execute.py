@@ -53,6 +53,9 @@ class Listener(Protocol):
     def finished_round(self, record: RoundRecord) -> None:
         """One more round is recorded."""
 
+    def encoded(self, done: int, records: int) -> None:
+        """A frozen encoder has computed the features of so many of the records that are new to it."""
+
 
 class Silent:
     """A listener that says nothing."""
@@ -61,6 +64,9 @@ class Silent:
         """Say nothing."""
 
     def finished_round(self, record: RoundRecord) -> None:
+        """Say nothing."""
+
+    def encoded(self, done: int, records: int) -> None:
         """Say nothing."""
 
 
@@ -88,7 +94,7 @@ def ended(folder: Path) -> Summary | None:
 def _run(run: ResolvedRun, folder: Path, listener: Listener, keep: Keep, made: list[Path]) -> Summary:
     spec = run.spec
     try:
-        simulation = prepare(run)
+        simulation = prepare(run, listener.encoded)
     except BaseException:
         _take_back(made)
         raise

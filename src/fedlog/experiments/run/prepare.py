@@ -21,6 +21,8 @@ from fedlog.errors import InputError
 from fedlog.experiments.run.private import make_protection, make_secure_sums
 from fedlog.models.body import Body, with_weights
 from fedlog.models.catalog import body
+from fedlog.models.encoders.cache import Progress
+from fedlog.models.encoders.federation import encode_federation
 from fedlog.privacy.limits import Limits
 from fedlog.settings.execution import Execution
 from fedlog.settings.promise import with_body_training
@@ -28,13 +30,16 @@ from fedlog.settings.resolve import ResolvedRun
 from fedlog.settings.spec import RunSpec
 
 
-def prepare(run: ResolvedRun) -> Simulation:
-    """The simulation of a run, its data loaded and its workers started."""
+def prepare(run: ResolvedRun, progress: Progress | None = None) -> Simulation:
+    """The simulation of a run, its data loaded and its workers started.
+
+    `progress` hears how far a frozen encoder is with records that it has not seen before.
+    """
     spec, settings = run.spec, run.settings
     _check_device(settings.execution)
     # Workers are forked, and whoever is forked from a process that has used its threads waits for them for ever.
     torch.set_num_threads(settings.execution.threads if settings.execution.jobs == 1 else 1)
-    federation = load_federation(run.data)
+    federation = encode_federation(load_federation(run.data), spec.body[0], progress)
     bodies = bodies_of(spec, federation)
     plan = model_plan(federation, bodies)
     algorithm = method_of(spec, plan)
@@ -55,6 +60,11 @@ def method_of(spec: RunSpec, plan: ModelPlan) -> Algorithm:
             raise InputError(f"method {spec.method}: a phase needs at least one epoch: {phase.epochs}")
         if not 0 < phase.learning_rate < inf:
             raise InputError(f"method {spec.method}: the learning rate must be positive: {phase.learning_rate}")
+    if spec.aggregation is not None and getattr(algorithm, "sums_in_the_open", False):
+        raise InputError(
+            f"method {spec.method} needs to see every client's upload by itself, which a secure sum hides",
+            hint="fed-lda or fed-ridge",
+        )
     return with_body_training(algorithm, spec.method, spec.body_training)
 
 

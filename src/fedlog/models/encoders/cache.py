@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
-from fedlog.models.encoders.folder import cache_folder, replace_file
+from fedlog.files.durable import write_file
+from fedlog.models.encoders.folder import cache_folder
 from fedlog.models.encoders.shape import Encoder
 
 RECORDS_OF_A_FILE = 1024
@@ -69,8 +70,7 @@ class FeatureCache:
         return found
 
     def _keep(self, keys: list[bytes], features: Tensor) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
         name = blake2b(b"".join(keys), digest_size=16).hexdigest()
         table = torch.from_numpy(np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), HASH_BYTES).copy())
         entries = {"keys": table, "features": features.contiguous()}
-        replace_file(self._folder / f"{name}.safetensors", lambda draft: save_file(entries, draft))
+        write_file(self._folder / f"{name}.safetensors", save(entries))

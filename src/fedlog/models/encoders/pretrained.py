@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from fedlog.data.sources import sha256_of
 from fedlog.errors import InputError
+from fedlog.files.durable import write_file
 from fedlog.models.encoders import efficientnet
-from fedlog.models.encoders.folder import cache_folder, replace_file
+from fedlog.models.encoders.folder import cache_folder
 from fedlog.models.encoders.onnx_encoder import OnnxEncoder, open_session
 from fedlog.models.encoders.pixels import Pixels
 
@@ -130,8 +131,7 @@ def _folded(network: Network, architecture: Any) -> efficientnet.Weights:
         )
     architecture.load_state_dict(torch.load(source, map_location="cpu", weights_only=True))
     folded = efficientnet.fold(architecture)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, lambda draft: save_file(folded, draft, metadata={"folding": FOLDING, "sha256": network.sha256}))
+    write_file(path, save(folded, metadata={"folding": FOLDING, "sha256": network.sha256}))
     return folded
 
 

@@ -1,0 +1,205 @@
+"""What all one-exchange methods share: sums go up once, the server solves a head from them, the head comes back.
+
+The head is the one that all records in one place would give: sums do not know who added to them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from fedlog.algorithms.shape import BodySummary, Exchange, Method, ModelPlan, Schedule, Trained, Work
+from fedlog.core.heads.gaussian import ABSENT, QuadraticHead
+from fedlog.core.heads.moments import Detail, Moments, pack, unpack
+from fedlog.core.heads.personal import STRENGTHS
+from fedlog.core.keys import Key
+from fedlog.core.stats import Statistics
+from fedlog.models.body import HEAD, QUADRATIC, Params
+from fedlog.privacy.mechanisms import count_for_mean, count_is_usable
+from fedlog.wire.message import Contribution, Kind, Message
+
+# At home: what a head of one's own is solved from, and which classes the site has records of.
+OWN_SUMS, OWN_SECOND, OWN_CLASSES = AT_HOME = ("own.sums", "own.second", "own.classes")
+SUMS, SECOND = "sums", "second"  # in the server's state, and heard where a personal head needs them
+
+
+class Classes(StrEnum):
+    """Which classes a site's model tells apart."""
+
+    ALL = "all"
+    OWN = "own"
+    """Those that the site has training records of; the others never win there."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What privacy noise makes of sums: its std in every entry, and the count above which a class has a mean."""
+
+    std: float = 0.0
+
+    @property
+    def count_above(self) -> float:
+        """The noisy count above which a class has a usable mean."""
+        return count_for_mean(self.std) if self.std else 0.0
+
+
+@dataclass(frozen=True)
+class OneExchange(Method):
+    """A method whose head is a function of summed moments. A method of this kind says `detail` and `solve`."""
+
+    plan: ModelPlan
+    classes: Classes = Classes.ALL
+    personal: bool = False
+
+    name = ""
+    detail = Detail.MEANS
+    rounds = 1  # more would send the same sums again
+    sends_moments_for_personal = True
+    """Whether a head of one's own needs everyone's sums; False: the head is enough, and no bit more crosses."""
+    may_leave = True
+    sums_last_uploads = True
+    sends_statistics = True
+    sums_in_the_open = False
+    """Whether the server must see every upload by itself, so that no secure sum and no noise on one can do."""
+
+    def solve(self, moments: Moments, noise: Noise) -> Tensor | QuadraticHead:
+        """The head from the sums of everyone."""
+        raise NotImplementedError
+
+    def solve_own(self, own: Moments, heard: Params, strength: float) -> Tensor | QuadraticHead | None:
+        """The head of a site with these sums whose prior is the global one at that strength; None if it has none."""
+        return None
+
+    @property
+    def schedule(self) -> Schedule:
+        """One exchange, nothing trained; whoever does not take part keeps counting."""
+        return Schedule(round=(Exchange("statistics", (), BodySummary.STATISTICS, self.detail),))
+
+    def begin(self, key: Key) -> Params:
+        """A seed, so that there is something to say before there is a head."""
+        return {"seed": torch.tensor([key.integer()])}
+
+    def join(self, initial: Params) -> Params:
+        """The frozen body."""
+        return {name: value for name, value in initial.items() if name != HEAD}
+
+    def broadcast(self, server: Params) -> Message:
+        """The head; everyone's sums where personal heads need them; before there is any, the seed."""
+        if HEAD not in server:
+            return Message(Kind.SEED, (server["seed"],))
+        if self.personal and self.sends_moments_for_personal:
+            second = (server[SECOND],) if SECOND in server else ()
+            return Message(Kind.MOMENTS if second else Kind.STATISTICS, (server[SUMS], *second))
+        if QUADRATIC in server:
+            quadratic = server[QUADRATIC]
+            return Message(Kind.QUADRATIC_HEAD, (server[HEAD], quadratic if quadratic.ndim == 2 else pack(quadratic)))
+        return Message(Kind.HEAD, (server[HEAD],))
+
+    def hear(self, message: Message, known: Params) -> Params:
+        """The head, solved here where sums were sent."""
+        if message.kind is Kind.SEED:
+            return {HEAD: torch.zeros(self.plan.n_class, 1 + self.plan.width)}
+        if message.kind in (Kind.MOMENTS, Kind.STATISTICS):
+            moments = Moments.from_arrays(tuple(array.to(torch.float64) for array in message.arrays), self.detail)
+            sums = dict(zip((SUMS, SECOND), message.arrays, strict=False))
+            return {**_as_params(self.solve(moments, Noise())), **sums}
+        if message.kind is Kind.QUADRATIC_HEAD:
+            linear, quadratic = message.arrays
+            diagonal = quadratic.shape[1] == self.plan.width and self.detail is Detail.SQUARES
+            return {HEAD: linear, QUADRATIC: quadratic if diagonal else unpack(quadratic, self.plan.width)}
+        return {HEAD: message.arrays[0]}
+
+    def open(self, exchange: str, home: Params, heard: Params) -> Work:
+        """The frozen body."""
+        return Work({**home, HEAD: heard[HEAD]})
+
+    def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
+        """The sums go; where a head of one's own is wanted, a copy of them stays."""
+        assert trained.statistics is not None
+        moments = Moments(trained.statistics, self.detail, trained.second)
+        message = Message(Kind.STATISTICS if self.detail is Detail.MEANS else Kind.MOMENTS, moments.arrays)
+        kept = dict(zip((OWN_SUMS, OWN_SECOND), moments.arrays, strict=False)) if self.personal else {}
+        return {**self.join(trained.params), **kept, **self.own_classes(trained)}, message
+
+    def own_classes(self, trained: Trained) -> Params:
+        """Which classes the site has records of, kept at home where its model is to know only these."""
+        if self.classes is not Classes.OWN:
+            return {}
+        if trained.mixtures is not None:
+            return {OWN_CLASSES: trained.mixtures.records.reshape(self.plan.n_class, -1).sum(1) > 0}
+        assert trained.statistics is not None
+        return {OWN_CLASSES: trained.statistics.counts > 0}
+
+    def step(self, exchange: str, server: Params, total: Contribution) -> Params:
+        """The head of everyone's sums; the old one where there is no record, or noise drowns the count."""
+        moments = Moments.from_arrays(total.arrays, self.detail)
+        if total.noise_std and not count_is_usable(moments.statistics, total.noise_std):
+            return server
+        if not total.noise_std and not moments.statistics.total:
+            return server
+        solved = self.solve(moments, Noise(total.noise_std))
+        sums = dict(zip((SUMS, SECOND), total.arrays, strict=False))
+        return {"seed": server["seed"], **sums, **_as_params(solved)}
+
+    def deploy(self, home: Params, heard: Params) -> Params:
+        """The frozen body under the global head, among the site's own classes if that is asked for."""
+        body = {name: value for name, value in home.items() if name not in AT_HOME}
+        quadratic = {QUADRATIC: heard[QUADRATIC]} if QUADRATIC in heard else {}
+        return {**body, HEAD: self.restrict(heard[HEAD], home), **quadratic}
+
+    def restrict(self, head: Tensor, home: Params) -> Tensor:
+        """The head (n_class, 1 + w), with classes that the site has no record of at the lowest bias there is."""
+        own = home.get(OWN_CLASSES)
+        if own is None or not bool(own.any()):
+            return head
+        bias = torch.where(own, head[:, 0], ABSENT)
+        return torch.cat([bias[:, None], head[:, 1:]], dim=1)
+
+    def candidates(self, home: Params, heard: Params) -> Sequence[tuple[str, Params]]:
+        """The global head first, then own ones down to that of the own records alone; none unless `personal`."""
+        if not self.personal or OWN_SUMS not in home:
+            return ()
+        deployed = self.deploy(home, heard)
+        own = self._own_moments(home)
+        found = [("global", deployed)]
+        if not own.statistics.total:
+            return found
+        for strength in STRENGTHS:
+            solved = None if math.isinf(strength) else self.solve_own(own, heard, strength)
+            if solved is not None:
+                model = {**deployed, **_as_params(solved)}
+                found.append((f"own {strength:g}", {**model, HEAD: self.restrict(model[HEAD], home)}))
+        return found
+
+    def _own_moments(self, home: Params) -> Moments:
+        arrays = tuple(home[name].to(torch.float64) for name in (OWN_SUMS, OWN_SECOND) if name in home)
+        return Moments.from_arrays(arrays, self.detail)
+
+    def observe(self, server: Params) -> dict[str, float]:
+        """The number of records behind the head."""
+        return {"records": float(Statistics(server[SUMS]).total)} if SUMS in server else {}
+
+    def advice(self, rounds: int) -> tuple[str, ...]:
+        """That one round is enough."""
+        if rounds == 1:
+            return ()
+        return (f"note: {self.name} is done after one round; {rounds} send the same sums {rounds} times",)
+
+
+def heard_moments(heard: Params, detail: Detail) -> Moments | None:
+    """Everyone's sums, where they were sent."""
+    if SUMS not in heard:
+        return None
+    arrays = tuple(heard[name].to(torch.float64) for name in (SUMS, SECOND) if name in heard)
+    return Moments.from_arrays(arrays, detail)
+
+
+def _as_params(solved: Tensor | QuadraticHead) -> Params:
+    if isinstance(solved, QuadraticHead):
+        return {HEAD: solved.linear, QUADRATIC: solved.quadratic}
+    return {HEAD: solved}

@@ -1,0 +1,56 @@
+"""CCVR (Luo et al. 2021) on a frozen body: a Gaussian for each class, features drawn from it, a head trained on them.
+
+The source calibrates the classifier of a FedAvg model after its training; here the body is frozen from the start, and
+the calibration is all there is. Means and covariances of classes are exact, from sums; features are drawn from a key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedlog.algorithms.one_exchange.base import Noise, OneExchange
+from fedlog.core.heads.gaussian import MAX_QUADRATIC
+from fedlog.core.heads.logistic import fit_logistic
+from fedlog.core.heads.moments import Detail, Moments
+from fedlog.core.keys import Key
+from fedlog.errors import InputError
+
+
+@dataclass(frozen=True)
+class CCVR(OneExchange):
+    """A softmax head trained on `drawn` virtual features a class."""
+
+    drawn: int = 200
+    penalty: float = 1e-3
+    seed: int = 0
+
+    name = "ccvr"
+    detail = Detail.CLASS_SECOND
+
+    def __post_init__(self) -> None:
+        if self.drawn < 1 or not self.penalty >= 0:
+            raise InputError(f"ccvr needs drawn features and no negative penalty: {self.drawn}, {self.penalty}")
+        if self.personal:
+            raise InputError("ccvr has no head of one's own: its head is trained on drawn features", hint="fed-lda")
+        if self.plan.n_class * self.plan.width**2 > MAX_QUADRATIC:
+            raise InputError(
+                f"ccvr sends a covariance for each class: {self.plan.n_class} x {self.plan.width} x {self.plan.width}",
+                hint="project the features first: --project 64",
+            )
+
+    def solve(self, moments: Moments, noise: Noise) -> Tensor:
+        """The head that is best on features drawn from each class's Gaussian, as many for each class."""
+        means, present = moments.statistics.means()
+        scatters = moments.class_scatters()
+        features, labels = [], []
+        for y in present.nonzero()[:, 0].tolist():
+            covariance = scatters[y] / max(1.0, float(moments.statistics.counts[y]) - 1)
+            values, vectors = torch.linalg.eigh(covariance)
+            key = Key(self.seed).child("ccvr", y)
+            normal = torch.randn(self.drawn, moments.width, dtype=torch.float64, generator=key.torch())
+            features.append(means[y, 1:] + (normal * values.clamp_min(0).sqrt()) @ vectors.mT)
+            labels.append(torch.full((self.drawn,), y))
+        return fit_logistic(torch.cat(features), torch.cat(labels), moments.n_class, self.penalty)

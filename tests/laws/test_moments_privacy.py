@@ -1,0 +1,102 @@
+"""One record moves first and second moments together by no more than the stated sensitivity, through every station."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedlog.core.clip import Clamp, L2Clip
+from fedlog.core.heads.moments import Detail, Moments, sensitivity
+from fedlog.core.keys import Key
+from fedlog.errors import InputError
+from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
+from fedlog.privacy.mechanisms import record_moments
+from fedlog.privacy.protection import Bound, Protection, protection
+from fedlog.wire.message import Kind, Message, lift
+
+N_CLASS, WIDTH = 3, 4
+DETAILS = (Detail.SQUARES, Detail.SECOND, Detail.CLASS_SECOND)
+vectors = st.lists(st.floats(-50, 50), min_size=WIDTH, max_size=WIDTH)
+
+
+def flat(moments: Moments) -> Tensor:
+    return torch.cat([array.reshape(-1) for array in moments.arrays])
+
+
+@given(
+    records=st.lists(vectors, min_size=1, max_size=6),
+    radius=st.floats(0.1, 10),
+    detail=st.sampled_from(DETAILS),
+    steps=st.integers(0, 12),
+)
+def test_one_record_more_moves_the_pair_by_at_most_its_sensitivity(
+    records: list[list[float]], radius: float, detail: Detail, steps: int
+) -> None:
+    features = torch.tensor(records, dtype=torch.float64)
+    labels = torch.arange(len(records)) % N_CLASS
+    clip, grid = L2Clip(radius), 2.0**-steps
+    whole = record_moments(features, labels, N_CLASS, clip, grid, detail)
+    without = record_moments(features[1:], labels[1:], N_CLASS, clip, grid, detail)
+    assert float((flat(whole) - flat(without)).norm()) <= sensitivity(radius, detail) * (1 + 1e-12)
+
+
+def test_the_sensitivity_is_reached() -> None:
+    one = torch.zeros(1, WIDTH, dtype=torch.float64)
+    one[0, 0] = 2.0
+    for detail in DETAILS:
+        moved = flat(Moments.of(one, torch.tensor([0]), N_CLASS, detail)).norm()
+        assert float(moved) == pytest.approx(sensitivity(2.0, detail)) == pytest.approx(math.sqrt(1 + 4 + 16))
+    assert sensitivity(2.0, Detail.MEANS) == pytest.approx(math.sqrt(5))
+
+
+def guard(unit: Unit, trust: Trust, bound: Bound) -> Protection:
+    return protection(
+        Budget(1.0, 1e-5),
+        unit=unit,
+        trust=trust,
+        calibration=Calibration.EXACT,
+        bound=bound,
+        releases=1,
+        shape=(N_CLASS, 1 + WIDTH),
+        clients=4,
+        honest_survivors=3 if trust is Trust.DISTRIBUTED else 1,
+        detail=Detail.SECOND,
+    )
+
+
+@pytest.mark.parametrize("trust", list(Trust))
+def test_noise_is_scaled_to_the_pair_and_covers_every_entry(trust: Trust) -> None:
+    made = guard(Unit.RECORD, trust, Bound(L2Clip(1.0)))
+    assert made.mechanism.sensitivity == pytest.approx(math.sqrt(3))
+    assert made.coordinates == N_CLASS * (1 + WIDTH) + 10
+    exact = made.moments(torch.zeros(0, WIDTH), torch.zeros(0, dtype=torch.int64), N_CLASS, Detail.SECOND)
+    sent = made.outgoing(Message(Kind.MOMENTS, exact.arrays), Key(1))
+    total = made.finished(made.lifted(lift(sent)), Key(2))
+    assert [tuple(array.shape) for array in total.arrays] == [(N_CLASS, 1 + WIDTH), (1, 10)]
+    noise = torch.cat([array.reshape(-1) for array in total.arrays])
+    assert len(noise.unique()) == made.coordinates  # one stream for all: no entry's noise is another's
+    assert total.noise_std > 0
+
+
+def test_a_whole_message_is_clipped_as_one_vector() -> None:
+    made = guard(Unit.CLIENT, Trust.CENTRAL, Bound(message_norm=2.0))
+    features = 100 * torch.randn(9, WIDTH, generator=Key(3).torch())
+    exact = Moments.of(features, torch.arange(9) % N_CLASS, N_CLASS, Detail.SECOND)
+    lifted = made.lifted(lift(made.outgoing(Message(Kind.MOMENTS, exact.arrays), Key(1))))
+    length = math.hypot(*(float(array.norm()) for array in lifted.arrays))
+    assert 1.9 < length <= 2.0
+
+
+def test_a_clamp_is_refused_and_a_message_beyond_the_clip_too() -> None:
+    with pytest.raises(InputError, match="bound on a record's length"):
+        guard(Unit.RECORD, Trust.CENTRAL, Bound(Clamp(1.0)))
+    limits = guard(Unit.RECORD, Trust.CENTRAL, Bound(L2Clip(1.0))).limits
+    honest = Moments.of(0.4 * torch.ones(5, WIDTH), torch.zeros(5, dtype=torch.int64), N_CLASS, Detail.SECOND)
+    limits.check_second(*honest.arrays)
+    with pytest.raises(InputError, match="beyond the clip"):
+        limits.check_second(honest.arrays[0], 10 * honest.arrays[1])
