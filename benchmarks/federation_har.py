@@ -94,7 +94,9 @@ def simulate(method: str, federation: Federation, rounds: int) -> dict[str, Any]
     last = list(
         Simulation(
             algorithm, federation, bodies, shape, Engine(Settings(BATCH), clients_at_once=1), RunSettings(rounds=rounds)
-        ).rounds()
+        )
+        .start()
+        .rounds()
     )
     return {
         "accuracy": dict(zip(SITES, last[-1].accuracy_per_client, strict=True)),

@@ -53,7 +53,7 @@ class Ours:
         engine = Engine(Settings(work.batch_size), choice)
         before = set(children())
         settings = RunSettings(rounds=10**6, execution=Execution(jobs=jobs))
-        self._simulation = Simulation(algorithm, work.federation, bodies, plan, engine, settings)
+        self._simulation = Simulation(algorithm, work.federation, bodies, plan, engine, settings).start()
         self.workers = set(children()) - before
         self._rounds: Iterator[RoundRecord] = self._simulation.rounds()
 

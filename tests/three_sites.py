@@ -125,7 +125,7 @@ def simulation(sites: Iterable[SiteFolder], plan: Plan) -> Simulation:
     shape = model_plan(federation, bodies)
     course = RunSettings(rounds=plan.rounds, seed=plan.seed)
     algorithm = plan.algorithm(shape.n_class, shape.width)
-    return Simulation(algorithm, federation, bodies, shape, Engine(Settings(plan.batch_size)), course)
+    return Simulation(algorithm, federation, bodies, shape, Engine(Settings(plan.batch_size)), course).start()
 
 
 @dataclass(frozen=True)

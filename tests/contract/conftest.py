@@ -88,14 +88,14 @@ class Small:
         engine = Engine(Settings(batch_size=batch_size, dtype=torch.float64), choice)
         return Simulation(
             build(method, plan, told), federation, bodies, plan, engine, RunSettings(**{"rounds": 2, **course})
-        )
+        ).start()
 
     def models(self, simulation: Simulation, *, closing: bool = False) -> dict[str, dict[str, torch.Tensor]]:
         """Every client's model after the run, by the client's name."""
         folder = self.folder / f"models-{len(list(self.folder.iterdir()))}"
         folder.mkdir()
         phases = simulation.algorithm.schedule.closing if closing else ()
-        simulation._crew.save_models(phases, folder)
+        simulation.workers.save_models(phases, folder)
         return {path.stem: load_file(path) for path in folder.glob("*.safetensors")}
 
 

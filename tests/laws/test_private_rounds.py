@@ -226,7 +226,9 @@ def _simulation(
     plan = model_plan(federation, bodies)
     algorithm: Algorithm = freeze_bodies(FedLog(plan))
     engine = Engine(Settings(10), BackendChoice.LOOP)
-    return Simulation(algorithm, federation, bodies, plan, engine, RunSettings(rounds=rounds, seed=6), guard, secure)
+    return Simulation(
+        algorithm, federation, bodies, plan, engine, RunSettings(rounds=rounds, seed=6), guard, secure
+    ).start()
 
 
 def test_the_server_adds_central_noise_once_to_the_sum(make_federation: MakeFederation) -> None:
@@ -281,7 +283,9 @@ def test_a_secure_sum_serves_methods_that_send_other_things(make_federation: Mak
     for secure in (None, SecureSums()):
         algorithm = build(method, plan, {"epochs": 1})
         engine = Engine(Settings(10), BackendChoice.LOOP)
-        simulation = Simulation(algorithm, federation, [body] * 3, plan, engine, RunSettings(rounds=1), secure=secure)
+        simulation = Simulation(
+            algorithm, federation, [body] * 3, plan, engine, RunSettings(rounds=1), secure=secure
+        ).start()
         list(simulation.rounds())
         states.append(simulation.server.state)
     for name, value in states[0].items():

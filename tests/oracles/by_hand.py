@@ -78,9 +78,9 @@ def run(method: str, folder: Path, *, closing: bool = False, **options: Any) -> 
     plan = model_plan(federation, bodies)
     algorithm = build(method, plan, {"epochs": EPOCHS, "learning_rate": RATE, **options})
     engine = Engine(Settings(batch_size=BATCH, dtype=torch.float64), BackendChoice.LOOP)
-    simulation = Simulation(algorithm, federation, bodies, plan, engine, RunSettings(rounds=ROUNDS, seed=SEED))
+    simulation = Simulation(algorithm, federation, bodies, plan, engine, RunSettings(rounds=ROUNDS, seed=SEED)).start()
     assert len(list(simulation.rounds())) == ROUNDS
-    simulation._crew.save_models(algorithm.schedule.closing if closing else (), folder)
+    simulation.workers.save_models(algorithm.schedule.closing if closing else (), folder)
     paths = [folder / f"{name}.safetensors" for name in NAMES if (folder / f"{name}.safetensors").exists()]
     return [
         {name: value.astype(np.float64) for name, value in load_file(path).items()}

@@ -105,9 +105,9 @@ def test_whole_runs_agree_whichever_backend_computes_them(method: str, make_fede
     homes = {}
     for choice in (BackendChoice.LOOP, BackendChoice.BLOCK, BackendChoice.VMAP):
         engine = Engine(Settings(batch_size=4, dtype=torch.float64), choice, clients_at_once=2)
-        simulation = Simulation(algorithm, federation, bodies, plan, engine, RunSettings(rounds=3))
+        simulation = Simulation(algorithm, federation, bodies, plan, engine, RunSettings(rounds=3)).start()
         records = list(simulation.rounds())
-        homes[choice] = simulation._crew._cohort._homes, [record.correct_per_client for record in records]
+        homes[choice] = simulation.workers.cohort.store.homes, [record.correct_per_client for record in records]
     for choice in (BackendChoice.BLOCK, BackendChoice.VMAP):
         assert homes[choice][1] == homes[BackendChoice.LOOP][1]
         for client, home in homes[BackendChoice.LOOP][0].items():
@@ -174,9 +174,9 @@ def test_records_that_see_each_other_are_never_padded(
     homes = []
     for choice in (BackendChoice.LOOP, BackendChoice.AUTO):
         engine = Engine(Settings(batch_size=4), choice)
-        simulation = Simulation(algorithm, federation, [found] * 3, plan, engine, RunSettings(rounds=2))
+        simulation = Simulation(algorithm, federation, [found] * 3, plan, engine, RunSettings(rounds=2)).start()
         list(simulation.rounds())
-        homes.append(simulation._crew._cohort._homes)
+        homes.append(simulation.workers.cohort.store.homes)
     for client, home in homes[0].items():
         assert all(torch.equal(homes[1][client][name], value) for name, value in home.items())
 

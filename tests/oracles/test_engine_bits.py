@@ -39,7 +39,7 @@ def _simulation(
     algorithm = build(method, plan, {"epochs": 1, **told})
     return Simulation(
         algorithm, federation, bodies, plan, Engine(Settings(batch_size=10)), course or RunSettings(rounds=2)
-    )
+    ).start()
 
 
 def test_a_round_of_fedlog_on_mnist_costs_the_papers_count_and_at_most_two_per_cent_of_framing(
@@ -128,9 +128,11 @@ def test_a_share_of_the_clients_is_rounded_and_never_nobody(
 
 def test_only_participants_train(make_federation: MakeFederation) -> None:
     simulation = _simulation(make_federation([5] * 6), "mlp:5", course=RunSettings(rounds=1, participation=0.5, seed=3))
-    before = {client: home["1.weight"].clone() for client, home in simulation._crew._cohort._homes.items()}
+    before = {client: home["1.weight"].clone() for client, home in simulation.workers.cohort.store.homes.items()}
     list(simulation.rounds())
-    moved = [c for c, home in simulation._crew._cohort._homes.items() if not torch.equal(home["1.weight"], before[c])]
+    moved = [
+        c for c, home in simulation.workers.cohort.store.homes.items() if not torch.equal(home["1.weight"], before[c])
+    ]
     assert moved == simulation.participants(1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -59,7 +60,7 @@ def simulate(make_federation: MakeFederation) -> Simulate:
             plan,
             Engine(Settings(batch_size=4, optimiser=Optimiser(moments)), choice),
             RunSettings(**{"rounds": 3, "execution": Execution(jobs=jobs), **course}),
-        )
+        ).start()
 
     return made
 
@@ -157,9 +158,30 @@ def test_a_checkpoint_of_other_clients_is_refused(
     next(simulation.rounds())
     simulation.save(tmp_path)
     (path,) = tmp_path.rglob("clients-0.safetensors")
-    save_file(load_file(path), path, metadata={"clients": "0 1 2 3 5"})
+    save_file(load_file(path), path, metadata={"clients": "0 1 2 3 5", "format": str(checkpoint.FORMAT)})
     with pytest.raises(InputError, match="client-4"):
         simulate().resume(tmp_path)
+
+
+@pytest.mark.parametrize("where", ["latest.json", "clients-0.safetensors"])
+@pytest.mark.parametrize("written", [None, checkpoint.FORMAT + 1])
+def test_a_checkpoint_of_another_format_is_refused(
+    where: str, written: int | None, simulate: Simulate, tmp_path: Path
+) -> None:
+    simulation = simulate()
+    next(simulation.rounds())
+    simulation.save(tmp_path)
+    (path,) = tmp_path.rglob(where)
+    if where == "latest.json":
+        known = json.loads(path.read_text())
+        path.write_text(json.dumps({**known, "format": written} if written else {"folder": known["folder"]}))
+    else:
+        told = {"clients": "0 1 2 3 4", **({"format": str(written)} if written else {})}
+        save_file(load_file(path), path, metadata=told)
+    found = "none" if written is None else str(written)
+    with pytest.raises(InputError, match=f"expected a checkpoint of format 1 in .*, found: {found}") as refused:
+        simulate().resume(tmp_path)
+    assert "the version of fedlog that wrote it" in str(refused.value.hint)
 
 
 @pytest.mark.parametrize("bad", [3, 4])
@@ -272,8 +294,8 @@ def test_separate_initialisation_differs_by_client_and_is_the_same_in_any_order(
     def homes(kind: Initialisation) -> list[list[float]]:
         simulation = Simulation(
             algorithm, federation, [found] * 3, plan, Engine(), RunSettings(rounds=1, initialisation=kind)
-        )
-        return [home["1.weight"].flatten().tolist() for home in simulation._crew._cohort._homes.values()]
+        ).start()
+        return [home["1.weight"].flatten().tolist() for home in simulation.workers.cohort.store.homes.values()]
 
     shared, separate = homes(Initialisation.SHARED), homes(Initialisation.SEPARATE)
     assert shared[0] == shared[1] == shared[2]

@@ -187,7 +187,7 @@ def _run(
     algorithm = build(method, plan, {"epochs": 1, **given})
     simulation = Simulation(
         algorithm, federation, bodies, plan, Engine(Settings(batch_size=3)), RunSettings(rounds=rounds)
-    )
+    ).start()
     for _ in simulation.rounds():
         pass
     return simulation
@@ -198,14 +198,14 @@ def test_any_module_can_be_a_body(make_federation: MakeFederation) -> None:
     assert [(site.name, site.p) for site in found.dropout] == [("drop_inner", 0.2), ("drop_outer", 0.4)]
     assert found.layers == (("inner.weight", "inner.bias"), ("outer.weight", "outer.bias"))
     simulation = _run(make_federation, [found] * 3)
-    trained, initial = simulation._crew._cohort._homes[0], found.initial(Key(0).child("initial", "body"))
+    trained, initial = simulation.workers.cohort.store.homes[0], found.initial(Key(0).child("initial", "body"))
     assert all(not torch.equal(trained[name], initial[name]) for name in initial)
 
 
 def test_clients_may_have_different_bodies_of_one_width(make_federation: MakeFederation) -> None:
     bodies = [adopt("mine:Residual", Residual, (4,)), body("mlp:8,3", (4,)), adopt("mine:Normalised", Normalised, (4,))]
     simulation = _run(make_federation, bodies)
-    assert [sorted(home) for home in simulation._crew._cohort._homes.values()] == [
+    assert [sorted(home) for home in simulation.workers.cohort.store.homes.values()] == [
         sorted(name for layer in b.layers for name in layer) for b in bodies
     ]
     with pytest.raises(InputError, match="method fedavg needs the same body"):
@@ -222,7 +222,7 @@ def test_running_statistics_move_and_stay_with_their_client(make_federation: Mak
     """Two clients see different data, so their running means differ; both have left the initial zero behind."""
     found = adopt("mine:Normalised", Normalised, (4,))
     assert found.buffers == {"1.running_mean", "1.running_var"}
-    homes = _run(make_federation, [found] * 3)._crew._cohort._homes
+    homes = _run(make_federation, [found] * 3).workers.cohort.store.homes
     means = [homes[client]["1.running_mean"] for client in range(3)]
     assert all(bool(mean.any()) for mean in means)
     assert not torch.equal(means[0], means[1])
@@ -236,9 +236,9 @@ def test_running_statistics_are_those_of_pytorch(make_federation: MakeFederation
     algorithm = build("local", plan, {"epochs": 2, "learning_rate": 0.01})
     (client,) = clients_of(federation, [found], algorithm)
     engine = Engine(Settings(batch_size=5))
-    simulation = Simulation(algorithm, federation, [found], plan, engine, RunSettings(rounds=1, seed=4))
+    simulation = Simulation(algorithm, federation, [found], plan, engine, RunSettings(rounds=1, seed=4)).start()
     list(simulation.rounds())
-    home = simulation._crew._cohort._homes[0]
+    home = simulation.workers.cohort.store.homes[0]
 
     head = nn.Linear(3, 3)
     first = initial_head(3, 3, Key(4).child("initial", "head"))
@@ -278,11 +278,11 @@ def test_what_a_module_does_not_let_be_trained_stays(
     plan = model_plan(federation, [found] * 2)
     engine = Engine(Settings(batch_size=3, optimiser=Optimiser(weight_decay=0.5)), choice)
     algorithm = build(method, plan, {"epochs": 1})
-    simulation = Simulation(algorithm, federation, [found] * 2, plan, engine, RunSettings(rounds=2))
+    simulation = Simulation(algorithm, federation, [found] * 2, plan, engine, RunSettings(rounds=2)).start()
     list(simulation.rounds())
-    cohort, initial = simulation._crew._cohort, found.initial(Key(0).child("initial", "body"))
-    for home in cohort._homes.values():
-        model = algorithm.deploy(home, cohort._heard)
+    cohort, initial = simulation.workers.cohort, found.initial(Key(0).child("initial", "body"))
+    for home in cohort.store.homes.values():
+        model = algorithm.deploy(home, cohort.store.heard)
         for name in found.fixed:
             torch.testing.assert_close(model[name], initial[name], rtol=1e-6, atol=1e-7)
         assert not torch.allclose(model["2.weight"], initial["2.weight"], rtol=1e-6, atol=1e-7)
@@ -296,7 +296,7 @@ def test_a_method_that_moves_everything_alike_refuses_what_must_not_move(make_fe
 
 def test_a_body_that_lets_nothing_be_trained_is_used_as_it_is(make_federation: MakeFederation) -> None:
     found = adopt("mine:fixed", lambda: nn.Linear(4, 3).requires_grad_(False), (4,))
-    home = _run(make_federation, [found] * 3)._crew._cohort._homes[0]
+    home = _run(make_federation, [found] * 3).workers.cohort.store.homes[0]
     initial = found.initial(Key(0).child("initial", "body"))
     assert all(torch.equal(home[name], value) for name, value in initial.items())
 
@@ -322,7 +322,7 @@ def test_a_batch_too_small_for_normalisation_names_the_client(make_federation: M
     engine = Engine(Settings(batch_size=3))
     simulation = Simulation(
         build("fedlog", plan, {"epochs": 1}), federation, bodies, plan, engine, RunSettings(rounds=1)
-    )
+    ).start()
     with pytest.raises(RunError, match=r"client client-1: body mine:Normalised cannot train on a batch of 1"):
         list(simulation.rounds())
 

@@ -86,14 +86,14 @@ def test_a_run_is_that_of_an_optimiser_made_as_often_with_the_rates_of_a_schedul
     algorithm = build("local", plan, {"epochs": EPOCHS, "learning_rate": RATE})
     simulation = Simulation(
         algorithm, federation, [found] * 2, plan, engine, RunSettings(rounds=ROUNDS, optimiser=rule)
-    )
-    cohort = simulation._crew._cohort
-    start = {index: dict(home) for index, home in cohort._homes.items()}
+    ).start()
+    cohort = simulation.workers.cohort
+    start = {index: dict(home) for index, home in cohort.store.homes.items()}
     list(simulation.rounds())
     for index, shard in enumerate(federation.shards):
         inputs = federation.train.inputs[shard.train].double()
         by_hand = _by_hand(start[index], inputs, federation.train.labels[shard.train], rule)
-        home = cohort._homes[index]
+        home = cohort.store.homes[index]
         for name, value in zip(NAMES, by_hand, strict=True):
             torch.testing.assert_close(home[name].double(), value, rtol=1e-5, atol=1e-6)
 

@@ -34,7 +34,7 @@ def _simulation(federation: Federation, method: str = "fedlog", **told: Any) -> 
     plan = model_plan(federation, bodies)
     algorithm = build(method, plan, {"epochs": 1, "learning_rate": 0.01})
     course = RunSettings(rounds=4, participation=0.4)
-    return Simulation(algorithm, federation, bodies, plan, Engine(Settings(4)), course, **told)
+    return Simulation(algorithm, federation, bodies, plan, Engine(Settings(4)), course, **told).start()
 
 
 @pytest.mark.parametrize(("method", "heard_of_in_round_1"), [("fedlog", 2), ("fedlog-c", 5)])  # fedlog-c has an opening

@@ -31,7 +31,7 @@ from fedlog.errors import InputError, RunError
 from fedlog.files.durable import write_file
 from fedlog.models.body import HEAD, SHIFT, Body, Params, logits
 from fedlog.models.catalog import body as body_named
-from fedlog.models.frozen import METHOD
+from fedlog.models.weights_file import METHOD
 
 VERSION = 1
 WEIGHTS, DESCRIPTION, SCHEMA, ENCODER = "model.safetensors", "model.json", "schema.toml", "encoder.json"

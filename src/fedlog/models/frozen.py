@@ -9,13 +9,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from fedlog.errors import InputError
+from fedlog.models.weights_file import BODY, METHOD
 
 Factory = Callable[[], nn.Module]
 FROZEN = "frozen:"  # and the file, in a body's name
-# In the file's metadata: which body the tensors belong to. Models that `fedlog run` saves have it.
-BODY = "body"
-# In the file's metadata: the method under which fedlog trained the model. Weights made elsewhere have no such entry.
-METHOD = "method"
 
 
 class Frozen(nn.Module):

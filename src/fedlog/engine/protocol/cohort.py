@@ -13,8 +13,6 @@ from pathlib import Path
 from urllib.parse import quote
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from fedlog.algorithms.shape import Algorithm, BodySummary, Chooses, Exchange, Phase, Trained, Work
@@ -23,21 +21,20 @@ from fedlog.core.heads.moments import Detail, Moments
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.engine.clients import Client
+from fedlog.engine.protocol import checkpoint
+from fedlog.engine.protocol.client_store import ClientStore
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Backend, Fit, Look, Pool, Task
-from fedlog.errors import InputError, RunError
+from fedlog.errors import RunError
 from fedlog.models.body import HEAD, QUADRATIC, SHIFT, Params, initial_head, logits
-from fedlog.models.frozen import BODY, METHOD
+from fedlog.models.weights_file import write_weights
 from fedlog.privacy.guarantee import Unit
 from fedlog.privacy.protection import Protection
 from fedlog.settings.training import Initialisation, Judge
 from fedlog.wire.codec import Codec
 from fedlog.wire.message import Message
 
-HEARD = "heard"  # in a saved file: what belongs to no single client
 LONGEST_FILE_NAME = 200  # file systems allow 255 with all endings, and a letter beyond ASCII takes six or more
-MOMENTS = "moments"  # in a saved file, behind the client: what its optimiser remembers
-CLIENTS = "clients"  # whose homes a file holds: a home may well be empty
 
 
 @dataclass(frozen=True)
@@ -71,19 +68,21 @@ class Cohort:
         self._codec = codec
         self._codec_down = codec_down or codec
         self._key = key
-        self._heard: Params = {}
         self.chosen: dict[int, str] = {}  # by client: the candidate it took last, where a method leaves a choice
-        self._moments: dict[tuple[int, str], Params] = {}  # by client and exchange; empty unless they outlast a round
-        shared: dict[str, Params] = {}
-        self._homes: dict[int, Params] = {}
+        self.store = ClientStore(self._first_homes(initialisation))
+
+    def _first_homes(self, initialisation: Initialisation) -> dict[int, Params]:
+        """What each client keeps at home before the first exchange."""
+        key, shared, homes = self._key.child("initial"), dict[str, Params](), dict[int, Params]()
         for client in self._clients.values():
-            if initialisation is Initialisation.SHARED:
-                if client.body.name not in shared:
-                    shared[client.body.name] = self._initial(client, key.child("initial"))
-                initial = shared[client.body.name]
+            if initialisation is Initialisation.SEPARATE:
+                initial = self._initial(client, key.child(client.name))
             else:
-                initial = self._initial(client, key.child("initial", client.name))
-            self._homes[client.index] = algorithm.join(initial)
+                if client.body.name not in shared:
+                    shared[client.body.name] = self._initial(client, key)
+                initial = shared[client.body.name]
+            homes[client.index] = self._algorithm.join(initial)
+        return homes
 
     def _initial(self, client: Client, key: Key) -> Params:
         head = initial_head(client.body.width, self._federation.n_class, self._key.child("initial", "head"))
@@ -91,7 +90,7 @@ class Cohort:
 
     def hear(self, blob: bytes) -> None:
         """Take in a broadcast."""
-        self._heard = self._algorithm.hear(self._codec_down.decode(blob), self._heard)
+        self.store.heard = self._algorithm.hear(self._codec_down.decode(blob), self.store.heard)
 
     def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> list[tuple[int, bytes | None]]:
         """The uploads of these clients after their local work, by client."""
@@ -107,9 +106,8 @@ class Cohort:
         """Do the local work of these clients and yield their uploads, protected, before a codec makes bytes of them."""
         for backend, group in self._groups(indices):
             for client, work, trained in self._work(backend, group, round_number, exchange):
-                home, message = self._algorithm.close(exchange.name, self._homes[client.index], work, trained)
-                # Clones, so that a home never keeps a whole chunk's storage alive through a view.
-                self._homes[client.index] = {name: value.clone() for name, value in home.items()}
+                home, message = self._algorithm.close(exchange.name, self.store.homes[client.index], work, trained)
+                self.store.keep_home(client.index, home)
                 if message is not None and self._protection is not None:
                     key = self._work_key(client, round_number, exchange, "noise")
                     message = self._protection.outgoing(message, key)
@@ -117,10 +115,7 @@ class Cohort:
 
     def evaluate(self, indices: Sequence[int], judge: Judge = Judge.TEST) -> list[tuple[int, tuple[Score, ...]]]:
         """The scores of these clients' deployed models on their own held-out records."""
-        scores = []
-        for backend, group in self._groups(indices):
-            scores += self._score(backend, group, self._deployed(backend, group), judge)
-        return scores
+        return self.close_and_evaluate((), indices, judge)
 
     def close_and_evaluate(
         self, closing: tuple[Phase, ...], indices: Sequence[int], judge: Judge = Judge.TEST
@@ -128,64 +123,28 @@ class Cohort:
         """The scores after the method's closing local phase, on copies: the homes stay as they are."""
         scores = []
         for backend, group in self._groups(indices):
-            scores += self._score(backend, group, self._closed(backend, group, closing), judge)
+            scores += self._score(backend, group, self._close_models(backend, group, closing), judge)
         return scores
+
+    def personalised_models(self, closing: tuple[Phase, ...], indices: Sequence[int]) -> Iterator[tuple[int, Params]]:
+        """Each of these clients' personalised models, closing phase included."""
+        for backend, group in self._groups(indices):
+            yield from self._close_models(backend, group, closing).items()
 
     def save_models(self, closing: tuple[Phase, ...], indices: Sequence[int], folder: Path) -> None:
         """Write each of these clients' personalised models, closing phase included, as `<its name>.safetensors`."""
         for index, params in self.personalised_models(closing, indices):
-            save_file(
-                {name: value.contiguous().clone() for name, value in params.items()},
-                folder / f"{_as_file_name(self._clients[index].name)}.safetensors",
-                metadata={BODY: self._clients[index].body.name, METHOD: self._algorithm.name},
-            )
-
-    def personalised_models(self, closing: tuple[Phase, ...], indices: Sequence[int]) -> Iterator[tuple[int, Params]]:
-        """Yield each of these clients' personalised models, closing phase included."""
-        for backend, group in self._groups(indices):
-            yield from self._closed(backend, group, closing).items()
+            client = self._clients[index]
+            path = folder / f"{_as_file_name(client.name)}.safetensors"
+            write_weights(path, params, client.body.name, self._algorithm.name)
 
     def save(self, path: Path) -> None:
         """Write what the clients keep at home, and what they have heard."""
-        tensors = {
-            f"{index}/{name}": value.contiguous() for index, home in self._homes.items() for name, value in home.items()
-        }
-        tensors |= {
-            f"{index}/{MOMENTS}/{exchange}/{name}": value
-            for (index, exchange), moments in self._moments.items()
-            for name, value in moments.items()
-        }
-        tensors |= {f"{HEARD}/{name}": value.contiguous() for name, value in self._heard.items()}
-        save_file(_unshared(tensors), path, metadata={CLIENTS: " ".join(str(index) for index in self._clients)})
+        checkpoint.write_clients(path, self.store)
 
     def load(self, paths: Sequence[Path]) -> None:
         """Take back the homes of this cohort's clients from files that may hold others' too, and what was heard."""
-        homes: dict[int, Params] = {index: {} for index in self._clients}
-        heard: Params = {}
-        moments: dict[tuple[int, str], Params] = {}
-        found: set[int] = set()
-        for path in paths:
-            try:
-                with safe_open(path, framework="pt") as file:
-                    found |= {int(index) for index in file.metadata()[CLIENTS].split()}
-                    tensors = {entry: file.get_tensor(entry) for entry in file.keys()}  # noqa: SIM118 (not a mapping)
-            except SafetensorError as error:
-                raise InputError(f"a damaged checkpoint: {path}: {error}", hint="start the run anew") from error
-            for entry, value in tensors.items():
-                owner, _, name = entry.partition("/")
-                if owner == HEARD:
-                    heard[name] = value
-                elif int(owner) not in homes:
-                    continue
-                elif name.startswith(f"{MOMENTS}/"):
-                    _, exchange, which = name.split("/", 2)
-                    moments.setdefault((int(owner), exchange), {})[which] = value
-                else:
-                    homes[int(owner)][name] = value
-        for index, client in self._clients.items():
-            if index not in found:
-                raise InputError(f"the checkpoint has nothing of client {client.name}", hint="start the run anew")
-        self._homes, self._heard, self._moments = homes, heard, moments
+        self.store = checkpoint.read_clients(paths, {index: client.name for index, client in self._clients.items()})
 
     def _groups(self, indices: Sequence[int]) -> Iterator[tuple[Backend, list[Client]]]:
         """These clients by architecture, larger ones first, as many at a time as the backend wants."""
@@ -202,9 +161,9 @@ class Cohort:
     def _work(
         self, backend: Backend, group: list[Client], round_number: int, exchange: Exchange
     ) -> Iterator[tuple[Client, Work, Trained]]:
-        works = [self._algorithm.open(exchange.name, self._homes[c.index], self._heard) for c in group]
+        works = [self._algorithm.open(exchange.name, self.store.homes[c.index], self.store.heard) for c in group]
         keys = [self._work_key(c, round_number, exchange) for c in group]
-        moments = [self._moments.get((c.index, exchange.name), {}) for c in group]
+        moments = [self.store.moments_of(c.index, exchange.name) for c in group]
         tasks = [Task(c, w, exchange.phases, k, m) for c, w, k, m in zip(group, works, keys, moments, strict=True)]
         fits = backend.train(tasks) if exchange.phases else [Fit(work.params) for work in works]
         if self._protection is not None:
@@ -212,8 +171,7 @@ class Cohort:
             before = [Fit(work.params, kept) for work, kept in zip(works, moments, strict=True)]
             fits = [fit if _all_finite(fit.params) else old for fit, old in zip(fits, before, strict=True)]
         for client, fit in zip(group, fits, strict=True):
-            if fit.moments:
-                self._moments[client.index, exchange.name] = {n: value.clone() for n, value in fit.moments.items()}
+            self.store.keep_moments(client.index, exchange.name, fit.moments)
         trained = [fit.params for fit in fits]
         looks = [Look(c, p, Pool.TRAIN, c.train) for c, p in zip(group, trained, strict=True)]
         summaries = self._summaries(backend, looks, exchange, keys)
@@ -255,22 +213,22 @@ class Cohort:
     def _work_key(self, client: Client, round_number: int, exchange: Exchange, *purpose: str) -> Key:
         return self._key.child("client", client.name, "round", round_number, exchange.name, *purpose)
 
-    def _closed(self, backend: Backend, group: list[Client], closing: tuple[Phase, ...]) -> dict[int, Params]:
-        models = self._deployed(backend, group)
+    def _close_models(self, backend: Backend, group: list[Client], closing: tuple[Phase, ...]) -> dict[int, Params]:
+        models = self._deploy(backend, group)
         if not closing:
             return models
         keys = [self._key.child("client", c.name, "closing") for c in group]
         tasks = [Task(c, Work(models[c.index]), closing, k) for c, k in zip(group, keys, strict=True)]
         return {c.index: fit.params for c, fit in zip(group, backend.train(tasks), strict=True)}
 
-    def _deployed(self, backend: Backend, group: list[Client]) -> dict[int, Params]:
+    def _deploy(self, backend: Backend, group: list[Client]) -> dict[int, Params]:
         """The model that each client uses: the method's, or the candidate that is best on its validation records."""
-        models = {c.index: self._algorithm.deploy(self._homes[c.index], self._heard) for c in group}
+        models = {c.index: self._algorithm.deploy(self.store.homes[c.index], self.store.heard) for c in group}
         if not isinstance(self._algorithm, Chooses):
             return models
         labels = self._federation.train.labels
         for client in group:
-            candidates = self._algorithm.candidates(self._homes[client.index], self._heard)
+            candidates = self._algorithm.candidates(self.store.homes[client.index], self.store.heard)
             held_out = torch.cat(client.validations)
             if not candidates or not len(held_out):
                 continue
@@ -314,16 +272,6 @@ def _require_finite(client: Client, params: Params, round_number: int) -> None:
                 f"training diverged: client {client.name}, round {round_number}, parameter {name} is not finite",
                 hint="lower the learning rate; with fedlog-c, lower beta or give the push a margin",
             )
-
-
-def _unshared(tensors: Params) -> Params:
-    """The tensors with storage of their own: safetensors refuses two names for one memory."""
-    seen: set[int] = set()
-    owned = {}
-    for name, value in tensors.items():
-        owned[name] = value.clone() if value.untyped_storage().data_ptr() in seen else value
-        seen.add(value.untyped_storage().data_ptr())
-    return owned
 
 
 def _as_file_name(name: str) -> str:

@@ -12,6 +12,7 @@ from fedlog.algorithms.shape import Algorithm, BodySummary, Exchange, ModelPlan,
 from fedlog.core.heads.mixtures import fit_mixtures
 from fedlog.core.heads.moments import Moments
 from fedlog.core.keys import Key
+from fedlog.engine.protocol.checkpoint import Memory, ServerState, SumsPosition
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import Params
 from fedlog.privacy.limits import Limits
@@ -20,8 +21,6 @@ from fedlog.wire.codec import Codec
 from fedlog.wire.ledger import Direction, Ledger
 from fedlog.wire.message import Contribution, Kind, Message, lift, total
 
-Memory = dict[str, Contribution]
-"""Every client's last contribution, of the opening exchange as well: it is true of a body that has not moved since."""
 NAMED = 5  # of the clients behind an error
 
 
@@ -59,24 +58,43 @@ class Server:
         initial: Params,
         key: Key,
         protection: Protection | None = None,
+        *,
+        refused_share: float = 0.0,
+        limits: Limits | None = None,
+        remembers: bool = False,
     ) -> Server:
-        """A server before its first broadcast. `initial`: the common untrained model, or its head where bodies vary."""
+        """A server before its first broadcast. `initial`: the common untrained model, or its head where bodies vary.
+
+        More than `refused_share` of unusable uploads in an exchange stop the run. `limits` bound statistics in a run
+        without protection. A server that `remembers` sums everyone's last upload, if the method can.
+        """
         schedule = algorithm.schedule
         exchanges = [*schedule.round, *([schedule.opening] if schedule.opening else [])]
         patterns = {exchange.name: upload_pattern(algorithm, exchange, initial, plan) for exchange in exchanges}
         if protection is not None:
             patterns = {name: p and protection.outgoing(p, key) for name, p in patterns.items()}
-        limits = None if protection is None else protection.limits
         return Server(
             algorithm,
             codec,
             algorithm.begin(key),
             patterns,
+            refused_share_allowed=refused_share,
             protection=protection,
-            limits=limits,
+            limits=(protection.limits if protection is not None else None) or limits,
             noise_key=key.child("noise"),
             wire_key=key.child("wire"),
+            memory={} if remembers and algorithm.sums_last_uploads else None,
         )
+
+    def state_after(self, round_number: int, sums: SumsPosition | None = None) -> ServerState:
+        """What a checkpoint keeps of the server."""
+        return ServerState(round_number, self.state, self.ledger, self.memory or {}, sums)
+
+    def resume(self, kept: ServerState) -> None:
+        """Go on from what a checkpoint kept."""
+        self.state, self.ledger = kept.values, kept.ledger
+        if self.memory is not None:
+            self.memory = kept.memory
 
     def broadcast(self, round_number: int, copies: int) -> bytes:
         """The encoded broadcast, booked once for each client it goes to."""

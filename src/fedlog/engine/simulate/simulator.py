@@ -20,7 +20,7 @@ from fedlog.engine.clients import Client, any_body, clients_of
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.cohort import Cohort, Score
 from fedlog.engine.protocol.server import Server
-from fedlog.engine.simulate.workers import Alone, Crew, Scores, Workers
+from fedlog.engine.simulate.workers import InProcess, Processes, Scores, Workers
 from fedlog.engine.training.backends import Engine
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, initial_head
@@ -63,7 +63,10 @@ class RoundRecord:
 
 @dataclass
 class Simulation:
-    """One run: everything is made here once, and `rounds()` goes through it."""
+    """One run: everything is made here once, and `rounds()` goes through it.
+
+    Workers, which may be processes, run from `start` to `stop`, or within a `with` statement.
+    """
 
     algorithm: Algorithm
     federation: Federation
@@ -77,7 +80,7 @@ class Simulation:
     record_release: Callable[[Event], object] | None = None  # None: the budget is watched in memory only
     round_number: int = 0
     _released: tuple[Event, ...] = ()
-    _crew: Crew = field(init=False)
+    workers: Workers = field(init=False)
     server: Server = field(init=False)
 
     def __post_init__(self) -> None:
@@ -88,13 +91,34 @@ class Simulation:
         self._check_start()
         initial = {HEAD: initial_head(self.plan.width, self.plan.n_class, key), **self.bodies[0].initial(key)}
         server_key = key.child("server")
-        self.server = Server.beginning(self.algorithm, wire, self.plan, initial, server_key, self.protection)
-        self.server.refused_share_allowed = self.settings.refused_share
-        self.server.limits = self.server.limits or self.limits
-        # Under a secure sum the server sees no single upload that it could remember.
-        if self.settings.participation < 1 and self.algorithm.sums_last_uploads and self.secure is None:
-            self.server.memory = {}
-        self._crew = self._make_crew(wire)
+        self.server = Server.beginning(
+            self.algorithm,
+            wire,
+            self.plan,
+            initial,
+            server_key,
+            self.protection,
+            refused_share=self.settings.refused_share,
+            limits=self.limits,
+            # Under a secure sum the server sees no single upload that it could remember.
+            remembers=self.settings.participation < 1 and self.secure is None,
+        )
+        self.workers = self._make_workers(wire)
+
+    def start(self) -> Simulation:
+        """Start the workers; the simulation itself comes back."""
+        self.workers.start()
+        return self
+
+    def stop(self) -> None:
+        """End the workers."""
+        self.workers.stop()
+
+    def __enter__(self) -> Simulation:
+        return self.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
 
     def _check_start(self) -> None:
         """Refuse now what would come to light only in or after the first round."""
@@ -130,7 +154,7 @@ class Simulation:
                 hint="one body for all and a shared initialisation; or, for FedLog, --set first_head=random",
             )
 
-    def _make_crew(self, wire: Codec) -> Crew:
+    def _make_workers(self, wire: Codec) -> Workers:
         def make(clients: Sequence[Client]) -> Cohort:
             return Cohort(
                 self.algorithm,
@@ -145,8 +169,8 @@ class Simulation:
             )
 
         if self.settings.execution.jobs == 1 or len(self._clients) == 1:
-            return Alone(make(self._clients), self._clients)
-        return Workers(make, self._clients, self.settings.execution.jobs, self.settings.execution.threads)
+            return InProcess(make, self._clients)
+        return Processes(make, self._clients, self.settings.execution.jobs, self.settings.execution.threads)
 
     def rounds(self, last: RoundRecord | None = None) -> Iterator[RoundRecord]:
         """The records of the remaining rounds, as they are finished; `last` is the newest record of a resumed run."""
@@ -154,7 +178,7 @@ class Simulation:
             self._open()
         else:
             # Heard again, not sent again: the bits of this broadcast are in the ledger already.
-            self._crew.hear(self.server.encoded_broadcast(self.round_number))
+            self.workers.hear(self.server.encoded_broadcast(self.round_number))
         while self.round_number < self.settings.rounds and not self._reached_target(last):
             last = self._round(self.round_number + 1)
             self.round_number += 1
@@ -169,33 +193,25 @@ class Simulation:
         closing = self.algorithm.schedule.closing
         if not closing:
             return None
-        scores = self._crew.close_and_evaluate(closing, self._everyone, self.settings.judge)
+        scores = self.workers.close_and_evaluate(closing, self._everyone, self.settings.judge)
         return [score.correct / score.records for score in _flat(scores) if score.records]
 
     def save_models(self, folder: Path) -> None:
         """Write every client's personalised model into the folder."""
-        self._crew.save_models(self.algorithm.schedule.closing, folder)
+        self.workers.save_models(self.algorithm.schedule.closing, folder)
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint; the one before it stays valid until this one is whole."""
         sums = None if self.secure is None else self.secure.position()
-        state = checkpoint.ServerState(
-            self.round_number, self.server.state, self.server.ledger, self.server.memory or {}, sums
-        )
-        checkpoint.write(folder, state, self._crew.save)
+        checkpoint.write(folder, self.server.state_after(self.round_number, sums), self.workers.save)
 
     def resume(self, folder: Path) -> None:
         """Go on from the checkpoint in the folder."""
-        state = checkpoint.read(folder, self._crew.load)
-        self.round_number, self.server.state, self.server.ledger = state.round_number, state.values, state.ledger
-        if self.server.memory is not None:
-            self.server.memory = state.memory
+        kept = checkpoint.read(folder, self.workers.load)
+        self.round_number = kept.round_number
+        self.server.resume(kept)
         if self.secure is not None:
-            self.secure.go_on_from(state.sums, folder)
-
-    def stop(self) -> None:
-        """End the worker processes."""
-        self._crew.stop()
+            self.secure.go_on_from(kept.sums, folder)
 
     @property
     def _everyone(self) -> list[int]:
@@ -217,10 +233,10 @@ class Simulation:
         opening = self.algorithm.schedule.opening
         if not any(self.server.patterns.values()):
             # A method without uploads sends nothing down either: its clients need no server.
-            self._crew.hear(self.server.encoded_broadcast(0))
+            self.workers.hear(self.server.encoded_broadcast(0))
             return
         # To everyone: whoever takes part later starts from the same seed.
-        self._crew.hear(self.server.broadcast(0, self._copies(self._everyone)))
+        self.workers.hear(self.server.broadcast(0, self._copies(self._everyone)))
         if opening is not None:
             self._exchange(0, opening, self._everyone, self._copies(self.participants(1)), self.participants(1))
 
@@ -232,8 +248,8 @@ class Simulation:
             last = at == len(exchanges) - 1
             copies = self.copies_after(number) if last else self._copies(participants)
             following = participants if not last else self.participants(number + 1) if self._goes_on(number) else []
-            self._exchange(number, self._slowed(number, exchange), participants, copies, following)
-        scores = _flat(self._crew.evaluate(self._everyone, self.settings.judge))
+            self._exchange(number, self._slow_down(number, exchange), participants, copies, following)
+        scores = _flat(self.workers.evaluate(self._everyone, self.settings.judge))
         judged = [score for score in scores if score.records]
         ledger = self.server.ledger
         return RoundRecord(
@@ -245,19 +261,19 @@ class Simulation:
             bits_up=ledger.bits(Direction.UP, round_number=number),
             bits_down=ledger.bits(Direction.DOWN, round_number=number),
             bits_by_kind=ledger.by_kind(number),
-            observed={**self.algorithm.observe(self.server.state), **self._observed()},
+            observed={**self.algorithm.observe(self.server.state), **self._privacy_figures()},
             # The opening exchange has no record of its own.
             refused={r.client: r.reason for at, r in self.server.refusals if max(at, 1) == number},
             seconds=time.perf_counter() - start,
         )
 
-    def _slowed(self, number: int, exchange: Exchange) -> Exchange:
+    def _slow_down(self, number: int, exchange: Exchange) -> Exchange:
         """The exchange with the learning rates of that round."""
         left = self.settings.share_of_rate(number)
         phases = [replace(phase, learning_rate=left * phase.learning_rate) for phase in exchange.phases]
         return replace(exchange, phases=tuple(phases))
 
-    def _observed(self) -> dict[str, float]:
+    def _privacy_figures(self) -> dict[str, float]:
         """What privacy adds to a round's figures."""
         kept = {} if self.protection is None else {"kept_old_head": float(self.server.kept_state)}
         if self.secure is None:
@@ -279,7 +295,7 @@ class Simulation:
         self, number: int, exchange: Exchange, participants: list[int], copies: int, following: list[int]
     ) -> None:
         self._release(number, exchange)
-        uploads = self._crew.exchange(number, exchange, participants)
+        uploads = self.workers.exchange(number, exchange, participants)
         sent = [(index, blob) for index, blob in uploads if blob is not None]
         if not sent:
             return  # a local-only method: nothing crosses in either direction
@@ -287,7 +303,7 @@ class Simulation:
             self.server.receive(number, exchange, [(self._clients[index].name, blob) for index, blob in sent])
         else:
             self.secure.receive(self.server, number, exchange, sent, following)
-        self._crew.hear(self.server.broadcast(number, copies))
+        self.workers.hear(self.server.broadcast(number, copies))
 
     def _release(self, number: int, exchange: Exchange) -> None:
         """Record what is about to leave; RunError if the budget does not cover it."""

@@ -25,10 +25,14 @@ from fedlog.settings.training import Judge
 
 Uploads = list[tuple[int, bytes | None]]
 Scores = list[tuple[int, tuple[Score, ...]]]
+MakeCohort = Callable[[list[Client]], Cohort]
 
 
-class Crew(Protocol):
-    """All clients of a run, wherever they are."""
+class Workers(Protocol):
+    """All clients of a run, wherever they are computed."""
+
+    def start(self) -> None:
+        """Make the clients, in processes of their own if need be."""
 
     def hear(self, blob: bytes) -> None:
         """Hand a broadcast to everyone."""
@@ -55,61 +59,77 @@ class Crew(Protocol):
         """End the workers, if there are any."""
 
 
-class Alone:
-    """A crew in this process: one cohort with every client."""
+class InProcess:
+    """All clients in this process, in one cohort."""
 
-    def __init__(self, cohort: Cohort, clients: Sequence[Client]) -> None:
-        self._cohort = cohort
+    def __init__(self, make: MakeCohort, clients: Sequence[Client]) -> None:
+        self._make = make
         self._clients = clients
+        self._cohort: Cohort | None = None
+
+    @property
+    def cohort(self) -> Cohort:
+        """The cohort with every client; RunError before `start`."""
+        if self._cohort is None:
+            raise not_started()
+        return self._cohort
+
+    def start(self) -> None:
+        """Make the cohort."""
+        self._cohort = self._make(list(self._clients))
 
     def hear(self, blob: bytes) -> None:
         """Hand a broadcast to everyone."""
-        self._cohort.hear(blob)
+        self.cohort.hear(blob)
 
     def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> Uploads:
         """The uploads of these clients, in their order."""
-        return sorted(self._cohort.exchange(round_number, exchange, indices), key=_client)
+        return sorted(self.cohort.exchange(round_number, exchange, indices), key=_client)
 
     def evaluate(self, indices: Sequence[int], judge: Judge) -> Scores:
         """The scores of these clients, in their order."""
-        return sorted(self._cohort.evaluate(indices, judge), key=_client)
+        return sorted(self.cohort.evaluate(indices, judge), key=_client)
 
     def close_and_evaluate(self, closing: tuple[Phase, ...], indices: Sequence[int], judge: Judge) -> Scores:
         """The scores after the closing phase, in the clients' order."""
-        return sorted(self._cohort.close_and_evaluate(closing, indices, judge), key=_client)
+        return sorted(self.cohort.close_and_evaluate(closing, indices, judge), key=_client)
 
     def save_models(self, closing: tuple[Phase, ...], folder: Path) -> None:
         """Write every client's personalised model."""
-        self._cohort.save_models(closing, [client.index for client in self._clients], folder)
+        self.cohort.save_models(closing, [client.index for client in self._clients], folder)
 
     def save(self, folder: Path) -> None:
         """Write what all clients keep at home."""
-        self._cohort.save(folder / "clients-0.safetensors")
+        self.cohort.save(folder / "clients-0.safetensors")
 
     def load(self, folder: Path) -> None:
         """Take it back."""
-        self._cohort.load(sorted(folder.glob("clients-*.safetensors")))
+        self.cohort.load(sorted(folder.glob("clients-*.safetensors")))
 
     def stop(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is no process to end."""
 
 
-class Workers:
-    """A crew of forked processes, each with few threads. The clients are dealt out by size, largest first."""
+class Processes:
+    """Forked processes, each with a cohort and few threads. The clients are dealt out by size, largest first."""
 
-    def __init__(
-        self, make: Callable[[list[Client]], Cohort], clients: Sequence[Client], processes: int, threads: int
-    ) -> None:
+    def __init__(self, make: MakeCohort, clients: Sequence[Client], processes: int, threads: int) -> None:
+        self._make = make
         self._clients = clients
-        shares = deal(clients, processes)
-        self._worker_of = {client.index: number for number, share in enumerate(shares) for client in share}
-        context = multiprocessing.get_context("fork")
+        self._threads = threads
+        self._deal = deal(clients, processes)
+        self._worker_of = {client.index: number for number, share in enumerate(self._deal) for client in share}
         self._pipes: list[Connection] = []
         self._processes: list[BaseProcess] = []
-        for share in shares:
+
+    def start(self) -> None:
+        """Fork the processes."""
+        context = multiprocessing.get_context("fork")
+        self._pipes, self._processes = [], []
+        for share in self._deal:
             ours, theirs = context.Pipe()
             process = context.Process(
-                target=_serve, args=(theirs, [*self._pipes, ours], make, share, threads), daemon=True
+                target=_serve, args=(theirs, [*self._pipes, ours], self._make, share, self._threads), daemon=True
             )
             process.start()
             theirs.close()
@@ -158,6 +178,7 @@ class Workers:
             if process.is_alive():
                 process.kill()
                 process.join()
+        self._pipes = []
 
     def _shares(self, indices: Sequence[int]) -> list[list[int]]:
         shares: list[list[int]] = [[] for _ in self._pipes]
@@ -171,6 +192,8 @@ class Workers:
 
     def _all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Each worker's answer to a call; the first error of any of them is raised here."""
+        if not self._pipes:
+            raise not_started()
         for number, (pipe, given) in enumerate(zip(self._pipes, arguments, strict=True)):
             try:
                 pipe.send((method, given))
@@ -197,6 +220,11 @@ class Workers:
         )
 
 
+def not_started() -> RunError:
+    """The error of whoever asks workers before their start, or after their end."""
+    return RunError("the workers of the simulation are not running", hint="use it within `with simulation:`")
+
+
 def deal(clients: Sequence[Client], hands: int) -> list[list[Client]]:
     """The clients in so many hands of about equal work: largest first, each to the lightest hand."""
     shares: list[list[Client]] = [[] for _ in range(min(hands, len(clients)))]
@@ -215,7 +243,7 @@ def _client(row: tuple[int, Any]) -> int:
 def _serve(
     pipe: Connection,
     others: list[Connection],
-    make: Callable[[list[Client]], Cohort],
+    make: MakeCohort,
     share: list[Client],
     threads: int,
 ) -> None:

@@ -52,7 +52,7 @@ class Forecast:
 
 def forecast(spec: RunSpec) -> Forecast:
     """The cost of a run, measured on its first round, or under secure sums on three."""
-    simulation = prepare(resolve(replace(spec, jobs=1)))
+    simulation = prepare(resolve(replace(spec, jobs=1))).start()
     settings = simulation.settings
     start = time.perf_counter()
     if simulation.secure is None:

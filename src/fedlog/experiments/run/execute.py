@@ -94,7 +94,7 @@ def ended(folder: Path) -> Summary | None:
 def _run(run: ResolvedRun, folder: Path, listener: Listener, keep: Keep, made: list[Path]) -> Summary:
     spec = run.spec
     try:
-        simulation = prepare(run, listener.encoded)
+        simulation = prepare(run, listener.encoded).start()
     except BaseException:
         _take_back(made)
         raise

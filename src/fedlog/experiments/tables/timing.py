@@ -88,7 +88,7 @@ def _seconds_an_epoch(data: str, body_name: str, batch_size: int) -> float:
     size = SIZES[data]
     federation, made, plan = _sample(data, body_name)
     method, engine = build("local", plan, {"epochs": 1}), Engine(Settings(batch_size))
-    rounds = Simulation(method, federation, [made] * size.sample, plan, engine, RunSettings(rounds=2)).rounds()
+    rounds = Simulation(method, federation, [made] * size.sample, plan, engine, RunSettings(rounds=2)).start().rounds()
     next(rounds)
     # Of this process alone, which does all of the work: on a busy machine the clock also counts what others do.
     start = time.process_time()

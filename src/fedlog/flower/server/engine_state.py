@@ -8,7 +8,8 @@ from pathlib import Path
 from fedlog.core.keys import Key
 from fedlog.data.schema import Schema
 from fedlog.engine.protocol import checkpoint
-from fedlog.engine.protocol.server import Memory, Server
+from fedlog.engine.protocol.checkpoint import Memory
+from fedlog.engine.protocol.server import Server
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.models.body import HEAD, initial_head
@@ -22,28 +23,30 @@ def begin_server(plan: Plan, schema: Schema, width: int, refused_share: float = 
     initial = {HEAD: initial_head(width, schema.n_class, key)}
     shape = Plan.model_plan(schema.n_class, width)
     guard = plan.protection(schema.n_class, width)
-    server = Server.beginning(algorithm, codec(plan.codec), shape, initial, key.child("server"), guard)
-    server.refused_share_allowed = refused_share
-    # Under a secure sum there is no single upload to remember, and of a private run the server keeps none.
-    if algorithm.sums_last_uploads and plan.secure is None and plan.promise is None:
-        server.memory = {}
-    return server
+    return Server.beginning(
+        algorithm,
+        codec(plan.codec),
+        shape,
+        initial,
+        key.child("server"),
+        guard,
+        refused_share=refused_share,
+        # Under a secure sum there is no single upload to remember, and of a private run the server keeps none.
+        remembers=plan.secure is None and plan.promise is None,
+    )
 
 
 def restore_server(home: RunFolder, plan: Plan, schema: Schema, refused_share: float = 0.0) -> tuple[Server, int]:
     """The server of the run's checkpoint, and the last round behind it."""
     server = begin_server(plan, schema, home.width(), refused_share)
-    state = checkpoint.read(home.checkpoint, _no_clients)
-    server.state, server.ledger = state.values, state.ledger
-    if server.memory is not None:
-        server.memory = state.memory
-    return server, state.round_number
+    kept = checkpoint.read(home.checkpoint, _no_clients)
+    server.resume(kept)
+    return server, kept.round_number
 
 
 def save_server(home: RunFolder, server: Server, round_number: int) -> None:
     """Nothing; the run then goes on after this round."""
-    state = checkpoint.ServerState(round_number, server.state, server.ledger, server.memory or {})
-    checkpoint.write(home.checkpoint, state, _no_clients)
+    checkpoint.write(home.checkpoint, server.state_after(round_number), _no_clients)
 
 
 def copy_memory(server: Server) -> Memory | None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlog.engine.clients import Client
-from fedlog.engine.simulate.workers import Workers, deal
+from fedlog.engine.simulate.workers import InProcess, Processes, deal
 from fedlog.errors import InputError, RunError
 from fedlog.models.catalog import body
 
@@ -63,61 +63,64 @@ class _Cohort:
 
 
 @pytest.fixture
-def workers() -> Iterator[Callable[..., Workers]]:
-    made: list[Workers] = []
+def make_workers() -> Iterator[Callable[..., Processes]]:
+    made: list[Processes] = []
 
-    def make(processes: int = 2, clients: int = 4) -> Workers:
-        made.append(Workers(_Cohort, [_client(index, 5) for index in range(clients)], processes, 1))  # type: ignore[arg-type]
+    def make(processes: int = 2, clients: int = 4) -> Processes:
+        made.append(Processes(_Cohort, [_client(index, 5) for index in range(clients)], processes, 1))  # type: ignore[arg-type]
+        made[-1].start()
         return made[-1]
 
     yield make
-    for crew in made:
-        crew.stop()
-        assert not any(process.is_alive() for process in crew._processes)
+    for workers in made:
+        workers.stop()
+        assert not any(process.is_alive() for process in workers._processes)
 
 
-def test_answers_come_back_in_the_clients_order_from_different_processes(workers: Callable[..., Workers]) -> None:
-    crew = workers()
-    found = crew.evaluate([3, 1, 0, 2], None)  # type: ignore[arg-type]
+def test_answers_come_back_in_the_clients_order_from_different_processes(
+    make_workers: Callable[..., Processes],
+) -> None:
+    workers = make_workers()
+    found = workers.evaluate([3, 1, 0, 2], None)  # type: ignore[arg-type]
     assert [index for index, _ in found] == [0, 1, 2, 3]
-    pids = crew._all("hear", [(b"",)] * 2)
+    pids = workers._all("hear", [(b"",)] * 2)
     assert len({*pids, os.getpid()}) == 3
 
 
-def test_a_refusal_in_a_worker_reaches_the_user_with_its_hint(workers: Callable[..., Workers]) -> None:
-    crew = workers()
+def test_a_refusal_in_a_worker_reaches_the_user_with_its_hint(make_workers: Callable[..., Processes]) -> None:
+    workers = make_workers()
     with pytest.raises(InputError, match="client-1 has something wrong") as caught:
-        crew.evaluate([0, 1, 2, 3], "refuse")  # type: ignore[arg-type]
+        workers.evaluate([0, 1, 2, 3], "refuse")  # type: ignore[arg-type]
     assert caught.value.hint == "look at it"
     # The other answers were taken in too: the next call gets its own.
-    assert crew.evaluate([1], None) == [(1, "scored")]  # type: ignore[arg-type]
+    assert workers.evaluate([1], None) == [(1, "scored")]  # type: ignore[arg-type]
 
 
 def test_a_bug_in_a_worker_is_named_and_its_traceback_shown(
-    workers: Callable[..., Workers], capfd: pytest.CaptureFixture[str]
+    make_workers: Callable[..., Processes], capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(RunError, match="a worker failed in evaluate: ZeroDivisionError: on purpose"):
-        workers().evaluate([0, 1], "fail")  # type: ignore[arg-type]
+        make_workers().evaluate([0, 1], "fail")  # type: ignore[arg-type]
     assert "Traceback" in capfd.readouterr().err
 
 
-def test_a_worker_that_dies_is_noticed(workers: Callable[..., Workers]) -> None:
-    crew = workers()
+def test_a_worker_that_dies_is_noticed(make_workers: Callable[..., Processes]) -> None:
+    workers = make_workers()
     with pytest.raises(RunError, match=r"worker \d of 2 was lost: exit code -9") as caught:
-        crew.evaluate([0, 1, 2, 3], "die")  # type: ignore[arg-type]
+        workers.evaluate([0, 1, 2, 3], "die")  # type: ignore[arg-type]
     assert "resume" in str(caught.value.hint)
     with pytest.raises(RunError, match="was lost"):
-        crew.evaluate([0, 1, 2, 3], None)  # type: ignore[arg-type]
+        workers.evaluate([0, 1, 2, 3], None)  # type: ignore[arg-type]
 
 
-def test_a_worker_that_hangs_is_ended(workers: Callable[..., Workers]) -> None:
-    crew = workers()
-    crew._pipes[0].send(("evaluate", ([0, 1, 2, 3], "hang")))
+def test_a_worker_that_hangs_is_ended(make_workers: Callable[..., Processes]) -> None:
+    workers = make_workers()
+    workers._pipes[0].send(("evaluate", ([0, 1, 2, 3], "hang")))
     time.sleep(0.2)
     start = time.monotonic()
-    crew.stop()
+    workers.stop()
     assert time.monotonic() - start < 30
-    assert not any(process.is_alive() for process in crew._processes)
+    assert not any(process.is_alive() for process in workers._processes)
 
 
 def test_workers_do_not_outlive_whoever_made_them() -> None:
@@ -126,8 +129,9 @@ def test_workers_do_not_outlive_whoever_made_them() -> None:
     parent = os.fork()
     if parent == 0:
         try:
-            crew = Workers(_Cohort, [_client(index, 5) for index in range(4)], 2, 1)  # type: ignore[arg-type]
-            os.write(writing, " ".join(str(process.pid) for process in crew._processes).encode())
+            workers = Processes(_Cohort, [_client(index, 5) for index in range(4)], 2, 1)  # type: ignore[arg-type]
+            workers.start()
+            os.write(writing, " ".join(str(process.pid) for process in workers._processes).encode())
             time.sleep(600)
         finally:
             os._exit(0)
@@ -148,3 +152,19 @@ def _alive(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_workers_answer_only_between_start_and_stop() -> None:
+    clients = [_client(index, 5) for index in range(2)]
+    for workers in (Processes(_Cohort, clients, 2, 1), InProcess(_Cohort, clients)):  # type: ignore[arg-type]
+        with pytest.raises(RunError, match="not running"):
+            workers.hear(b"")
+        workers.start()
+        workers.hear(b"")
+        workers.stop()
+    processes = Processes(_Cohort, clients, 2, 1)  # type: ignore[arg-type]
+    assert not processes._processes
+    processes.start()
+    processes.stop()
+    with pytest.raises(RunError, match="not running"):
+        processes.hear(b"")

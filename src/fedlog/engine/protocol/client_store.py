@@ -1,0 +1,35 @@
+"""What clients have between two exchanges: what each keeps at home, its optimiser's memory, and what all have heard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fedlog.models.body import Params
+
+
+class ClientStore:
+    """The state of some clients, by their number."""
+
+    def __init__(
+        self,
+        homes: Mapping[int, Params],
+        heard: Params | None = None,
+        moments: Mapping[tuple[int, str], Params] | None = None,
+    ) -> None:
+        self.homes = dict(homes)
+        self.heard: Params = heard or {}
+        self.moments: dict[tuple[int, str], Params] = dict(moments or {})
+        """Adam's, by client and exchange; empty unless they outlast a round."""
+
+    def keep_home(self, client: int, home: Params) -> None:
+        """Replace what the client keeps at home, by copies: a view would keep a whole chunk's storage alive."""
+        self.homes[client] = {name: value.clone() for name, value in home.items()}
+
+    def keep_moments(self, client: int, exchange: str, moments: Params) -> None:
+        """Replace what the client's optimiser remembers of that exchange, unless there is nothing to remember."""
+        if moments:
+            self.moments[client, exchange] = {name: value.clone() for name, value in moments.items()}
+
+    def moments_of(self, client: int, exchange: str) -> Params:
+        """What the client's optimiser remembers of that exchange; empty at first."""
+        return self.moments.get((client, exchange), {})
