@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,14 @@ def add_parser(subparsers: Subparsers) -> None:
     reproduce.add_argument("--methods", metavar="A,B", help="only these rows")
     reproduce.add_argument("--seeds", metavar="0,1", help="only these seeds")
     reproduce.add_argument("--rounds", type=int, metavar="N", help="another length; kept apart, in NAME-N-rounds")
+    reproduce.add_argument(
+        "--verify",
+        type=int,
+        nargs="?",
+        const=2,
+        metavar="N",
+        help="run the first N rounds (2) of finished cells again, and say which no longer repeat",
+    )
     reproduce.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
     reproduce.add_argument("--jobs", type=int, metavar="N", help="processes, one core each (default: all cores)")
     reproduce.add_argument("--executor", default="processes", help="processes, or dask://host:port")
@@ -43,7 +52,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def reproduce_command(args: argparse.Namespace) -> int:
     """Exit code 0 when every cell is done, 1 when one of them failed."""
-    for option, number in (("--rounds", args.rounds), ("--jobs", args.jobs)):
+    for option, number in (("--rounds", args.rounds), ("--jobs", args.jobs), ("--verify", args.verify)):
         if number is not None and number < 1:
             raise InputError(f"{option} must be at least 1: {number}", hint=f"for example {option} 2, or leave it out")
     if args.list:
@@ -52,6 +61,8 @@ def reproduce_command(args: argparse.Namespace) -> int:
         raise InputError("name an experiment", hint="fedlog reproduce --list")
     choice = _choice(args)
     wanted = {found.name: cells(found, args.out, choice) for found in experiments(args.name)}
+    if args.verify is not None:
+        return _verify(args, [cell for found in wanted.values() for cell in found])
     try:
         ended = {name: _run(args, found) for name, found in wanted.items()}
     except KeyboardInterrupt:
@@ -60,6 +71,25 @@ def reproduce_command(args: argparse.Namespace) -> int:
         told = [line for name, found in wanted.items() for line in _told(name, found, ended[name])]
         print(json.dumps({"cells": told}))
     return 1 if any(outcome.error is not None for outcomes in ended.values() for outcome in outcomes) else 0
+
+
+def _verify(args: argparse.Namespace, wanted: list[Cell]) -> int:
+    """Exit code 0 when every cell repeats, 1 when one does not."""
+    from fedlog.experiments.workers.verify import Repetition, verify_cells  # training: not for a listing
+
+    def show(found: Repetition) -> None:
+        at = found.first_difference
+        outcome = f"repeats its first {found.rounds} rounds" if at is None else f"differs from round {at} on"
+        print(f"{found.cell.name}: {outcome}", file=sys.stderr, flush=True)
+
+    found = verify_cells(wanted, args.verify, args.data_dir, show)
+    differing = [each for each in found if each.first_difference is not None]
+    if args.json:
+        cells_found = [{"cell": each.cell.name, "first_difference": each.first_difference} for each in found]
+        print(json.dumps({"verified": cells_found}))
+    else:
+        print(f"{args.name}: {len(found) - len(differing)} of {len(found)} finished cells repeat")
+    return 1 if differing else 0
 
 
 def _run(args: argparse.Namespace, wanted: list[Cell]) -> list[Outcome]:

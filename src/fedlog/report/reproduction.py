@@ -17,7 +17,7 @@ from markdown_it import MarkdownIt
 from fedlog.errors import InputError
 from fedlog.experiments.tables.catalog import on_disk
 from fedlog.experiments.tables.cells import CellState, Shape
-from fedlog.experiments.tables.finished_cells import Collected, collect
+from fedlog.experiments.tables.finished_cells import Collected, collect, read_verifications
 from fedlog.experiments.tables.privacy_figure import PRIVACY_FIGURE
 from fedlog.files.durable import write_file
 from fedlog.report import figures
@@ -38,12 +38,13 @@ HOW_TO_RUN = (
     "`fedlog docs` makes these pages from the records under `results/`; no number in a table or figure is typed. "
     "`fedlog reproduce NAME` runs an experiment, and goes on where it was stopped; `--methods` and `--seeds` choose "
     "among its cells, `--jobs` runs several side by side, and `--executor dask://host:port` "
-    "(`pip install 'fedlog[dask]'`) runs them on a Dask cluster that sees the same folder."
+    "(`pip install 'fedlog[dask]'`) runs them on a Dask cluster that sees the same folder. "
+    "`fedlog reproduce NAME --verify` runs the first rounds of finished cells again and names those that differ."
 )
 
 
 @dataclass(frozen=True)
-class Section:
+class ExperimentPage:
     """One experiment, ready to be written."""
 
     found: Collected
@@ -61,7 +62,18 @@ class Section:
         if states[CellState.OTHER]:
             folders = ", ".join(folder.relative_to(self.found.folder).as_posix() for folder in self.found.others)
             parts.append(f"{states[CellState.OTHER]} left out: made with other settings ({folders})")
+        parts += self._verification
         return ", ".join(parts)
+
+    @property
+    def _verification(self) -> list[str]:
+        """Which cells today's code repeats, where that was tried."""
+        tried = read_verifications(self.found.folder)
+        if not tried:
+            return []
+        differing = [name for name, each in tried.items() if each.first_difference is not None]
+        named = f", not {', '.join(differing)}" if differing else ""
+        return [f"{len(tried) - len(differing)} of {len(tried)} cells run again repeat their first rounds{named}"]
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -70,12 +82,12 @@ class Section:
         return tuple(remark for remark in self.found.experiment.remarks if remark not in noted)
 
 
-def sections(results: Path) -> list[Section]:
+def sections(results: Path) -> list[ExperimentPage]:
     """Every experiment that the specifications have, run or not, and what is there of shorter ones."""
     return [_section(collect(experiment, results)) for experiment in on_disk(results)]
 
 
-def _section(found: Collected) -> Section:
+def _section(found: Collected) -> ExperimentPage:
     experiment = found.experiment
     figure = None
     tables: list[TextTable]
@@ -94,7 +106,7 @@ def _section(found: Collected) -> Section:
     else:
         tables = tables_of(found)
         figure = figures.curves(found)
-    return Section(found, tuple(tables), figure, _read(found.folder / DISCUSSION))
+    return ExperimentPage(found, tuple(tables), figure, _read(found.folder / DISCUSSION))
 
 
 def _read(path: Path) -> str | None:
@@ -121,7 +133,7 @@ def write_markdown(results: Path, docs: Path) -> list[Path]:
     return [index, *_write_guarantees(results, docs / "privacy.md"), *written]
 
 
-def _page(section: Section, pages: Path) -> str:
+def _page(section: ExperimentPage, pages: Path) -> str:
     """One experiment in Markdown."""
     experiment = section.found.experiment
     parts = [f"# {experiment.title}\n", f"`{experiment.command}`: {section.status}. [Overview](../{INDEX}).\n"]
@@ -134,7 +146,7 @@ def _page(section: Section, pages: Path) -> str:
     return "\n".join(parts)
 
 
-def _index(found: list[Section], results: Path) -> str:
+def _index(found: list[ExperimentPage], results: Path) -> str:
     """The first page in Markdown: the overview, what it means, where the rest is."""
     overall = _read(results / DISCUSSION)
     links = [f"- [{s.found.experiment.title}]({PAGES}/{s.found.experiment.name}.md): {s.status}" for s in found]
@@ -187,7 +199,7 @@ def write_results_page(results: Path) -> Path:
     return path
 
 
-def _html_section(section: Section) -> str:
+def _html_section(section: ExperimentPage) -> str:
     """One experiment in HTML."""
     experiment = section.found.experiment
     parts = [f'<h2 id="{experiment.name}">{html.escape(experiment.title)}</h2>']

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,25 @@ class RunResult:
     seed: int
     summary: Summary
     rounds: list[RoundRecord]
+
+
+VERIFIED = "verified.json"
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `fedlog reproduce --verify` found for one cell."""
+
+    rounds: int
+    first_difference: int | None  # the first round whose counts did not come out again
+    commit: str
+
+
+def read_verifications(folder: Path) -> dict[str, Verification]:
+    """The cells of an experiment's folder that were run again, by row and seed folder."""
+    path = folder / VERIFIED
+    stored = json.loads(path.read_text()) if path.exists() else {}
+    return {name: Verification(**values) for name, values in stored.items()}
 
 
 @dataclass(frozen=True)

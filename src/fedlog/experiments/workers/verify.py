@@ -1,0 +1,68 @@
+"""Whether today's code repeats committed cells: their first rounds run again, and every client's count is compared.
+
+What came out stands beside the records in `verified.json`, so that a table can name the cells that no longer repeat.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from fedlog.errors import InputError
+from fedlog.experiments.run import records
+from fedlog.experiments.run.execute import made_with, stored_spec
+from fedlog.experiments.run.prepare import prepare
+from fedlog.experiments.tables.cells import Cell, CellState, Shape
+from fedlog.experiments.tables.finished_cells import VERIFIED, Verification
+from fedlog.settings.resolve import resolve
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """What running the first rounds of a cell again gave."""
+
+    cell: Cell
+    rounds: int
+    first_difference: int | None  # the round; None where every client's count came out again
+
+
+def repeat_rounds(cell: Cell, rounds: int, data_dir: Path | None) -> Repetition:
+    """Run the first rounds of a finished cell again, and compare every client's count with its records."""
+    stored = records.read(cell.records)[:rounds]
+    spec = replace(stored_spec(cell.folder), jobs=1, data_dir=None if data_dir is None else str(data_dir))
+    simulation = prepare(resolve(spec))
+    try:
+        for before, now in zip(stored, islice(simulation.rounds(), len(stored)), strict=True):
+            if before.correct_per_client != now.correct_per_client:
+                return Repetition(cell, len(stored), before.round)
+    finally:
+        simulation.stop()
+    return Repetition(cell, len(stored), None)
+
+
+def verify_cells(
+    cells: list[Cell], rounds: int, data_dir: Path | None, on_cell: Callable[[Repetition], None]
+) -> list[Repetition]:
+    """Repeat the first rounds of every finished cell and record the outcome beside the records."""
+    done = [cell for cell in cells if cell.state() is CellState.DONE]
+    if not done or done[0].experiment.shape is Shape.SYNTHETIC:
+        reason = "has no rounds to repeat" if done else "has no finished cell"
+        raise InputError(f"experiment {cells[0].experiment.name} {reason}", hint="fedlog reproduce --list")
+    found = []
+    for cell in done:
+        found.append(repeat_rounds(cell, rounds, data_dir))
+        _record(found[-1])
+        on_cell(found[-1])
+    return found
+
+
+def _record(found: Repetition) -> None:
+    """Put the outcome into the experiment's `verified.json`."""
+    path = found.cell.folder.parent.parent / VERIFIED
+    known = json.loads(path.read_text()) if path.exists() else {}
+    entry = Verification(found.rounds, found.first_difference, made_with()["commit"])
+    cells = {**known, f"{found.cell.row.name}/{found.cell.folder.name}": asdict(entry)}
+    records.write_json(path, dict(sorted(cells.items())))
