@@ -24,7 +24,7 @@ import cryptography
 import numpy as np
 
 from fedlog.privacy.secagg import crypto
-from fedlog.privacy.secagg.client import Advertised, Client
+from fedlog.privacy.secagg.client import Advertised, SumClient
 from fedlog.privacy.secagg.encoding import decode, encode
 from fedlog.privacy.secagg.fixed_point import Words, pack
 from fedlog.privacy.secagg.messages import (
@@ -79,7 +79,7 @@ class Party:
 class StandIn:
     """A client that is not measured, with its secrets in the open."""
 
-    client: Client
+    client: SumClient
     secrets: Advertised
 
     @property
@@ -105,11 +105,11 @@ def constant_share(secret: bytes) -> bytes:
 
 def measure(clients: int, coordinates: int) -> dict[str, Any]:
     """The cost of one round for the measured client and the server."""
-    identities = [crypto.Identity.new(number, os.urandom) for number in range(clients)]
+    identities = [crypto.SigningIdentity.new(number, os.urandom) for number in range(clients)]
     roster = {identity.number: identity.public for identity in identities}
     threshold = usual_threshold(clients, 0)
     terms = Terms(os.urandom(16), 1, roster, threshold, 3, 0, coordinates, VALUE_BYTES)
-    everyone = [Client(terms, identity, UsedStepsInMemory(), os.urandom) for identity in identities]
+    everyone = [SumClient(terms, identity, UsedStepsInMemory(), os.urandom) for identity in identities]
     dropped = set(range(clients - max(1, clients // 20), clients))
     generator = np.random.default_rng(0)
     vectors = {n: generator.integers(0, 2**64, coordinates, dtype=np.uint64) for n in range(clients)}
@@ -129,7 +129,7 @@ def measure(clients: int, coordinates: int) -> dict[str, Any]:
 
 
 def _round(
-    terms: Terms, everyone: list[Client], vectors: dict[int, Words], dropped: set[int], one: Party, server: Party
+    terms: Terms, everyone: list[SumClient], vectors: dict[int, Words], dropped: set[int], one: Party, server: Party
 ) -> Words:
     state = ServerRound(terms)
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard, validated
-from fedlog.data.schema import Feature, Kind, Schema, dump_schema, load_schema
+from fedlog.data.schema import Feature, FeatureKind, Schema, dump_schema, load_schema
 from fedlog.engine.clients import model_plan
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
@@ -32,7 +32,11 @@ BODIES = {"east": "mlp:8", "north": "mlp:12,8", "south": "mlp:16,8"}
 SCHEMA = Schema(
     "y",
     ("label-one", "label-two", "label-three"),
-    (Feature("x1", Kind.NUMERIC), Feature("x2", Kind.NUMERIC), Feature("z", Kind.CATEGORICAL, ("p", "q"))),
+    (
+        Feature("x1", FeatureKind.NUMERIC),
+        Feature("x2", FeatureKind.NUMERIC),
+        Feature("z", FeatureKind.CATEGORICAL, ("p", "q")),
+    ),
 )
 
 

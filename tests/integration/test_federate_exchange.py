@@ -14,7 +14,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedlog.data.schema import Feature, Kind, Schema, dump_schema
+from fedlog.data.schema import Feature, FeatureKind, Schema, dump_schema
 from fedlog.flower.folders.event_log import log_event, read_events
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, decode_frame, from_content, run_tag, to_content
@@ -199,7 +199,7 @@ def test_a_site_listed_twice_counts_once() -> None:
 @pytest.fixture
 def site(tmp_path: Path) -> SiteFolder:
     folder = SiteFolder(tmp_path)
-    folder.schema_file.write_text(dump_schema(Schema("y", ("a", "b"), (Feature("x", Kind.NUMERIC),))))
+    folder.schema_file.write_text(dump_schema(Schema("y", ("a", "b"), (Feature("x", FeatureKind.NUMERIC),))))
     folder.write_config(SiteConfig("a", "127.0.0.1:1"))
     return folder
 

@@ -32,7 +32,7 @@ from fedlog.flower.site.budget import describe_spending
 from fedlog.flower.site.data import load_data
 from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.accounting import Entropy, Noise
-from fedlog.privacy.across_runs import spent_across_runs
+from fedlog.privacy.across_runs import add_up_across_runs
 from fedlog.privacy.guarantee import Trust, Unit
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.release_log import FILE_NAME, read_log
@@ -177,14 +177,14 @@ def test_central_noise_is_on_the_sum_and_messages_stay_within_their_norm(
     post: Listening, server: ServerFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released: list[torch.Tensor] = []
-    original = Protection.finished
+    original = Protection.add_server_noise
 
     def finished(self: Protection, total: Contribution, key: Key) -> Contribution:
         found = original(self, total, key)
         released.append(found.arrays[0])
         return found
 
-    monkeypatch.setattr(Protection, "finished", finished)
+    monkeypatch.setattr(Protection, "add_server_noise", finished)
     conduct(post, server, plan(CENTRAL))
     guard = plan(CENTRAL).protection(3, 8)
     assert guard is not None
@@ -349,7 +349,7 @@ def test_runs_with_different_promises_count_against_one_limit(equals: Listening,
         assert refusals_of(server, "east", name) == []
     log = read_log(east.state / FILE_NAME)
     assert len(log.releases) == 6
-    found = spent_across_runs(log.events, 1e-5).guarantee
+    found = add_up_across_runs(log.events, 1e-5).guarantee
     assert found is not None
     assert (found.unit, found.trust) == (Unit.RECORD, Trust.CENTRAL)
     # Three runs of epsilon 4 and of equal mu would come to about 8.5, and with the last at twice its sensitivity to 12.
@@ -357,7 +357,7 @@ def test_runs_with_different_promises_count_against_one_limit(equals: Listening,
     assert 10 < found.epsilon <= 16
     conduct(equals, server, replace(plan(replace(CENTRAL, epsilon=4.0)), name="more"))
     assert "the limit of this site on all its runs together" in refusals_of(server, "east", "more")[0]
-    assert spent_across_runs(read_log(east.state / FILE_NAME).events, 1e-5).guarantee.epsilon <= 16  # type: ignore[union-attr, operator]
+    assert add_up_across_runs(read_log(east.state / FILE_NAME).events, 1e-5).guarantee.epsilon <= 16  # type: ignore[union-attr, operator]
 
 
 def test_a_limit_may_be_changed_and_what_was_spent_before_still_counts(post: Listening, server: ServerFolder) -> None:

@@ -8,8 +8,8 @@ from functools import cache
 
 import numpy as np
 
-from fedlog.privacy.secagg.client import Client
-from fedlog.privacy.secagg.crypto import Identity
+from fedlog.privacy.secagg.client import SumClient
+from fedlog.privacy.secagg.crypto import SigningIdentity
 from fedlog.privacy.secagg.fixed_point import Words
 from fedlog.privacy.secagg.rehearsal import answer
 from fedlog.privacy.secagg.server import ServerRound, close, receive
@@ -22,8 +22,8 @@ MODULUS = 256**VALUE_BYTES
 
 
 @cache
-def identity(number: int) -> Identity:
-    return Identity.new(number, os.urandom)
+def identity(number: int) -> SigningIdentity:
+    return SigningIdentity.new(number, os.urandom)
 
 
 def make_terms(clients: int, *, corrupted: int = 0, honest: int = 3, round: int = 0) -> Terms:  # noqa: A002
@@ -34,8 +34,8 @@ def make_terms(clients: int, *, corrupted: int = 0, honest: int = 3, round: int 
     return Terms(bytes(16), round, roster, threshold, honest, corrupted, COORDINATES, VALUE_BYTES)
 
 
-def make_clients(terms: Terms) -> dict[int, Client]:
-    return {n: Client(terms, identity(n), UsedStepsInMemory(), os.urandom) for n in terms.roster}
+def make_clients(terms: Terms) -> dict[int, SumClient]:
+    return {n: SumClient(terms, identity(n), UsedStepsInMemory(), os.urandom) for n in terms.roster}
 
 
 def make_vectors(terms: Terms, seed: int = 0) -> dict[int, Words]:
@@ -47,7 +47,7 @@ def plain_sum(vectors: dict[int, Words], members: Iterable[int]) -> list[int]:
     return [sum(int(vectors[n][i]) for n in members) % MODULUS for i in range(COORDINATES)]
 
 
-def walk(terms: Terms, upto: Step) -> tuple[ServerRound, dict[int, Client], dict[int, object], dict[int, bytes]]:
+def walk(terms: Terms, upto: Step) -> tuple[ServerRound, dict[int, SumClient], dict[int, object], dict[int, bytes]]:
     """A faultless round just before the clients answer in step `upto`: server, clients, their states, their mail."""
     clients, vectors = make_clients(terms), make_vectors(terms)
     server, mail = ServerRound(terms), dict.fromkeys(terms.roster, b"")

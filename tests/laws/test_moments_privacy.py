@@ -75,8 +75,8 @@ def test_noise_is_scaled_to_the_pair_and_covers_every_entry(trust: Trust) -> Non
     assert made.mechanism.sensitivity == pytest.approx(math.sqrt(3))
     assert made.coordinates == N_CLASS * (1 + WIDTH) + 10
     exact = made.moments(torch.zeros(0, WIDTH), torch.zeros(0, dtype=torch.int64), N_CLASS, Detail.SECOND)
-    sent = made.outgoing(Message(Kind.MOMENTS, exact.arrays), Key(1))
-    total = made.finished(made.lifted(lift(sent)), Key(2))
+    sent = made.protect(Message(Kind.MOMENTS, exact.arrays), Key(1))
+    total = made.add_server_noise(made.to_feature_units(lift(sent)), Key(2))
     assert [tuple(array.shape) for array in total.arrays] == [(N_CLASS, 1 + WIDTH), (1, 10)]
     noise = torch.cat([array.reshape(-1) for array in total.arrays])
     assert len(noise.unique()) == made.coordinates  # one stream for all: no entry's noise is another's
@@ -87,7 +87,7 @@ def test_a_whole_message_is_clipped_as_one_vector() -> None:
     made = guard(Unit.CLIENT, Trust.CENTRAL, Bound(message_norm=2.0))
     features = 100 * torch.randn(9, WIDTH, generator=Key(3).torch())
     exact = Moments.of(features, torch.arange(9) % N_CLASS, N_CLASS, Detail.SECOND)
-    lifted = made.lifted(lift(made.outgoing(Message(Kind.MOMENTS, exact.arrays), Key(1))))
+    lifted = made.to_feature_units(lift(made.protect(Message(Kind.MOMENTS, exact.arrays), Key(1))))
     length = math.hypot(*(float(array.norm()) for array in lifted.arrays))
     assert 1.9 < length <= 2.0
 

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlog.errors import InputError, RunError
-from fedlog.privacy.accounting import BudgetSpentError, Entropy, Noise, Release, Training, allow, closeness, spent
-from fedlog.privacy.across_runs import allow_across_runs, spent_across_runs
+from fedlog.privacy.accounting import BudgetSpentError, Entropy, Noise, Release, TrainingRound, add_up, allow, closeness
+from fedlog.privacy.across_runs import add_up_across_runs, allow_across_runs
 from fedlog.privacy.calibration import epsilon_of, mu_of_releases, paper_sigma, sigma_of
 from fedlog.privacy.discrete import grid_for, rounding_divergence, share_divergence
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
@@ -108,8 +108,8 @@ def test_the_papers_formula_holds_no_run_that_promises_something() -> None:
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.floats(0.5, 100.0), min_size=1, max_size=12), st.floats(1e-9, 0.1))
 def test_spending_rises_with_each_release_whatever_their_order(sigmas: list[float], delta: float) -> None:
-    forward = spent([release(sigma) for sigma in sigmas], delta)
-    backward = spent([release(sigma) for sigma in reversed(sigmas)], delta)
+    forward = add_up([release(sigma) for sigma in sigmas], delta)
+    backward = add_up([release(sigma) for sigma in reversed(sigmas)], delta)
     assert list(forward.epsilons) == sorted(forward.epsilons)
     assert forward.epsilons[-1] == pytest.approx(backward.epsilons[-1], rel=1e-9, abs=1e-9)
 
@@ -122,7 +122,7 @@ def test_what_fits_a_small_epsilon_fits_a_large_one_whatever_the_grid_costs_ther
 
 
 def test_equal_releases_compose_as_the_formula_says() -> None:
-    spending = spent([release(7.0, sensitivity=2.0)] * 30, 1e-5)
+    spending = add_up([release(7.0, sensitivity=2.0)] * 30, 1e-5)
     assert spending.epsilons[-1] == pytest.approx(epsilon_of(mu_of_releases(7.0, 30, 2.0), 1e-5), rel=1e-9)
     assert spending.guarantee is not None
     assert spending.guarantee.releases == 30
@@ -133,26 +133,26 @@ def test_the_grid_of_discrete_noise_is_accounted_for() -> None:
     assert 0 < closeness(fine) < 1e-10
     coarse = [replace(discrete(5.0), grid=1.0)] * 100
     assert closeness(coarse) > 1e-3
-    assert spent(coarse, 1e-5).guarantee.epsilon is None  # type: ignore[union-attr]
+    assert add_up(coarse, 1e-5).guarantee.epsilon is None  # type: ignore[union-attr]
     # Shares of one step each are not yet the Gaussian that they add up to, in any coordinate of any release.
     few = [replace(discrete(4.0, shares=16), grid=1.0, coordinates=7)] * 3
     apart = 3 * 7 * math.expm1(share_divergence(1.0, 16))
     assert closeness(few) == pytest.approx(apart + math.sqrt(3 * 7 * rounding_divergence(4.0) / 2), rel=1e-9)
-    steps = Training(1, "body", Trust.LOCAL, Noise.DISCRETE, Entropy.SYSTEM, 5.0, 2.0, 0.1, 20, 300, grid=1.0)
+    steps = TrainingRound(1, "body", Trust.LOCAL, Noise.DISCRETE, Entropy.SYSTEM, 5.0, 2.0, 0.1, 20, 300, grid=1.0)
     assert closeness([steps] * 2) == pytest.approx(math.sqrt(2 * 20 * 300 * rounding_divergence(10.0) / 2), rel=1e-9)
     wrapped = [replace(discrete(5.0), wrap_probability=1e-6)] * 10
     assert closeness(wrapped) == pytest.approx(1e-5, rel=1e-3)
 
 
 def test_simulated_noise_says_that_it_hides_nothing() -> None:
-    assert any("not private" in caveat for caveat in spent([release(1.0)], 1e-5).caveats)
-    assert spent([discrete(1.0)], 1e-5).caveats == ()
-    once = spent([discrete(1.0), replace(discrete(1.0), entropy=Entropy.SEED), discrete(1.0)], 1e-5)
+    assert any("not private" in caveat for caveat in add_up([release(1.0)], 1e-5).caveats)
+    assert add_up([discrete(1.0)], 1e-5).caveats == ()
+    once = add_up([discrete(1.0), replace(discrete(1.0), entropy=Entropy.SEED), discrete(1.0)], 1e-5)
     assert any("not private" in caveat for caveat in once.caveats)
 
 
 def test_the_papers_mode_states_no_epsilon() -> None:
-    guarantee = spent([release(100.0, unit=Unit.PAPER)] * 4, 0.01).guarantee
+    guarantee = add_up([release(100.0, unit=Unit.PAPER)] * 4, 0.01).guarantee
     assert guarantee is not None
     assert guarantee.epsilon is None
     assert "no formal guarantee" in str(guarantee)
@@ -160,7 +160,7 @@ def test_the_papers_mode_states_no_epsilon() -> None:
 
 def test_mixed_promises_are_refused() -> None:
     with pytest.raises(InputError, match="one unit"):
-        spent([release(1.0), release(1.0, unit=Unit.CLIENT)], 1e-5)
+        add_up([release(1.0), release(1.0, unit=Unit.CLIENT)], 1e-5)
 
 
 def _ask(path: Path, count: int) -> None:
@@ -323,7 +323,7 @@ def test_a_line_that_was_cut_off_counts_as_a_release_that_nothing_bounds(whole: 
         allow(log.events, release(1000.0), log.budget)
     with pytest.raises(BudgetSpentError):
         allow_across_runs(log.events, release(1000.0), log.budget)
-    for found in (spent(log.events, 1e-5), spent_across_runs(log.events, 1e-5)):
+    for found in (add_up(log.events, 1e-5), add_up_across_runs(log.events, 1e-5)):
         assert found.epsilons[-1] == math.inf
         assert found.guarantee is not None
         assert found.guarantee.epsilon is None

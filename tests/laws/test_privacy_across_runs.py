@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from fedlog.cli.main import main
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import BudgetSpentError, Entropy, Noise, Release, allow, spent
-from fedlog.privacy.across_runs import allow_across_runs, spent_across_runs
+from fedlog.privacy.accounting import BudgetSpentError, Entropy, Noise, Release, add_up, allow
+from fedlog.privacy.across_runs import add_up_across_runs, allow_across_runs
 from fedlog.privacy.guarantee import Budget, Trust, Unit
 from fedlog.privacy.release_log import count_across_runs, read_log, record_across_runs, record_release, start_log
 
@@ -30,7 +30,7 @@ releases = st.lists(
 
 
 def epsilon(events: list[Release]) -> float:
-    return spent_across_runs(events, DELTA).epsilons[-1]
+    return add_up_across_runs(events, DELTA).epsilons[-1]
 
 
 @settings(deadline=None, max_examples=60)
@@ -39,7 +39,7 @@ def test_all_runs_together_have_spent_at_least_what_each_promise_has(events: lis
     together = epsilon(events)
     for promise in {(event.unit, event.trust) for event in events}:
         own = [event for event in events if (event.unit, event.trust) == promise]
-        assert together >= spent(own, DELTA).epsilons[-1]
+        assert together >= add_up(own, DELTA).epsilons[-1]
     for at in range(1, len(events)):
         assert together >= epsilon(events[:at])
 
@@ -50,14 +50,14 @@ def test_one_record_moves_a_clients_message_twice_where_a_client_more_or_less_is
     for trust, sigma in ((Trust.CENTRAL, 1.0), (Trust.DISTRIBUTED, 1.0), (Trust.LOCAL, 2.0)):
         mixed = [rows, release(Unit.CLIENT, trust)]
         assert epsilon(mixed) == pytest.approx(
-            spent([rows, release(Unit.RECORD, Trust.LOCAL, sigma)], DELTA).epsilons[-1]
+            add_up([rows, release(Unit.RECORD, Trust.LOCAL, sigma)], DELTA).epsilons[-1]
         )
-        guarantee = spent_across_runs(mixed, DELTA).guarantee
+        guarantee = add_up_across_runs(mixed, DELTA).guarantee
         assert guarantee is not None
         assert (guarantee.unit, guarantee.trust) == (Unit.RECORD, trust)  # none of these is stronger than local noise
     # Several runs with one promise are as one run.
     same = [release(Unit.CLIENT, Trust.CENTRAL)] * 2
-    assert epsilon(same) == spent(same, DELTA).epsilons[-1]
+    assert epsilon(same) == add_up(same, DELTA).epsilons[-1]
 
 
 def test_a_run_keeps_to_one_promise_and_no_limit_takes_the_papers_formula() -> None:

@@ -122,7 +122,8 @@ def recorded_run(folder: Path, releases: int, unit: Unit = Unit.RECORD) -> Path:
         exchange = "opening" if number == 0 else "statistics"
         sampler = FloatSampler(Key(3).child(number))
         record_release(
-            folder / FILE_NAME, mechanism.release(round=number, exchange=exchange, coordinates=510, sampler=sampler)
+            folder / FILE_NAME,
+            mechanism.release_event(round=number, exchange=exchange, coordinates=510, sampler=sampler),
         )
     return folder
 

@@ -14,13 +14,14 @@ from fedlog.core.clip import Clamp, Clip, L2Clip
 from fedlog.core.keys import Key
 from fedlog.core.stats import Statistics
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import Entropy, Noise, allow, closeness, spent
+from fedlog.privacy.accounting import Entropy, Noise, add_up, allow, closeness
 from fedlog.privacy.guarantee import Budget, Trust, Unit
 from fedlog.privacy.mechanisms import (
     Calibration,
     DiscreteSampler,
     FloatSampler,
     Mechanism,
+    add_noise,
     client_message,
     count_for_mean,
     count_is_usable,
@@ -29,7 +30,6 @@ from fedlog.privacy.mechanisms import (
     record_statistics,
     sensitivity_to_client,
     sensitivity_to_record,
-    with_noise,
 )
 
 clips = st.one_of(st.floats(0.01, 5.0).map(Clamp), st.floats(0.01, 5.0).map(L2Clip))
@@ -94,9 +94,9 @@ def test_noise_on_the_sum_is_what_the_mechanism_says(trust: Trust, clients: int)
     total = torch.zeros((20, 101), dtype=torch.float64)
     for client in range(clients):
         if mechanism.client_std:
-            total = with_noise(total, mechanism.client_std, FloatSampler(Key(1).child(str(trust), client)))
+            total = add_noise(total, mechanism.client_std, FloatSampler(Key(1).child(str(trust), client)))
     if mechanism.server_std:
-        total = with_noise(total, mechanism.server_std, FloatSampler(Key(1).child("server")))
+        total = add_noise(total, mechanism.server_std, FloatSampler(Key(1).child("server")))
     assert float(total.std()) == pytest.approx(expected[trust], rel=0.1)
     # With H survivors the distributed sum carries the noise of the guarantee even without the share of whoever looks.
     assert mechanism.std_of_sum(max(clients, 5)) ** 2 - mechanism.client_std**2 >= mechanism.sigma**2 * (1 - 1e-12)
@@ -122,10 +122,10 @@ def test_the_discrete_sampler_stays_on_the_grid_and_says_where_it_comes_from() -
     assert float(noise.std()) == pytest.approx(mechanism.client_std, rel=0.2)
     assert sampler.entropy is Entropy.SYSTEM
     assert DiscreteSampler(mechanism.grid, lambda count: bytes(count)).entropy is Entropy.SEED
-    release = mechanism.release(round=0, exchange="opening", coordinates=510, sampler=sampler)
-    assert spent([release], 1e-5).caveats == ()
+    release = mechanism.release_event(round=0, exchange="opening", coordinates=510, sampler=sampler)
+    assert add_up([release], 1e-5).caveats == ()
     assert release.shares == 9
-    simulated = mechanism.release(round=0, exchange="opening", coordinates=510, sampler=FloatSampler(Key(0)))
+    simulated = mechanism.release_event(round=0, exchange="opening", coordinates=510, sampler=FloatSampler(Key(0)))
     assert (simulated.noise, simulated.entropy, simulated.grid) == (Noise.FLOAT, Entropy.SEED, None)
 
 
@@ -151,10 +151,10 @@ def test_a_plan_is_within_its_budget_to_the_last_release(
         honest_survivors=trust[1],
     )
     sampler = DiscreteSampler(mechanism.grid) if noise == "discrete" else FloatSampler(Key(0))
-    release = mechanism.release(round=1, exchange="statistics", coordinates=10_100, sampler=sampler)
+    release = mechanism.release_event(round=1, exchange="statistics", coordinates=10_100, sampler=sampler)
     assert closeness([release] * k) <= planned_closeness(k, 10_100, trust[1])
     allow([release] * (k - 1), release, budget)
-    assert spent([release] * k, delta).epsilons[-1] == pytest.approx(epsilon, rel=1e-2)
+    assert add_up([release] * k, delta).epsilons[-1] == pytest.approx(epsilon, rel=1e-2)
 
 
 def test_the_papers_calibration_is_theorem_4() -> None:

@@ -31,7 +31,7 @@ from fedlog.engine.training.tasks import Look, Pool, Settings, Task
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import HEAD, Body, adopt
 from fedlog.models.catalog import body as body_named
-from fedlog.privacy.accounting import spent
+from fedlog.privacy.accounting import add_up
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
 from fedlog.privacy.limits import Limits
 from fedlog.privacy.mechanisms import FloatSampler
@@ -83,7 +83,7 @@ def _upload(guard: Protection, changed: Change, body: Body, data: Records, engin
 def _exact(guard: Protection, changed: Change, body: Body, data: Records, engine: Engine = PRECISE) -> Tensor:
     """The same without noise, in units of the features."""
     bare = replace(guard, mechanism=replace(guard.mechanism, trust=Trust.CENTRAL, honest_survivors=1))
-    return bare.lifted(lift(_upload(bare, changed, body, data, engine))).arrays[0]
+    return bare.to_feature_units(lift(_upload(bare, changed, body, data, engine))).arrays[0]
 
 
 def _as_it_is(algorithm: FedLog) -> FedLog:
@@ -216,7 +216,7 @@ def test_nothing_leaves_beside_the_statistics() -> None:
     sums = torch.zeros(CLASSES, 1 + WIDTH)
     for message in (Message(Kind.STATISTICS, (sums, torch.tensor([3]))), Message(Kind.PARAMETERS, (sums,))):
         with pytest.raises(InputError, match="nothing else"):
-            guard.outgoing(message, Key(0))
+            guard.protect(message, Key(0))
 
 
 def _simulation(
@@ -395,10 +395,10 @@ def test_discrete_noise_leaves_on_the_grid() -> None:
         noise=NoiseSource.DISCRETE,
     )
     message = Message(Kind.STATISTICS, (torch.ones(CLASSES, 1 + WIDTH, dtype=torch.float64),))
-    first, second = (guard.lifted(lift(guard.outgoing(message, Key(0)))).arrays[0] for _ in range(2))
+    first, second = (guard.to_feature_units(lift(guard.protect(message, Key(0)))).arrays[0] for _ in range(2))
     assert not torch.equal(first, second)  # from the system's source, not from the key
     assert torch.equal(torch.trunc(first / guard.mechanism.grid) * guard.mechanism.grid, first)
-    assert spent([guard.release(1, "statistics")], 1e-5).caveats == ()
+    assert add_up([guard.release_event(1, "statistics")], 1e-5).caveats == ()
 
 
 @settings(deadline=None, max_examples=30)
@@ -412,8 +412,8 @@ def test_what_lies_on_a_coarse_grid_keeps_the_limits_and_what_lies_just_beyond_d
     assert guard.mechanism.grid > 0.05
     features = 100 * torch.randn((records, WIDTH), generator=Key(seed).torch())
     found = guard.statistics(features, torch.zeros(records, dtype=torch.int64), CLASSES)
-    sent = guard.outgoing(Message(Kind.STATISTICS, (found.sums,)), Key(seed))
-    (sums,) = guard.lifted(lift(sent)).arrays
+    sent = guard.protect(Message(Kind.STATISTICS, (found.sums,)), Key(seed))
+    (sums,) = guard.to_feature_units(lift(sent)).arrays
     guard.limits.check(sums)
     if guard.bound.clip is not None:
         needed = guard.bound.clip.records_behind(sums[:1, 1:])

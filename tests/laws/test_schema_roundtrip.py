@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlog.data.schema import Feature, Kind, Schema, dump_schema, parse_schema
+from fedlog.data.schema import Feature, FeatureKind, Schema, dump_schema, parse_schema
 from fedlog.errors import InputError
 
 # Every text a TOML file can hold, quotes, backslashes, control characters and DEL among them; surrogates are no text.
@@ -18,9 +18,9 @@ def schemas(draw: st.DrawFn) -> Schema:
     columns = draw(st.lists(TEXTS, min_size=3, max_size=6, unique=True))
     labels = tuple(draw(st.lists(TEXTS, min_size=2, max_size=4, unique=True)))
     features = tuple(
-        Feature(name, Kind.NUMERIC)
+        Feature(name, FeatureKind.NUMERIC)
         if draw(st.booleans())
-        else Feature(name, Kind.CATEGORICAL, tuple(draw(st.lists(TEXTS, max_size=4, unique=True))))
+        else Feature(name, FeatureKind.CATEGORICAL, tuple(draw(st.lists(TEXTS, max_size=4, unique=True))))
         for name in columns[2:]
     )
     split = draw(st.sampled_from(["group", "time", "none"]))

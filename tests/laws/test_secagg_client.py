@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from secagg_parties import COORDINATES, identity, make_terms, make_vectors, walk
 
-from fedlog.privacy.secagg.client import Advertised, Client, Masked, Shared
-from fedlog.privacy.secagg.crypto import Identity, public_of
+from fedlog.privacy.secagg.client import Advertised, Masked, Shared, SumClient
+from fedlog.privacy.secagg.crypto import SigningIdentity, public_of
 from fedlog.privacy.secagg.encoding import decode, encode
 from fedlog.privacy.secagg.messages import (
     Agreements,
@@ -41,7 +41,7 @@ def test_a_server_that_puts_its_own_keys_in_the_place_of_peers_gets_no_shares(si
         older = replace(terms, session=bytes(15) + b"o")
         signatures = {
             "nobody": shown.keys[number][-64:],  # the one under the keys that were there
-            "another": Identity.new(number, os.urandom).sign(terms, Step.KEYS, body),
+            "another": SigningIdentity.new(number, os.urandom).sign(terms, Step.KEYS, body),
             "an older round": identity(number).sign(older, Step.KEYS, body),
         }
         shown.keys[number] = body + signatures[signer]
@@ -166,9 +166,9 @@ def test_a_restarted_client_sends_no_second_vector_under_the_same_masks(tmp_path
     _, _, states, mail = walk(terms, Step.MASKED)
     number = min(terms.roster)
     saved = encode(states[number])  # type: ignore[arg-type]
-    first = Client(terms, identity(number), UsedStepsOnDisk(tmp_path), os.urandom)
+    first = SumClient(terms, identity(number), UsedStepsOnDisk(tmp_path), os.urandom)
     first.mask(decode(Shared, saved), mail[number], np.zeros(COORDINATES, np.uint64))
-    again = Client(terms, identity(number), UsedStepsOnDisk(tmp_path), os.urandom)
+    again = SumClient(terms, identity(number), UsedStepsOnDisk(tmp_path), os.urandom)
     with pytest.raises(RefusalError, match="answered before"):
         again.mask(decode(Shared, saved), mail[number], np.ones(COORDINATES, np.uint64))
 

@@ -19,7 +19,7 @@ from fedlog.errors import InputError
 from fedlog.privacy.discrete import discrete_gaussian
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 from fedlog.privacy.protection import Bound, protection
-from fedlog.privacy.secagg.crypto import Identity, check_signature
+from fedlog.privacy.secagg.crypto import SigningIdentity, check_signature
 from fedlog.privacy.secagg.encoding import decode, encode
 from fedlog.privacy.secagg.fixed_point import FixedPoint, fixed_point_for, pack, unpack
 from fedlog.privacy.secagg.messages import KeyList, Survivors, view_of_keys, view_of_peers, view_of_survivors
@@ -233,7 +233,7 @@ def test_terms_differ_in_every_field() -> None:
 
 
 def test_a_signature_is_for_one_round_one_step_one_sender_and_one_body() -> None:
-    identity = Identity.new(3, os.urandom)
+    identity = SigningIdentity.new(3, os.urandom)
     terms = replace(TERMS, roster=dict.fromkeys(TERMS.roster, identity.public))
     signature = identity.sign(terms, Step.AGREE, b"body")
     check_signature(terms, Step.AGREE, 3, b"body", signature)

@@ -15,7 +15,7 @@ from secagg_parties import COORDINATES, VALUE_BYTES, identity, make_clients, mak
 from fedlog.core.clip import Clamp
 from fedlog.core.keys import Key
 from fedlog.privacy.guarantee import Trust, Unit
-from fedlog.privacy.mechanisms import DiscreteSampler, Mechanism, record_statistics, with_noise
+from fedlog.privacy.mechanisms import DiscreteSampler, Mechanism, add_noise, record_statistics
 from fedlog.privacy.secagg.encoding import decode, encode
 from fedlog.privacy.secagg.fixed_point import fixed_point_for, unpack
 from fedlog.privacy.secagg.messages import (
@@ -27,7 +27,7 @@ from fedlog.privacy.secagg.messages import (
     enclose,
 )
 from fedlog.privacy.secagg.refusal import RefusalError, RoundFailedError
-from fedlog.privacy.secagg.rehearsal import Mail, Traffic, answer, run_round
+from fedlog.privacy.secagg.rehearsal import Mail, RoundTraffic, answer, run_round
 from fedlog.privacy.secagg.server import SecureSum, ServerRound, close, receive, secure_sum
 from fedlog.privacy.secagg.terms import Step, Terms, usual_threshold
 
@@ -110,7 +110,7 @@ def test_dropouts_at_every_step(seed: int, step: Step, direction: str, dropped: 
     if step is Step.KEYS and direction == "down":
         gone = set()
     stays = len(terms.roster) - len(gone)
-    traffic = Traffic()
+    traffic = RoundTraffic()
     if stays < terms.minimum:
         with pytest.raises(RoundFailedError, match="too few"):
             run_round(terms, make_clients(terms), vectors, courier, traffic)
@@ -139,7 +139,7 @@ def test_one_changed_bit_costs_its_client_the_round_and_nobody_else(
             return mail
         return [(number, flipped(blob, place, bit) if number == victim else blob) for number, blob in mail]
 
-    traffic = Traffic()
+    traffic = RoundTraffic()
     found = run_round(terms, make_clients(terms), vectors, courier, traffic)
     left_out = {victim} if step <= Step.MASKED and (step, direction) != (Step.KEYS, "down") else set()
     assert set(found.survivors) == set(terms.roster) - left_out
@@ -276,7 +276,7 @@ def test_distributed_noise_arrives_exactly_once_per_survivor() -> None:
         features = 3 * torch.randn((10, 6), generator=Key(number).torch())
         labels = torch.randint(0, 3, (10,), generator=Key(number, ("labels",)).torch())
         exact = record_statistics(features, labels, 3, Clamp(2.0), mechanism.grid).sums
-        messages[number] = with_noise(exact, mechanism.client_std, DiscreteSampler(mechanism.grid)).reshape(-1).numpy()
+        messages[number] = add_noise(exact, mechanism.client_std, DiscreteSampler(mechanism.grid)).reshape(-1).numpy()
     words = {number: fixed.to_words(message) for number, message in messages.items()}
     found = run_round(
         terms, make_clients(terms), words, lambda step, way, mail: mail[1:] if step is Step.MASKED else mail

@@ -50,7 +50,7 @@ def test_planted_faults_are_caught(unit: Unit, trust: Trust, fault: Fault) -> No
 
 
 def _no_noise(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(protection, "with_noise", lambda sums, std, sampler: sums.to(torch.float64))
+    patch.setattr(protection, "add_noise", lambda sums, std, sampler: sums.to(torch.float64))
 
 
 def _a_hundredth_of_the_noise(patch: pytest.MonkeyPatch) -> None:
@@ -65,13 +65,13 @@ def _the_same_noise_every_time(patch: pytest.MonkeyPatch) -> None:
 
 
 def _an_exact_count_beside(patch: pytest.MonkeyPatch) -> None:
-    outgoing = Protection.outgoing
+    outgoing = Protection.protect
 
     def leaking(self: Protection, message: Message, key: Key) -> Message:
         made = outgoing(self, message, key)
         return Message(made.kind, (*made.arrays, message.arrays[0][:, 0].sum().to(torch.int64).reshape(1)))
 
-    patch.setattr(Protection, "outgoing", leaking)
+    patch.setattr(Protection, "protect", leaking)
 
 
 def _nothing_is_clipped(patch: pytest.MonkeyPatch) -> None:

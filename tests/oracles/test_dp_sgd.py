@@ -36,9 +36,9 @@ from fedlog.engine.training.tasks import Look, Pool, Settings, Task
 from fedlog.errors import InputError, RunError
 from fedlog.experiments.run.execute import execute
 from fedlog.models.body import HEAD, Body, adopt, logits
-from fedlog.privacy.accounting import Entropy, Event, Noise, Release, Training, allow, spent
+from fedlog.privacy.accounting import Entropy, Event, Noise, Release, TrainingRound, add_up, allow
 from fedlog.privacy.guarantee import Budget, Trust, Unit
-from fedlog.privacy.mechanisms import DiscreteSampler, FloatSampler, record_statistics, with_noise
+from fedlog.privacy.mechanisms import DiscreteSampler, FloatSampler, add_noise, record_statistics
 from fedlog.privacy.release_log import FILE_NAME, parse_log, read_log, record_release, release_line, start_log
 from fedlog.privacy.sgd import SgdPlan, SgdTraining, noise_for_share, poisson_sample, sigma_beside_training
 from fedlog.settings.resolve import resolve
@@ -158,7 +158,7 @@ def test_one_record_moves_the_sum_of_a_step_by_the_clip_at_most(
     assert float(moved.norm()) <= clip * (1 + 1e-5)
     # It moves by its own gradient, clipped, and nobody else's changes.
     rows = with_record.record_gradients(task, task.phases[0], torch.arange(count + 1), Key(5).child("draws", 0))
-    clipped = plan.clipped(rows)
+    clipped = plan.clip_rows(rows)
     assert float((moved - clipped[left_out]).norm()) <= 1e-5 * clip
     assert float(clipped.norm(dim=1).max()) <= clip
     assert bool((clipped / plan.grid == (clipped / plan.grid).round()).all())
@@ -212,7 +212,7 @@ def test_a_whole_step_on_neighbouring_data_moves_by_the_clip_at_most_over_a_divi
 def test_a_record_that_is_not_finite_counts_nothing() -> None:
     plan = SgdPlan(1.0, 1.0, 1.0, 1)
     rows = torch.tensor([[1.0, math.nan], [math.inf, 0.0], [3.0, 4.0]])
-    clipped = plan.clipped(rows)
+    clipped = plan.clip_rows(rows)
     assert clipped[:2].abs().sum() == 0
     assert clipped[2].tolist() == pytest.approx([0.6, 0.8], abs=1e-6)
 
@@ -221,7 +221,7 @@ def _events(rounds: int, steps: int, rate: float, noise: float, multiplier: floa
     found: list[Event] = []
     for number in range(1, rounds + 1):
         found.append(
-            Training(number, "statistics", Trust.CENTRAL, Noise.FLOAT, Entropy.SEED, noise, 2.0, rate, steps, 100)
+            TrainingRound(number, "statistics", Trust.CENTRAL, Noise.FLOAT, Entropy.SEED, noise, 2.0, rate, steps, 100)
         )
         found.append(
             Release(
@@ -238,7 +238,7 @@ def _events(rounds: int, steps: int, rate: float, noise: float, multiplier: floa
 def test_one_epsilon_for_training_and_releases_against_two_other_accountants(
     rounds: int, steps: int, rate: float, noise: float, multiplier: float
 ) -> None:
-    ours = spent(_events(rounds, steps, rate, noise, multiplier), 1e-5).epsilons[-1]
+    ours = add_up(_events(rounds, steps, rate, noise, multiplier), 1e-5).epsilons[-1]
     step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
     theirs = []
     for accountant in (RdpAccountant(), PLDAccountant(value_discretization_interval=1e-3)):
@@ -319,7 +319,7 @@ def test_a_run_trains_by_dp_sgd_and_spends_one_budget_on_all_of_it(
     assert summary.privacy["releases"] == 3  # the opening exchange trains nothing and counts
     assert summary.privacy["caveats"] == []
     log = read_log(tmp_path / "run" / FILE_NAME)
-    assert [type(event) for event in log.events] == [Release, Training, Release, Training, Release]
+    assert [type(event) for event in log.events] == [Release, TrainingRound, Release, TrainingRound, Release]
     assert main(["privacy", "spend", str(tmp_path / "run"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [entry["steps"] for entry in told["releases"]] == [None, 4, None, 4, None]
@@ -373,14 +373,14 @@ def test_the_client_that_refutes_the_paper_does_not_refute_training_under_noise(
     plan = SgdPlan(noise, 1.0, 1.0, 2)
     clip = clip_named("clamp:2")
     sigma = 6 * clip.sensitivity(1 + WIDTH)
-    training = plan.event(
+    training = plan.round_event(
         round=1, exchange="statistics", trust=Trust.CENTRAL, coordinates=24, sampler=FloatSampler(Key(0))
     )
     released = Release(
         1, "statistics", Unit.RECORD, Trust.CENTRAL, Noise.FLOAT, Entropy.SEED, sigma, sigma / 6, 2 * (1 + WIDTH)
     )
     # What is claimed is the noise of the first case, in both.
-    claimed = spent([replace(training, noise_multiplier=5.0), released], 1e-5).epsilons[-1]
+    claimed = add_up([replace(training, noise_multiplier=5.0), released], 1e-5).epsilons[-1]
     worlds = [_messages(64 + extra, plan, clip, sigma, 600) for extra in (1, 0)]
     # The attacker's direction comes from trials that are not judged.
     along = worlds[0][:200].mean(0) - worlds[1][:200].mean(0)
@@ -419,7 +419,7 @@ def _messages(records: int, plan: SgdPlan, clip: Clip, sigma: float, trials: int
         (fit,) = backend.train([Task(client, work, phases, key)])
         (features,) = backend.features([Look(client, fit.params, Pool.TRAIN, every)])
         sums = record_statistics(features, data.labels, 2, clip, 2.0**-20).sums
-        messages.append(with_noise(sums, sigma, FloatSampler(key.child("release"))).reshape(-1))
+        messages.append(add_noise(sums, sigma, FloatSampler(key.child("release"))).reshape(-1))
     return torch.stack(messages)
 
 

@@ -10,7 +10,7 @@ from dp_accounting.pld import PLDAccountant
 
 from fedlog.core.clip import clip_named
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import Event, Training, allow, closeness, spent
+from fedlog.privacy.accounting import Event, TrainingRound, add_up, allow, closeness
 from fedlog.privacy.calibration import sigma_of
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
 from fedlog.privacy.protection import Bound, Protection, protection
@@ -43,13 +43,13 @@ def test_any_epsilon_and_any_noise_of_the_training_leave_a_guarantee_that_anothe
     guard = _planned(epsilon, noise)
     log: tuple[Event, ...] = ()
     for number in range(1, 4):
-        trained = guard.trained(number, "statistics")
+        trained = guard.training_event(number, "statistics")
         assert trained is not None
-        for event in (trained, guard.release(number, "statistics")):
+        for event in (trained, guard.release_event(number, "statistics")):
             log = allow(log, event, guard.budget)
     accountant = PLDAccountant(value_discretization_interval=1e-3)
     for event in log:
-        if isinstance(event, Training):
+        if isinstance(event, TrainingRound):
             one = dp_accounting.PoissonSampledDpEvent(
                 event.sample_rate, dp_accounting.GaussianDpEvent(event.noise_multiplier)
             )
@@ -57,7 +57,7 @@ def test_any_epsilon_and_any_noise_of_the_training_leave_a_guarantee_that_anothe
         else:
             accountant.compose(dp_accounting.GaussianDpEvent(event.sigma / event.sensitivity))
     # The grid's cost grows with e^epsilon: what is promised is the smallest epsilon that holds, not the budget's.
-    promised = spent(log, 1e-5).epsilons[-1]
+    promised = add_up(log, 1e-5).epsilons[-1]
     assert promised <= epsilon * (1 + 1e-6)
     assert accountant.get_delta(promised) + (1 + math.exp(promised)) * closeness(log) <= 1e-5
 

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from fedlog.cli.main import main
 from fedlog.core.keys import Key
-from fedlog.data.schema import Feature, Kind, Schema
+from fedlog.data.schema import Feature, FeatureKind, Schema
 from fedlog.data.tables import Encoder
 from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.errors import InputError
@@ -24,7 +24,9 @@ from fedlog.models.catalog import body
 from fedlog.models.folder import WEIGHTS, SavedModel, export_onnx, load_model, save_model
 from fedlog.models.frozen import refuse_trained
 
-TABLE = Schema("y", ("no", "yes"), (Feature("x", Kind.NUMERIC), Feature("z", Kind.CATEGORICAL, ("p", "q"))))
+TABLE = Schema(
+    "y", ("no", "yes"), (Feature("x", FeatureKind.NUMERIC), Feature("z", FeatureKind.CATEGORICAL, ("p", "q")))
+)
 IMAGES = Schema("y", ("a", "b", "c"), input_shape=(1, 12, 12))
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from fedlog.core.keys import Key
 from fedlog.data.draft import DraftOptions, draft_schema
-from fedlog.data.schema import Feature, Kind, Schema, parse_schema
+from fedlog.data.schema import Feature, FeatureKind, Schema, parse_schema
 from fedlog.data.site import load_site
 from fedlog.data.tables import Encoder, fit_encoder, read_table, read_unlabelled
 from fedlog.errors import InputError
@@ -21,7 +21,7 @@ from fedlog.errors import InputError
 SCHEMA = Schema(
     "outcome",
     ("no", "yes"),
-    (Feature("age", Kind.NUMERIC), Feature("ward", Kind.CATEGORICAL, ("icu", "surgery"))),
+    (Feature("age", FeatureKind.NUMERIC), Feature("ward", FeatureKind.CATEGORICAL, ("icu", "surgery"))),
 )
 ROWS = ("age,ward,outcome", "40,icu,no", "60,surgery,yes", ",icu,no", "50,dialysis,yes", "70,,no")
 
@@ -195,7 +195,7 @@ def test_npz_and_function_and_images(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("source", ["nothing.xyz", "no.such.module:data", "nothing.npz", "os:sep"])
 def test_a_source_that_is_none_is_refused(source: str) -> None:
-    with pytest.raises(InputError, match="expected"):
+    with pytest.raises(InputError, match=r"expected|cannot be (imported|called)"):
         load_site(source, Schema("y", ("0", "1"), input_shape=(3,)), "a", Key(0))
 
 

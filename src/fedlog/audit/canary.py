@@ -142,12 +142,12 @@ def _trials(audit: Audit, guard: Protection, clients: Sequence[Records], world: 
     """What leaves in one of the two worlds, many times."""
     key = Key(audit.seed)
     rounds = [
-        _trained(audit, guard, clients, key.child("training", number), key.child("noise", world, number))
+        _train_clients(audit, guard, clients, key.child("training", number), key.child("noise", world, number))
         for number in range(audit.trainings)
     ]
     # Each trial draws its own training, so that trials are independent and alike.
     drawn = key.child("drawn", world).numpy().integers(0, audit.trainings, audit.trials)
-    return [Trial(int(number), rounds[number].seen(trial)) for trial, number in enumerate(drawn)]
+    return [Trial(int(number), rounds[number].observe(trial)) for trial, number in enumerate(drawn)]
 
 
 def _protection(audit: Audit) -> Protection:
@@ -178,9 +178,9 @@ def _parts(guard: Protection) -> dict[str, Any]:
 class _Counting(Protection):
     """A protection whose messages carry the number of records beside the noisy statistics."""
 
-    def outgoing(self, message: Message, key: Key) -> Message:
+    def protect(self, message: Message, key: Key) -> Message:
         """The message as it leaves, and one array more."""
-        made = super().outgoing(message, key)
+        made = super().protect(message, key)
         return replace(made, arrays=(*made.arrays, message.arrays[0][:, :1].sum(0).to(torch.int64)))
 
 
@@ -190,10 +190,10 @@ class _Tap(Protection):
 
     messages: list[Message] = field(default_factory=list)
 
-    def outgoing(self, message: Message, key: Key) -> Message:
+    def protect(self, message: Message, key: Key) -> Message:
         """The message as it leaves."""
         self.messages.append(message)
-        return super().outgoing(message, key)
+        return super().protect(message, key)
 
 
 class _Publishing(FedLog):
@@ -218,10 +218,10 @@ class _Round:
     server: Server
     key: Key
 
-    def seen(self, trial: int) -> Tensor:
+    def observe(self, trial: int) -> Tensor:
         """(1 + entries,): what whoever is not trusted sees, with noise of its own: the bytes, and all they say."""
         keys = [self.key.child("client", at, trial) for at in range(len(self.messages))]
-        blobs = [WIRE.encode(self.guard.outgoing(m, key)) for m, key in zip(self.messages, keys, strict=True)]
+        blobs = [WIRE.encode(self.guard.protect(m, key)) for m, key in zip(self.messages, keys, strict=True)]
         beside: list[Tensor] = []
         if self.guard.mechanism.trust is Trust.CENTRAL:
             uploads = [WIRE.decode(blob) for blob in blobs]
@@ -235,7 +235,7 @@ class _Round:
         return torch.cat([torch.tensor([len(blob)]), *(array.reshape(-1).to(torch.float64) for array in arrays)])
 
 
-def _trained(audit: Audit, guard: Protection, clients: Sequence[Records], key: Key, noise: Key) -> _Round:
+def _train_clients(audit: Audit, guard: Protection, clients: Sequence[Records], key: Key, noise: Key) -> _Round:
     """The clients' local work, done by the engine as in a run."""
     data = Records(torch.cat([own.inputs for own in clients]), torch.cat([own.labels for own in clients]))
     parts = torch.split(torch.arange(len(data)), [len(own) for own in clients])
@@ -260,15 +260,15 @@ def _trained(audit: Audit, guard: Protection, clients: Sequence[Records], key: K
 
 def _neighbours(audit: Audit) -> tuple[list[Records], list[Records]]:
     """The clients' records with the canary and without it."""
-    balanced = _balanced(extra=0)
+    balanced = _make_balanced(extra=0)
     if audit.unit is Unit.RECORD:
-        return [_with_far_record(balanced)], [balanced]
+        return [_add_far_record(balanced)], [balanced]
     if audit.unit is Unit.PAPER:
-        return [_balanced(extra=1)], [balanced]
+        return [_make_balanced(extra=1)], [balanced]
     # The canary is a whole client. Under local noise another data set of its takes its place; in a sum nothing does.
     if audit.trust is Trust.LOCAL:
-        return [_balanced(extra=1)], [_opposite()]
-    return [balanced, _balanced(extra=1)], [balanced]
+        return [_make_balanced(extra=1)], [_make_opposite()]
+    return [balanced, _make_balanced(extra=1)], [balanced]
 
 
 class _Linear(nn.Linear):
@@ -280,19 +280,19 @@ class _Linear(nn.Linear):
         nn.init.zeros_(self.bias)
 
 
-def _balanced(extra: int) -> Records:
+def _make_balanced(extra: int) -> Records:
     """As many records of either class, all with the same inputs, and some more of class 0."""
     labels = torch.cat([torch.arange(RECORDS) % CLASSES, torch.zeros(extra, dtype=torch.int64)])
     return Records(torch.ones(len(labels), INPUTS), labels)
 
 
-def _opposite() -> Records:
+def _make_opposite() -> Records:
     """Another data set of the same client: more of the other class, which turns its training around."""
-    data = _balanced(extra=3)
+    data = _make_balanced(extra=3)
     return Records(data.inputs, 1 - data.labels)
 
 
-def _with_far_record(data: Records) -> Records:
+def _add_far_record(data: Records) -> Records:
     """The data and one record whose features lie far beyond any clip."""
     far = torch.full((1, INPUTS), 1000.0)
     return Records(torch.cat([data.inputs, far]), torch.cat([data.labels, torch.zeros(1, dtype=torch.int64)]))

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedlog.cli import privacy_audit, privacy_calibrate
-from fedlog.privacy.accounting import Spending, Training
-from fedlog.privacy.across_runs import spent_across_runs
+from fedlog.privacy.accounting import Spending, TrainingRound
+from fedlog.privacy.across_runs import add_up_across_runs
 from fedlog.privacy.guarantee import Unit
 from fedlog.privacy.release_log import FILE_NAME, ReleaseLog, read_log
 
@@ -35,7 +35,7 @@ def spend_command(args: argparse.Namespace) -> int:
     """Exit code 0, after what the run has spent has been printed release by release."""
     log = read_log(args.run / FILE_NAME)
     delta = log.budget.delta if args.delta is None else args.delta
-    spending = spent_across_runs(log.events, delta)
+    spending = add_up_across_runs(log.events, delta)
     if args.json:
         print(json.dumps(_spending_facts(args.run, log, spending, delta), indent=2))
     else:
@@ -57,7 +57,7 @@ def _spending_facts(run: Path, log: ReleaseLog, spending: Spending, delta: float
                 "round": release.round,
                 "exchange": release.exchange,
                 "event": release.kind,
-                "steps": release.steps if isinstance(release, Training) else None,
+                "steps": release.steps if isinstance(release, TrainingRound) else None,
                 "noise": release.noise,
                 "sigma": release.sigma,
                 # JSON has no infinity: null is "no finite sensitivity", and "no finite epsilon".
@@ -79,6 +79,6 @@ def _spending_text(log: ReleaseLog, spending: Spending, delta: float) -> str:
     lines = [f"{'round':>5}  {'exchange':<14} {'sigma':>10} {'sensitivity':>11}  {column}"]
     for release, epsilon in zip(spending.releases, spending.epsilons, strict=True):
         noise = f"{release.sigma:>10.5g} {release.sensitivity:>11.5g}"
-        named = f"{release.steps} SGD steps" if isinstance(release, Training) else release.exchange
+        named = f"{release.steps} SGD steps" if isinstance(release, TrainingRound) else release.exchange
         lines.append(f"{release.round:>5}  {named:<14} {noise}  {epsilon:.5g}")
     return "\n".join([*lines, f"spent: {spending.guarantee}", budget])

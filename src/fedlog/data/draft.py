@@ -11,7 +11,7 @@ import polars as pl
 
 from fedlog.data.arrays import read_npz
 from fedlog.data.images import class_folders, image_files, image_shape
-from fedlog.data.schema import Feature, Kind, Schema, checked, dump_schema
+from fedlog.data.schema import Feature, FeatureKind, Schema, checked, dump_schema
 from fedlog.data.tables import TABLE_SUFFIXES, read_frame
 from fedlog.errors import InputError
 
@@ -102,10 +102,10 @@ def _draft_column(series: pl.Series) -> Feature | str:
         if whole and distinct == len(known) > FEW_CODES and series.name.lower().endswith("id"):
             return "looks like an identifier"
         if not whole or distinct > FEW_CODES:
-            return Feature(series.name, Kind.NUMERIC)
+            return Feature(series.name, FeatureKind.NUMERIC)
     if distinct > MOST_CATEGORIES or (distinct > FEW_CODES and distinct > len(known) / 2):
         return f"{distinct} different texts: an identifier or free text"
-    return Feature(series.name, Kind.CATEGORICAL, tuple(sort_naturally(texts.unique().to_list())))
+    return Feature(series.name, FeatureKind.CATEGORICAL, tuple(sort_naturally(texts.unique().to_list())))
 
 
 def named_label(frame: pl.DataFrame) -> str | None:

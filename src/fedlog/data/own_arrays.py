@@ -16,7 +16,7 @@ from torch import Tensor
 from fedlog.data.arrays import Arrays
 from fedlog.data.draft import draft_features, sort_naturally
 from fedlog.data.federation import Federation
-from fedlog.data.schema import Feature, Kind, Schema, checked
+from fedlog.data.schema import Feature, FeatureKind, Schema, checked
 from fedlog.data.site import Site, site_of_arrays, site_of_table, split_key, split_rows
 from fedlog.data.sites import join_sites
 from fedlog.data.split import Shares, Split
@@ -199,7 +199,7 @@ def _schema(inputs: Sequence[Inputs], names: tuple[str, ...]) -> tuple[Schema, t
     if len(shape) > 1:
         return checked(Schema("label", names, input_shape=shape), where), ()
     columns = [f"x{at}" for at in range(shape[0])]
-    return checked(Schema("label", names, tuple(Feature(column, Kind.NUMERIC) for column in columns)), where), ()
+    return checked(Schema("label", names, tuple(Feature(column, FeatureKind.NUMERIC) for column in columns)), where), ()
 
 
 def _free_name(columns: Sequence[str]) -> str:

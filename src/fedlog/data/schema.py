@@ -20,7 +20,7 @@ from fedlog.files.toml import parse_toml, read_toml
 VERSION = 1
 
 
-class Kind(StrEnum):
+class FeatureKind(StrEnum):
     """How a column is read."""
 
     NUMERIC = "numeric"
@@ -32,13 +32,13 @@ class Feature:
     """One column of the table."""
 
     column: str
-    kind: Kind
+    kind: FeatureKind
     categories: tuple[str, ...] = ()  # empty for a numeric column
 
     @property
     def width(self) -> int:
         """Inputs this column becomes: value and gap; or one for each category, and one each for other and gap."""
-        return 2 if self.kind is Kind.NUMERIC else len(self.categories) + 2
+        return 2 if self.kind is FeatureKind.NUMERIC else len(self.categories) + 2
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def dump_schema(schema: Schema, comments: tuple[str, ...] = ()) -> str:
             f"column = {toml_quoted(feature.column)}",
             f"kind = {toml_quoted(feature.kind.value)}",
         ]
-        if feature.kind is Kind.CATEGORICAL:
+        if feature.kind is FeatureKind.CATEGORICAL:
             lines.append(f"categories = {_quoted_list(feature.categories)}")
     return "\n".join(lines) + "\n"
 
@@ -168,13 +168,13 @@ def _feature(entry: object, where: str) -> Feature:
     _known(entry, {"column", "kind", "categories"}, where)
     column = _text(entry, "column", where)
     try:
-        kind = Kind(_text(entry, "kind", where))
+        kind = FeatureKind(_text(entry, "kind", where))
     except ValueError:
-        kinds = " or ".join(kind.value for kind in Kind)
+        kinds = " or ".join(kind.value for kind in FeatureKind)
         raise InputError(f"expected kind {kinds} in {where} ({column}), found: {entry['kind']}") from None
-    if kind is Kind.NUMERIC and "categories" in entry:
+    if kind is FeatureKind.NUMERIC and "categories" in entry:
         raise InputError(f"expected no categories for a numeric column in {where}, found some: {column}")
-    categories = _texts(entry, "categories", f"{where} ({column})") if kind is Kind.CATEGORICAL else ()
+    categories = _texts(entry, "categories", f"{where} ({column})") if kind is FeatureKind.CATEGORICAL else ()
     return Feature(column, kind, categories)
 
 

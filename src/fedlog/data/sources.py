@@ -98,7 +98,7 @@ def state_of(file: DataFile, folder: Path) -> FileState:
 
 
 def require(source: Source, folder: Path) -> None:
-    """Nothing, once every file of the data set has been found in the folder and verified."""
+    """Check that every file of the data set is in the folder and has its checksum."""
     for file in source.files:
         state = state_of(file, folder)
         if state is FileState.MISSING:

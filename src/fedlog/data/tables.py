@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedlog.data.schema import Feature, Kind, Schema
+from fedlog.data.schema import Feature, FeatureKind, Schema
 from fedlog.errors import InputError
 
 # What a CSV file writes for "no value"; anything else is a value.
@@ -94,7 +94,7 @@ class Encoder:
         numbers = iter(zip(self.median, self.mean, self.std, strict=True))
         for feature in self.schema.features:
             series = columns[feature.column]
-            if feature.kind is Kind.NUMERIC:
+            if feature.kind is FeatureKind.NUMERIC:
                 median, mean, std = next(numbers)
                 values = series.to_numpy().astype(np.float64)
                 gap = np.isnan(values)
@@ -121,7 +121,7 @@ class Encoder:
             raise InputError("expected the stored scaling of a site (JSON), found something else") from None
         if digest != schema.digest:
             raise InputError(f"expected the scaling of schema {schema.digest}, found that of schema {digest}")
-        numeric = sum(feature.kind is Kind.NUMERIC for feature in schema.features)
+        numeric = sum(feature.kind is FeatureKind.NUMERIC for feature in schema.features)
         if {len(part) for part in parts} != {numeric}:
             raise InputError(f"expected stored scaling for {numeric} numeric columns, found another number")
         return cls(schema, *parts)
@@ -135,7 +135,7 @@ def fit_encoder(schema: Schema, columns: dict[str, pl.Series], rows: NDArray[np.
     """
     medians, means, stds = [], [], []
     for feature in schema.features:
-        if feature.kind is not Kind.NUMERIC:
+        if feature.kind is not FeatureKind.NUMERIC:
             continue
         values = columns[feature.column].to_numpy().astype(np.float64)[rows]
         known = values[~np.isnan(values)]
@@ -162,7 +162,9 @@ def check_features(frame: pl.DataFrame, schema: Schema, where: str, also: tuple[
         raise InputError(f"expected at least one row in {where}, found a header and no rows")
     return {
         feature.column: (
-            _numbers(frame[feature.column], where) if feature.kind is Kind.NUMERIC else _texts(frame[feature.column])
+            _numbers(frame[feature.column], where)
+            if feature.kind is FeatureKind.NUMERIC
+            else _texts(frame[feature.column])
         )
         for feature in schema.features
     }

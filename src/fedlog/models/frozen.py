@@ -39,7 +39,7 @@ class Frozen(nn.Module):
 
 
 def refuse_trained(path: Path) -> None:
-    """Nothing; InputError for weights that fedlog wrote after a run, which saw the records that it protects or others.
+    """Refuse weights that fedlog wrote after a run, by an InputError: they saw the records that it protects, or others.
 
     What was trained elsewhere on the private data cannot be told from the file; there the user's word must do.
     """

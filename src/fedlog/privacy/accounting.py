@@ -1,8 +1,8 @@
-"""What a run has released, as data, and what that adds up to: nothing is guessed, nothing is forgotten.
+"""The releases of a run as data, and the privacy that they cost together.
 
 A run appends one `Release` for each noisy object before the object leaves, the opening exchange included, and one
-`Training` for each round of DP-SGD. `spent` reads the list later, `allow` before the next release. In local mode one
-release stands for one message of every client that took part: a record lives at one client, so its releases are the
+`TrainingRound` for each round of DP-SGD. `add_up` reads the list later, `allow` before the next release. In local mode
+one release stands for one message of every client that took part: a record lives at one client, so its releases are the
 run's exchanges.
 
 Gaussian releases alone compose exactly; with a training among them everything composes by Rényi moments, an upper
@@ -45,7 +45,7 @@ class Entropy(StrEnum):
 
 @dataclass(frozen=True)
 class Release:
-    """One noisy object that left: enough to account for it without asking anyone."""
+    """One noisy object that left, with all that accounting needs."""
 
     round: int
     """0 is the opening exchange."""
@@ -87,7 +87,7 @@ class Release:
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingRound:
     """One round of DP-SGD at every client: the body it leaves is accounted for like something released."""
 
     round: int
@@ -142,14 +142,14 @@ class Unbounded:
     sensitivity: ClassVar[float] = math.inf
 
 
-Event = Release | Training | Unbounded
+Event = Release | TrainingRound | Unbounded
 # Of a log that holds nothing but releases whose promise is unknown.
 _UNKNOWN_PROMISE = (Unit.RECORD, Trust.LOCAL)
 
 
 @dataclass(frozen=True)
 class Spending:
-    """What a run has spent after each release, and what may be said of the whole."""
+    """What a run has spent after each release, and the guarantee for all of them."""
 
     releases: tuple[Event, ...]
     epsilons: tuple[float, ...]
@@ -173,7 +173,7 @@ class _Loss:
     def of(release: Event) -> _Loss:
         if isinstance(release, Unbounded):
             return _Loss(mu_squared=math.inf)
-        if isinstance(release, Training):
+        if isinstance(release, TrainingRound):
             steps = 0.0 if release.grid is None else release.steps * rounding_divergence(release.sigma / release.grid)
             curve = sampled_gaussian_curve(release.sample_rate, release.noise_multiplier, release.steps)
             return _Loss(divergence=release.coordinates * steps, trained=curve)
@@ -249,18 +249,18 @@ def closeness(releases: Sequence[Event]) -> float:
     return sum((_Loss.of(release) for release in releases), _Loss()).closeness
 
 
-def spent(releases: Sequence[Event], delta: float) -> Spending:
+def add_up(releases: Sequence[Event], delta: float) -> Spending:
     """The epsilon at `delta` after each release, exactly composed, and the guarantee of them all."""
     Budget(1.0, delta)  # refuses what is no delta, also where there is nothing to add up
     if not releases:
         return Spending((), (), None, ())
-    return spending(releases, releases, _one_promise(releases), delta)
+    return add_up_under(releases, releases, _one_promise(releases), delta)
 
 
-def spending(
+def add_up_under(
     releases: Sequence[Event], counted: Sequence[Event], promise: tuple[Unit, Trust], delta: float
 ) -> Spending:
-    """What these releases come to under one promise, each with the loss of its counted twin."""
+    """The spending of `releases` under one promise, where each costs what its twin in `counted` does."""
     Budget(1.0, delta)  # refuses what is no delta
     unit, trust = promise
     losses = accumulate(_Loss.of(release) for release in counted)
@@ -272,8 +272,8 @@ def spending(
         delta=delta,
         unit=unit,
         trust=trust,
-        releases=sum(not isinstance(release, Training) for release in releases),
-        training_steps=sum(release.steps for release in releases if isinstance(release, Training)),
+        releases=sum(not isinstance(release, TrainingRound) for release in releases),
+        training_steps=sum(release.steps for release in releases if isinstance(release, TrainingRound)),
         nominal_epsilon=last if unit is Unit.PAPER and last < math.inf else None,
     )
     return Spending(tuple(releases), epsilons, guarantee, _caveats(releases))
@@ -289,12 +289,12 @@ def allow(releases: Sequence[Event], upcoming: Event, budget: Budget) -> tuple[E
     A run asks before each release, with everything that was ever recorded for it, so resuming it starts no new budget.
     """
     together = (*releases, upcoming)
-    check_covered(together, _held_to(together), budget)
+    check_covered(together, _formula_for(together), budget)
     return together
 
 
 def check_covered(together: Sequence[Event], formula: Calibration, budget: Budget) -> None:
-    """Nothing; BudgetSpentError where the budget does not cover the last of these releases after the others."""
+    """Raise BudgetSpentError if the budget does not cover the last of these releases after the others."""
     loss = sum((_Loss.of(release) for release in together), _Loss())
     if not loss.within(formula, budget):
         after = loss.epsilon(formula, budget.delta)
@@ -306,7 +306,7 @@ def check_covered(together: Sequence[Event], formula: Calibration, budget: Budge
 
 
 def promises_of(releases: Sequence[Event]) -> set[tuple[Unit, Trust]]:
-    """What the releases promise, and by whose noise."""
+    """Every pair of unit and trust that the releases were made under."""
     known = {(release.unit, release.trust) for release in releases if not isinstance(release, Unbounded)}
     return known or ({_UNKNOWN_PROMISE} if releases else set())
 
@@ -319,8 +319,8 @@ def _one_promise(releases: Sequence[Event]) -> tuple[Unit, Trust]:
     return promises.pop()
 
 
-def _held_to(releases: Sequence[Event]) -> Calibration:
-    """Theorem 4's formula, which promises nothing, only for a run in mode `paper` that took its noise from it."""
+def _formula_for(releases: Sequence[Event]) -> Calibration:
+    """The formula that a run is held to: Theorem 4's, which promises nothing, only in mode `paper` with its noise."""
     unit, _ = _one_promise(releases)
     formulas = {release.calibration for release in releases if isinstance(release, Release)}
     return Calibration.PAPER if unit is Unit.PAPER and formulas == {Calibration.PAPER} else Calibration.EXACT

@@ -1,4 +1,4 @@
-"""What all runs of one site come to together, whatever each of them promised.
+"""The privacy that all runs of one site cost together, whatever each of them promised.
 
 A run protects one unit with one mechanism, and is accounted for by that. A site may take part in one run that protects
 records and in another that protects whole sites. Both have told something of its records, so that is what is added up.
@@ -10,21 +10,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import Event, Release, Spending, allow, check_covered, promises_of, spending, spent
+from fedlog.privacy.accounting import Event, Release, Spending, add_up, add_up_under, allow, check_covered, promises_of
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 
 _WEAKEST_FIRST = (Trust.CENTRAL, Trust.DISTRIBUTED, Trust.LOCAL)
 
 
-def spent_across_runs(releases: Sequence[Event], delta: float) -> Spending:
+def add_up_across_runs(releases: Sequence[Event], delta: float) -> Spending:
     """The epsilon at `delta` after each release of all runs of a site, and the guarantee of them all.
 
     Where they promised different things it is one for single records, by the weakest trust among them.
     """
     if len(promises := promises_of(releases)) < 2:
-        return spent(releases, delta)
+        return add_up(releases, delta)
     weakest = min((trust for _, trust in promises), key=_WEAKEST_FIRST.index)
-    return spending(releases, for_one_record(releases), (Unit.RECORD, weakest), delta)
+    return add_up_under(releases, for_one_record(releases), (Unit.RECORD, weakest), delta)
 
 
 def allow_across_runs(releases: Sequence[Event], upcoming: Event, budget: Budget) -> tuple[Event, ...]:
@@ -37,7 +37,7 @@ def allow_across_runs(releases: Sequence[Event], upcoming: Event, budget: Budget
 
 
 def for_one_record(releases: Sequence[Event]) -> tuple[Event, ...]:
-    """Releases of different promises by what one record at a site can change in them: what all of them bound.
+    """Convert releases of different promises to the sensitivity of one record, an upper bound for all of them.
 
     Local noise for a whole client hides any change of its data, one record among them. Where a client more or less is
     the neighbour, its message within the norm S gives way to another one: two steps, 2S. The result also bounds what

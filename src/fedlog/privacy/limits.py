@@ -1,4 +1,4 @@
-"""What a client's statistics can be at most: a server that sees more knows that the client did not clip."""
+"""The largest statistics that a client that clips can send; the server refuses larger ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Limits:
     rounding: float = ROUNDING
 
     def check(self, sums: Tensor) -> None:
-        """Nothing; InputError for statistics (n_class, m) beyond the clip, or negative counts without noise."""
+        """Refuse statistics (n_class, m) beyond the clip, and negative counts without noise, by an InputError."""
         sums = sums.to(torch.float64)
         stray = NOISE_REACH * self.noise_std
         counts = sums[:, 0]

@@ -87,7 +87,7 @@ class Mechanism:
         """The grid on which every party of this mechanism works."""
         return grid_for(max(self.client_std, self.server_std))
 
-    def release(
+    def release_event(
         self,
         *,
         round: int,  # noqa: A002
@@ -223,7 +223,7 @@ def record_statistics(features: Tensor, labels: Tensor, n_class: int, clip: Clip
     if grid > 1:
         raise InputError(f"the grid must not be coarser than the constant feature 1: {grid:g}")
     clipped = clip(torch.nan_to_num(features.detach().to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0))
-    return Statistics.of(towards_zero(clipped, grid), labels, n_class)
+    return Statistics.of(round_towards_zero(clipped, grid), labels, n_class)
 
 
 def record_moments(features: Tensor, labels: Tensor, n_class: int, clip: Clip, grid: float, detail: Detail) -> Moments:
@@ -234,24 +234,24 @@ def record_moments(features: Tensor, labels: Tensor, n_class: int, clip: Clip, g
         return Moments(first)
     finite = torch.nan_to_num(features.detach().to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0)
     second = torch.zeros(shape, dtype=torch.float64)
-    for phi, label in zip(towards_zero(clip(finite), grid), labels.tolist(), strict=True):
+    for phi, label in zip(round_towards_zero(clip(finite), grid), labels.tolist(), strict=True):
         own = phi.square() if detail is Detail.SQUARES else pack(torch.outer(phi, phi))
-        second[0 if detail is Detail.SECOND else label] += towards_zero(own, grid)
+        second[0 if detail is Detail.SECOND else label] += round_towards_zero(own, grid)
     return Moments(first, detail, second)
 
 
 def client_message(sums: Tensor, norm: float, grid: float) -> Tensor:
     """A client's whole message, clipped to L2 norm `norm` and rounded towards zero to the grid."""
     finite = torch.nan_to_num(sums.detach().to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0)
-    return towards_zero(clip_message(finite, norm), grid)
+    return round_towards_zero(clip_message(finite, norm), grid)
 
 
-def towards_zero(values: Tensor, grid: float) -> Tensor:
+def round_towards_zero(values: Tensor, grid: float) -> Tensor:
     """The values as multiples of the grid, none farther from zero than before."""
     return torch.trunc(values / grid) * grid
 
 
-def with_noise(sums: Tensor, std: float, sampler: Sampler) -> Tensor:
+def add_noise(sums: Tensor, std: float, sampler: Sampler) -> Tensor:
     """The sums with fresh noise of that std in every entry, classes without records included."""
     return sums.to(torch.float64) + sampler.draw(sums.shape, std)
 

@@ -1,4 +1,4 @@
-"""How a run is protected: what a client does to its statistics before they leave, and the server to their sum.
+"""The protection of a run: what a client does to its statistics before they leave, and the server to their sum.
 
 The order is always the same. A client clips (each record, or its whole message), rounds towards zero to the grid, adds
 its noise if the mechanism asks for any, and sends a dense message and nothing beside it: no count, no set of classes.
@@ -21,7 +21,7 @@ from fedlog.core.heads.moments import sensitivity as sensitivity_to_pair
 from fedlog.core.keys import Key
 from fedlog.core.stats import Statistics
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import Release, Training
+from fedlog.privacy.accounting import Release, TrainingRound
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
 from fedlog.privacy.limits import Limits
 from fedlog.privacy.mechanisms import (
@@ -29,6 +29,7 @@ from fedlog.privacy.mechanisms import (
     FloatSampler,
     Mechanism,
     Sampler,
+    add_noise,
     client_message,
     plan,
     planned_closeness,
@@ -36,7 +37,6 @@ from fedlog.privacy.mechanisms import (
     record_statistics,
     sensitivity_to_client,
     sensitivity_to_record,
-    with_noise,
 )
 from fedlog.privacy.secagg.fixed_point import FixedPoint, fixed_point_for
 from fedlog.privacy.sgd import SgdTraining, TrainingPlan
@@ -74,12 +74,12 @@ class Protection:
 
     @property
     def limits(self) -> Limits:
-        """What the server can hold a client's message against, as far as noise lets it."""
+        """The limits that the server checks a client's message against."""
         # No slack for the grid: values are rounded towards zero, and 1, which each record counts as, lies on it.
         return Limits(self.bound.clip, self.bound.message_norm, self.mechanism.client_std)
 
     def statistics(self, features: Tensor, labels: Tensor, n_class: int) -> Statistics:
-        """A client's statistics (n_class, m), no record of them beyond the clip; exact so far."""
+        """A client's statistics (n_class, m), each record clipped, without noise."""
         if self.bound.clip is None:
             return Statistics.of(features, labels, n_class)
         return record_statistics(features, labels, n_class, self.bound.clip, self.mechanism.grid)
@@ -90,7 +90,7 @@ class Protection:
             return Moments.of(features, labels, n_class, detail)
         return record_moments(features, labels, n_class, self.bound.clip, self.mechanism.grid, detail)
 
-    def outgoing(self, message: Message, key: Key) -> Message:
+    def protect(self, message: Message, key: Key) -> Message:
         """The message as it leaves the client: clipped, on the grid, with the client's noise.
 
         Refused: anything but statistics, and anything beside them. An exact count would be a leak of its own.
@@ -104,32 +104,32 @@ class Protection:
         sums = torch.cat([array.to(torch.float64).reshape(-1) for array in message.arrays])
         sums = sums if norm is None else client_message(sums, norm, grid)
         if self.mechanism.client_std:
-            sums = with_noise(sums, self.mechanism.client_std, self.sampler(key))
+            sums = add_noise(sums, self.mechanism.client_std, self.sampler(key))
         if self.mechanism.trust is Trust.LOCAL:
             return Message(message.kind, split_as(sums, shapes))
         # Exact values are whole numbers of steps already; floating-point noise in a simulation is not.
         return Message(message.kind, split_as(torch.trunc(sums / grid).to(torch.int64), shapes))
 
-    def lifted(self, upload: Contribution) -> Contribution:
+    def to_feature_units(self, upload: Contribution) -> Contribution:
         """An upload in units of the features, with the noise that its client added."""
         if self.mechanism.trust is not Trust.LOCAL:
             upload = replace(upload, arrays=tuple(steps * self.mechanism.grid for steps in upload.arrays))
         return replace(upload, noise_std=self.mechanism.client_std)
 
-    def finished(self, total: Contribution, key: Key) -> Contribution:
+    def add_server_noise(self, total: Contribution, key: Key) -> Contribution:
         """The sum with the server's noise, if the mechanism is central: only this goes any further."""
         if not self.mechanism.server_std:
             return total
         sums = torch.cat([array.reshape(-1) for array in total.arrays])
-        noisy = with_noise(sums, self.mechanism.server_std, self.sampler(key))
+        noisy = add_noise(sums, self.mechanism.server_std, self.sampler(key))
         arrays = split_as(noisy, [tuple(array.shape) for array in total.arrays])
         return replace(total, arrays=arrays, noise_std=math.hypot(total.noise_std, self.mechanism.server_std))
 
-    def trained(self, round_number: int, exchange: str) -> Training | None:
+    def training_event(self, round_number: int, exchange: str) -> TrainingRound | None:
         """The event to record before anything leaves that depends on this exchange's training; None without DP-SGD."""
         if self.training is None:
             return None
-        return self.training.plan.event(
+        return self.training.plan.round_event(
             round=round_number,
             exchange=exchange,
             trust=self.mechanism.trust,
@@ -137,9 +137,9 @@ class Protection:
             sampler=self.training.sampler(Key(0)),
         )
 
-    def release(self, round_number: int, exchange: str) -> Release:
+    def release_event(self, round_number: int, exchange: str) -> Release:
         """The event to record before the noisy objects of this exchange leave."""
-        return self.mechanism.release(
+        return self.mechanism.release_event(
             round=round_number,
             exchange=exchange,
             coordinates=self.coordinates,

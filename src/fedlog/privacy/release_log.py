@@ -17,7 +17,7 @@ from typing import TypeVar
 from fedlog.errors import InputError
 from fedlog.files.durable import append_line, write_file
 from fedlog.files.lock import lock_file
-from fedlog.privacy.accounting import Entropy, Event, Noise, Release, Training, Unbounded, allow
+from fedlog.privacy.accounting import Entropy, Event, Noise, Release, TrainingRound, Unbounded, allow
 from fedlog.privacy.across_runs import allow_across_runs
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 
@@ -196,7 +196,7 @@ def _budget_or_event(entry: dict[str, object]) -> Budget | Event:
         return _budget(entry)
     if entry.get("event") == Unbounded.kind:
         return _unbounded(entry)
-    return _training(entry) if entry.get("event") == Training.kind else _release(entry)
+    return _training(entry) if entry.get("event") == TrainingRound.kind else _release(entry)
 
 
 def _unbounded(entry: dict[str, object]) -> Unbounded:
@@ -204,9 +204,9 @@ def _unbounded(entry: dict[str, object]) -> Unbounded:
     return Unbounded(_whole(entry, "round"), str(entry["exchange"]), str(entry["reason"]))
 
 
-def _training(entry: dict[str, object]) -> Training:
-    _expect_keys(entry, Training.kind, {field.name for field in fields(Training)})
-    return Training(
+def _training(entry: dict[str, object]) -> TrainingRound:
+    _expect_keys(entry, TrainingRound.kind, {field.name for field in fields(TrainingRound)})
+    return TrainingRound(
         round=_whole(entry, "round"),
         exchange=str(entry["exchange"]),
         trust=Trust(str(entry["trust"])),

@@ -21,11 +21,11 @@ from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import Noise, Training
+from fedlog.privacy.accounting import Noise, TrainingRound
 from fedlog.privacy.calibration import budgets_beside_grid
 from fedlog.privacy.discrete import STEPS_PER_STD, grid_for, rounding_divergence
 from fedlog.privacy.guarantee import Budget, Trust
-from fedlog.privacy.mechanisms import Sampler, towards_zero
+from fedlog.privacy.mechanisms import Sampler, round_towards_zero
 from fedlog.privacy.renyi import Curve, curve_epsilon, curve_log_delta, gaussian_curve, sampled_gaussian_curve
 
 _MOST_NOISE = 1e4
@@ -61,17 +61,25 @@ class SgdPlan:
         """On which gradients are summed."""
         return grid_for(self.std)
 
-    def clipped(self, gradients: Tensor) -> Tensor:
+    def clip_rows(self, gradients: Tensor) -> Tensor:
         """The rows (n, d) as they enter the sum: none longer than the clip; a row that is not finite counts as 0."""
         rows = gradients.detach().to(torch.float64)
         rows = torch.where(torch.isfinite(rows).all(1, keepdim=True), rows, 0.0)
         lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
         shortened = rows * (self.clip * (1 - 1e-12) / lengths.clamp_min(self.clip))
-        return towards_zero(shortened, self.grid)
+        return round_towards_zero(shortened, self.grid)
 
-    def event(self, *, round: int, exchange: str, trust: Trust, coordinates: int, sampler: Sampler) -> Training:  # noqa: A002
+    def round_event(
+        self,
+        *,
+        round: int,  # noqa: A002
+        exchange: str,
+        trust: Trust,
+        coordinates: int,
+        sampler: Sampler,
+    ) -> TrainingRound:
         """What to record before anything that depends on the trained body leaves."""
-        return Training(
+        return TrainingRound(
             round=round,
             exchange=exchange,
             trust=trust,

@@ -110,7 +110,7 @@ class Cohort:
                 self.store.keep_home(client.index, home)
                 if message is not None and self._protection is not None:
                     key = self._work_key(client, round_number, exchange, "noise")
-                    message = self._protection.outgoing(message, key)
+                    message = self._protection.protect(message, key)
                 yield client, message
 
     def evaluate(self, indices: Sequence[int], judge: Judge = Judge.TEST) -> list[tuple[int, tuple[Score, ...]]]:

@@ -24,11 +24,11 @@ from fedlog.engine.protocol.checkpoint import SumsPosition
 from fedlog.engine.protocol.server import Refusal, Server
 from fedlog.errors import InputError
 from fedlog.privacy.protection import Protection
-from fedlog.privacy.secagg.client import Advertised, Client
-from fedlog.privacy.secagg.crypto import Identity
+from fedlog.privacy.secagg.client import Advertised, SumClient
+from fedlog.privacy.secagg.crypto import SigningIdentity
 from fedlog.privacy.secagg.fixed_point import FixedPoint, Words
 from fedlog.privacy.secagg.refusal import RoundFailedError
-from fedlog.privacy.secagg.rehearsal import Mail, Traffic, run_round
+from fedlog.privacy.secagg.rehearsal import Mail, RoundTraffic, run_round
 from fedlog.privacy.secagg.server import SecureSum
 from fedlog.privacy.secagg.terms import FEWEST, Step, Terms, usual_threshold
 from fedlog.privacy.secagg.used_steps import UsedStepsInMemory
@@ -124,7 +124,7 @@ class SecureSums:
     sums_made: int = 0
     turns: int = 0  # since someone looked
     survivors: tuple[int, ...] = ()  # of the last sum; none if it failed
-    _identities: dict[int, Identity] = field(default_factory=dict)
+    _identities: dict[int, SigningIdentity] = field(default_factory=dict)
     _used: dict[int, UsedStepsInMemory] = field(default_factory=dict)
     _early: dict[int, tuple[Advertised, bytes]] = field(default_factory=dict)
     _early_for: Terms | None = None
@@ -197,7 +197,7 @@ class SecureSums:
             terms = replace(terms, round=self.sums_made)
         early = self._early
         silent = {} if self.dropouts is None else self.dropouts.drawn(self.sums_made, members)
-        book, traffic = _Booking(ledger, round_number, silent), Traffic()
+        book, traffic = _Booking(ledger, round_number, silent), RoundTraffic()
         self._early, self.survivors = {}, ()
         self.sums_made += 1
         try:
@@ -218,14 +218,14 @@ class SecureSums:
     def _terms(self, members: list[int], coordinates: int, value_bytes: int) -> Terms:
         for number in members:
             if number not in self._identities:
-                self._identities[number] = Identity.new(number, os.urandom)
+                self._identities[number] = SigningIdentity.new(number, os.urandom)
                 self._used[number] = UsedStepsInMemory()
         honest = self.honest or smallest_survivors(len(members))
         roster = {number: self._identities[number].public for number in members}
         return sum_terms(self.session, self.sums_made, roster, honest, coordinates, value_bytes)
 
-    def _clients(self, terms: Terms, members: Iterable[int]) -> Mapping[int, Client]:
-        return {n: Client(terms, self._identities[n], self._used[n], os.urandom) for n in members}
+    def _clients(self, terms: Terms, members: Iterable[int]) -> Mapping[int, SumClient]:
+        return {n: SumClient(terms, self._identities[n], self._used[n], os.urandom) for n in members}
 
 
 @dataclass(frozen=True)

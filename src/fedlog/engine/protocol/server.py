@@ -72,7 +72,7 @@ class Server:
         exchanges = [*schedule.round, *([schedule.opening] if schedule.opening else [])]
         patterns = {exchange.name: upload_pattern(algorithm, exchange, initial, plan) for exchange in exchanges}
         if protection is not None:
-            patterns = {name: p and protection.outgoing(p, key) for name, p in patterns.items()}
+            patterns = {name: p and protection.protect(p, key) for name, p in patterns.items()}
         return Server(
             algorithm,
             codec,
@@ -141,7 +141,9 @@ class Server:
     def take(self, round_number: int, exchange: Exchange, summed: Contribution) -> None:
         """Move the state by the sum of a round's contributions, with the server's noise if it is to add any."""
         if self.protection is not None:
-            summed = self.protection.finished(summed, self.noise_key.child("round", round_number, exchange.name))
+            summed = self.protection.add_server_noise(
+                summed, self.noise_key.child("round", round_number, exchange.name)
+            )
         before = self.state
         self.state = self.algorithm.step(exchange.name, before, summed)
         self.kept_state = self.state is before
@@ -170,7 +172,7 @@ class Server:
 
     def lifted(self, message: Message) -> Contribution:
         """The upload as it enters the sum; under a secure sum this happens at the client."""
-        return lift(message) if self.protection is None else self.protection.lifted(lift(message))
+        return lift(message) if self.protection is None else self.protection.to_feature_units(lift(message))
 
 
 def upload_pattern(algorithm: Algorithm, exchange: Exchange, initial: Params, plan: ModelPlan) -> Message | None:

@@ -309,8 +309,8 @@ class Simulation:
         """Record what is about to leave; RunError if the budget does not cover it."""
         if self.protection is None:
             return
-        trained = self.protection.trained(number, exchange.name) if exchange.phases else None
-        for upcoming in (trained, self.protection.release(number, exchange.name)):
+        trained = self.protection.training_event(number, exchange.name) if exchange.phases else None
+        for upcoming in (trained, self.protection.release_event(number, exchange.name)):
             if upcoming is None:
                 continue
             if self.record_release is None:

@@ -114,7 +114,7 @@ class DpSgdBackend:
         at_once = 1 if sampler.entropy is Entropy.SYSTEM else RECORDS_AT_ONCE
         for number, some in enumerate(torch.split(drawn, at_once)):
             if len(some):
-                total += plan.clipped(self.record_gradients(task, phase, some, seen.child(number))).sum(0)
+                total += plan.clip_rows(self.record_gradients(task, phase, some, seen.child(number))).sum(0)
         noisy = total + sampler.draw(total.shape, plan.std)
         parts = torch.split(noisy / self._settings.batch_size, sizes)
         return [

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedlog.algorithms.shape import Algorithm, ModelPlan
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import spent
+from fedlog.privacy.accounting import add_up
 from fedlog.privacy.guarantee import PAPER_CAVEAT, NoiseSource, Unit, delta_warning
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.release_log import FILE_NAME, read_log, record_release, start_log
@@ -115,7 +115,7 @@ def describe_spending(
     if not (folder / FILE_NAME).exists():
         return None
     log = read_log(folder / FILE_NAME)
-    spending = spent(log.events, log.budget.delta)
+    spending = add_up(log.events, log.budget.delta)
     stated = {} if spending.guarantee is None else spending.guarantee.as_json()
     budget = {"epsilon": log.budget.epsilon, "delta": log.budget.delta}
     kept = int(sum(record.observed.get("kept_old_head", 0.0) for record in rounds))

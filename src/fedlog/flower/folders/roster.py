@@ -16,7 +16,7 @@ from fedlog.files.durable import write_file
 from fedlog.flower.folders.layout import check_site_name
 from fedlog.flower.folders.secrets import check_secret, write_secret
 from fedlog.flower.folders.site_folder import SiteFolder
-from fedlog.privacy.secagg.crypto import Identity
+from fedlog.privacy.secagg.crypto import SigningIdentity
 
 KEY, ROSTER = "sum.key", "roster.json"
 Roster = dict[str, bytes]
@@ -33,7 +33,7 @@ def own_key(folder: SiteFolder) -> bytes:
 
 def format_own_entry(folder: SiteFolder) -> str:
     """NAME=KEY with the public half, for the others' lists."""
-    return f"{folder.read_config().name}={Identity(0, own_key(folder)).public.hex()}"
+    return f"{folder.read_config().name}={SigningIdentity(0, own_key(folder)).public.hex()}"
 
 
 def write_roster(folder: Path, entries: Iterable[str]) -> Roster:

@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 
 from fedlog.core.keys import Key
 from fedlog.data.partition import by_dirichlet
-from fedlog.data.schema import Feature, Kind, Schema
+from fedlog.data.schema import Feature, FeatureKind, Schema
 from fedlog.flower.ops.local_federation import LocalFederation, LocalSite
 from fedlog.flower.ops.server import Say
 from fedlog.flower.protocol.plan import Plan
@@ -48,7 +48,7 @@ def write_tables(folder: Path, seed: int) -> dict[str, Path]:
 
 def demo_schema() -> Schema:
     """What the three sites have agreed on."""
-    return Schema("digit", tuple(map(str, range(10))), tuple(Feature(name, Kind.NUMERIC) for name in PIXELS))
+    return Schema("digit", tuple(map(str, range(10))), tuple(Feature(name, FeatureKind.NUMERIC) for name in PIXELS))
 
 
 def run_demo(root: Path, rounds: int, seed: int, say: Say) -> dict[str, Any]:

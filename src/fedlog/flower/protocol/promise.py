@@ -14,7 +14,7 @@ from typing import Any
 
 from fedlog.core.clip import clip_named
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import spent
+from fedlog.privacy.accounting import add_up
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit, delta_warning
 from fedlog.privacy.protection import Bound, Protection, protection
 from fedlog.privacy.release_log import FILE_NAME, read_log, record_release, start_log
@@ -120,7 +120,7 @@ def release(folder: Path, guard: Protection | None, round_number: int, exchange:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE_NAME
     start_log(path, guard.budget)
-    record_release(path, guard.release(round_number, exchange))
+    record_release(path, guard.release_event(round_number, exchange))
 
 
 def warning(promise: Promise | None, records: int, sites: int) -> str | None:
@@ -134,7 +134,7 @@ def warning(promise: Promise | None, records: int, sites: int) -> str | None:
 def spent_in(folder: Path) -> dict[str, object] | None:
     """What the run in the folder has spent, with everything that gives it a meaning; None for nothing."""
     log = read_log(folder / FILE_NAME)
-    found = spent(log.events, log.budget.delta).guarantee
+    found = add_up(log.events, log.budget.delta).guarantee
     return None if found is None else found.as_json()
 
 

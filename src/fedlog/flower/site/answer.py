@@ -75,7 +75,7 @@ def greet(request: Frame, folder: SiteFolder) -> Frame:
     context.check_plan()
     state = RunState.of(folder, request.run)
     if context.guard is not None:
-        refuse_beyond_limit(folder, state.path, context.guard.release(1, plan.method))
+        refuse_beyond_limit(folder, state.path, context.guard.release_event(1, plan.method))
     state.agree(plan, context.guest)
     context.log("welcome", method=plan.method, rounds=plan.rounds, body=context.body.name)
     return request.reply(FrameKind.WELCOME, welcome(ours, context.guest))
@@ -98,7 +98,7 @@ def work(request: Frame, context: SiteContext, state: RunState) -> bytes:
     # The model as the last round left it: the own body under the head that has just arrived.
     ((_, (score,)),) = cohort.evaluate(ONE, Judge.VALIDATION)
     if context.guard is not None:
-        release = context.guard.release(request.round_number, exchange.name)
+        release = context.guard.release_event(request.round_number, exchange.name)
         record_release_at_site(context.folder, state.path, context.guard, release)
     if opening is None:
         ((_, upload),) = cohort.exchange(request.round_number, exchange, ONE)

@@ -13,7 +13,7 @@ from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.protocol.frame import FrameError
 from fedlog.flower.protocol.promise import Limit
 from fedlog.privacy.accounting import BudgetSpentError, Event, Release, allow
-from fedlog.privacy.across_runs import allow_across_runs, spent_across_runs
+from fedlog.privacy.across_runs import add_up_across_runs, allow_across_runs
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.release_log import (
     FILE_NAME,
@@ -75,7 +75,7 @@ def describe_spending(folder: SiteFolder) -> str | None:
     path = folder.state / FILE_NAME
     before = read_log(path).budget if path.exists() else None
     delta = limit.budget.delta if limit else before.delta if before else 1e-5
-    found = spent_across_runs(events, delta).guarantee
+    found = add_up_across_runs(events, delta).guarantee
     told = f"privacy spent in all runs so far: {found}"
     if limit is None or found is None:
         return told

@@ -23,8 +23,8 @@ from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.protocol.sum_opening import Opening, read_opening
 from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.protection import Protection
-from fedlog.privacy.secagg.client import Advertised, Agreed, Client, Masked, Shared
-from fedlog.privacy.secagg.crypto import Identity
+from fedlog.privacy.secagg.client import Advertised, Agreed, Masked, Shared, SumClient
+from fedlog.privacy.secagg.crypto import SigningIdentity
 from fedlog.privacy.secagg.encoding import decode, encode
 from fedlog.privacy.secagg.fixed_point import pack, unpack
 from fedlog.privacy.secagg.rehearsal import answer
@@ -69,7 +69,7 @@ class SumAtSite:
         arrays = tuple(array.float() if array.is_floating_point() else array for array in message.arrays)
         contribution = lift(replace(message, arrays=arrays))
         if self.guard is not None:
-            contribution = self.guard.lifted(contribution)
+            contribution = self.guard.to_feature_units(contribution)
         vector = words_of(contribution, self.guard, len(opening.members))
         client = self._client(opening, len(vector))
         following, keys = client.advertise()
@@ -105,7 +105,7 @@ class SumAtSite:
             path.unlink()  # sent, and never to be sent again
         return reply
 
-    def _client(self, opening: Opening, coordinates: int) -> Client:
+    def _client(self, opening: Opening, coordinates: int) -> SumClient:
         """Return this site in the sum; raise FrameError for an opening that plan or own list do not allow."""
         assert self.plan.secure is not None
         roster = read_own_roster(self.folder)
@@ -124,8 +124,8 @@ class SumAtSite:
             coordinates,
             value_bytes,
         )
-        identity = Identity(sorted(roster).index(name), own_key(self.folder))
-        return Client(terms, identity, self._used, os.urandom)
+        identity = SigningIdentity(sorted(roster).index(name), own_key(self.folder))
+        return SumClient(terms, identity, self._used, os.urandom)
 
     def _keep(self, name: str, content: bytes) -> None:
         folder = self._home / "sum"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from fedlog.privacy.discrete import Source
 from fedlog.privacy.secagg import crypto
-from fedlog.privacy.secagg.crypto import Identity
+from fedlog.privacy.secagg.crypto import SigningIdentity
 from fedlog.privacy.secagg.encoding import decode, encode
 from fedlog.privacy.secagg.fixed_point import Words, pack
 from fedlog.privacy.secagg.messages import (
@@ -76,11 +76,11 @@ class Agreed:
 
 
 @dataclass(frozen=True)
-class Client:
+class SumClient:
     """One client of one round."""
 
     terms: Terms
-    identity: Identity
+    identity: SigningIdentity
     used: UsedSteps
     entropy: Source
 
@@ -98,7 +98,7 @@ class Client:
     def share(self, state: Advertised, blob: bytes) -> tuple[Shared, bytes]:
         """The secrets cut into shares, one sealed for each client whose keys are in the list."""
         key_list = decode(KeyList, blob)
-        keys = self._checked_keys(key_list, state)
+        keys = self._check_keys(key_list, state)
         me = self.identity.number
         points = [number + 1 for number in keys]
         mask_shares = split(state.mask_secret, self.terms.threshold, points, self.entropy)
@@ -182,7 +182,7 @@ class Client:
     def _claim(self, step: Step) -> None:
         self.used.claim(self.terms.name, step.name.lower())
 
-    def _checked_keys(self, key_list: KeyList, state: Advertised) -> dict[int, PublicKeys]:
+    def _check_keys(self, key_list: KeyList, state: Advertised) -> dict[int, PublicKeys]:
         if len(key_list.keys) < self.terms.minimum:
             raise RefusalError(f"{len(key_list.keys)} clients sent keys, {self.terms.minimum} are needed")
         keys = {}

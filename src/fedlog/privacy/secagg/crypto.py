@@ -26,16 +26,16 @@ _STREAM_NONCE = bytes(16)
 
 
 @dataclass(frozen=True)
-class Identity:
+class SigningIdentity:
     """A client's number and long-term signing key; its public half is on the roster."""
 
     number: int
     secret: bytes
 
     @staticmethod
-    def new(number: int, entropy: Source) -> Identity:
+    def new(number: int, entropy: Source) -> SigningIdentity:
         """A fresh identity."""
-        return Identity(number, entropy(32))
+        return SigningIdentity(number, entropy(32))
 
     @cached_property
     def _key(self) -> Ed25519PrivateKey:
@@ -48,23 +48,25 @@ class Identity:
 
     def sign(self, terms: Terms, step: Step, body: bytes) -> bytes:
         """64 bytes that nobody else could have made, for this step of this round only."""
-        return self._key.sign(_signed(terms, step, self.number, body))
+        return self._key.sign(_bytes_to_sign(terms, step, self.number, body))
 
     def __repr__(self) -> str:
-        return f"Identity({self.number})"
+        return f"SigningIdentity({self.number})"
 
 
 def check_signature(terms: Terms, step: Step, sender: int, body: bytes, signature: bytes) -> None:
-    """Nothing; `RefusalError` unless the sender on the roster signed that body for this step of this round."""
+    """Raise `RefusalError` unless the sender is on the roster and signed that body for this step of this round."""
     if sender not in terms.roster:
         raise RefusalError(f"client {sender} is not on the roster")
     try:
-        Ed25519PublicKey.from_public_bytes(terms.roster[sender]).verify(signature, _signed(terms, step, sender, body))
+        Ed25519PublicKey.from_public_bytes(terms.roster[sender]).verify(
+            signature, _bytes_to_sign(terms, step, sender, body)
+        )
     except (InvalidSignature, ValueError):
         raise RefusalError(f"the signature of client {sender} does not fit its {step.name.lower()} message") from None
 
 
-def _signed(terms: Terms, step: Step, sender: int, body: bytes) -> bytes:
+def _bytes_to_sign(terms: Terms, step: Step, sender: int, body: bytes) -> bytes:
     return b"".join([terms.digest, bytes([step]), sender.to_bytes(4, "little"), body])
 
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fedlog.privacy.secagg.crypto import TAG_BYTES, Identity, check_signature
+from fedlog.privacy.secagg.crypto import TAG_BYTES, SigningIdentity, check_signature
 from fedlog.privacy.secagg.encoding import decode, encode
 from fedlog.privacy.secagg.refusal import RefusalError
 from fedlog.privacy.secagg.shamir import SHARE_BYTES
@@ -88,7 +88,7 @@ class Agreements:
     signatures: dict[int, bytes]
 
 
-def enclose(terms: Terms, identity: Identity, step: Step, body: bytes) -> bytes:
+def enclose(terms: Terms, identity: SigningIdentity, step: Step, body: bytes) -> bytes:
     """The bytes of a signed message."""
     return encode(Envelope(identity.number, int(step), body, identity.sign(terms, step, body)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from fedlog.privacy.secagg.client import Advertised, Agreed, Client, Masked, Shared
+from fedlog.privacy.secagg.client import Advertised, Agreed, Masked, Shared, SumClient
 from fedlog.privacy.secagg.fixed_point import Words
 from fedlog.privacy.secagg.refusal import RefusalError
 from fedlog.privacy.secagg.server import SecureSum, ServerRound, close, receive, secure_sum
@@ -28,7 +28,7 @@ Early = Mapping[int, tuple[Advertised, bytes]]
 
 
 @dataclass
-class Traffic:
+class RoundTraffic:
     """Bytes and message turns of one round, who answered to the end, and what was refused."""
 
     up: dict[int, int] = field(default_factory=dict)
@@ -40,17 +40,17 @@ class Traffic:
 
 def run_round(
     terms: Terms,
-    clients: Mapping[int, Client],
+    clients: Mapping[int, SumClient],
     vectors: Mapping[int, Words],
     courier: Courier = everything_arrives,
-    traffic: Traffic | None = None,
+    traffic: RoundTraffic | None = None,
     early: Early | None = None,
 ) -> SecureSum:
     """The sum of the vectors of the clients that survived; `RoundFailedError` if they are too few.
 
     Clients whose keys came early are not asked for them; if all of them did, the round has a turn less.
     """
-    traffic = Traffic() if traffic is None else traffic
+    traffic = RoundTraffic() if traffic is None else traffic
     early = {} if early is None else early
     server = ServerRound(terms)
     states: dict[int, object] = {number: state for number, (state, _) in early.items()}
@@ -83,7 +83,7 @@ def run_round(
     return secure_sum(server)
 
 
-def answer(client: Client, step: Step, state: object, blob: bytes, vector: Words) -> tuple[object, bytes]:
+def answer(client: SumClient, step: Step, state: object, blob: bytes, vector: Words) -> tuple[object, bytes]:
     """The client's next state and its reply to the message of that step; `RefusalError` if they do not fit."""
     match step, state:
         case Step.KEYS, None:

@@ -74,17 +74,19 @@ def receive(state: ServerRound, blob: bytes) -> ServerRound:
     match state.step:
         case Step.KEYS:
             check_keys(envelope.body)
-            return replace(state, keys=_added(state.keys, envelope.sender, envelope.body + envelope.signature))
+            return replace(state, keys=_add_once(state.keys, envelope.sender, envelope.body + envelope.signature))
         case Step.SHARES:
-            return replace(state, sealed=_added(state.sealed, envelope.sender, _sealed(state, envelope)))
+            return replace(state, sealed=_add_once(state.sealed, envelope.sender, _check_sealed(state, envelope)))
         case Step.MASKED:
-            return replace(state, masked=_added(state.masked, envelope.sender, _vector(state, envelope)))
+            return replace(state, masked=_add_once(state.masked, envelope.sender, _check_vector(state, envelope)))
         case Step.AGREE:
             if envelope.sender not in state.masked or envelope.body != state.view:
                 raise RefusalError(f"client {envelope.sender} signed another list of survivors")
-            return replace(state, agreed=_added(state.agreed, envelope.sender, envelope.signature))
+            return replace(state, agreed=_add_once(state.agreed, envelope.sender, envelope.signature))
         case Step.UNMASK:
-            return replace(state, unmasking=_added(state.unmasking, envelope.sender, _unmasking(state, envelope)))
+            return replace(
+                state, unmasking=_add_once(state.unmasking, envelope.sender, _check_unmasking(state, envelope))
+            )
 
 
 def close(state: ServerRound) -> tuple[ServerRound, dict[int, bytes]]:
@@ -98,7 +100,7 @@ def close(state: ServerRound) -> tuple[ServerRound, dict[int, bytes]]:
         case Step.SHARES:
             _require(len(state.sealed), state.terms.minimum, "shared their secrets")
             following = replace(state, step=Step.MASKED, view=view_of_peers(state.view, state.sealed))
-            return following, {receiver: _delivery(state, receiver) for receiver in state.sealed}
+            return following, {receiver: _make_delivery(state, receiver) for receiver in state.sealed}
         case Step.MASKED:
             _require(len(state.masked), state.terms.minimum, "sent a masked vector")
             following = replace(state, step=Step.AGREE, view=view_of_survivors(state.view, state.survivors))
@@ -123,12 +125,12 @@ def secure_sum(state: ServerRound) -> SecureSum:
     total = np.zeros(terms.coordinates, dtype=np.uint64)
     for number, vector in state.masked.items():
         seed = combine({helper + 1: state.unmasking[helper].seeds[number] for helper in helpers}, weights)
-        if seed is None or crypto.commitment(terms, number, seed) != _keys(state, number).commitment:
+        if seed is None or crypto.commitment(terms, number, seed) != _keys_of(state, number).commitment:
             raise RoundFailedError(f"the shares of client {number}'s seed do not fit together")
         total += unpack(vector, terms.value_bytes) - crypto.mask(terms, seed)
     for number in sorted(state.sealed.keys() - state.masked.keys()):
         secret = combine({helper + 1: state.unmasking[helper].mask_keys[number] for helper in helpers}, weights)
-        if secret is None or crypto.public_of(secret) != _keys(state, number).mask:
+        if secret is None or crypto.public_of(secret) != _keys_of(state, number).mask:
             raise RoundFailedError(f"the shares of client {number}'s mask key do not fit together")
         total -= _masks_of_dropped(state, number, secret)
     return SecureSum(total & np.uint64((1 << 8 * terms.value_bytes) - 1), state.survivors.members)
@@ -140,17 +142,17 @@ def _masks_of_dropped(state: ServerRound, dropped: int, secret: bytes) -> Words:
     agreement = crypto.Agreement(secret)
     total = np.zeros(terms.coordinates, dtype=np.uint64)
     for number in state.masked:
-        (key,) = agreement.keys(_keys(state, number).mask, crypto.mask_purpose(terms, number, dropped))
+        (key,) = agreement.keys(_keys_of(state, number).mask, crypto.mask_purpose(terms, number, dropped))
         pairwise = crypto.mask(terms, key)
         total = total + pairwise if dropped > number else total - pairwise
     return total
 
 
-def _keys(state: ServerRound, number: int) -> PublicKeys:
+def _keys_of(state: ServerRound, number: int) -> PublicKeys:
     return check_keys(state.keys[number][:-64])
 
 
-def _sealed(state: ServerRound, envelope: Envelope) -> dict[int, bytes]:
+def _check_sealed(state: ServerRound, envelope: Envelope) -> dict[int, bytes]:
     body = decode(SealedShares, envelope.body)
     if envelope.sender not in state.keys or body.view != state.view:
         raise RefusalError(f"client {envelope.sender} shared its secrets under another list of keys")
@@ -161,7 +163,7 @@ def _sealed(state: ServerRound, envelope: Envelope) -> dict[int, bytes]:
     return body.sealed
 
 
-def _vector(state: ServerRound, envelope: Envelope) -> bytes:
+def _check_vector(state: ServerRound, envelope: Envelope) -> bytes:
     body = decode(MaskedVector, envelope.body)
     # A client that masked against other peers would leave masks in the sum: it counts as dropped.
     if envelope.sender not in state.sealed or body.view != state.view:
@@ -171,7 +173,7 @@ def _vector(state: ServerRound, envelope: Envelope) -> bytes:
     return body.vector
 
 
-def _unmasking(state: ServerRound, envelope: Envelope) -> UnmaskingShares:
+def _check_unmasking(state: ServerRound, envelope: Envelope) -> UnmaskingShares:
     body = decode(UnmaskingShares, envelope.body)
     if envelope.sender not in state.agreed:
         raise RefusalError(f"client {envelope.sender} helps to unmask without having agreed to")
@@ -182,11 +184,11 @@ def _unmasking(state: ServerRound, envelope: Envelope) -> UnmaskingShares:
     return body
 
 
-def _delivery(state: ServerRound, receiver: int) -> bytes:
+def _make_delivery(state: ServerRound, receiver: int) -> bytes:
     return encode(Delivery({sender: sealed[receiver] for sender, sealed in state.sealed.items() if sender != receiver}))
 
 
-def _added(held: Mapping[int, T], sender: int, item: T) -> dict[int, T]:
+def _add_once(held: Mapping[int, T], sender: int, item: T) -> dict[int, T]:
     if sender in held:
         raise RefusalError(f"client {sender} has sent its message of this step before")
     return {**held, sender: item}

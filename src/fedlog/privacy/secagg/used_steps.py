@@ -11,10 +11,10 @@ from fedlog.privacy.secagg.refusal import RefusalError
 
 
 class UsedSteps(Protocol):
-    """A memory that outlives the client."""
+    """A memory of answered steps that outlives the client."""
 
     def claim(self, round_name: str, step: str) -> None:
-        """Nothing, once; `RefusalError` ever after for the same round and step."""
+        """Mark the step as answered; `RefusalError` if it was before."""
 
 
 @dataclass
@@ -24,7 +24,7 @@ class UsedStepsInMemory:
     claimed: set[tuple[str, str]] = field(default_factory=set)
 
     def claim(self, round_name: str, step: str) -> None:
-        """Nothing, once; `RefusalError` ever after for the same round and step."""
+        """Mark the step as answered; `RefusalError` if it was before."""
         if (round_name, step) in self.claimed:
             raise RefusalError(f"step {step} of round {round_name} was answered before")
         self.claimed.add((round_name, step))
@@ -37,11 +37,11 @@ class UsedStepsOnDisk:
     folder: Path
 
     def holds(self, round_name: str, step: str) -> bool:
-        """Whether the step was claimed: for those who would rather not begin what cannot be sent."""
+        """Whether the step was answered before, without marking it."""
         return (self.folder / f"{round_name}-{step}").exists()
 
     def claim(self, round_name: str, step: str) -> None:
-        """Nothing, once; `RefusalError` ever after for the same round and step, whichever process asks."""
+        """Mark the step as answered, on disk; `RefusalError` if it was before, by this process or another."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{round_name}-{step}"
         try:
