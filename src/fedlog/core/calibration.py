@@ -1,0 +1,87 @@
+"""How far predicted probabilities can be believed, and how to make them believable.
+
+All functions take logits (n, n_class) and labels (n,). A temperature is fitted on validation records, never on those
+that it is judged on.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from fedlog.errors import InputError
+
+BINS = 15
+# exp(-6) to exp(6): beyond that every softmax is a vote of one class, or of all alike.
+LOG_TEMPERATURE = 6.0
+
+
+@dataclass(frozen=True)
+class ReliabilityBin:
+    """The records whose largest probability lies in one interval: how sure the model was, how often it was right."""
+
+    records: int
+    confidence: float
+    accuracy: float
+
+
+def reliability(logits: Tensor, labels: Tensor, bins: int = BINS) -> list[ReliabilityBin]:
+    """The records in intervals of equal width by their largest probability, empty intervals left out."""
+    chances = torch.softmax(logits.to(torch.float64), dim=1)
+    sure, predicted = chances.max(dim=1)
+    right = (predicted == labels).to(torch.float64)
+    place = (sure * bins).long().clamp_max(bins - 1)
+    found = []
+    for at in range(bins):
+        own = place == at
+        if bool(own.any()):
+            found.append(ReliabilityBin(int(own.sum()), float(sure[own].mean()), float(right[own].mean())))
+    return found
+
+
+def calibration_error(logits: Tensor, labels: Tensor, bins: int = BINS) -> float:
+    """The expected calibration error (Guo et al. 2017): the mean gap of confidence and accuracy, over the records."""
+    if not len(labels):
+        raise InputError("a calibration error needs records, found: none")
+    parts = reliability(logits, labels, bins)
+    return sum(part.records * abs(part.confidence - part.accuracy) for part in parts) / len(labels)
+
+
+def log_loss(logits: Tensor, labels: Tensor) -> float:
+    """The mean negative log-likelihood of the labels, in nats."""
+    logs = torch.log_softmax(logits.to(torch.float64), dim=1)
+    return float(-logs.gather(1, labels[:, None]).mean())
+
+
+def fit_temperature(logits: Tensor, labels: Tensor) -> float:
+    """The number by which to divide logits so that the log loss of these validation records is smallest."""
+    if not len(labels):
+        raise InputError("a temperature needs validation records, found: none")
+    values = logits.to(torch.float64)
+    found = minimize_scalar(
+        lambda t: log_loss(values / math.exp(t), labels),
+        bounds=(-LOG_TEMPERATURE, LOG_TEMPERATURE),
+        method="bounded",
+        options={"xatol": 1e-4},
+    )
+    return math.exp(float(found.x))
+
+
+def novelty(logits: Tensor, features: Tensor) -> Tensor:
+    """How unlike anything seen a record is, (n,): |phi|^2 - logsumexp_y(eta_y . phi), from FedLog's own density.
+
+    `features` (n, m - 1) without the constant, whose square is the same for every record.
+    """
+    length = features.to(torch.float64).square().sum(1)
+    return length - torch.logsumexp(logits.to(torch.float64), dim=1)
+
+
+def interval_coverage(low: NDArray[np.float64], high: NDArray[np.float64], truth: NDArray[np.float64]) -> float:
+    """The share of true values inside their intervals."""
+    return float(np.mean((low <= truth) & (truth <= high)))

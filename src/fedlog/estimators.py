@@ -1,0 +1,180 @@
+"""Heads from sums as scikit-learn estimators: fit at each site, merge, and the model is the one of all data together.
+
+    site_a, site_b = FedLogHead().fit(Xa, ya), FedLogHead().fit(Xb, yb)
+    everyone = site_a.merge(site_b)      # only sums were exchanged
+
+`partial_fit` on parts equals `fit` on the whole, to rounding.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from fedlog.core.heads.gaussian import nearest_mean, needed_detail, shared_covariance
+from fedlog.core.heads.moments import Moments
+from fedlog.core.heads.regression import LinearPosterior, regression_moments, solve_regression
+from fedlog.core.heads.ridge import ridge_head
+from fedlog.core.map_head import solve_head
+from fedlog.core.posterior import Prior
+
+Array = NDArray[Any]
+
+
+def _tensor(values: ArrayLike) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float64))
+
+
+class FedLogHead(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A linear classifier that is solved from class counts, sums and, for `lda` and `ridge`, second moments.
+
+    head: lda (shared covariance), ridge (least squares on labels), fedlog (the paper's MAP head, for features of
+    about unit variance) or ncm (nearest class mean). share: of the identity in lda's covariance; None: closed form.
+    strength: ridge's penalty. nu: the prior records of fedlog.
+    """
+
+    def __init__(
+        self,
+        head: Literal["lda", "ridge", "fedlog", "ncm"] = "lda",
+        share: float | None = None,
+        strength: float = 0.01,
+        nu: float = 1.0,
+    ) -> None:
+        self.head = head
+        self.share = share
+        self.strength = strength
+        self.nu = nu
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Sum up these records and solve the head; what was summed before is forgotten."""
+        X, y = validate_data(self, X, y)
+        check_classification_targets(y)
+        self.classes_ = np.unique(y)
+        self.moments_ = self._moments(np.asarray(X), np.asarray(y))
+        return self._solve()
+
+    def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
+        """Add these records to those summed before; `classes` names all that will ever come, at the first call."""
+        first = not hasattr(self, "moments_")
+        X, y = validate_data(self, X, y, reset=first)
+        check_classification_targets(y)
+        if first:
+            self.classes_ = np.unique(y if classes is None else classes)
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise ValueError(f"labels that were not among the classes: {unknown[:5]}; name all by classes=")
+        added = self._moments(np.asarray(X), np.asarray(y))
+        self.moments_ = added if first else self.moments_ + added
+        return self._solve()
+
+    def merge(self, other: FedLogHead) -> FedLogHead:
+        """The head of both estimators' records, from their sums alone; both must know the same classes."""
+        check_is_fitted(self)
+        check_is_fitted(other)
+        if not np.array_equal(self.classes_, other.classes_):
+            raise ValueError("heads of different classes cannot be merged; name all classes by partial_fit(classes=)")
+        both = FedLogHead(**self.get_params())
+        both.classes_, both.n_features_in_ = self.classes_, self.n_features_in_
+        both.moments_ = self.moments_ + other.moments_
+        return both._solve()
+
+    def decision_function(self, X: ArrayLike) -> Array:
+        """The logits, (n, classes); for two classes the difference, (n,)."""
+        check_is_fitted(self)
+        logits = self._logits(X)
+        return logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits
+
+    def predict(self, X: ArrayLike) -> Array:
+        """The most likely class of each record."""
+        check_is_fitted(self)
+        found: Array = self.classes_[self._logits(X).argmax(axis=1)]
+        return found
+
+    def predict_proba(self, X: ArrayLike) -> Array:
+        """(n, classes): the softmax of the logits."""
+        check_is_fitted(self)
+        found: Array = torch.softmax(torch.from_numpy(self._logits(X)), dim=1).numpy()
+        return found
+
+    def _logits(self, X: ArrayLike) -> Array:
+        values: Array = validate_data(self, X, reset=False)
+        found: Array = np.asarray(values, dtype=np.float64) @ self.coef_.T + self.intercept_
+        return found
+
+    def _moments(self, X: Array, y: Array) -> Moments:
+        labels = torch.from_numpy(np.searchsorted(self.classes_, y))
+        return Moments.of(_tensor(X), labels, len(self.classes_), needed_detail(self.head))
+
+    def _solve(self) -> Self:
+        moments: Moments = self.moments_
+        solved = {
+            "lda": lambda: shared_covariance(moments, self.share),
+            "ridge": lambda: ridge_head(moments, self.strength),
+            "fedlog": lambda: solve_head(Prior(nu=self.nu).posterior(moments.statistics)).weights,
+            "ncm": lambda: nearest_mean(moments.statistics),
+        }[self.head]()
+        weights = solved.numpy()
+        self.intercept_, self.coef_ = weights[:, 0], weights[:, 1:]
+        return self
+
+
+class FedLinearHead(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """Bayesian linear regression that is solved from sums, with predictive intervals.
+
+    strength: of the prior on the weights, in units of a feature's own spread; None: that of largest evidence.
+    """
+
+    def __init__(self, strength: float | None = None) -> None:
+        self.strength = strength
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Sum up these records and solve the posterior; what was summed before is forgotten."""
+        X, y = validate_data(self, X, y, y_numeric=True)
+        self.moments_ = regression_moments(_tensor(X), _tensor(y))
+        return self._solve()
+
+    def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Add these records to those summed before."""
+        first = not hasattr(self, "moments_")
+        X, y = validate_data(self, X, y, y_numeric=True, reset=first)
+        added = regression_moments(_tensor(X), _tensor(y))
+        self.moments_ = added if first else self.moments_ + added
+        return self._solve()
+
+    def merge(self, other: FedLinearHead) -> FedLinearHead:
+        """The regression of both estimators' records, from their sums alone."""
+        check_is_fitted(self)
+        check_is_fitted(other)
+        both = FedLinearHead(**self.get_params())
+        both.n_features_in_ = self.n_features_in_
+        both.moments_ = self.moments_ + other.moments_
+        return both._solve()
+
+    def predict(self, X: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
+        """The expected targets, (n,); with `return_std` also the scale of their Student distribution."""
+        location, scale = self._posterior().predict(self._features(X))
+        return (location.numpy(), scale.numpy()) if return_std else location.numpy()
+
+    def predict_interval(self, X: ArrayLike, level: float = 0.9) -> tuple[Array, Array]:
+        """Low and high ends, (n,) each, between which a share `level` of new targets lies."""
+        low, high = self._posterior().interval(self._features(X), level)
+        return low.numpy(), high.numpy()
+
+    def _features(self, X: ArrayLike) -> torch.Tensor:
+        return _tensor(validate_data(self, X, reset=False))
+
+    def _posterior(self) -> LinearPosterior:
+        check_is_fitted(self)
+        found: LinearPosterior = self.posterior_
+        return found
+
+    def _solve(self) -> Self:
+        self.posterior_ = solve_regression(self.moments_, self.strength)
+        self.coef_, self.intercept_ = self.posterior_.weights.numpy(), self.posterior_.intercept
+        return self
