@@ -107,7 +107,7 @@ def simulation(sites: Iterable[SiteFolder], plan: Plan) -> Simulation:
                 shard.validation + offsets["train"],
             )
         )
-        bodies.append(load_body(config, load_schema(folder.schema_file).shape))
+        bodies.append(load_body(config, load_schema(folder.schema_file).shape, plan.feature_clip))
         for pool in pools:
             records = getattr(site.federation, pool)
             pools[pool].append(records)
@@ -127,9 +127,10 @@ def simulation(sites: Iterable[SiteFolder], plan: Plan) -> Simulation:
         )
     )
     shape = model_plan(federation, bodies)
-    course = RunSettings(rounds=plan.rounds, seed=plan.seed)
+    course = RunSettings(rounds=plan.rounds, seed=plan.seed, codec=plan.codec, optimiser=plan.optimiser)
     algorithm = plan.algorithm(shape.n_class, shape.width)
-    return Simulation(algorithm, federation, bodies, shape, Engine(Settings(plan.batch_size)), course).start()
+    engine = Engine(Settings(plan.batch_size, optimiser=plan.optimiser))
+    return Simulation(algorithm, federation, bodies, shape, engine, course).start()
 
 
 @dataclass(frozen=True)

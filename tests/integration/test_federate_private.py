@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -23,8 +23,8 @@ from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.event_text import SiteEventText, describe_run_event, describe_site_event
 from fedlog.flower.ops.run import leave
 from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, run_tag
-from fedlog.flower.protocol.plan import Plan, checked_plan, read_plan
-from fedlog.flower.protocol.promise import Limit, Promise, Secure, release, warning
+from fedlog.flower.protocol.plan import Plan, Secure, check_plan, read_plan
+from fedlog.flower.protocol.promise import Limit, release, warning
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder, read_private_report
 from fedlog.flower.site.answer import respond
@@ -36,6 +36,7 @@ from fedlog.privacy.across_runs import add_up_across_runs
 from fedlog.privacy.guarantee import Trust, Unit
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.release_log import FILE_NAME, read_log
+from fedlog.settings.promise import Promise
 from fedlog.wire.codec import codec
 from fedlog.wire.ledger import Direction
 from fedlog.wire.message import Contribution
@@ -410,13 +411,13 @@ def test_what_was_spent_can_be_asked_at_the_server_and_at_a_site(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--epsilon", "1"], "the run is not private"),
+        (["--epsilon", "1"], "these settings need --privacy: epsilon"),
         (["--privacy", "client"], "needs a budget"),
         (["--privacy", "client", "--epsilon", "1", "--delta", "2"], "delta must lie"),
         (["--aggregation", "secure"], "expected the list of the sites' keys"),
         (["--privacy", "client", "--epsilon", "1", "--delta", "1e-5"], "needs a bound on each client's message"),
-        (["--honest", "3"], "no secure sum"),
-        (["--refused-share", "1.5"], "share of uploads that may be refused"),
+        (["--honest", "3"], "these settings need a secure sum: honest"),
+        (["--refused-share", "1.5"], "refused share must be at least 0 and below 1: 1.5"),
     ],
 )
 def test_the_command_refuses_what_it_cannot_promise(
@@ -431,25 +432,28 @@ def test_the_command_refuses_what_it_cannot_promise(
     ("change", "said"),
     [
         ({"method": "fedproto"}, "methods that send statistics"),
-        ({"promise": replace(CENTRAL, unit="paper")}, "record or client"),
-        ({"promise": replace(CENTRAL, trust="nobody")}, "unknown trust"),
-        ({"promise": replace(CENTRAL, epsilon=0.0)}, "epsilon must be"),
-        ({"promise": replace(CENTRAL, message_norm=None)}, "needs a bound on each client's message"),
-        ({"promise": replace(RECORD, clip=None)}, "needs a bound on each record"),
-        ({"promise": replace(CENTRAL, trust="distributed")}, "needs secure sums"),
-        ({"secure": Secure(3, 5)}, "cannot be had under secure sums"),
-        ({"secure": Secure(2, 5), "promise": None}, "3 honest sites at least"),
+        ({"promise": {**asdict(CENTRAL), "unit": "paper"}}, "record or client"),
+        ({"promise": {**asdict(CENTRAL), "trust": "nobody"}}, "unknown trust"),
+        ({"promise": {**asdict(CENTRAL), "epsilon": 0.0}}, "epsilon must be"),
+        ({"promise": {**asdict(CENTRAL), "message_norm": None}}, "needs a bound on each client's message"),
+        ({"promise": {**asdict(RECORD), "clip": None}}, "needs a bound on each record"),
+        ({"promise": {**asdict(CENTRAL), "trust": "distributed"}}, "needs secure sums"),
+        ({"promise": {**asdict(CENTRAL), "noise": "float"}}, "discrete noise and exact calibration"),
+        ({"promise": {**asdict(CENTRAL), "calibration": "paper"}}, "discrete noise and exact calibration"),
+        ({"secure": {"honest": 3, "sites": 5}}, "cannot be had under secure sums"),
+        ({"secure": {"honest": 2, "sites": 5}, "promise": None}, "honest survivors must be 3 to 5"),
+        ({"secure": {"honest": 3, "sites": 10**5}, "promise": None}, "sites must be at most 10000"),
     ],
 )
 def test_promises_that_cannot_be_kept_are_refused(change: dict[str, object], said: str) -> None:
-    wrong = replace(plan(CENTRAL), **change)  # type: ignore[arg-type]
+    wrong = {**plan(CENTRAL).as_plain(), **change}
     with pytest.raises(InputError, match=said):
-        read_plan(json.loads(json.dumps(wrong.as_plain())))
+        read_plan(json.loads(json.dumps(wrong)))
 
 
 def test_a_plan_goes_through_json_with_its_promise_and_older_ones_have_none() -> None:
     for given in (plan(LOCAL), plan(RECORD), Plan("trial"), Plan("trial", secure=Secure(3, 4))):
-        assert read_plan(json.loads(json.dumps(given.as_plain()))) == checked_plan(given)
+        assert read_plan(json.loads(json.dumps(given.as_plain()))) == check_plan(given)
     assert "promise" not in Plan("trial").as_plain()
     assert not plan(LOCAL).same_run(replace(plan(LOCAL), rounds=3))
     with pytest.raises(InputError):

@@ -23,7 +23,6 @@ from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.event_text import describe_site_event
 from fedlog.flower.protocol.frame import Frame, FrameKind, run_tag
 from fedlog.flower.protocol.plan import Guest, Plan
-from fedlog.flower.protocol.promise import Promise
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.flower.site.answer import respond
@@ -31,6 +30,7 @@ from fedlog.flower.site.data import load_data, refuse_body_across_records
 from fedlog.flower.site.run_state import RunState
 from fedlog.models.catalog import body
 from fedlog.models.folder import load_model
+from fedlog.settings.promise import Promise
 
 LOCAL = Promise("client", "local", 20.0, 1e-5, message_norm=20.0)
 RECORD = Promise("record", "central", 20.0, 1e-5, clip="l2:3")

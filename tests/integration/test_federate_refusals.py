@@ -25,8 +25,7 @@ from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import FINISH_EXCHANGE, Frame, FrameError, FrameKind, run_tag, to_content
 from fedlog.flower.protocol.handshake import identity
-from fedlog.flower.protocol.plan import Plan, hello
-from fedlog.flower.protocol.promise import Promise, Secure
+from fedlog.flower.protocol.plan import Plan, Secure, hello
 from fedlog.flower.protocol.sum_opening import Opening
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
@@ -36,6 +35,7 @@ from fedlog.flower.site.data import check_site
 from fedlog.flower.site.run_state import RunState
 from fedlog.models.catalog import body
 from fedlog.privacy.release_log import FILE_NAME, read_log
+from fedlog.settings.promise import Promise
 from fedlog.wire.codec import codec
 
 CENTRAL = Promise("client", "central", 8.0, 1e-5, message_norm=20.0)

@@ -21,8 +21,7 @@ from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.event_text import describe_run_event
 from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, run_tag
-from fedlog.flower.protocol.plan import Plan
-from fedlog.flower.protocol.promise import Promise, Secure
+from fedlog.flower.protocol.plan import Plan, Secure
 from fedlog.flower.protocol.sum_opening import Opening, read_opening
 from fedlog.flower.server import secure_rounds
 from fedlog.flower.server.rounds import Run
@@ -31,6 +30,7 @@ from fedlog.flower.site.answer import respond
 from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.release_log import FILE_NAME, read_log
 from fedlog.privacy.secagg.terms import Step
+from fedlog.settings.promise import Promise
 from fedlog.wire.codec import WireError, codec
 from fedlog.wire.message import Contribution
 
@@ -280,8 +280,8 @@ def test_a_server_with_keys_of_its_own_gets_do_nothing(post: Watched, server: Se
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--honest", "0"], "3 honest sites at least"),
-        (["--honest", "5"], "no more than there are: 5 of 4"),
+        (["--honest", "0"], "honest survivors must be 3 to 4"),
+        (["--honest", "5"], "honest survivors must be 3 to 4"),
         (["--refused-share", "0.1"], "under a secure sum none can"),
     ],
 )

@@ -13,9 +13,8 @@ from fedlog.core.keys import Key
 from fedlog.data.schema import load_schema
 from fedlog.flower.folders.event_log import read_events
 from fedlog.flower.folders.server_folder import CONNECTION
-from fedlog.flower.ops.app import write_app
+from fedlog.flower.ops.app import app_settings, write_app
 from fedlog.flower.ops.processes import Command, call, find_free_port, flower_environment, start
-from fedlog.flower.ops.run import app_settings
 from fedlog.flower.ops.server import flwr_command, register
 from fedlog.flower.ops.site import supernode_command
 from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, run_tag

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,11 @@ from fedlog.errors import InputError, RunError
 from fedlog.flower.folders.event_log import read_events
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
+from fedlog.flower.ops.app import app_settings
 from fedlog.flower.ops.event_text import SiteEventText, describe_run_event
-from fedlog.flower.ops.run import app_settings, leave
+from fedlog.flower.ops.run import leave
 from fedlog.flower.protocol.frame import Frame, FrameKind, run_tag
-from fedlog.flower.protocol.plan import Plan, checked_plan, read_hello
+from fedlog.flower.protocol.plan import Plan, check_plan, read_hello
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.flower.server.server_app import read_settings
@@ -40,6 +42,7 @@ from fedlog.flower.site.answer import respond
 from fedlog.flower.site.run_state import RunState
 from fedlog.models.body import HEAD
 from fedlog.models.folder import load_model
+from fedlog.settings.training import Decay, Moments, Optimiser
 from fedlog.wire.codec import codec
 from fedlog.wire.ledger import Direction
 from fedlog.wire.message import Kind, Message
@@ -72,11 +75,21 @@ def state_of(server: ServerFolder, plan: Plan = PLAN) -> checkpoint.ServerState:
     return checkpoint.read(RunFolder.of(server, plan.name).checkpoint, lambda _: None)
 
 
-@pytest.mark.parametrize("method", ["fedlog", "fedlog-c", "lg-fedavg-1", "fedproto"])
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        ("fedlog", {}),
+        ("fedlog-c", {"optimiser": Optimiser(Moments.RUN, Decay.COSINE, weight_decay=3.0), "rounds": 3}),
+        ("fedlog", {"clip": "l2:1"}),
+        ("lg-fedavg-1", {}),
+        ("fedproto", {}),
+    ],
+)
 def test_a_federation_computes_what_the_simulator_computes(
-    post: InProcess, server: ServerFolder, tmp_path: Path, method: str
+    post: InProcess, server: ServerFolder, tmp_path: Path, method: str, more: dict[str, Any]
 ) -> None:
-    plan = Plan("trial", method=method, rounds=2, options={"epochs": 2, "learning_rate": 0.01}, seed=4)
+    told = {"method": method, "rounds": 2, "options": {"epochs": 2, "learning_rate": 0.01}, "seed": 4, **more}
+    plan = Plan("trial", **told)
     run(post, server, plan).conduct()
     simulated = simulation(post.sites.values(), plan)
     records = list(simulated.rounds())
@@ -250,9 +263,9 @@ def test_more_bad_uploads_than_the_stated_share_stop_the_run(post: InProcess, se
     with pytest.raises(InputError, match="share of uploads"):
         RoundRules(2, 20.0, refused_share=1.0)
     settings = {**app_settings(PLAN, RoundRules(2, 20.0, 0.35))}
-    assert read_settings(settings)[1] == RoundRules(2, 20.0, 0.35)
+    assert read_settings(settings, server)[1] == RoundRules(2, 20.0, 0.35)
     del settings["refused-share"]  # of an app that was written before there was one
-    assert read_settings(settings)[1] == RoundRules(2, 20.0)
+    assert read_settings(settings, server)[1] == RoundRules(2, 20.0)
 
 
 def rounds_of(server: ServerFolder) -> list[dict[str, Any]]:
@@ -384,10 +397,19 @@ def test_questions_out_of_place_are_refused(greeted: SiteFolder, frame: Frame, s
         {"options": {"nothing": 1}},
         {"rounds": "3"},
         {"codec": "none"},
+        {"optimiser": {**asdict(Optimiser()), "moments": "for ever"}},
+        {"optimiser": {**asdict(Optimiser()), "weight_decay": float("inf")}},
+        {"optimiser": {**asdict(Optimiser()), "weight_decay": True}},
+        {"optimiser": {**asdict(Optimiser()), "momentum": 1.0}},
+        {"optimiser": {"moments": "run"}},
+        {"optimiser": None},
+        {"clip": "l2:-1"},
+        {"batch_size": 10**6},
+        {"unknown": 1},
     ],
 )
 def test_a_plan_that_a_site_would_not_follow_is_refused(values: dict[str, object]) -> None:
     payload = json.dumps({"plan": {**PLAN.as_plain(), **values}}).encode()
     with pytest.raises(InputError):
         read_hello(payload)
-    assert checked_plan(PLAN) == PLAN
+    assert check_plan(PLAN) == PLAN

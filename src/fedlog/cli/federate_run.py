@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from fedlog.cli import federate_privacy
 from fedlog.cli.subcommand import command
+from fedlog.settings.flags import add_flags, given_settings
+from fedlog.settings.spec import RunSpec, deployed_settings
+from fedlog.settings.training import REFUSED_SHARE
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -26,75 +29,40 @@ def add_commands(commands: Subparsers) -> None:
 
 def _add_run(commands: Subparsers) -> None:
     parser = command(commands, "run", "at the server: train with the connected sites", _run)
-    parser.add_argument("folder", type=Path, metavar="DIR")
-    parser.add_argument("--rounds", type=int, default=10, help="rounds of local training and a new head (default: 10)")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the server's folder")
     parser.add_argument("--name", help="a new name, or that of a run to go on with (default: run-1, run-2, ...)")
-    parser.add_argument("--method", default="fedlog", help="fedlog (default), fedlog-c, lg-fedavg-1 or fedproto")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an option of the method")
-    parser.add_argument("--batch-size", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--codec", default="f32", metavar="NAME", help="how messages are written: f32 (default), rows+q8, ..."
-    )
     parser.add_argument("--minimum-sites", type=int, default=2, help="with fewer the old head stays (default: 2)")
     parser.add_argument("--deadline", type=float, default=600.0, help="seconds the server waits (default: 600)")
-    parser.add_argument(
-        "--refused-share",
-        type=float,
-        metavar="P",
-        help="of a round's uploads that may be unusable (not finite, beyond the clip, ...) before the run stops "
-        "(default: 0.5); those sites are left out of the round and named",
-    )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    federate_privacy.add_options(parser)
+    add_flags(parser, [entry.name for entry in deployed_settings()])
 
 
 def _run(args: argparse.Namespace) -> int:
+    from fedlog.flower.folders.roster import read_roster
     from fedlog.flower.folders.server_folder import ServerFolder
     from fedlog.flower.ops.processes import StopRequestedError, stopping_on_sigterm
     from fedlog.flower.ops.run import choose_run_name, run_federation
-    from fedlog.flower.protocol.plan import Plan
+    from fedlog.flower.protocol.plan import make_plan
     from fedlog.flower.protocol.promise import warning
+    from fedlog.flower.server.run_folder import RoundRules
 
     folder = ServerFolder(args.folder)
     folder.read_config()
-    plan = Plan(
-        name=args.name or choose_run_name(folder),
-        method=args.method,
-        options=dict(_option(text) for text in args.set),
-        rounds=args.rounds,
-        seed=args.seed,
-        codec=args.codec,
-        batch_size=args.batch_size,
-        promise=federate_privacy.promise_of(args),
-        secure=federate_privacy.secure_of(args, folder),
-    )
-    terms = federate_privacy.terms_of(args, plan)
+    spec = RunSpec(**given_settings(args))
+    plan = make_plan(spec, args.name or choose_run_name(folder), lambda: len(read_roster(folder.path)))
+    share = REFUSED_SHARE if spec.refused_share is None else spec.refused_share
+    rules = RoundRules(args.minimum_sites, args.deadline, share)
     # One over the records of a site is for the site to know, and it is warned there.
     if said := warning(plan.promise, 1, len(folder.known_sites())):
         _say(f"warning: {said}")
     try:
         with stopping_on_sigterm():
-            report = run_federation(folder, plan, terms, _say)
+            report = run_federation(folder, plan, rules, _say)
     except StopRequestedError:
         _say(f"no longer following {plan.name}; at the server it goes on")
         return 0
     _print_report(args, report)
     return 0
-
-
-def _option(text: str) -> tuple[str, str | int | float]:
-    from fedlog.errors import InputError
-
-    name, separator, value = text.partition("=")
-    if not separator or not name:
-        raise InputError(f"expected NAME=VALUE after --set, found: {text!r}")
-    for kind in (int, float):
-        try:
-            return name, kind(value)
-        except ValueError:
-            continue
-    return name, value
 
 
 def _add_demo(commands: Subparsers) -> None:

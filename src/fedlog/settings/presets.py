@@ -33,7 +33,7 @@ class Preset:
         return self.batch_sizes.get(method, self.batch_size)
 
 
-_OWN = Preset(rounds=10, batch_size=10, epochs=5, learning_rate=0.001, body="mlp:64,32")
+OWN = Preset(rounds=10, batch_size=10, epochs=5, learning_rate=0.001, body="mlp:64,32")
 
 PRESETS: dict[str, Preset] = {
     "digits": Preset(
@@ -102,4 +102,4 @@ PRESETS["mnist-selection"] = PRESETS["mnist"]
 
 def preset(data: str) -> Preset:
     """The preset of a data set; a user's own gets modest ones."""
-    return PRESETS.get(data, _OWN)
+    return PRESETS.get(data, OWN)

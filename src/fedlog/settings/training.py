@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from fedlog.settings.execution import Execution
 from fedlog.settings.fields import (
@@ -17,6 +18,9 @@ from fedlog.settings.fields import (
     ShareBelowOne,
     setting,
 )
+
+if TYPE_CHECKING:
+    from fedlog.algorithms.shape import Exchange  # PyTorch takes a second: not for `--help`
 
 # Of a round's uploads that may be unusable before the run stops. An error that depends on the records would be a
 # release of its own, so private runs go on; elsewhere a table must not quietly lose a client.
@@ -89,6 +93,12 @@ class Optimiser(Section):
             return 1.0
         return (1 + math.cos(math.pi * (round_number - 1) / rounds)) / 2
 
+    def at_round(self, exchange: Exchange, round_number: int, rounds: int) -> Exchange:
+        """The exchange with the learning rates of that round of so many."""
+        left = self.share_of_rate(round_number, rounds)
+        phases = [replace(phase, learning_rate=left * phase.learning_rate) for phase in exchange.phases]
+        return replace(exchange, phases=tuple(phases))
+
 
 @dataclass(frozen=True, kw_only=True)
 class RoundSettings(Section):
@@ -118,7 +128,3 @@ class RunSettings(RoundSettings):
     refused_share: ShareBelowOne = REFUSED_SHARE
     optimiser: Optimiser = field(default_factory=Optimiser)
     execution: Execution = field(default_factory=Execution)
-
-    def share_of_rate(self, round_number: int) -> float:
-        """What is left of the learning rate in that round."""
-        return self.optimiser.share_of_rate(round_number, self.rounds)

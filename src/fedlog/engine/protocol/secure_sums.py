@@ -30,8 +30,9 @@ from fedlog.privacy.secagg.fixed_point import FixedPoint, Words
 from fedlog.privacy.secagg.refusal import RoundFailedError
 from fedlog.privacy.secagg.rehearsal import Mail, RoundTraffic, run_round
 from fedlog.privacy.secagg.server import SecureSum
-from fedlog.privacy.secagg.terms import FEWEST, Step, Terms, usual_threshold
+from fedlog.privacy.secagg.terms import Step, Terms, usual_threshold
 from fedlog.privacy.secagg.used_steps import UsedStepsInMemory
+from fedlog.settings.promise import count_survivors
 from fedlog.wire.codec import codec
 from fedlog.wire.ledger import Direction, Ledger
 from fedlog.wire.message import Contribution
@@ -41,16 +42,6 @@ from fedlog.wire.message import Contribution
 IN_A_SUM = codec("f32")
 # For uploads without privacy, e.g. weights times records: sums below 2^31 with a step of 2^-24.
 PLAIN = FixedPoint(grid=2.0**-24, value_bytes=7)
-
-
-def smallest_survivors(clients: int) -> int:
-    """How many clients of a round must survive, unless told otherwise: as few as are safe to unmask for."""
-    if clients < FEWEST:
-        raise InputError(
-            f"a secure sum needs at least {FEWEST} clients in every round: {clients}",
-            hint="the sum of two is known to each of the two",
-        )
-    return max(FEWEST, usual_threshold(clients, 0))
 
 
 def encoding_of(protection: Protection | None) -> FixedPoint:
@@ -220,7 +211,7 @@ class SecureSums:
             if number not in self._identities:
                 self._identities[number] = SigningIdentity.new(number, os.urandom)
                 self._used[number] = UsedStepsInMemory()
-        honest = self.honest or smallest_survivors(len(members))
+        honest = self.honest or count_survivors(None, len(members))
         roster = {number: self._identities[number].public for number in members}
         return sum_terms(self.session, self.sums_made, roster, honest, coordinates, value_bytes)
 

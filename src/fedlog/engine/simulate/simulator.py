@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -248,7 +248,8 @@ class Simulation:
             last = at == len(exchanges) - 1
             copies = self.copies_after(number) if last else self._copies(participants)
             following = participants if not last else self.participants(number + 1) if self._goes_on(number) else []
-            self._exchange(number, self._slow_down(number, exchange), participants, copies, following)
+            slowed = self.settings.optimiser.at_round(exchange, number, self.settings.rounds)
+            self._exchange(number, slowed, participants, copies, following)
         scores = _flat(self.workers.evaluate(self._everyone, self.settings.judge))
         judged = [score for score in scores if score.records]
         ledger = self.server.ledger
@@ -266,12 +267,6 @@ class Simulation:
             refused={r.client: r.reason for at, r in self.server.refusals if max(at, 1) == number},
             seconds=time.perf_counter() - start,
         )
-
-    def _slow_down(self, number: int, exchange: Exchange) -> Exchange:
-        """The exchange with the learning rates of that round."""
-        left = self.settings.share_of_rate(number)
-        phases = [replace(phase, learning_rate=left * phase.learning_rate) for phase in exchange.phases]
-        return replace(exchange, phases=tuple(phases))
 
     def _privacy_figures(self) -> dict[str, float]:
         """What privacy adds to a round's figures."""

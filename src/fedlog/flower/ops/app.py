@@ -8,12 +8,24 @@ from pathlib import Path
 from fedlog import __version__
 from fedlog.data.schema import toml_quoted
 from fedlog.files.durable import write_file
+from fedlog.flower.protocol.plan import Plan, SettingValue, plan_settings
+from fedlog.flower.server.run_folder import RoundRules
 
 PACKAGE = "fedlog_app"
-Value = str | int | float
 
 
-def write_app(folder: Path, settings: Mapping[str, Value]) -> Path:
+def app_settings(plan: Plan, rules: RoundRules) -> dict[str, SettingValue]:
+    """The plan and the rules as the app's configuration; `flwr run --run-config` may change any of them."""
+    usual = rules.refused_share == RoundRules.refused_share
+    return {
+        **plan_settings(plan),
+        "refused-share": "" if usual else rules.refused_share,
+        "minimum-sites": rules.minimum,
+        "deadline-seconds": rules.deadline_seconds,
+    }
+
+
+def write_app(folder: Path, settings: Mapping[str, SettingValue]) -> Path:
     """The folder, ready for `flwr run`; `flwr run --run-config` can change the settings that stand here."""
     lines = [f"{name} = {toml_quoted(value) if isinstance(value, str) else value}" for name, value in settings.items()]
     write_file(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -13,12 +12,11 @@ from fedlog.engine.protocol import checkpoint
 from fedlog.errors import InputError, RunError
 from fedlog.flower.folders.event_log import EventFollower, log_event
 from fedlog.flower.folders.server_folder import CONNECTION, ServerFolder
-from fedlog.flower.ops.app import Value, write_app
+from fedlog.flower.ops.app import app_settings, write_app
 from fedlog.flower.ops.event_text import describe_run_event
 from fedlog.flower.ops.processes import start
 from fedlog.flower.ops.server import Say, flwr_command, unregister
-from fedlog.flower.protocol.plan import Plan, checked_plan
-from fedlog.flower.protocol.promise import as_setting
+from fedlog.flower.protocol.plan import Plan, check_plan
 from fedlog.flower.server.engine_state import begin_server, save_server
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 
@@ -42,28 +40,10 @@ def find_newest_run(folder: ServerFolder) -> str:
     return max(found, key=lambda path: RunFolder(path).checkpoint.stat().st_mtime).name
 
 
-def app_settings(plan: Plan, terms: RoundRules) -> dict[str, Value]:
-    """The plan and the terms as the app's configuration."""
-    return {
-        "name": plan.name,
-        "method": plan.method,
-        "options": json.dumps(dict(plan.options)),
-        "rounds": plan.rounds,
-        "seed": plan.seed,
-        "codec": plan.codec,
-        "batch-size": plan.batch_size,
-        "minimum-sites": terms.minimum,
-        "deadline-seconds": terms.deadline_seconds,
-        "refused-share": terms.refused_share,
-        "promise": as_setting(plan.promise),
-        "secure": as_setting(plan.secure),
-    }
-
-
 def run_federation(folder: ServerFolder, plan: Plan, terms: RoundRules, say: Say) -> dict[str, Any]:
     """The report of the run, after Flower went through it; a RunError says how to go on when it did not."""
     folder.read_config()
-    home = RunFolder.of(folder, checked_plan(plan).name)
+    home = RunFolder.of(folder, check_plan(plan).name)
     home.claim(plan)
     if checkpoint.exists(home.checkpoint):
         say(f"{plan.name} goes on from its checkpoint")

@@ -21,7 +21,7 @@ from fedlog.flower.folders.keys import fingerprint
 from fedlog.flower.folders.layout import check_site_name
 from fedlog.flower.folders.secrets import SECRET_FOLDER_MODE, check_secret
 from fedlog.flower.folders.server_folder import CONNECTION, ServerConfig, ServerFolder
-from fedlog.flower.ops.app import Value, write_app
+from fedlog.flower.ops.app import app_settings, write_app
 from fedlog.flower.ops.processes import (
     Command,
     Running,
@@ -33,24 +33,14 @@ from fedlog.flower.ops.processes import (
     stop_together,
     wait_for_port,
 )
+from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.database import pack_database
+from fedlog.flower.server.run_folder import RoundRules
 
 Say = Callable[[str], None]
 WATCH_SECONDS = 0.5
 RENEW_WITHIN_DAYS = 30
 JSON = ("--format", "json")
-# What `flwr run` starts from, and what `flwr run --run-config` may change.
-APP_SETTINGS: dict[str, Value] = {
-    "name": "run-1",
-    "method": "fedlog",
-    "options": "{}",
-    "rounds": 10,
-    "seed": 0,
-    "codec": "f32",
-    "batch-size": 10,
-    "minimum-sites": 2,
-    "deadline-seconds": 600.0,
-}
 
 
 def create_server(folder: ServerFolder, config: ServerConfig, schema: Path, now: dt.datetime) -> None:
@@ -63,7 +53,7 @@ def create_server(folder: ServerFolder, config: ServerConfig, schema: Path, now:
     create_certificates(folder.certificates, config.hosts, now)
     if schema.resolve() != folder.schema_file.resolve():
         shutil.copyfile(schema, folder.schema_file)
-    write_app(folder.app, APP_SETTINGS)
+    write_app(folder.app, app_settings(Plan("run-1"), RoundRules()))
     folder.write_config(config)
 
 

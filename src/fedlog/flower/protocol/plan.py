@@ -3,49 +3,89 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from fedlog.algorithms import registry
 from fedlog.algorithms.frozen import freeze_bodies
-from fedlog.algorithms.shape import Algorithm, ModelPlan
+from fedlog.algorithms.shape import Algorithm, Exchange, ModelPlan
+from fedlog.core.clip import clip_named
 from fedlog.errors import InputError
 from fedlog.flower.folders.layout import check_site_name
 from fedlog.flower.protocol.frame import FrameError
 from fedlog.flower.protocol.handshake import HELLO_LIMIT_BYTES, Identity
-from fedlog.flower.protocol.promise import Promise, Secure, checked_secure, protection_of, read_promise, read_secure
 from fedlog.models.body import HEAD
+from fedlog.privacy.guarantee import Calibration, NoiseSource, Unit
 from fedlog.privacy.protection import Protection
-from fedlog.wire.codec import codec, refuse_open_codec
+from fedlog.settings.fields import Section, read_exactly
+from fedlog.settings.presets import OWN
+from fedlog.settings.privacy import Aggregation
+from fedlog.settings.promise import (
+    Promise,
+    check_codec,
+    check_noise_of_sums,
+    count_survivors,
+    normal_clip,
+    protect,
+    resolve_promise,
+    resolve_sums,
+)
+from fedlog.settings.spec import RunSpec, deployed_settings, from_plain
+from fedlog.settings.training import Decay, Optimiser
+from fedlog.wire.codec import codec
 
 # Sites choose their bodies, so a first head from untrained features that are added up has no meaning here.
 DEFAULT_OPTIONS: dict[str, dict[str, Any]] = {"fedlog-c": {"first_head": "random"}}
-Option = str | int | float | None
+Option = str | int | float | bool | None
+Count = Annotated[int, Meta(ge=1, le=100_000)]
+SettingValue = str | int | float
 
 
 @dataclass(frozen=True)
-class Plan:
+class Secure(Section):
+    """The terms of a run's secure sums: the honest survivors each needs, and how many sites there are at most."""
+
+    honest: int
+    sites: Annotated[int, Meta(le=10_000)]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        count_survivors(self.honest, self.sites)
+
+
+@dataclass(frozen=True)
+class Plan(Section):
     """The settings of one run that must be equal everywhere."""
 
     name: str
     method: str = "fedlog"
     options: Mapping[str, Option] = field(default_factory=dict)
-    rounds: int = 10
+    rounds: Count = OWN.rounds
     seed: int = 0
     codec: str = "f32"
-    batch_size: int = 10
+    batch_size: Count = OWN.batch_size
+    optimiser: Optimiser = field(default_factory=Optimiser)
+    clip: str | None = None
+    """Of the features in a run without a promise, which has a clip of its own."""
     promise: Promise | None = None
     secure: Secure | None = None
 
     def same_run(self, other: Plan) -> bool:
         """Whether one can go on where the other stopped: only the number of rounds may differ.
 
-        The noise of a private run is set for its rounds.
+        The noise of a private run and a falling learning rate are set for its rounds.
         """
-        if self.promise is not None:
+        if self.promise is not None or self.optimiser.decay is not Decay.NONE:
             return self == other
         return replace(self, rounds=other.rounds) == other
+
+    @property
+    def feature_clip(self) -> str | None:
+        """The clip behind which every site computes its features, if there is one."""
+        return self.clip if self.promise is None else self.promise.clip
 
     @property
     def figures_stay(self) -> bool:
@@ -58,14 +98,16 @@ class Plan:
         built = registry.build(self.method, self.model_plan(n_class, width), told)
         return freeze_bodies(built) if self.promise is not None and self.promise.frozen else built
 
+    def at_round(self, exchange: Exchange, round_number: int) -> Exchange:
+        """The exchange with the learning rates of that round."""
+        return self.optimiser.at_round(exchange, round_number, self.rounds)
+
     def protection(self, n_class: int, width: int) -> Protection | None:
         """How the uploads are protected; None for a run without a promise."""
-        algorithm = self.algorithm(n_class, width)
-        schedule = algorithm.schedule
-        if self.promise is not None and not algorithm.sends_statistics:
-            raise InputError(f"privacy is for methods that send statistics: {self.method}", hint="fedlog or fedlog-c")
-        releases = self.rounds * len(schedule.round) + (schedule.opening is not None)
-        return protection_of(self.promise, self.secure, releases, (n_class, 1 + width))
+        check_noise_of_sums(self.promise, secure=self.secure is not None)
+        sites, honest = (1, 1) if self.secure is None else (self.secure.sites, self.secure.honest)
+        algorithm, shape = self.algorithm(n_class, width), self.model_plan(n_class, width)
+        return protect(self.promise, algorithm, shape, self.rounds, clients=sites, survivors=honest)
 
     @staticmethod
     def model_plan(n_class: int, width: int) -> ModelPlan:
@@ -109,7 +151,57 @@ class EqualBody:
         return f"expected the same parameters of body {self.name} at every site, found others"
 
 
-def checked_plan(plan: Plan) -> Plan:
+def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
+    """The plan of a run with these settings, checked; a secure sum asks how many sites are on the list of keys.
+
+    Of the settings it takes those that are marked as deployed; data and bodies are the sites' own.
+    """
+    promise = resolve_promise(spec, NoiseSource.DISCRETE)
+    sums = resolve_sums(spec, promise, spec.refused_share)
+    options = registry.typed(spec.method, spec.options)
+    sites = 0 if sums is None else count_sites()
+    return check_plan(
+        Plan(
+            name=name,
+            method=spec.method,
+            options={key: getattr(value, "value", value) for key, value in options.items()},
+            rounds=OWN.rounds if spec.rounds is None else spec.rounds,
+            seed=spec.seed,
+            codec=spec.codec,
+            batch_size=OWN.batch_size if spec.batch_size is None else spec.batch_size,
+            optimiser=spec.part(Optimiser),
+            clip=normal_clip(spec.clip) if promise is None else None,
+            promise=promise,
+            secure=None if sums is None else Secure(count_survivors(sums.honest, sites), sites),
+        )
+    )
+
+
+def plan_settings(plan: Plan) -> dict[str, SettingValue]:
+    """The plan as settings of the Flower app; what is not set is an empty text, so that `flwr run` can set it."""
+    values: dict[str, Any] = {**asdict(plan), **asdict(plan.optimiser), "options": json.dumps(dict(plan.options))}
+    if plan.promise is not None:
+        values |= {**asdict(plan.promise), "privacy": plan.promise.unit}
+    if plan.secure is not None:
+        values |= {"aggregation": Aggregation.SECURE, "honest": plan.secure.honest}
+    names = ["name", *(entry.name for entry in deployed_settings())]
+    told = {name.replace("_", "-"): values.get(name) for name in names}
+    return {name: "" if value is None else getattr(value, "value", value) for name, value in told.items()}
+
+
+def read_plan_settings(settings: Mapping[str, Any]) -> RunSpec:
+    """The settings of the Flower app as those of a run; InputError names what cannot be used."""
+    known = {entry.name for entry in deployed_settings()}
+    given = {name.replace("-", "_"): value for name, value in settings.items() if value != ""}
+    try:
+        options = json.loads(str(given.get("options", "{}")))
+    except ValueError as error:
+        raise InputError(f"the app's settings: options must be JSON: {error}") from None
+    values = {name: value for name, value in given.items() if name in known}
+    return from_plain({**values, "options": options}, "the app's settings")
+
+
+def check_plan(plan: Plan) -> Plan:
     """The plan, after refusing what no site would take."""
     check_site_name(plan.name)  # it names a folder at every site
     # A site refuses any other method: whoever operates the server must not be able to ask for a body, nor to name a
@@ -120,29 +212,33 @@ def checked_plan(plan: Plan) -> Plan:
             f"expected a method that keeps bodies at their sites, found: {plan.method}",
             hint=f"one of {', '.join(federated)}; the others run in the simulator: `fedlog run`",
         )
-    if not 1 <= plan.rounds <= 100_000 or not 1 <= plan.batch_size <= 100_000:
-        raise InputError(f"expected rounds and batch size of at least 1, found: {plan.rounds} and {plan.batch_size}")
     codec(plan.codec)
+    check_codec(plan.codec, plan.promise, secure=plan.secure is not None)
+    if plan.clip is not None:
+        clip_named(plan.clip)
     if plan.promise is not None:
-        refuse_open_codec(plan.codec, "a private run")
-    if plan.secure is not None:
-        refuse_open_codec(plan.codec, "a secure sum")
-        checked_secure(plan.secure)
+        _check_promise(plan.promise)
     plan.algorithm(2, 2)
     plan.protection(2, 2)
     return plan
 
 
+def _check_promise(promise: Promise) -> None:
+    """Refuse what only the simulator can promise."""
+    if promise.unit is Unit.PAPER:
+        raise InputError(
+            f"a deployment promises record or client privacy, found: {promise.unit}",
+            hint="`fedlog run --privacy paper` reproduces the paper in the simulator",
+        )
+    if promise.noise is not NoiseSource.DISCRETE or promise.calibration is not Calibration.EXACT:
+        raise InputError(
+            f"a deployment has discrete noise and exact calibration, found: {promise.noise}, {promise.calibration}"
+        )
+
+
 def read_plan(values: object) -> Plan:
     """The plan in these JSON values; an InputError when they are none."""
-    if not isinstance(values, dict):
-        raise InputError(f"expected a plan, found: {type(values).__name__}")
-    kinds = {"name": str, "method": str, "options": dict, "rounds": int, "seed": int, "codec": str, "batch_size": int}
-    promise, secure = read_promise(values.get("promise")), read_secure(values.get("secure"))
-    values = {name: value for name, value in values.items() if name not in ("promise", "secure")}
-    if set(values) != set(kinds) or any(type(values[name]) is not kind for name, kind in kinds.items()):
-        raise InputError(f"expected a plan with {', '.join(kinds)}, found: {', '.join(sorted(map(str, values)))[:200]}")
-    return checked_plan(Plan(**values, promise=promise, secure=secure))
+    return check_plan(read_exactly(Plan, values, "a plan"))
 
 
 def hello(ours: Identity, plan: Plan) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from fedlog.core.clip import clip_named
 from fedlog.core.keys import Key
 from fedlog.data.schema import Schema
 from fedlog.engine.protocol import checkpoint
@@ -13,6 +14,7 @@ from fedlog.engine.protocol.server import Server
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.models.body import HEAD, initial_head
+from fedlog.privacy.limits import Limits
 from fedlog.wire.codec import codec
 
 
@@ -31,6 +33,7 @@ def begin_server(plan: Plan, schema: Schema, width: int, refused_share: float = 
         key.child("server"),
         guard,
         refused_share=refused_share,
+        limits=None if plan.clip is None else Limits(clip_named(plan.clip)),
         # Under a secure sum there is no single upload to remember, and of a private run the server keeps none.
         remembers=plan.secure is None and plan.promise is None,
     )

@@ -23,8 +23,8 @@ BODY = "body.json"
 class RoundRules:
     """How long the server waits, for how many, and how many bad uploads it puts up with."""
 
-    minimum: int
-    deadline_seconds: float
+    minimum: int = 2
+    deadline_seconds: float = 600.0
     refused_share: float = REFUSED_SHARE  # of a round's uploads that may be unusable before the run stops
 
     def __post_init__(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,9 +14,9 @@ from flwr.serverapp import Grid, ServerApp
 from fedlog.data.schema import load_schema
 from fedlog.errors import FedlogError, InputError
 from fedlog.flower.folders.event_log import log_event
+from fedlog.flower.folders.roster import read_roster
 from fedlog.flower.folders.server_folder import ServerFolder
-from fedlog.flower.protocol.plan import Plan, checked_plan
-from fedlog.flower.protocol.promise import read_promise, read_secure
+from fedlog.flower.protocol.plan import Plan, make_plan, read_plan_settings
 from fedlog.flower.server.database import pack_database
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules
@@ -34,7 +33,7 @@ def main(grid: Grid, context: Context) -> None:
     folder = ServerFolder(Path(os.environ[FOLDER_VARIABLE]))
     name = str(context.run_config.get("name"))
     try:
-        plan, terms = read_settings(context.run_config)
+        plan, terms = read_settings(context.run_config, folder)
         try:
             Run(grid, folder, load_schema(folder.schema_file), plan, terms).conduct()
         finally:
@@ -45,23 +44,12 @@ def main(grid: Grid, context: Context) -> None:
         raise
 
 
-def read_settings(settings: Mapping[str, Any]) -> tuple[Plan, RoundRules]:
-    """The plan and the terms of these settings; an InputError names what cannot be used."""
+def read_settings(settings: Mapping[str, Any], folder: ServerFolder) -> tuple[Plan, RoundRules]:
+    """The plan and the rules of these settings; an InputError names what cannot be used."""
+    spec = read_plan_settings(settings)
+    plan = make_plan(spec, str(settings.get("name")), lambda: len(read_roster(folder.path)))
+    share = REFUSED_SHARE if spec.refused_share is None else spec.refused_share
     try:
-        options = json.loads(str(settings["options"]))
-        plan = Plan(
-            name=str(settings["name"]),
-            method=str(settings["method"]),
-            options=options,
-            rounds=int(settings["rounds"]),
-            seed=int(settings["seed"]),
-            codec=str(settings["codec"]),
-            batch_size=int(settings["batch-size"]),
-            promise=read_promise(json.loads(str(settings.get("promise") or "null"))),
-            secure=read_secure(json.loads(str(settings.get("secure") or "null"))),
-        )
-        share = float(settings.get("refused-share", REFUSED_SHARE))
-        terms = RoundRules(int(settings["minimum-sites"]), float(settings["deadline-seconds"]), share)
+        return plan, RoundRules(int(settings["minimum-sites"]), float(settings["deadline-seconds"]), share)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"expected the settings of `fedlog federate run`, found: {error}") from None
-    return checked_plan(plan), terms

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from fedlog.algorithms.shape import Algorithm, Exchange
+from fedlog.algorithms.shape import Exchange
 from fedlog.data.schema import load_schema
 from fedlog.flower.folders.event_log import log_event
 from fedlog.flower.folders.site_folder import SiteFolder
@@ -84,7 +84,7 @@ def greet(request: Frame, folder: SiteFolder) -> Frame:
 def work(request: Frame, context: SiteContext, state: RunState) -> bytes:
     """Do the local work of one exchange and return the upload; the state after it is kept before anything is sent."""
     start = time.perf_counter()
-    exchange = _find_exchange(context.algorithm, request)
+    exchange = _find_exchange(context, request)
     step = (request.round_number, request.exchange)
     earlier = state.state_before(step)
     cohort = context.cohort_after(earlier)
@@ -122,11 +122,13 @@ def work(request: Frame, context: SiteContext, state: RunState) -> bytes:
     return upload
 
 
-def _find_exchange(algorithm: Algorithm, request: Frame) -> Exchange:
+def _find_exchange(context: SiteContext, request: Frame) -> Exchange:
+    """Return the exchange that the request asks for, with the learning rates of its round."""
+    algorithm = context.algorithm
     if request.round_number == 0 and algorithm.schedule.opening is not None:
         return algorithm.schedule.opening
     if request.round_number == 0 or request.exchange >= len(algorithm.schedule.round):
         raise FrameError(
             f"expected an exchange of {algorithm.name}, found: round {request.round_number}, {request.exchange}"
         )
-    return algorithm.schedule.round[request.exchange]
+    return context.plan.at_round(algorithm.schedule.round[request.exchange], request.round_number)

@@ -58,8 +58,7 @@ class SiteContext:
     @cached_property
     def body(self) -> Body:
         """The site's own body."""
-        promise = self.plan.promise
-        return load_body(self.config, self.schema.shape, None if promise is None else promise.clip)
+        return load_body(self.config, self.schema.shape, self.plan.feature_clip)
 
     @cached_property
     def site(self) -> Site:
@@ -111,7 +110,7 @@ class SiteContext:
         shard = self.site.shard
         # Also without a single training record: an error would tell the server that there is none.
         clients = [Client(0, shard.name, self.body, shard.train, (shard.test,), (shard.validation,))]
-        engine = Engine(Settings(self.plan.batch_size))
+        engine = Engine(Settings(self.plan.batch_size, optimiser=self.plan.optimiser))
         wire = codec(self.plan.codec)
         return Cohort(algorithm, federation, clients, engine, wire, Key(self.plan.seed), protection=guard)
 
