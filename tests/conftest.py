@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
@@ -18,6 +18,14 @@ MakeFederation = Callable[..., Federation]
 def _one_thread() -> None:
     """Small kernels gain nothing from threads, and the test processes share the cores."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _a_memory_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Which backend is fastest is remembered beside the tests, not in the user's home."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDLOG_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(autouse=True)

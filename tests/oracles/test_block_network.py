@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from per_client import compare
 from torch import Tensor, nn
 
 from fedlog.engine.training.backends import Engine
@@ -26,9 +27,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
-
-
 def masked(module: nn.Sequential) -> nn.Sequential:
     """The module with its dropout layers replaced, as `Body` does it."""
     layers = [
@@ -38,76 +36,6 @@ def masked(module: nn.Sequential) -> nn.Sequential:
         for layer in module
     ]
     return nn.Sequential(*layers)
-
-
-def plain_features(
-    module: nn.Sequential, params: dict[str, Tensor], images: Tensor, masks: dict[str, Tensor]
-) -> Tensor:
-    """One client's features by PyTorch's own layers; a missing mask means no dropout."""
-    values = images
-    for name, layer in module._modules.items():
-        if isinstance(layer, MaskedDropout):
-            if name in masks:
-                mask = masks[name]
-                values = values * mask.reshape(*mask.shape, *(1,) * (values.ndim - 2))
-        else:
-            own = {key.removeprefix(f"{name}."): value for key, value in params.items() if key.startswith(f"{name}.")}
-            values = torch.func.functional_call(layer, own, (values,))
-    return values
-
-
-def draw_masks(module: nn.Sequential, input_shape: tuple[int, ...], clients: int, batch: int, dtype: torch.dtype):
-    """Random multipliers (clients, batch, channels or units) for each dropout layer, found by running the module."""
-    masks, values = {}, torch.zeros(1, *input_shape)
-    for name, layer in module._modules.items():
-        values = layer(values)
-        if isinstance(layer, MaskedDropout):
-            keep = torch.rand(clients, batch, values.shape[1]) >= layer.p
-            masks[name] = keep.to(dtype) / (1 - layer.p)
-    return masks
-
-
-def compare(
-    module: nn.Sequential,
-    images: Tensor,
-    positions: Tensor,
-    *,
-    frozen: frozenset[str] = frozenset(),
-    with_masks: bool = True,
-    draw: Callable[..., Tensor] = torch.randn,
-) -> None:
-    """Assert that the stacked network and the per-client loop agree on features and gradients."""
-    dtype, (clients, batch) = images.dtype, positions.shape
-    shape = tuple(images.shape[1:])
-    network = compile_body(module, shape)
-    assert network is not None
-    params = {name: draw(clients, *value.shape, dtype=dtype) * 0.25 for name, value in module.named_parameters()}
-    for name, value in params.items():
-        value.requires_grad_(name not in frozen)
-    masks = draw_masks(module, shape, clients, batch, dtype) if with_masks else None
-    moving = [value for value in params.values() if value.requires_grad]
-
-    expected = torch.stack(
-        [
-            plain_features(
-                module,
-                {name: value[client] for name, value in params.items()},
-                images[positions[client]],
-                {name: mask[client] for name, mask in (masks or {}).items()},
-            )
-            for client in range(clients)
-        ]
-    )
-    weights = torch.randn_like(expected)
-    expected_gradients = torch.autograd.grad((expected * weights).sum(), moving)
-    found = network.features(params, network.gather(network.arrange(images), positions), masks)
-    gradients = torch.autograd.grad((found * weights).sum(), moving)
-
-    scale = TOLERANCE[dtype]
-    torch.testing.assert_close(found, expected, rtol=scale, atol=scale * (1 + expected.abs().max().item()))
-    for one, other in zip(gradients, expected_gradients, strict=True):
-        assert one.shape == other.shape
-        torch.testing.assert_close(one, other, rtol=scale, atol=scale * (1 + other.abs().max().item()))
 
 
 @st.composite
@@ -203,8 +131,8 @@ def test_the_first_of_equal_maxima_takes_the_gradient(
 @pytest.fixture
 def _plain_instructions() -> Iterator[None]:
     """The passes without AVX2, as a machine without it would run them."""
-    assert convolve._LIBRARY is not None
-    plainly = ctypes.c_int.in_dll(convolve._LIBRARY, "convolve_plainly")
+    assert convolve.LIBRARY is not None
+    plainly = ctypes.c_int.in_dll(convolve.LIBRARY, "convolve_plainly")
     plainly.value = 1
     yield
     plainly.value = 0
@@ -243,7 +171,9 @@ def test_a_value_that_is_no_number_stays_visible() -> None:
 
 def test_convolutions_have_no_block_where_nothing_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolve, "AVAILABLE", False)
-    assert compile_body(masked(mnist_cnn()), (1, 28, 28)) is None
+    network = compile_body(masked(mnist_cnn()), (1, 28, 28))
+    assert network is not None
+    assert network.without_block[0] == "0"
     assert "C compiler" in Engine().explain(adopt("cnn", mnist_cnn, (1, 28, 28)))
     assert compile_body(nn.Sequential(nn.Linear(4, 2)), (4,)) is not None
 
@@ -276,22 +206,11 @@ def test_parameters_shared_by_all_clients_count_once_and_collect_the_summed_grad
         torch.testing.assert_close(value.grad, own[name].grad.sum(0, keepdim=True))
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.Flatten()),
-        nn.Sequential(nn.Conv2d(1, 3, 3, stride=2), nn.Flatten()),
-        nn.Sequential(nn.Conv2d(1, 3, 3), nn.MaxPool2d(3, stride=2), nn.Flatten()),
-        nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten()),
-        nn.Sequential(nn.Conv2d(1, 3, 3), MaskedDropout(0.5, per_channel=False), nn.Flatten()),
-        nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU()),
-        nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 2)),
-        nn.Linear(64, 2),
-        nn.Sequential(nn.Flatten(), square := nn.Linear(64, 64), nn.ReLU(), square),
-    ],
-)
-def test_what_has_no_block_is_left_to_the_caller(module: nn.Module) -> None:
-    assert compile_body(module, (1, 8, 8)) is None
+def test_what_blocks_cannot_compute_is_left_to_the_caller() -> None:
+    shared = nn.Linear(64, 64)
+    assert compile_body(nn.Sequential(nn.Flatten(), shared, nn.ReLU(), shared), (1, 8, 8)) is None
+    assert compile_body(nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU()), (1, 8, 8)) is None  # ends in a map
+    assert compile_body(nn.Sequential(nn.Flatten(), nn.ReLU()), (1, 8, 8)) is None  # nothing to gain
 
 
 def compiled(module: nn.Sequential, input_shape: tuple[int, ...]) -> BlockNetwork:

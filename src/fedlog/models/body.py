@@ -21,7 +21,7 @@ from fedlog.core.clip import Clip
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.models.masking import DropoutSite, MaskedDropout, named_values, replace_dropout
-from fedlog.models.trial import built, refuse_own_randomness, refuse_reserved_names, trial_records, tried
+from fedlog.models.trial import built, refuse_own_randomness, refuse_reserved_names, tried
 
 Params = dict[str, Tensor]
 
@@ -162,18 +162,6 @@ def adopt(name: str, make: Callable[[], nn.Module], input_shape: tuple[int, ...]
         evaluating=module.requires_grad_(False),
         clip=clip,
     )
-
-
-def mixes_records(body: Body) -> bool:
-    """Whether a record's features in training depend on the others of its batch; also if that cannot be found out."""
-    params = dict(body.training.named_parameters())
-    first, second, *rest = trial_records(body.input_shape, 5)
-    companies = (torch.stack([first, second, rest[0]]), torch.stack([first, *rest[1:]]))
-    try:
-        found, changed = (body.features(params, company, {})[0] for company in companies)
-    except Exception:  # a user's own module: whatever it raises on numbers that are not its data's
-        return True
-    return not torch.allclose(found, changed, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
 def with_weights(body: Body, path: Path) -> Body:

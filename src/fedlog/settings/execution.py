@@ -13,6 +13,8 @@ class BackendChoice(StrEnum):
 
     AUTO = "auto"
     BLOCK = "block"
+    MIXED = "mixed"
+    """Blocks, and `vmap` or the loop for the layers that have none."""
     VMAP = "vmap"
     LOOP = "loop"
 
@@ -23,7 +25,9 @@ class Execution(Section):
 
     device: str = setting("cpu", "cpu, cuda, ...", recorded=Recorded.NEVER)
     backend: BackendChoice = setting(
-        BackendChoice.AUTO, "how clients are trained: stacked or one after another", recorded=Recorded.NEVER
+        BackendChoice.AUTO,
+        "how clients are trained: stacked or one after another (auto: the fastest)",
+        recorded=Recorded.NEVER,
     )
     jobs: AtLeastOne = setting(
         1, "worker processes, one thread each (on the command line: all cores)", recorded=Recorded.NEVER, metavar="N"

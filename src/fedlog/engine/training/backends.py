@@ -1,28 +1,41 @@
-"""Which backend trains which body: chosen once per run, and said once."""
+"""Which backend trains which body: decided once per run, and said once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 
 from torch import nn
 
 from fedlog.data.federation import Federation
 from fedlog.engine.clients import Client
+from fedlog.engine.training import speed_trial
 from fedlog.engine.training.block import convolve
-from fedlog.engine.training.block.compile import compile_body
+from fedlog.engine.training.block.compile import compile_stacked
 from fedlog.engine.training.block.feed import Stacked
-from fedlog.engine.training.block.generic import VmapNetwork, obstacle
+from fedlog.engine.training.block.generic import VmapNetwork, find_vmap_obstacle
+from fedlog.engine.training.block.network import StackedBody
 from fedlog.engine.training.block.trainer import BlockBackend
 from fedlog.engine.training.dp_sgd import DpSgdBackend
 from fedlog.engine.training.loop import LoopBackend
 from fedlog.engine.training.tasks import Backend, Settings
 from fedlog.errors import InputError
 from fedlog.models.body import Body
+from fedlog.models.validate import find_mixing, find_sharing
 from fedlog.privacy.sgd import SgdTraining
 from fedlog.settings.execution import BackendChoice
 
 CHUNK_RECORDS = 400  # clients x batch size: fewer leave the interpreter's share large, more only need more memory
+CHUNK_NUMBERS = 2**22  # of all values between the layers of a chunk: more leave the cache
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Which backend trains a body, and why, in words."""
+
+    backend: BackendChoice
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -33,50 +46,132 @@ class Engine:
     choice: BackendChoice = BackendChoice.AUTO
     clients_at_once: int | None = None  # None: as many as fit the cache
     training: SgdTraining | None = None  # DP-SGD instead of ordinary training
+    decisions: Mapping[str, Decision] = field(default_factory=dict)
+    """What was decided already, by the body's name: for a whole run at once, or by the run that is resumed."""
+
+    def decide(self, federation: Federation, clients: Iterable[Client]) -> Engine:
+        """The engine with a decision for each body; what cannot be known is measured on a few of the clients."""
+        made = {
+            name: self.decisions.get(name) or self._decide(federation, group)
+            for name, group in _by_body(clients).items()
+        }
+        return replace(self, decisions=made)
 
     def backends(self, federation: Federation, clients: Iterable[Client]) -> dict[str, Backend]:
         """A backend for each architecture, by its name."""
-        by_body: dict[str, list[Client]] = {}
-        for client in clients:
-            by_body.setdefault(client.body.name, []).append(client)
-        return {name: self._backend(federation, group) for name, group in by_body.items()}
+        decided = self.decide(federation, clients := list(clients))
+        return {
+            name: decided.make(decided.decisions[name].backend, federation, group)
+            for name, group in _by_body(clients).items()
+        }
 
     def explain(self, body: Body) -> str:
         """Which backend trains this body, and why, in one line."""
-        _, reason = self._network(body)
-        return f"body {body.name}: {reason}"
+        decision = self.decisions.get(body.name) or next(iter(self._possible(body)))
+        return f"body {body.name}: {decision.reason}"
 
-    def _backend(self, federation: Federation, clients: list[Client]) -> Backend:
+    def make(self, backend: BackendChoice, federation: Federation, clients: list[Client]) -> Backend:
+        """That backend for clients of one body."""
         body = clients[0].body
         if self.training is not None:
             return DpSgdBackend(body, federation, self.settings, self.training)
-        network, _ = self._network(body)
-        if network is None:
+        if backend is BackendChoice.LOOP:
             return LoopBackend(body, federation, self.settings)
-        at_once = self.clients_at_once or max(1, CHUNK_RECORDS // self.settings.batch_size)
+        network: Stacked | None = VmapNetwork(body) if backend is BackendChoice.VMAP else _compiled(body)
+        assert network is not None
+        at_once = self.clients_at_once or self._fitting(network)
         return BlockBackend(body, federation, clients, self.settings, network, at_once)
 
-    def _network(self, body: Body) -> tuple[Stacked | None, str]:
+    def _fitting(self, network: Stacked) -> int:
+        """How many clients are best trained together."""
+        most = max(1, CHUNK_RECORDS // self.settings.batch_size)
+        if not isinstance(network, StackedBody) or network.training.is_plain:
+            return most
+        numbers = network.training.numbers_per_record * self.settings.batch_size
+        return max(1, min(most, CHUNK_NUMBERS // numbers))
+
+    def _decide(self, federation: Federation, clients: list[Client]) -> Decision:
+        body = clients[0].body
+        possible = self._possible(body)
+        if len(possible) == 1:
+            return possible[0]
+        backends = {one.backend.value: partial(self.make, one.backend, federation) for one in possible}
+        seconds = speed_trial.measure(body, clients, self.settings, federation.n_class, backends)
+        fastest = min(possible, key=lambda one: seconds[one.backend])
+        times = ", ".join(f"{one.backend.value} {1000 * seconds[one.backend]:.2f}" for one in possible)
+        return Decision(fastest.backend, f"{fastest.reason} (fastest in a trial, ms a batch: {times})")
+
+    def _possible(self, body: Body) -> list[Decision]:
+        """The backends that can train this body, most promising first; one only where nothing is left to find out."""
         if self.training is not None:
-            return None, "one client after another: DP-SGD takes the gradient of every record"
+            return [_loop("DP-SGD takes the gradient of every record")]
         if self.choice is BackendChoice.LOOP:
-            return None, "one client after another, as asked for"
+            return [Decision(BackendChoice.LOOP, "one client after another, as asked for")]
         if self.settings.device != "cpu":
-            return None, f"one client after another: stacking is for the CPU, not {self.settings.device}"
-        block = None if self.choice is BackendChoice.VMAP else compile_body(body.training, body.input_shape)
-        if block is not None:
-            return block, "stacked clients in specialised blocks"
-        if self.choice is BackendChoice.BLOCK:
-            raise InputError(f"body {body.name} has a layer without a block", hint="use --backend auto")
-        why_not = obstacle(body)
-        if why_not is None:
-            return VmapNetwork(body), f"stacked clients through vmap: {_no_block(body)}"
-        if self.choice is BackendChoice.VMAP:
-            raise InputError(f"body {body.name} cannot be stacked: {why_not}", hint="use --backend auto")
-        return None, f"one client after another: {why_not}"
+            return [_loop(f"stacking is for the CPU, not {self.settings.device}")]
+        mixing = find_mixing(body)
+        stacked = {} if mixing else _stacked_ways(body, self.choice)
+        if self.choice is not BackendChoice.AUTO:
+            if self.choice not in stacked:
+                raise InputError(f"body {body.name} {_refusal(body, self.choice, mixing)}", hint="use --backend auto")
+            return [Decision(self.choice, stacked[self.choice])]
+        if mixing:
+            return [_loop(mixing)]
+        network = _compiled(body) if BackendChoice.BLOCK in stacked else None
+        if network is not None and network.training.is_plain:
+            return [Decision(BackendChoice.BLOCK, stacked[BackendChoice.BLOCK])]
+        why_not = find_vmap_obstacle(body) if not stacked else "stacking it does not pay"
+        return [*(Decision(kind, reason) for kind, reason in stacked.items()), _loop(why_not or "")]
+
+
+def _stacked_ways(body: Body, choice: BackendChoice) -> dict[BackendChoice, str]:
+    """The ways to train stacked clients with this body, most promising first, each with its reason."""
+    ways: dict[BackendChoice, str] = {}
+    network = None if choice is BackendChoice.VMAP else _compiled(body)
+    without = _without_block(network)
+    if network is not None and not without:
+        ways[BackendChoice.BLOCK] = "stacked clients in specialised blocks"
+    elif network is not None:
+        ways[BackendChoice.MIXED] = f"stacked clients in specialised blocks, but for {without}: {_no_block(body)}"
+    if choice in (BackendChoice.AUTO, BackendChoice.VMAP) and find_vmap_obstacle(body) is None:
+        ways[BackendChoice.VMAP] = f"stacked clients through vmap: {_no_block(body)}"
+    return ways
+
+
+def _refusal(body: Body, choice: BackendChoice, mixing: str | None) -> str:
+    if mixing is not None:
+        return f"cannot be stacked: {mixing}"
+    if choice is BackendChoice.VMAP:
+        return f"cannot be stacked: {find_vmap_obstacle(body)}"
+    sharing, without = find_sharing(body), _without_block(_compiled(body))
+    if choice is BackendChoice.MIXED and sharing is None and not without:
+        return "has a block for every layer, or for none"
+    return f"has no block network: {sharing}" if sharing else f"has a layer without a block: {without or 'all of it'}"
+
+
+def _without_block(network: StackedBody | None) -> str:
+    names = network.training.without_block or network.evaluating.without_block if network is not None else ()
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _loop(reason: str) -> Decision:
+    return Decision(BackendChoice.LOOP, f"one client after another: {reason}")
+
+
+@lru_cache(maxsize=16)
+def _compiled(body: Body) -> StackedBody | None:
+    """The body's stacked network, compiled once: bodies are compared by identity."""
+    return compile_stacked(body)
+
+
+def _by_body(clients: Iterable[Client]) -> dict[str, list[Client]]:
+    groups: dict[str, list[Client]] = {}
+    for client in clients:
+        groups.setdefault(client.body.name, []).append(client)
+    return groups
 
 
 def _no_block(body: Body) -> str:
-    if not convolve.AVAILABLE and any(isinstance(layer, nn.Conv2d) for layer in body.training.modules()):
+    if not convolve.AVAILABLE and any(isinstance(layer, nn.Conv1d | nn.Conv2d) for layer in body.training.modules()):
         return "the compiled convolutions are missing (install fedlog where there is a C compiler)"
-    return "one of its layers has no block"
+    return find_sharing(body) or "not every layer has a block"

@@ -22,8 +22,9 @@ from fedlog.data.federation import Federation
 from fedlog.engine.training.loop import LoopBackend, StepwiseAdam
 from fedlog.engine.training.tasks import Fit, Look, Settings, Task
 from fedlog.errors import InputError
-from fedlog.models.body import HEAD, Body, Params, logits, mixes_records
+from fedlog.models.body import HEAD, Body, Params, logits
 from fedlog.models.masking import MaskedDropout
+from fedlog.models.validate import find_obstacle
 from fedlog.privacy.accounting import Entropy
 from fedlog.privacy.sgd import SgdTraining, poisson_sample
 
@@ -31,24 +32,24 @@ RECORDS_AT_ONCE = 64  # whose gradients are computed together in a simulation
 
 
 def require_opacus() -> None:
-    """Nothing; InputError where the optional package is missing."""
+    """Refuse to go on where the optional package is missing."""
     if importlib.util.find_spec("opacus") is None:
         raise InputError("--body-training dp-sgd needs the package opacus", hint='pip install "fedlog[dp-sgd]"')
 
 
 def check_body(body: Body) -> None:
-    """Nothing; InputError for a body in which records of a batch see each other, or which lets nothing be trained."""
+    """Refuse a body whose records see each other, whose parameters are shared, or which lets nothing be trained."""
     from opacus.validators import ModuleValidator  # takes seconds: only where it is used
 
-    wrong = ModuleValidator.validate(copy.deepcopy(body.training).requires_grad_(True), strict=False)
-    if body.buffers or wrong:
-        reason = str(wrong[0]).splitlines()[0] if wrong else f"running statistics: {', '.join(sorted(body.buffers))}"
+    reason = find_obstacle(body)
+    if reason is None:
+        unknown = ModuleValidator.validate(copy.deepcopy(body.training).requires_grad_(True), strict=False)
+        reason = str(unknown[0]).splitlines()[0] if unknown else None
+    if reason is not None:
         raise InputError(
             f"body {body.name} cannot be trained by DP-SGD: {reason}",
-            hint="a body without batch normalisation, for example mlp or cnn",
+            hint="a body without batch normalisation and without shared parameters, for example mlp or cnn",
         )
-    if mixes_records(body):
-        raise InputError(f"body {body.name} cannot be trained by DP-SGD: the records of a batch see each other")
     if body.fixed == {name for name, _ in body.training.named_parameters()}:
         raise InputError(
             f"body {body.name} lets no parameter be trained: requires_grad is off", hint="--body-training frozen"

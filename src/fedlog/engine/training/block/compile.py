@@ -1,140 +1,183 @@
-"""From an `nn.Sequential` of standard layers to a `BlockNetwork`: which layers go together in one stage."""
+"""From a module to a `BlockNetwork`: traced, cut into stages that have blocks, and what lies between them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from math import prod
 
+import torch
 from torch import nn
 
-from fedlog.engine.training.block import convolve
-from fedlog.engine.training.block.convolve import ConvShape
-from fedlog.engine.training.block.network import BlockNetwork, ConvStage, FlattenStage, LinearStage, Stage
-from fedlog.models.masking import MaskedDropout
+from fedlog.engine.training.block import map_stages  # noqa: F401 (it registers its blocks)
+from fedlog.engine.training.block.network import BlockNetwork, StackedBody, Step
+from fedlog.engine.training.block.regions import cut_out, region_stage
+from fedlog.engine.training.block.registry import BLOCKS, Block, Follower, Place, Shape, Stage
+from fedlog.engine.training.block.stages import (
+    AddStage,
+    ConcatenateStage,
+    ConvStage,
+    DropoutStage,
+    ElementwiseStage,
+    FlattenStage,
+    LinearStage,
+)
+from fedlog.engine.training.block.trace import Operation, trace
+from fedlog.models.body import Body
+from fedlog.models.masking import named_values
+from fedlog.models.trial import trial_records
 
-Named = tuple[str, nn.Module]
+
+def compile_stacked(body: Body) -> StackedBody | None:
+    """The body's stacked networks for training and evaluation; None if it is best left to PyTorch as a whole."""
+    training, evaluating = (compile_body(mode, body.input_shape) for mode in (body.training, body.evaluating))
+    if training is None or evaluating is None or training.takes_maps != evaluating.takes_maps:
+        return None
+    return StackedBody(training, evaluating)
 
 
 def compile_body(module: nn.Module, input_shape: Sequence[int]) -> BlockNetwork | None:
-    """The stacked network that computes what `module` does, or None if one of its layers has no block.
+    """The stacked network that computes what `module` does; None if it cannot be traced or blocks gain nothing.
 
-    Known: `Conv2d` (stride 1, no padding) followed by `ReLU`, dropout per channel and at most one `MaxPool2d` (stride
-    equal to its size), in any order; `Flatten`; `Linear` followed by `ReLU` and dropout, in any order.
+    The caller has made sure that records do not see each other.
     """
-    if not isinstance(module, nn.Sequential):
+    if len(list(module.parameters())) < len(list(module.named_parameters(remove_duplicate=False))):
+        return None  # tied: functional calls know how to tie them, blocks do not
+    operations = trace(module, tuple(input_shape))
+    if operations is None:
         return None
-    # Not `named_children`: it skips the second place of a layer that stands in two.
-    places = module._modules.items()
-    layers = [(name, layer) for name, layer in places if layer is not None and not isinstance(layer, nn.Identity)]
-    if len(list(module.parameters())) < sum(len(list(layer.parameters())) for _, layer in layers):
-        return None  # tied: two stages would train copies of their own
-    try:
-        return _Compiler(tuple(input_shape)).compile(layers)
-    except _NoBlockError:
-        return None
-
-
-class _NoBlockError(Exception):
-    """This list of layers has no stacked form here."""
+    network = _Compiler(module, operations).compile()
+    return network if network is not None and _agrees(network, module) else None
 
 
 @dataclass
 class _Compiler:
-    """The shape of one record between two layers, as the layers are read from the first to the last."""
+    """The steps so far, and the operations that wait for their region."""
 
-    shape: tuple[int, ...]
+    root: nn.Module
+    operations: list[Operation]
+    slots: dict[Operation, int] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    waiting: list[Operation] = field(default_factory=list)
+    without_block: list[str] = field(default_factory=list)
+    gains: bool = False  # whether there is a block that is faster than what PyTorch has
 
-    def compile(self, layers: list[Named]) -> BlockNetwork:
+    def compile(self) -> BlockNetwork | None:
         """The whole network."""
-        input_shape, stages = self.shape, list[Stage]()
-        while layers:
-            name, layer = layers[0]
-            followers = _followers(layers[1:])
-            if isinstance(layer, nn.Conv2d):
-                stages.append(self._convolution(name, layer, followers))
-            elif isinstance(layer, nn.Linear):
-                stages.append(self._linear(name, layer, followers))
-            elif isinstance(layer, nn.Flatten) and not followers:
-                stages.extend(self._flatten(layer))
+        entry, *inner, exit_ = self.operations
+        (result,) = exit_.reads or (None,)
+        if result is None or entry.shape is None or result.shape is None or len(result.shape) != 1 or not inner:
+            return None
+        takes_maps = self._read_input(entry, inner)
+        for one in inner:
+            if one in self.slots or one.shape is None:
+                continue
+            built = self._block(one)
+            if built is None:
+                self.waiting.append(one)
             else:
-                raise _NoBlockError
-            layers = layers[1 + len(followers) :]
-        if not stages or len(self.shape) != 1:
-            raise _NoBlockError
-        if not isinstance(stages[0], ConvStage):
-            stages = [stage for stage in stages if not isinstance(stage, FlattenStage)]
-        return BlockNetwork(input_shape, tuple(stages))
-
-    def _convolution(self, name: str, layer: nn.Conv2d, followers: list[Named]) -> ConvStage:
-        ordinary = layer.stride == (1, 1) and layer.dilation == (1, 1) and layer.groups == 1
-        if not convolve.AVAILABLE or not ordinary or layer.padding not in ((0, 0), "valid") or len(self.shape) != 3:
-            raise _NoBlockError
-        channels, rows, columns = self.shape
-        pools = [follower for _, follower in followers if isinstance(follower, nn.MaxPool2d)]
-        if channels != layer.in_channels or len(pools) > 1:
-            raise _NoBlockError
-        pool_rows, pool_columns = _pool_size(pools[0]) if pools else (1, 1)
-        shape = ConvShape(
-            channels_in=channels,
-            channels_out=layer.out_channels,
-            rows_in=rows,
-            columns_in=columns,
-            kernel_rows=layer.kernel_size[0],
-            kernel_columns=layer.kernel_size[1],
-            pool_rows=pool_rows,
-            pool_columns=pool_columns,
-            rectify=_rectifies(followers),
+                self._close_region()
+                self._append(one, built)
+        self._close_region()
+        if not self.gains or result not in self.slots:
+            return None
+        return BlockNetwork(
+            entry.shape,
+            takes_maps,
+            _with_frees(self.steps, self.slots[result]),
+            self.slots[result],
+            tuple(self.without_block),
+            numbers_per_record=sum(prod(one.shape) for one in self.operations if one.shape is not None),
+            is_plain=all(_is_plain(step.stage) for step in self.steps),
         )
-        if shape.rows_out < 1 or shape.columns_out < 1:
-            raise _NoBlockError
-        if not all(follower.per_channel for _, follower in followers if isinstance(follower, MaskedDropout)):
-            raise _NoBlockError
-        self.shape = (layer.out_channels, shape.rows_out, shape.columns_out)
-        return ConvStage(name, shape, layer.bias is not None, _dropout(followers))
 
-    def _linear(self, name: str, layer: nn.Linear, followers: list[Named]) -> LinearStage:
-        if self.shape != (layer.in_features,) or any(isinstance(follower, nn.MaxPool2d) for _, follower in followers):
-            raise _NoBlockError
-        self.shape = (layer.out_features,)
-        return LinearStage(name, layer.bias is not None, _rectifies(followers), _dropout(followers))
+    def _read_input(self, entry: Operation, inner: list[Operation]) -> bool:
+        """Give the input its place; whether it comes as maps. Images that are only flattened come as units."""
+        readers = [one for one in inner if entry in one.reads]
+        self.slots[entry] = 0
+        assert entry.shape is not None
+        if len(entry.shape) == 1:
+            return False
+        if all(isinstance(one.layer, nn.Flatten) and len(one.shape or ()) == 1 for one in readers):
+            self.slots |= dict.fromkeys(readers, 0)
+            return False
+        return True
 
-    def _flatten(self, layer: nn.Flatten) -> list[Stage]:
-        if (layer.start_dim, layer.end_dim) != (1, -1) or len(self.shape) not in (1, 3):
-            raise _NoBlockError
-        stages: list[Stage] = [FlattenStage()] if len(self.shape) == 3 else []
-        size = 1
-        for extent in self.shape:
-            size *= extent
-        self.shape = (size,)
-        return stages
+    def _block(self, one: Operation) -> Block | None:
+        build = BLOCKS.get(type(one.layer)) if one.layer is not None else None
+        shapes = [read.shape for read in one.reads]
+        if build is None or one.layer is None or one.shape is None or None in shapes:
+            return None
+        known: list[Shape] = [shape for shape in shapes if shape is not None]
+        return build(Place(one.name, one.layer, tuple(known), one.shape, self._followers(one)))
+
+    def _followers(self, one: Operation) -> tuple[Follower, ...]:
+        chain = list[Follower]()
+        while (after := self._only_reader(one)) is not None and after.layer is not None and after.shape is not None:
+            chain.append(Follower(after.name, after.layer, after.shape))
+            one = after
+        return tuple(chain)
+
+    def _only_reader(self, one: Operation) -> Operation | None:
+        readers = [other for other in self.operations if one in other.reads]
+        alone = len(readers) == 1 and readers[0].reads == [one] and readers[0].node.op != "output"
+        return readers[0] if alone else None
+
+    def _append(self, one: Operation, built: Block) -> None:
+        self.gains = self.gains or not isinstance(built.stage, _TRIVIAL)
+        reads = tuple(self.slots[read] for read in one.reads)
+        place = len(self.slots)
+        self.slots[one] = place
+        for _ in range(built.absorbed):
+            after = self._only_reader(one)
+            assert after is not None
+            one = after
+            self.slots[one] = place
+        self.steps.append(Step(built.stage, reads, (place,)))
+
+    def _close_region(self) -> None:
+        if not self.waiting:
+            return
+        region = cut_out(self.root, self.waiting, self.operations)
+        stage = region_stage(region, [one.shape for one in region.inputs if one.shape is not None])
+        self.without_block += [one.name or one.node.name for one in self.waiting]
+        reads = tuple(self.slots[one] for one in region.inputs)
+        for one in self.waiting:
+            self.slots[one] = len(self.slots)
+        self.steps.append(Step(stage, reads, tuple(self.slots[one] for one in region.outputs)))
+        self.waiting.clear()
 
 
-def _followers(layers: list[Named]) -> list[Named]:
-    """The layers that join the stage of the product before them."""
-    joining = list[Named]()
-    for name, layer in layers:
-        if not isinstance(layer, nn.ReLU | nn.MaxPool2d | MaskedDropout):
-            break
-        joining.append((name, layer))
-    return joining
+_TRIVIAL = (FlattenStage, ElementwiseStage, DropoutStage, AddStage, ConcatenateStage)
 
 
-def _rectifies(followers: list[Named]) -> bool:
-    return any(isinstance(layer, nn.ReLU) for _, layer in followers)
+def _is_plain(stage: Stage) -> bool:
+    if isinstance(stage, ConvStage):
+        return not stage.shape.needs_frame and stage.shape.groups == 1
+    return isinstance(stage, LinearStage | FlattenStage)
 
 
-def _dropout(followers: list[Named]) -> tuple[str, ...]:
-    return tuple(name for name, layer in followers if isinstance(layer, MaskedDropout))
-
-
-def _pool_size(layer: nn.MaxPool2d) -> tuple[int, int]:
-    size, stride, padding, dilation = (
-        _pair(value) for value in (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+def _with_frees(steps: list[Step], output: int) -> tuple[Step, ...]:
+    last = {at: number for number, step in enumerate(steps) for at in step.reads}
+    return tuple(
+        replace(step, frees=tuple(at for at in dict.fromkeys(step.reads) if last[at] == number and at != output))
+        for number, step in enumerate(steps)
     )
-    if stride != size or padding != (0, 0) or dilation != (1, 1) or layer.ceil_mode or layer.return_indices:
-        raise _NoBlockError
-    return size
 
 
-def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (value[0], value[1])
+def _agrees(network: BlockNetwork, module: nn.Module) -> bool:
+    """Whether two stacked clients get what the module computes: tracing may miss what a module does on the side."""
+    values = {name: value.detach() for name, value in named_values(module).items()}
+    # Of both signs, so that what is done to negative values is seen on made-up records, which are positive.
+    clients = [values, {name: -value for name, value in values.items()}]
+    inputs = trial_records(network.input_shape, 3)
+    params = {name: torch.stack([own[name] for own in clients]) for name in values}
+    batch = network.gather(network.arrange(inputs), torch.arange(3).expand(2, 3))
+    try:
+        with torch.no_grad():
+            found = network.features(params, batch, None)
+            expected = torch.stack([torch.func.functional_call(module, own, (inputs,)) for own in clients])
+    except (RuntimeError, ValueError):
+        return False
+    scale = 1 + expected.abs().nan_to_num(0).max().item()
+    return torch.allclose(found, expected, rtol=1e-3, atol=1e-4 * scale, equal_nan=True)

@@ -4,8 +4,12 @@
    channel is a single run of columns * batch numbers, and moving the kernel by a column means reading the same run
    `batch` numbers further on: a convolution needs neither unrolled windows nor a batch size that suits the vectors.
 
-   The passes are written once, in convolve_passes.h, for a number type and an instruction set; here they are made for
-   float and double, plain and with AVX2, and the processor is asked which it has. */
+   Padding and strides are met by a copy of one client's map, framed by zeros, its columns sorted by their remainder
+   modulo the stride: the columns that one place of the kernel reads are neighbours again.
+
+   The passes are written once, in convolve_*.h; targets.h makes them for two number types and three instruction sets.
+   Sums over lanes are 32 bytes wide in all of them, and longer vectors only serve sums that are separate per lane: AVX2
+   and AVX-512 give the same bits. */
 
 #include <stdint.h>
 #include <string.h>
@@ -14,53 +18,88 @@ struct sizes { /* the same in convolve.py */
     int64_t clients, batch, channels_in, channels_out, rows_in, columns_in;
     int64_t kernel_rows, kernel_columns, pool_rows, pool_columns;
     int64_t rectify;
+    int64_t pad_top, pad_left, pad_bottom, pad_right, stride_rows, stride_columns;
 };
+
+/* What follows from the sizes. A framed map has `rows_framed` rows of `run` numbers a channel: `stride_columns` phases
+   of `phase_columns` columns. The gradient before pooling, "spread", has `rows` rows of `spread_run` numbers a channel,
+   of which `length` follow a frame of `left` columns. */
+struct geometry {
+    int64_t framed, direct, rows_framed, phase_columns, run;
+    int64_t rows_out, columns_out, rows, length;
+    int64_t left, spread_run;
+};
+
+enum { SLACK = 16 }; /* zeros behind a run that the last vector of a sum may read */
+
+static struct geometry geometry_of(const struct sizes *s)
+{
+    struct geometry g;
+    const int64_t columns = s->columns_in + s->pad_left + s->pad_right;
+    g.rows_framed = s->rows_in + s->pad_top + s->pad_bottom;
+    g.framed = g.rows_framed != s->rows_in || columns != s->columns_in || s->stride_rows > 1 || s->stride_columns > 1;
+    g.phase_columns = (columns + s->stride_columns - 1) / s->stride_columns;
+    g.run = s->stride_columns * g.phase_columns * s->batch;
+    g.rows_out = ((g.rows_framed - s->kernel_rows) / s->stride_rows + 1) / s->pool_rows;
+    g.columns_out = ((columns - s->kernel_columns) / s->stride_columns + 1) / s->pool_columns;
+    g.rows = g.rows_out * s->pool_rows;
+    g.length = g.columns_out * s->pool_columns * s->batch;
+    g.left = (s->kernel_columns + s->stride_columns - 1) / s->stride_columns - 1;
+    g.spread_run = (g.left + g.phase_columns) * s->batch + (g.framed ? SLACK : 0);
+    g.direct = s->pool_rows == 1 && s->pool_columns == 1 && !s->rectify;
+    return g;
+}
+
+/* Where the column of a framed run lies that the kernel's `column` reads for the first place. */
+static int64_t column_offset(const struct sizes *s, const struct geometry *g, int64_t column)
+{
+    return (column % s->stride_columns * g->phase_columns + column / s->stride_columns) * s->batch;
+}
+
+/* How many of a kernel's `size` places lie at `phase` modulo the stride. */
+static int64_t places_at(int64_t size, int64_t stride, int64_t phase)
+{
+    return phase < size ? (size - phase + stride - 1) / stride : 0;
+}
+
+static int64_t rounded(int64_t size) { return (size + SLACK - 1) / SLACK * SLACK; }
 
 /* Room for the weights in another order; what lies behind it begins at a cache line. */
 static int64_t packed_size(const struct sizes *s)
 {
-    return (s->channels_out * s->channels_in * s->kernel_rows * s->kernel_columns + 15) / 16 * 16;
+    return rounded(s->channels_out * s->channels_in * s->kernel_rows * s->kernel_columns);
 }
 
+static int64_t framed_size(const struct sizes *s, const struct geometry *g)
+{
+    return g->framed ? rounded(s->channels_in * g->rows_framed * g->run) + SLACK : 0;
+}
+
+#define PASSES "convolve_passes.h"
+#include "targets.h"
+
 int convolve_plainly = 0; /* set by tests: use the plain passes on any machine */
+int convolve_narrowly = 0; /* set by tests: do not use AVX-512 */
 
-#define JOIN3(a, b, c) a##_##b##_##c
-#define EXPAND3(a, b, c) JOIN3(a, b, c)
-#define NAME(function) EXPAND3(function, REAL, TARGET)
-#define ALWAYS static inline __attribute__((always_inline))
-
-#define TARGET plain
-#define REAL float
-#include "convolve_passes.h"
-#undef REAL
-#define REAL double
-#include "convolve_passes.h"
-#undef REAL
-#undef TARGET
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-#define TARGET avx2
-#define REAL float
-#include "convolve_passes.h"
-#undef REAL
-#define REAL double
-#include "convolve_passes.h"
-#undef REAL
-#undef TARGET
-#pragma GCC pop_options
-#define WITH_AVX2 (!convolve_plainly && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-#define CHOSEN(function, real) (WITH_AVX2 ? function##_##real##_avx2 : function##_##real##_plain)
+int convolve_instructions(void)
+{
+#if defined(__x86_64__) && defined(__GNUC__)
+    if (convolve_plainly || !__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
+        return 0;
+    return !convolve_narrowly && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") ? 5 : 2;
 #else
-#define CHOSEN(function, real) function##_##real##_plain
+    return 0;
 #endif
+}
 
 /* Numbers of scratch space that a pass may use, for either direction. */
 int64_t convolve_scratch(const struct sizes *s)
 {
-    int64_t rows = s->rows_in - s->kernel_rows + 1;
-    return packed_size(s) + s->channels_out * rows * (s->columns_in + s->kernel_columns - 1) * s->batch + 8;
+    const struct geometry g = geometry_of(s);
+    const int64_t rows = (g.rows_framed - s->kernel_rows) / s->stride_rows + 1;
+    const int64_t phase = s->channels_in * g.phase_columns * s->batch; /* one row of the inputs' gradient, by phase */
+    return packed_size(s) + framed_size(s, &g) + rounded(s->channels_out * rows * g.spread_run) + phase + SLACK;
 }
 
 void convolve_forward_float(const struct sizes *s, const float *inputs, const float *weight, const float *bias,

@@ -30,6 +30,12 @@ _FIELDS = (
     "pool_rows",
     "pool_columns",
     "rectify",
+    "pad_top",
+    "pad_left",
+    "pad_bottom",
+    "pad_right",
+    "stride_rows",
+    "stride_columns",
 )
 
 
@@ -52,14 +58,26 @@ def _library() -> ctypes.CDLL | None:
     return library
 
 
-_LIBRARY = _library()
-AVAILABLE = _LIBRARY is not None
-_NUMBER = {torch.float32: "float", torch.float64: "double"}
+LIBRARY = _library()
+AVAILABLE = LIBRARY is not None
+# A library that was compiled before these passes learned padding and strides reads the first sizes only.
+FRAMES = hasattr(LIBRARY, "convolve_instructions")
+NUMBER = {torch.float32: "float", torch.float64: "double"}
+
+
+def instructions() -> str:
+    """Which instruction set the compiled passes use on this processor."""
+    if LIBRARY is None or not FRAMES:
+        return "none" if LIBRARY is None else "of an older build"
+    return {0: "plain", 2: "AVX2", 5: "AVX-512"}[LIBRARY.convolve_instructions()]
 
 
 @dataclass(frozen=True)
 class ConvShape:
-    """The sizes of one convolution (stride 1, no padding) followed by non-overlapping maximum pooling, and ReLU."""
+    """The sizes of one convolution with zero padding and strides, then non-overlapping maximum pooling, and ReLU.
+
+    Channels are those of one group; the groups of a grouped convolution are computed as if they were clients.
+    """
 
     channels_in: int
     channels_out: int
@@ -67,19 +85,41 @@ class ConvShape:
     columns_in: int
     kernel_rows: int
     kernel_columns: int
-    pool_rows: int
-    pool_columns: int
-    rectify: bool
+    pool_rows: int = 1
+    pool_columns: int = 1
+    rectify: bool = False
+    pad_top: int = 0
+    pad_left: int = 0
+    pad_bottom: int = 0
+    pad_right: int = 0
+    stride_rows: int = 1
+    stride_columns: int = 1
+    groups: int = 1
 
     @cached_property
     def rows_out(self) -> int:
         """Rows after pooling; a last incomplete pooling window is dropped, as in PyTorch."""
-        return (self.rows_in - self.kernel_rows + 1) // self.pool_rows
+        padded = self.rows_in + self.pad_top + self.pad_bottom
+        return ((padded - self.kernel_rows) // self.stride_rows + 1) // self.pool_rows
 
     @cached_property
     def columns_out(self) -> int:
         """Columns after pooling."""
-        return (self.columns_in - self.kernel_columns + 1) // self.pool_columns
+        padded = self.columns_in + self.pad_left + self.pad_right
+        return ((padded - self.kernel_columns) // self.stride_columns + 1) // self.pool_columns
+
+    @cached_property
+    def keeps_winners(self) -> bool:
+        """Whether the way back must know which place won, and where ReLU was zero."""
+        return self.pool_rows * self.pool_columns > 1 or self.rectify
+
+    @cached_property
+    def needs_frame(self) -> bool:
+        """Whether there is padding or a stride."""
+        return (self.pad_top, self.pad_left, self.pad_bottom, self.pad_right) != (0, 0, 0, 0) or (
+            self.stride_rows,
+            self.stride_columns,
+        ) != (1, 1)
 
 
 def conv_pool(shape: ConvShape, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -98,7 +138,7 @@ class _ConvPool(Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, shape: ConvShape) -> Tensor:
         inputs, weight = inputs.contiguous(), weight.contiguous()
-        winners = inputs.new_empty(_pooled_size(shape, inputs))
+        winners = inputs.new_empty(_pooled_size(shape, inputs)) if shape.keeps_winners or not FRAMES else None
         pooled = _forward(shape, inputs, weight, bias, winners)
         ctx.shape = shape
         ctx.save_for_backward(inputs, weight, winners)
@@ -124,18 +164,20 @@ def _forward(shape: ConvShape, inputs: Tensor, weight: Tensor, bias: Tensor | No
 
 
 def _pooled_size(shape: ConvShape, inputs: Tensor) -> tuple[int, ...]:
-    return (inputs.shape[0], shape.channels_out, shape.rows_out, shape.columns_out, inputs.shape[-1])
+    channels = shape.channels_out * shape.groups
+    return (inputs.shape[0], channels, shape.rows_out, shape.columns_out, inputs.shape[-1])
 
 
 def _call(direction: str, shape: ConvShape, inputs: Tensor, tensors: tuple[Tensor | None, ...]) -> None:
     """Run one compiled pass; `tensors` are contiguous and stand in the order of its arguments."""
-    assert _LIBRARY is not None
+    assert LIBRARY is not None
+    assert FRAMES or not shape.needs_frame
     clients, channels, rows, columns, batch = inputs.shape
-    assert (channels, rows, columns) == (shape.channels_in, shape.rows_in, shape.columns_in)
-    sizes = _Sizes(clients, batch, *(int(getattr(shape, name)) for name in _FIELDS[2:]))
-    scratch = _scratch(_LIBRARY.convolve_scratch(ctypes.byref(sizes)), inputs.dtype)
+    assert (channels, rows, columns) == (shape.channels_in * shape.groups, shape.rows_in, shape.columns_in)
+    sizes = _Sizes(clients * shape.groups, batch, *(int(getattr(shape, name)) for name in _FIELDS[2:]))
+    scratch = _scratch(LIBRARY.convolve_scratch(ctypes.byref(sizes)), inputs.dtype)
     addresses = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in (*tensors, scratch)]
-    getattr(_LIBRARY, f"convolve_{direction}_{_NUMBER[inputs.dtype]}")(ctypes.byref(sizes), *addresses)
+    getattr(LIBRARY, f"convolve_{direction}_{NUMBER[inputs.dtype]}")(ctypes.byref(sizes), *addresses)
 
 
 _own = threading.local()

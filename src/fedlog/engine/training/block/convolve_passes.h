@@ -1,47 +1,14 @@
 /* The passes of convolve.c for numbers of type REAL on instruction set TARGET. No include guard: included for each. */
 
-#define VECTOR NAME(vector)
-#define LANES ((int64_t)(32 / sizeof(REAL)))
-
-/* Loads and stores go to any address; the compiler keeps sums of this type in registers all the same. */
-typedef REAL VECTOR __attribute__((vector_size(32), aligned(sizeof(REAL)), may_alias));
-typedef __typeof__((VECTOR){0} < (VECTOR){0}) NAME(mask); /* all ones or all zeros in each lane */
-#define CHOOSE(when, yes, no) ((VECTOR)(((when) & (NAME(mask))(yes)) | (~(when) & (NAME(mask))(no))))
-
-/* Where a weighted sum over windows reads: `rows` x `channels` runs, each shifted `columns` times by `shift`. */
+/* Where a weighted sum over windows reads: `rows` x `channels` runs, in each at `columns` offsets. */
 struct NAME(windows) {
     const REAL *first;
-    int64_t row_step, channel_step, shift;
+    int64_t row_step, channel_step;
     int64_t rows, channels, columns;
+    const int64_t *offsets;
 };
 
-/* For m channels and n vectors of neighbouring places: out = sum over the window of weight * value.
-   m * n sums stay in registers; each value that is read serves m of them. */
-ALWAYS void NAME(tile)(const int m, const int n, const struct NAME(windows) *w, int64_t at, const REAL *packed,
-                       REAL *out, int64_t out_step)
-{
-    VECTOR sums[6][4];
-    for (int i = 0; i < m; i++)
-        for (int j = 0; j < n; j++)
-            sums[i][j] = (VECTOR){0};
-    for (int64_t row = 0; row < w->rows; row++)
-        for (int64_t channel = 0; channel < w->channels; channel++) {
-            const REAL *run = w->first + row * w->row_step + channel * w->channel_step + at;
-            for (int64_t column = 0; column < w->columns; column++, run += w->shift, packed += m) {
-                VECTOR values[4];
-                for (int j = 0; j < n; j++)
-                    values[j] = *(const VECTOR *)(run + j * LANES);
-                for (int i = 0; i < m; i++)
-                    for (int j = 0; j < n; j++)
-                        sums[i][j] += packed[i] * values[j];
-            }
-        }
-    for (int i = 0; i < m; i++)
-        for (int j = 0; j < n; j++)
-            *(VECTOR *)(out + i * out_step + j * LANES) = sums[i][j];
-}
-
-/* The same for one place, where a run is shorter than a vector. */
+/* The sums of m channels for one place, where a run is shorter than a vector. */
 static void NAME(single)(int m, const struct NAME(windows) *w, int64_t at, const REAL *packed, REAL *out,
                          int64_t out_step)
 {
@@ -51,27 +18,9 @@ static void NAME(single)(int m, const struct NAME(windows) *w, int64_t at, const
         for (int64_t row = 0; row < w->rows; row++)
             for (int64_t channel = 0; channel < w->channels; channel++)
                 for (int64_t column = 0; column < w->columns; column++, weight += m)
-                    sum += *weight * w->first[row * w->row_step + channel * w->channel_step + column * w->shift + at];
+                    sum += *weight * w->first[row * w->row_step + channel * w->channel_step + w->offsets[column] + at];
         out[i * out_step] = sum;
     }
-}
-
-/* m * n must be at least 8 or so to hide the latency of a multiplication, and leave registers for the operands. */
-ALWAYS int NAME(vectors_at_once)(int m) { return m > 4 ? 2 : m == 4 ? 3 : 4; }
-
-static void NAME(tiles)(int m, int n, const struct NAME(windows) *w, int64_t at, const REAL *packed, REAL *out,
-                        int64_t step)
-{
-#define CASE(M, N) case 8 * M + N: NAME(tile)(M, N, w, at, packed, out, step); break;
-    switch (8 * m + n) {
-        CASE(1, 1) CASE(1, 2) CASE(1, 3) CASE(1, 4)
-        CASE(2, 1) CASE(2, 2) CASE(2, 3) CASE(2, 4)
-        CASE(3, 1) CASE(3, 2) CASE(3, 3) CASE(3, 4)
-        CASE(4, 1) CASE(4, 2) CASE(4, 3)
-        CASE(5, 1) CASE(5, 2)
-        CASE(6, 1) CASE(6, 2)
-    }
-#undef CASE
 }
 
 /* How many channels are summed at once: a number that divides them evenly if there is one. */
@@ -84,289 +33,253 @@ static int NAME(channels_at_once)(int64_t channels)
     return 4;
 }
 
-/* One row of all output channels. `packed` holds one matrix per group of channels, `group_step` numbers per channel
-   apart, of which the rows from `skipped` on are used. */
+#define WIDTH short
+#define BYTES 32
+#include "convolve_sums.h"
+#undef BYTES
+#undef WIDTH
+#ifdef LONG_VECTORS
+#define WIDTH long
+#define BYTES 64
+#include "convolve_sums.h"
+#undef BYTES
+#undef WIDTH
+#endif
+
+#define VECTOR NAME(vector_short)
+#define LANES ((int64_t)(32 / sizeof(REAL)))
+typedef __typeof__((VECTOR){0} < (VECTOR){0}) NAME(mask); /* all ones or all zeros in each lane */
+#define CHOOSE(when, yes, no) ((VECTOR)(((when) & (NAME(mask))(yes)) | (~(when) & (NAME(mask))(no))))
+#include "convolve_pools.h"
+#include "convolve_dots.h"
+
+/* One row of all output channels, by the longest vectors that it fills. */
 static void NAME(output_row)(int64_t channels, int64_t length, const struct NAME(windows) *w, const REAL *packed,
                              int64_t group_step, int64_t skipped, REAL *out, int64_t out_step)
 {
-    const int most = NAME(channels_at_once)(channels);
-    const int64_t skip = skipped * w->channels * w->columns;
-    for (int64_t at = 0; at < length;) {
-        int64_t whole = (length - at) / LANES;
-        int64_t n = whole < NAME(vectors_at_once)(most) ? whole : NAME(vectors_at_once)(most);
-        if (n == 0 && length >= LANES) { /* the last vector begins earlier and repeats a few places */
-            at = length - LANES;
-            n = 1;
-        }
-        for (int64_t channel = 0; channel < channels; channel += most) {
-            int m = channels - channel < most ? (int)(channels - channel) : most;
-            const REAL *weights = packed + channel * group_step + m * skip;
-            REAL *place = out + channel * out_step + at;
-            if (n == 0)
-                NAME(single)(m, w, at, weights, place, out_step);
-            else
-                NAME(tiles)(m, (int)n, w, at, weights, place, out_step);
-        }
-        at += n == 0 ? 1 : n * LANES;
+#ifdef LONG_VECTORS
+    if (length >= (int64_t)(64 / sizeof(REAL))) {
+        NAME(sum_row_long)(channels, length, w, packed, group_step, skipped, out, out_step);
+        return;
     }
+#endif
+    NAME(sum_row_short)(channels, length, w, packed, group_step, skipped, out, out_step);
 }
 
 /* Weights in the order in which the sums need them: by group of output channels, then kernel row, input channel and
-   kernel column, then the channels of the group. `flip` turns kernels round and exchanges input and output. */
-static void NAME(pack)(const struct sizes *s, const REAL *weight, int flip, REAL *packed)
+   kernel column, then the channels of the group. */
+static void NAME(pack)(const struct sizes *s, const REAL *weight, REAL *packed)
 {
-    const int64_t out = flip ? s->channels_in : s->channels_out, in = flip ? s->channels_out : s->channels_in;
-    const int64_t rows = s->kernel_rows, columns = s->kernel_columns;
-    const int64_t from_out = flip ? rows * columns : in * rows * columns;
-    const int64_t from_in = flip ? out * rows * columns : rows * columns;
-    const int most = NAME(channels_at_once)(out);
-    for (int64_t group = 0; group < out; group += most)
+    const int64_t rows = s->kernel_rows, columns = s->kernel_columns, in = s->channels_in;
+    const int most = NAME(channels_at_once)(s->channels_out);
+    for (int64_t group = 0; group < s->channels_out; group += most)
         for (int64_t row = 0; row < rows; row++)
             for (int64_t channel = 0; channel < in; channel++)
                 for (int64_t column = 0; column < columns; column++)
-                    for (int64_t one = group; one < group + most && one < out; one++) {
-                        int64_t at = flip ? (rows - 1 - row) * columns + columns - 1 - column : row * columns + column;
-                        *packed++ = weight[one * from_out + channel * from_in + at];
-                    }
+                    for (int64_t one = group; one < group + most && one < s->channels_out; one++)
+                        *packed++ = weight[((one * in + channel) * rows + row) * columns + column];
 }
 
-/* The maximum of a pooling window for neighbouring records, plus bias, rectified; `winners` (or NULL) says which place
-   of the window reached it first, row by row, or -1 where ReLU stops the gradient. A NaN wins, so that a run that
-   diverged stays visible. */
-ALWAYS void NAME(pool_vector)(const struct sizes *s, const REAL *window, int64_t row_step, REAL bias, REAL *pooled,
-                              REAL *winners)
+/* The same for the way back: inputs and outputs exchanged, kernels turned round, of them only the rows and columns that
+   meet inputs of these phases. */
+static void NAME(pack_turned)(const struct sizes *s, const REAL *weight, int64_t row_phase, int64_t column_phase,
+                              REAL *packed)
 {
-    VECTOR best = *(const VECTOR *)window, winner = {0}, place = {0};
-    for (int64_t row = 0; row < s->pool_rows; row++)
-        for (int64_t column = 0; column < s->pool_columns; column++, place += 1) {
-            const VECTOR value = *(const VECTOR *)(window + row * row_step + column * s->batch);
-            const NAME(mask) better = ~(value <= best) & (best == best);
-            best = CHOOSE(better, value, best);
-            winner = CHOOSE(better, place, winner);
-        }
-    best += bias;
-    if (s->rectify) {
-        const NAME(mask) stopped = best <= 0;
-        best = CHOOSE(stopped, (VECTOR){0}, best);
-        winner = CHOOSE(stopped, (VECTOR){0} - 1, winner);
-    }
-    *(VECTOR *)pooled = best;
-    if (winners)
-        *(VECTOR *)winners = winner;
+    const int64_t rows = places_at(s->kernel_rows, s->stride_rows, row_phase);
+    const int64_t columns = places_at(s->kernel_columns, s->stride_columns, column_phase);
+    const int64_t out = s->channels_in, in = s->channels_out, kernel = s->kernel_rows * s->kernel_columns;
+    const int most = NAME(channels_at_once)(out);
+    for (int64_t group = 0; group < out; group += most)
+        for (int64_t row = rows - 1; row >= 0; row--)
+            for (int64_t channel = 0; channel < in; channel++)
+                for (int64_t column = columns - 1; column >= 0; column--) {
+                    const int64_t at = (row_phase + row * s->stride_rows) * s->kernel_columns + column_phase +
+                                       column * s->stride_columns;
+                    for (int64_t one = group; one < group + most && one < out; one++)
+                        *packed++ = weight[(channel * out + one) * kernel + at];
+                }
 }
 
-/* All windows of one row. The last vector of a window begins earlier and repeats a few records; a batch smaller than a
-   vector is computed beside its place, with whatever lies behind it in the scratch space. */
-static void NAME(pool_row)(const struct sizes *s, const REAL *convolved, int64_t row_step, int64_t windows, REAL bias,
-                           REAL *pooled, REAL *winners)
+/* One client's map where the passes read it: as it is, or copied into its frame. */
+static const REAL *NAME(framed)(const struct sizes *s, const struct geometry *g, const REAL *map, REAL *frame)
 {
-    const int64_t batch = s->batch, step = s->pool_columns * batch;
-    for (int64_t window = 0; window < windows; window++) {
-        REAL *best = pooled + window * batch, *won = winners ? winners + window * batch : NULL;
-        if (batch < LANES) {
-            REAL beside[2][LANES];
-            NAME(pool_vector)(s, convolved + window * step, row_step, bias, beside[0], beside[1]);
-            memcpy(best, beside[0], (size_t)batch * sizeof(REAL));
-            if (won)
-                memcpy(won, beside[1], (size_t)batch * sizeof(REAL));
-            continue;
+    const int64_t batch = s->batch, columns = s->columns_in * batch;
+    if (!g->framed)
+        return map;
+    for (int64_t channel = 0; channel < s->channels_in; channel++)
+        for (int64_t row = 0; row < s->rows_in; row++, map += columns) {
+            REAL *to = frame + (channel * g->rows_framed + s->pad_top + row) * g->run;
+            if (s->stride_columns == 1)
+                memcpy(to + s->pad_left * batch, map, (size_t)columns * sizeof(REAL));
+            else
+                for (int64_t column = 0; column < s->columns_in; column++)
+                    memcpy(to + column_offset(s, g, column + s->pad_left), map + column * batch,
+                           (size_t)batch * sizeof(REAL));
         }
-        for (int64_t b = 0; b < batch; b += LANES) {
-            int64_t from = b + LANES <= batch ? b : batch - LANES;
-            NAME(pool_vector)(s, convolved + window * step + from, row_step, bias, best + from, won ? won + from : NULL);
-        }
-    }
+    return frame;
 }
 
 static void NAME(forward)(const struct sizes *s, const REAL *inputs, const REAL *weight, const REAL *bias,
                           REAL *pooled, REAL *winners, REAL *scratch)
 {
-    const int64_t rows_out = (s->rows_in - s->kernel_rows + 1) / s->pool_rows;
-    const int64_t columns_out = (s->columns_in - s->kernel_columns + 1) / s->pool_columns;
-    const int64_t run = s->columns_in * s->batch, length = columns_out * s->pool_columns * s->batch;
+    const struct geometry g = geometry_of(s);
+    const int64_t map_in = s->channels_in * s->rows_in * s->columns_in * s->batch;
     const int64_t kernel = s->channels_in * s->kernel_rows * s->kernel_columns;
-    const int64_t out_channel = rows_out * columns_out * s->batch;
-    REAL *packed = scratch, *convolved = scratch + packed_size(s);
+    const int64_t run_out = g.columns_out * s->batch, out_channel = g.rows_out * run_out;
+    REAL *packed = scratch, *frame = scratch + packed_size(s), *convolved = frame + framed_size(s, &g);
+    int64_t offsets[s->kernel_columns];
+    for (int64_t column = 0; column < s->kernel_columns; column++)
+        offsets[column] = column_offset(s, &g, column);
+    memset(frame, 0, (size_t)framed_size(s, &g) * sizeof(REAL));
     for (int64_t client = 0; client < s->clients; client++) {
-        NAME(pack)(s, weight + client * s->channels_out * kernel, 0, packed);
-        for (int64_t row = 0; row < rows_out; row++) {
+        const REAL *map = NAME(framed)(s, &g, inputs + client * map_in, frame);
+        REAL *own = pooled + client * s->channels_out * out_channel;
+        const REAL *shift = bias ? bias + client * s->channels_out : NULL;
+        NAME(pack)(s, weight + client * s->channels_out * kernel, packed);
+        for (int64_t row = 0; row < g.rows_out; row++) {
             for (int64_t part = 0; part < s->pool_rows; part++) {
                 const struct NAME(windows) w = {
-                    inputs + client * s->channels_in * s->rows_in * run + (row * s->pool_rows + part) * run,
-                    run, s->rows_in * run, s->batch, s->kernel_rows, s->channels_in, s->kernel_columns};
-                NAME(output_row)(s->channels_out, length, &w, packed, kernel, 0, convolved + part * length,
-                                 s->pool_rows * length);
+                    map + (row * s->pool_rows + part) * s->stride_rows * g.run, g.run, g.rows_framed * g.run,
+                    s->kernel_rows, s->channels_in, s->kernel_columns, offsets};
+                REAL *to = g.direct ? own + row * run_out : convolved + part * g.length;
+                NAME(output_row)(s->channels_out, g.length, &w, packed, kernel, 0, to,
+                                 g.direct ? out_channel : s->pool_rows * g.length);
             }
             for (int64_t channel = 0; channel < s->channels_out; channel++) {
-                int64_t at = (client * s->channels_out + channel) * out_channel + row * columns_out * s->batch;
-                NAME(pool_row)(s, convolved + channel * s->pool_rows * length, length, columns_out,
-                               bias ? bias[client * s->channels_out + channel] : 0, pooled + at,
-                               winners ? winners + at : NULL);
+                const int64_t at = channel * out_channel + row * run_out;
+                if (!g.direct)
+                    NAME(pool_row)(s, convolved + channel * s->pool_rows * g.length, g.length, g.columns_out,
+                                   shift ? shift[channel] : 0, own + at,
+                                   winners ? winners + client * s->channels_out * out_channel + at : NULL);
+                else if (shift)
+                    for (int64_t place = 0; place < run_out; place++)
+                        own[at + place] += shift[channel];
             }
         }
     }
-}
-
-/* One pooled row's gradient, brought back to the places that won; the others get zero. */
-static void NAME(unpool_row)(const struct sizes *s, const REAL *gradient, const REAL *winners, int64_t windows,
-                             REAL *spread, int64_t row_step)
-{
-    const int64_t batch = s->batch, places = s->pool_rows * s->pool_columns;
-    for (int64_t window = 0; window < windows; window++, gradient += batch, winners += batch)
-        for (int64_t place = 0; place < places; place++) {
-            REAL *to = spread + place / s->pool_columns * row_step;
-            to += (window * s->pool_columns + place % s->pool_columns) * batch;
-            for (int64_t b = 0; b < batch && batch >= LANES; b += LANES) {
-                int64_t from = b + LANES <= batch ? b : batch - LANES;
-                const VECTOR own = *(const VECTOR *)(gradient + from), won = *(const VECTOR *)(winners + from);
-                *(VECTOR *)(to + from) = CHOOSE(won == (REAL)place, own, (VECTOR){0});
-            }
-            for (int64_t b = 0; b < batch && batch < LANES; b++)
-                to[b] = winners[b] == (REAL)place ? gradient[b] : 0;
-        }
-}
-
-/* The sum of the gradients that ReLU lets through. */
-static REAL NAME(sum_of_passed)(const REAL *gradient, const REAL *winners, int64_t length)
-{
-    VECTOR total = {0};
-    REAL sum = 0;
-    int64_t at = 0;
-    for (; at + LANES <= length; at += LANES)
-        total += CHOOSE(*(const VECTOR *)(winners + at) >= 0, *(const VECTOR *)(gradient + at), (VECTOR){0});
-    for (; at < length; at++)
-        sum += winners[at] >= 0 ? gradient[at] : 0;
-    for (int lane = 0; lane < LANES; lane++)
-        sum += total[lane];
-    return sum;
-}
-
-/* sums[i][j] += dot product of the i-th run of gradients with the inputs shifted by j columns, over some rows. */
-ALWAYS void NAME(dot_tile)(const int m, const int n, const REAL *gradient, int64_t gradient_step, const REAL *inputs,
-                           int64_t shift, int64_t rows, int64_t gradient_row, int64_t input_row, int64_t length,
-                           REAL *sums, int64_t sums_step)
-{
-    VECTOR totals[4][3];
-    REAL rest[4][3];
-    for (int i = 0; i < m; i++)
-        for (int j = 0; j < n; j++) {
-            totals[i][j] = (VECTOR){0};
-            rest[i][j] = 0;
-        }
-    for (int64_t row = 0; row < rows; row++, gradient += gradient_row, inputs += input_row) {
-        int64_t at = 0;
-        for (; at + LANES <= length; at += LANES) {
-            VECTOR own[4];
-            for (int i = 0; i < m; i++)
-                own[i] = *(const VECTOR *)(gradient + i * gradient_step + at);
-            for (int j = 0; j < n; j++) {
-                const VECTOR seen = *(const VECTOR *)(inputs + j * shift + at);
-                for (int i = 0; i < m; i++)
-                    totals[i][j] += own[i] * seen;
-            }
-        }
-        for (; at < length; at++)
-            for (int i = 0; i < m; i++)
-                for (int j = 0; j < n; j++)
-                    rest[i][j] += gradient[i * gradient_step + at] * inputs[j * shift + at];
-    }
-    for (int i = 0; i < m; i++)
-        for (int j = 0; j < n; j++) {
-            REAL sum = rest[i][j];
-            for (int lane = 0; lane < LANES; lane++)
-                sum += totals[i][j][lane];
-            sums[i * sums_step + j] += sum;
-        }
-}
-
-static void NAME(dots)(int m, int n, const REAL *gradient, int64_t gradient_step, const REAL *inputs, int64_t shift,
-                       int64_t rows, int64_t gradient_row, int64_t input_row, int64_t length, REAL *sums,
-                       int64_t sums_step)
-{
-#define CASE(M, N) \
-    case 8 * M + N: \
-        NAME(dot_tile)(M, N, gradient, gradient_step, inputs, shift, rows, gradient_row, input_row, length, sums, \
-                       sums_step); \
-        break;
-    switch (8 * m + n) {
-        CASE(1, 1) CASE(1, 2) CASE(1, 3)
-        CASE(2, 1) CASE(2, 2) CASE(2, 3)
-        CASE(3, 1) CASE(3, 2) CASE(3, 3)
-        CASE(4, 1) CASE(4, 2) CASE(4, 3)
-    }
-#undef CASE
 }
 
 /* The kernels' gradient of one client; `spread` is the gradient before pooling. A few rows at a time, so that what
    all kernel rows and input channels read again is still in the nearest cache. */
-static void NAME(weight_gradient)(const struct sizes *s, const REAL *inputs, const REAL *spread, int64_t rows,
-                                  int64_t spread_run, int64_t length, REAL *of_weight)
+static void NAME(weight_gradient)(const struct sizes *s, const struct geometry *g, const REAL *map, const REAL *spread,
+                                  int64_t spread_run, REAL *of_weight)
 {
-    const int64_t run = s->columns_in * s->batch, kernel = s->kernel_rows * s->kernel_columns;
-    const int64_t at_once = length >= 2048 ? 1 : 2048 / length;
+    const int64_t kernel = s->kernel_rows * s->kernel_columns, pairs = s->channels_in * s->kernel_columns;
+    const int64_t at_once = g->length >= 2048 ? 1 : 2048 / g->length;
     /* 4 x 3 sums read least per multiplication; six channels are better taken as twice three than as four and two. */
-    const int64_t most = s->channels_out % 4 && s->channels_out % 3 == 0 ? 3 : 4, wide = 3;
+    const int64_t most = s->channels_out % 4 && s->channels_out % 3 == 0 ? 3 : 4;
     memset(of_weight, 0, (size_t)(s->channels_out * s->channels_in * kernel) * sizeof(REAL));
-    for (int64_t row = 0; row < rows; row += at_once)
+    for (int64_t row = 0; row < g->rows; row += at_once)
         for (int64_t out = 0; out < s->channels_out; out += most)
             for (int64_t down = 0; down < s->kernel_rows; down++)
-                for (int64_t in = 0; in < s->channels_in; in++)
-                    for (int64_t along = 0; along < s->kernel_columns; along += wide) {
-                        int64_t m = s->channels_out - out < most ? s->channels_out - out : most;
-                        int64_t n = s->kernel_columns - along < wide ? s->kernel_columns - along : wide;
-                        int64_t now = rows - row < at_once ? rows - row : at_once;
-                        NAME(dots)((int)m, (int)n, spread + (out * rows + row) * spread_run, rows * spread_run,
-                                   inputs + (in * s->rows_in + row + down) * run + along * s->batch, s->batch, now,
-                                   spread_run, run, length,
-                                   of_weight + (out * s->channels_in + in) * kernel + down * s->kernel_columns + along,
-                                   s->channels_in * kernel);
+                for (int64_t pair = 0; pair < pairs; pair += NAME(dots_at_once)) {
+                    const int64_t m = s->channels_out - out < most ? s->channels_out - out : most;
+                    int64_t n = 0, reads[6], writes[6];
+                    for (; n < NAME(dots_at_once) && pair + n < pairs; n++) {
+                        const int64_t in = (pair + n) / s->kernel_columns, along = (pair + n) % s->kernel_columns;
+                        reads[n] = in * g->rows_framed * g->run + column_offset(s, g, along);
+                        writes[n] = in * kernel + along;
                     }
+                    const struct NAME(runs) r = {
+                        spread + (out * g->rows + row) * spread_run, map + (row * s->stride_rows + down) * g->run,
+                        g->rows * spread_run, g->rows - row < at_once ? g->rows - row : at_once, spread_run,
+                        s->stride_rows * g->run, g->length, (int)g->framed};
+                    NAME(dots)((int)m, (int)n, &r, reads,
+                               of_weight + out * s->channels_in * kernel + down * s->kernel_columns, writes,
+                               s->channels_in * kernel);
+                }
 }
 
-/* The inputs' gradient of one client: a convolution of the spread gradient, framed by zeros, with turned kernels. */
-static void NAME(input_gradient)(const struct sizes *s, const REAL *packed, const REAL *spread, int64_t rows,
-                                 int64_t spread_run, REAL *of_inputs)
+/* One row of the inputs' gradient for the columns of one phase: a convolution of the spread gradient, framed by zeros,
+   with turned kernels. */
+static void NAME(phase_row)(const struct sizes *s, const struct geometry *g, const REAL *packed, const REAL *spread,
+                            int64_t spread_run, int64_t row, int64_t columns, int64_t from, int64_t length, REAL *out,
+                            int64_t out_step)
 {
-    const int64_t run = s->columns_in * s->batch, kernel = s->channels_out * s->kernel_rows * s->kernel_columns;
-    for (int64_t row = 0; row < s->rows_in; row++) {
-        const int64_t top = row - (s->kernel_rows - 1);
-        const int64_t first = top < 0 ? -top : 0, end = rows - top < s->kernel_rows ? rows - top : s->kernel_rows;
-        const struct NAME(windows) w = {spread + (top + first) * spread_run, spread_run, rows * spread_run, s->batch,
-                                        end > first ? end - first : 0, s->channels_out, s->kernel_columns};
-        NAME(output_row)(s->channels_in, run, &w, packed, kernel, first, of_inputs + row * run, s->rows_in * run);
+    const int64_t tall = places_at(s->kernel_rows, s->stride_rows, row % s->stride_rows);
+    const int64_t top = row / s->stride_rows - (tall - 1);
+    const int64_t first = top < 0 ? -top : 0, end = g->rows - top < tall ? g->rows - top : tall;
+    int64_t offsets[s->kernel_columns];
+    for (int64_t column = 0; column < columns; column++)
+        offsets[column] = column * s->batch;
+    const struct NAME(windows) w = {spread + (top + first) * spread_run + (g->left - (columns - 1) + from) * s->batch,
+                                    spread_run, g->rows * spread_run, end > first ? end - first : 0, s->channels_out,
+                                    columns, offsets};
+    NAME(output_row)(s->channels_in, length, &w, packed, s->channels_out * tall * columns, first, out, out_step);
+}
+
+/* The inputs' gradient of one client. With strides each phase of columns is computed by itself, then dealt out. */
+static void NAME(input_gradient)(const struct sizes *s, const struct geometry *g, const REAL *weight, REAL *packed,
+                                 const REAL *spread, int64_t spread_run, REAL *phase, REAL *of_inputs)
+{
+    const int64_t run = s->columns_in * s->batch, wide = g->phase_columns * s->batch, map = s->rows_in * run;
+    for (int64_t across = 0; across < s->stride_columns; across++) {
+        const int64_t columns = places_at(s->kernel_columns, s->stride_columns, across);
+        for (int64_t down = 0; down < s->stride_rows; down++) {
+            const int64_t before = (down + s->stride_rows - s->pad_top % s->stride_rows) % s->stride_rows;
+            NAME(pack_turned)(s, weight, down, across, packed);
+            for (int64_t row = before; row < s->rows_in; row += s->stride_rows) {
+                if (s->stride_columns == 1) {
+                    NAME(phase_row)(s, g, packed, spread, spread_run, row + s->pad_top, columns, s->pad_left, run,
+                                    of_inputs + row * run, map);
+                    continue;
+                }
+                NAME(phase_row)(s, g, packed, spread, spread_run, row + s->pad_top, columns, 0, wide, phase, wide);
+                for (int64_t channel = 0; channel < s->channels_in; channel++)
+                    for (int64_t at = 0; at < g->phase_columns; at++) {
+                        const int64_t column = at * s->stride_columns + across - s->pad_left;
+                        if (column >= 0 && column < s->columns_in)
+                            memcpy(of_inputs + channel * map + row * run + column * s->batch,
+                                   phase + channel * wide + at * s->batch, (size_t)s->batch * sizeof(REAL));
+                    }
+            }
+        }
+    }
+}
+
+/* One client's gradient before pooling, written between the zeros of its frame. */
+static void NAME(spread_out)(const struct sizes *s, const struct geometry *g, const REAL *gradient,
+                             const REAL *winners, REAL *spread)
+{
+    const int64_t run = g->columns_out * s->batch;
+    for (int64_t row = 0; row < s->channels_out * g->rows_out; row++) {
+        REAL *to = spread + row * s->pool_rows * g->spread_run + g->left * s->batch;
+        if (g->direct)
+            memcpy(to, gradient + row * run, (size_t)run * sizeof(REAL));
+        else
+            NAME(unpool_row)(s, gradient + row * run, winners + row * run, g->columns_out, to, g->spread_run);
     }
 }
 
 static void NAME(backward)(const struct sizes *s, const REAL *inputs, const REAL *weight, const REAL *winners,
                            const REAL *gradient, REAL *of_inputs, REAL *of_weight, REAL *of_bias, REAL *scratch)
 {
-    const int64_t rows_out = (s->rows_in - s->kernel_rows + 1) / s->pool_rows, rows = rows_out * s->pool_rows;
-    const int64_t columns_out = (s->columns_in - s->kernel_columns + 1) / s->pool_columns;
-    const int64_t pooled_run = columns_out * s->batch, length = pooled_run * s->pool_columns;
-    const int64_t frame = (s->kernel_columns - 1) * s->batch, spread_run = s->columns_in * s->batch + frame;
+    const struct geometry g = geometry_of(s);
     const int64_t map_in = s->channels_in * s->rows_in * s->columns_in * s->batch;
-    const int64_t map_out = s->channels_out * rows_out * pooled_run;
+    const int64_t out_channel = g.rows_out * g.columns_out * s->batch, map_out = s->channels_out * out_channel;
     const int64_t kernels = s->channels_out * s->channels_in * s->kernel_rows * s->kernel_columns;
-    REAL *packed = scratch, *spread = scratch + packed_size(s);
-    for (int64_t run = 0; run < s->channels_out * rows; run++) { /* the frame is written once, the inside per client */
-        memset(spread + run * spread_run, 0, (size_t)frame * sizeof(REAL));
-        memset(spread + run * spread_run + frame + length, 0, (size_t)(spread_run - frame - length) * sizeof(REAL));
-    }
+    /* Where nothing was pooled and nothing needs a frame, the gradient is read as it is. */
+    const int as_it_is = g.direct && !g.framed && g.left == 0;
+    const int64_t spread_run = as_it_is ? g.length : g.spread_run;
+    REAL *packed = scratch, *frame = scratch + packed_size(s), *spread = frame + framed_size(s, &g);
+    REAL *phase = spread + rounded(s->channels_out * g.rows * g.spread_run);
+    memset(frame, 0, (size_t)framed_size(s, &g) * sizeof(REAL));
+    if (!as_it_is) /* the frame is written once, the inside per client */
+        memset(spread, 0, (size_t)(s->channels_out * g.rows * g.spread_run) * sizeof(REAL));
     for (int64_t client = 0; client < s->clients; client++) {
-        const REAL *own = gradient + client * map_out, *won = winners + client * map_out;
-        for (int64_t row = 0; row < s->channels_out * rows_out; row++)
-            NAME(unpool_row)(s, own + row * pooled_run, won + row * pooled_run, columns_out,
-                             spread + row * s->pool_rows * spread_run + frame, spread_run);
+        const REAL *own = gradient + client * map_out, *won = winners ? winners + client * map_out : NULL;
+        const REAL *before = as_it_is ? own : spread;
+        if (!as_it_is)
+            NAME(spread_out)(s, &g, own, won, spread);
         for (int64_t channel = 0; of_bias && channel < s->channels_out; channel++)
             of_bias[client * s->channels_out + channel] = NAME(sum_of_passed)(
-                own + channel * rows_out * pooled_run, won + channel * rows_out * pooled_run, rows_out * pooled_run);
+                own + channel * out_channel, won ? won + channel * out_channel : NULL, out_channel);
         if (of_weight)
-            NAME(weight_gradient)(s, inputs + client * map_in, spread + frame, rows, spread_run, length,
-                                  of_weight + client * kernels);
-        if (of_inputs) {
-            NAME(pack)(s, weight + client * kernels, 1, packed);
-            NAME(input_gradient)(s, packed, spread, rows, spread_run, of_inputs + client * map_in);
-        }
+            NAME(weight_gradient)(s, &g, NAME(framed)(s, &g, inputs + client * map_in, frame),
+                                  before + g.left * s->batch, spread_run, of_weight + client * kernels);
+        if (of_inputs)
+            NAME(input_gradient)(s, &g, weight + client * kernels, packed, before, spread_run, phase,
+                                 of_inputs + client * map_in);
     }
 }
 

@@ -11,7 +11,6 @@ from torch import Tensor
 from fedlog.data.federation import Records
 from fedlog.data.transforms import Augmentation, Transform
 from fedlog.engine.training.block.crops import Crops
-from fedlog.engine.training.block.network import BlockNetwork
 
 
 class Stacked(Protocol):
@@ -22,6 +21,9 @@ class Stacked(Protocol):
 
     def gather(self, arranged: Tensor, positions: Tensor) -> Tensor:
         """The stacked batch of the records at these positions (clients, batch)."""
+
+    def crops(self, black: Tensor, padding: int) -> Crops | None:
+        """How crops are gathered by index from an arranged pool of images; None if they are not."""
 
     def features(self, params: Mapping[str, Tensor], batch: Tensor, masks: Mapping[str, Tensor] | None) -> Tensor:
         """(clients, batch, width)."""
@@ -63,7 +65,7 @@ class Feed:
 
     def _crops_by_index(self) -> Crops | None:
         """The fast way to crop, where the network is made of blocks and takes images."""
-        if not (self._transform.augments and isinstance(self._network, BlockNetwork)):
+        if not self._transform.augments:
             return None
         black = self._transform.prepare(torch.zeros(1, self._raw.shape[1], 1, 1, dtype=self._raw.dtype))
         return self._network.crops(black.flatten().to(self._dtype), self._transform.crop_padding)

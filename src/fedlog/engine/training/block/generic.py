@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlog.models.body import Body, mixes_records
+from fedlog.engine.training.block.crops import Crops
+from fedlog.models.body import Body
+from fedlog.models.masking import named_values
 from fedlog.models.trial import trial_records
 
 
@@ -26,6 +28,10 @@ class VmapNetwork:
         """(clients, batch, *input_shape)."""
         return arranged[positions]
 
+    def crops(self, black: Tensor, padding: int) -> Crops | None:
+        """None: images are cropped before they are gathered."""
+        return None
+
     def features(self, params: Mapping[str, Tensor], batch: Tensor, masks: Mapping[str, Tensor] | None) -> Tensor:
         """(clients, batch, width)."""
         own = {name: params[name] for layer in self.body.layers for name in layer}
@@ -36,16 +42,9 @@ class VmapNetwork:
         return found
 
 
-def obstacle(body: Body) -> str | None:
-    """Why clients with this body cannot be stacked through `vmap`; None if they can: two then give what the loop gives.
-
-    The padding of short batches must change nothing, so records may not see each other.
-    """
-    if body.buffers:
-        return "it has running statistics"
-    if mixes_records(body):
-        return "the records of a batch see each other"
-    single = dict(body.training.named_parameters())
+def find_vmap_obstacle(body: Body) -> str | None:
+    """Why clients with this body cannot be stacked through `vmap`; None if two then get what the loop gives them."""
+    single = {name: value.detach().clone() for name, value in named_values(body.training).items()}
     params = {name: torch.stack([value, value]) for name, value in single.items()}
     inputs = trial_records(body.input_shape, 2)
     try:

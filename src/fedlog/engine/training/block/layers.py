@@ -40,14 +40,33 @@ class Linear(Function):
         return of_inputs, of_weight, of_bias, None
 
 
+class RectifiedSum(Function):
+    """ReLU of the sum of two values of one shape."""
+
+    @staticmethod
+    def forward(ctx: Any, one: Tensor, other: Tensor) -> Tensor:
+        """The rectified sum."""
+        outputs = (one + other).clamp_min_(0)
+        ctx.save_for_backward(outputs)
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradient of both, which is the same."""
+        (outputs,) = ctx.saved_tensors
+        passed = torch.ops.aten.threshold_backward(gradient, outputs, 0)
+        return passed, passed
+
+
 class Flatten(Function):
     """From maps to units, in PyTorch's order: channels, rows, columns."""
 
     @staticmethod
     def forward(ctx: Any, maps: Tensor) -> Tensor:
-        """(clients, channels, rows, columns, batch) -> (clients, batch, units), the batch still innermost."""
+        """(clients, *shape, batch) -> (clients, batch, units), the batch still innermost."""
         ctx.sizes = maps.shape
-        return maps.flatten(1, 3).mT
+        return maps.flatten(1, -2).mT
 
     @staticmethod
     @once_differentiable

@@ -1,88 +1,42 @@
-"""A body as a chain of stages over a stack of clients: the fast path for the paper's networks.
-
-The engine uses it where `compile_body` found a block for every layer, and a slower path elsewhere.
-"""
+"""A body as a list of steps over a stack of clients: the fast path. `compile_body` makes it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from torch import Tensor
 
-from fedlog.engine.training.block.convolve import ConvShape, conv_pool
 from fedlog.engine.training.block.crops import Crops, crops_of
-from fedlog.engine.training.block.layers import Flatten, Linear, batch_innermost
-
-Masks = Mapping[str, Tensor]
-
-
-class Stage(Protocol):
-    """One step of the chain: a stacked map or stacked units in, the same out."""
-
-    def __call__(self, params: Mapping[str, Tensor], values: Tensor, masks: Masks | None) -> Tensor:
-        """The stage's output; differentiable in the parameters and the values."""
-        ...
+from fedlog.engine.training.block.layers import batch_innermost
+from fedlog.engine.training.block.registry import Masks, Stage
 
 
-@dataclass(frozen=True)
-class ConvStage:
-    """Convolution, pooling, bias, ReLU and a multiplier per channel, in the order that is cheapest."""
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A stage, where it reads and where it writes; values that nobody reads later are let go."""
 
-    name: str
-    shape: ConvShape
-    has_bias: bool
-    dropout: tuple[str, ...]
-
-    def __call__(self, params: Mapping[str, Tensor], values: Tensor, masks: Masks | None) -> Tensor:
-        """(clients, channels in, rows, columns, batch) -> (clients, channels out, rows, columns, batch)."""
-        weight, bias = _parameters(self.name, self.has_bias, params, values.shape[0])
-        maps = conv_pool(self.shape, values, weight, bias)
-        for mask in _chosen(masks, self.dropout):
-            maps = maps * mask.mT.contiguous()[:, :, None, None]
-        return maps
+    stage: Stage
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    frees: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class LinearStage:
-    """A linear layer, ReLU and a multiplier per unit."""
-
-    name: str
-    has_bias: bool
-    rectify: bool
-    dropout: tuple[str, ...]
-
-    def __call__(self, params: Mapping[str, Tensor], values: Tensor, masks: Masks | None) -> Tensor:
-        """(clients, batch, units in) -> (clients, batch, units out)."""
-        weight, bias = _parameters(self.name, self.has_bias, params, values.shape[0])
-        units: Tensor = Linear.apply(values, weight, bias, self.rectify)  # type: ignore[no-untyped-call]
-        for mask in _chosen(masks, self.dropout):
-            units = units * mask
-        return units
-
-
-@dataclass(frozen=True)
-class FlattenStage:
-    """From maps to units, in PyTorch's order: channels, rows, columns."""
-
-    def __call__(self, params: Mapping[str, Tensor], values: Tensor, masks: Masks | None) -> Tensor:
-        """(clients, channels, rows, columns, batch) -> (clients, batch, units)."""
-        units: Tensor = Flatten.apply(values)  # type: ignore[no-untyped-call]
-        return units
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BlockNetwork:
     """A body for stacked clients. Inputs are gathered by `gather`, from a pool laid out once by `arrange`."""
 
     input_shape: tuple[int, ...]
-    stages: tuple[Stage, ...]
-
-    @property
-    def takes_maps(self) -> bool:
-        """Whether the first layer is a convolution, and records are images, not units."""
-        return isinstance(self.stages[0], ConvStage)
+    takes_maps: bool
+    """Whether records come in as maps, not as units."""
+    steps: tuple[Step, ...]
+    output: int
+    without_block: tuple[str, ...] = ()
+    """The operations that `vmap` or the loop computes, between the blocks."""
+    numbers_per_record: int = 1
+    """Of all values between the stages: what a record needs in the cache."""
+    is_plain: bool = False
+    """Whether there are only linear layers and convolutions without padding and strides: always fastest in blocks."""
 
     def arrange(self, images: Tensor) -> Tensor:
         """(n, *input_shape) -> (n, pixels)."""
@@ -98,29 +52,43 @@ class BlockNetwork:
 
     def crops(self, black: Tensor, padding: int) -> Crops | None:
         """How crops are gathered from an arranged pool of images; None where units come in, which have no columns."""
-        return crops_of(self.input_shape, black, padding) if self.takes_maps else None
+        images = self.takes_maps and len(self.input_shape) == 3
+        return crops_of(self.input_shape, black, padding) if images else None
 
     def features(self, params: Mapping[str, Tensor], batch: Tensor, masks: Masks | None) -> Tensor:
         """(clients, batch, width); differentiable in `params`, each (clients, *shape) or (1, *shape) if shared.
 
         `masks` holds each dropout layer's multiplier (clients, batch, channels or units), >= 0; None: evaluation.
         """
-        values = batch
-        for stage in self.stages:
-            values = stage(params, values, masks)
-        return values
+        values = {0: batch}
+        for step in self.steps:
+            found = step.stage(params, masks, *(values[at] for at in step.reads))
+            for at in step.frees:
+                del values[at]
+            values |= zip(step.writes, found if isinstance(found, tuple) else (found,), strict=True)
+        return values[self.output]
 
 
-def _chosen(masks: Masks | None, names: tuple[str, ...]) -> list[Tensor]:
-    return [] if masks is None else [masks[name] for name in names]
+@dataclass(frozen=True, eq=False)
+class StackedBody:
+    """A body's two ways of running as stacked networks: in training, where there are masks, and in evaluation."""
 
+    training: BlockNetwork
+    evaluating: BlockNetwork
 
-def _parameters(name: str, has_bias: bool, params: Mapping[str, Tensor], clients: int) -> tuple[Tensor, Tensor | None]:
-    prefix = f"{name}." if name else ""
-    weight = params[f"{prefix}weight"]
-    bias = params[f"{prefix}bias"] if has_bias else None
-    if weight.shape[0] != clients:
-        weight = weight.expand(clients, *weight.shape[1:])
-    if bias is not None and bias.shape[0] != clients:
-        bias = bias.expand(clients, *bias.shape[1:])
-    return weight, bias
+    def arrange(self, images: Tensor) -> Tensor:
+        """A pool of inputs in the layout from which batches are gathered."""
+        return self.training.arrange(images)
+
+    def gather(self, arranged: Tensor, positions: Tensor) -> Tensor:
+        """The stacked batch of the records at these positions (clients, batch)."""
+        return self.training.gather(arranged, positions)
+
+    def crops(self, black: Tensor, padding: int) -> Crops | None:
+        """How crops are gathered, where records come in as images."""
+        return self.training.crops(black, padding)
+
+    def features(self, params: Mapping[str, Tensor], batch: Tensor, masks: Masks | None) -> Tensor:
+        """(clients, batch, width)."""
+        network = self.evaluating if masks is None else self.training
+        return network.features(params, batch, masks)

@@ -1,0 +1,137 @@
+"""Pooling and normalisation of maps for stacked clients, by the compiled passes of `maps.c`."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from fedlog.engine.training.block.convolve import LIBRARY, NUMBER
+
+AVAILABLE = hasattr(LIBRARY, "pool_forward_float") and hasattr(LIBRARY, "norm_forward_float")
+Span = tuple[int, int]
+
+
+class _Pooling(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("planes", "batch", "rows_in", "columns_in")),
+        *((name, ctypes.c_int64) for name in ("rows_out", "columns_out", "mean")),
+        *((name, ctypes.c_void_p) for name in ("row_from", "row_to", "column_from", "column_to", "divisor")),
+    ]
+
+
+class _Norm(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("clients", "groups", "channels", "places", "batch", "rectify")),
+        ("epsilon", ctypes.c_double),
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Which rows and columns each output place covers, and by what its sum is divided; no divisors: the maximum."""
+
+    size: Span  # rows and columns of the input
+    rows: tuple[Span, ...]
+    columns: tuple[Span, ...]
+    divisors: Tensor | None = None  # (rows, columns) float64
+
+    def tables(self) -> tuple[Tensor, ...]:
+        """What the passes read: where rows begin and end, where columns begin and end, the divisors."""
+        ends = [torch.tensor(list(part)) for spans in (self.rows, self.columns) for part in zip(*spans, strict=True)]
+        return (*ends, torch.zeros(0, dtype=torch.float64) if self.divisors is None else self.divisors.contiguous())
+
+
+class Pool(Function):
+    """Pooling of (clients, channels, rows, columns, batch), each output place over its own window."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, windows: Windows) -> Tensor:
+        """The pooled map."""
+        inputs = inputs.contiguous()
+        pooled = inputs.new_empty(*inputs.shape[:2], len(windows.rows), len(windows.columns), inputs.shape[-1])
+        winners = torch.empty_like(pooled) if windows.divisors is None else None
+        _call_pool("forward", windows, inputs.shape, (inputs, pooled, winners))
+        ctx.windows, ctx.shape = windows, inputs.shape
+        ctx.save_for_backward(winners)
+        return pooled
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """The gradient of the inputs."""
+        (winners,) = ctx.saved_tensors
+        of_inputs = gradient.new_empty(ctx.shape)
+        _call_pool("backward", ctx.windows, ctx.shape, (gradient.contiguous(), winners, of_inputs))
+        return of_inputs, None
+
+
+def _call_pool(direction: str, windows: Windows, shape: torch.Size, tensors: tuple[Tensor | None, ...]) -> None:
+    tables = windows.tables()  # alive until the pass is done
+    sizes = _Pooling(
+        shape[0] * shape[1],
+        shape[-1],
+        *windows.size,
+        len(windows.rows),
+        len(windows.columns),
+        int(windows.divisors is not None),
+        *(table.data_ptr() for table in tables),
+    )
+    (dtype,) = {tensor.dtype for tensor in tensors if tensor is not None}
+    _run(f"pool_{direction}", dtype, sizes, tensors)
+
+
+@dataclass(frozen=True)
+class NormShape:
+    """The sizes of one normalisation: every record over each group, a factor and a shift per channel, and ReLU."""
+
+    groups: int
+    channels: int  # of one group
+    places: int  # of one channel
+    epsilon: float
+    rectify: bool
+
+
+class Norm(Function):
+    """Normalisation of (clients, groups * channels, places, batch)."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor | None, bias: Tensor | None, shape: NormShape) -> Tensor:
+        """The normalised map, of the same shape."""
+        inputs = inputs.contiguous()
+        weight, bias = (None if value is None else value.contiguous() for value in (weight, bias))
+        outputs = torch.empty_like(inputs)
+        means, scales = (inputs.new_empty(inputs.shape[0], shape.groups, inputs.shape[-1]) for _ in range(2))
+        _call_norm("forward", shape, inputs, (inputs, weight, bias, outputs, means, scales))
+        ctx.shape = shape
+        ctx.save_for_backward(inputs, weight, bias, means, scales)
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of the inputs, the weight and the bias, each only where it is asked for."""
+        inputs, weight, bias, means, scales = ctx.saved_tensors
+        of_inputs = torch.empty_like(inputs) if ctx.needs_input_grad[0] else None
+        of_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
+        of_bias = torch.empty_like(bias) if ctx.needs_input_grad[2] else None
+        tensors = (inputs, weight, bias, means, scales, gradient.contiguous(), of_inputs, of_weight, of_bias)
+        _call_norm("backward", ctx.shape, inputs, tensors)
+        return of_inputs, of_weight, of_bias, None
+
+
+def _call_norm(direction: str, shape: NormShape, inputs: Tensor, tensors: tuple[Tensor | None, ...]) -> None:
+    clients, batch = inputs.shape[0], inputs.shape[-1]
+    sizes = _Norm(clients, shape.groups, shape.channels, shape.places, batch, int(shape.rectify), shape.epsilon)
+    scratch = inputs.new_empty(6 * batch)
+    _run(f"norm_{direction}", inputs.dtype, sizes, (*tensors, scratch))
+
+
+def _run(function: str, dtype: torch.dtype, sizes: ctypes.Structure, tensors: tuple[Tensor | None, ...]) -> None:
+    addresses = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in tensors]
+    getattr(LIBRARY, f"{function}_{NUMBER[dtype]}")(ctypes.byref(sizes), *addresses)

@@ -1,0 +1,202 @@
+"""The blocks of pooling and normalisation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedlog.engine.training.block import map_passes
+from fedlog.engine.training.block.map_passes import Norm, NormShape, Pool, Span, Windows
+from fedlog.engine.training.block.registry import Block, Masks, Params, Place, block, parameters
+from fedlog.engine.training.block.trace import SpatialMean
+
+
+@dataclass(frozen=True, eq=False)
+class PoolStage:
+    """Maximum or mean over windows."""
+
+    windows: Windows
+    signals: bool  # 1-d: the maps have no rows
+
+    def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
+        """(clients, channels, [rows,] columns, batch), pooled."""
+        inputs = values[0].unsqueeze(2) if self.signals else values[0]
+        pooled: Tensor = Pool.apply(inputs, self.windows)  # type: ignore[no-untyped-call]
+        return pooled.squeeze(2) if self.signals else pooled
+
+
+@block(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d)
+def _pool(place: Place) -> Block | None:
+    """Any size, stride, padding and rounding; dilation 1."""
+    layer, flat = place.layer, isinstance(place.layer, nn.MaxPool1d | nn.AvgPool1d)
+    largest = isinstance(layer, nn.MaxPool1d | nn.MaxPool2d)
+    if not map_passes.AVAILABLE or len(place.shape) != (2 if flat else 3):
+        return None
+    if largest and (set(_each(layer.dilation, flat)) != {1} or layer.return_indices):
+        return None
+    sizes, outputs = _with_rows(place.shape, flat), _with_rows(place.shape_out, flat)
+    kernels, strides = (_each(value, flat) for value in (layer.kernel_size, layer.stride))
+    paddings = _each(layer.padding, flat, of_rows=0)
+    axes = [_spans(*axis) for axis in zip(sizes, outputs, kernels, strides, paddings, strict=True)]
+    rows, columns = ([(max(a, 0), min(b, size)) for a, b in spans] for spans, size in zip(axes, sizes, strict=True))
+    divisors = None
+    if not largest:
+        counted = axes if layer.count_include_pad else (rows, columns)
+        down, across = (torch.tensor([b - a for a, b in spans], dtype=torch.float64) for spans in counted)
+        override = getattr(layer, "divisor_override", None)
+        divisors = torch.full((len(rows), len(columns)), float(override)) if override else down[:, None] * across
+        divisors = divisors.double()
+    return Block(PoolStage(Windows(sizes, tuple(rows), tuple(columns), divisors), flat))
+
+
+def _spans(size: int, outputs: int, kernel: int, stride: int, padding: int) -> list[Span]:
+    """Each window from its first place to the one behind its last, up to the end of the padding."""
+    starts = [at * stride - padding for at in range(outputs)]
+    return [(start, min(start + kernel, size + padding)) for start in starts]
+
+
+def _with_rows(shape: tuple[int, ...], flat: bool) -> Span:
+    return (1, shape[1]) if flat else (shape[1], shape[2])
+
+
+def _each(value: int | tuple[int, ...], flat: bool, of_rows: int = 1) -> Span:
+    """The value for rows and for columns; signals have one row, and `of_rows` for it."""
+    if isinstance(value, int):
+        return (of_rows, value) if flat else (value, value)
+    return (of_rows, value[0]) if flat else (value[0], value[1])
+
+
+@block(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
+def _adaptive(place: Place) -> Block | None:
+    """Any output size."""
+    flat = isinstance(place.layer, nn.AdaptiveAvgPool1d)
+    if not map_passes.AVAILABLE or len(place.shape) != (2 if flat else 3):
+        return None
+    sizes, outputs = _with_rows(place.shape, flat), _with_rows(place.shape_out, flat)
+    rows, columns = (
+        tuple((at * size // count, ceil((at + 1) * size / count)) for at in range(count))
+        for size, count in zip(sizes, outputs, strict=True)
+    )
+    down, across = (torch.tensor([b - a for a, b in spans], dtype=torch.float64) for spans in (rows, columns))
+    return Block(PoolStage(Windows(sizes, rows, columns, down[:, None] * across), flat))
+
+
+@dataclass(frozen=True)
+class SpatialMeanStage:
+    """The mean of every channel."""
+
+    keeps_axes: bool
+
+    def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
+        """(clients, channels, *space, batch) -> (clients, batch, channels), or a map with one place."""
+        (maps,) = values
+        means = maps.flatten(2, -2).mean(2)
+        return means.view(*means.shape[:2], *(1,) * (maps.ndim - 3), -1) if self.keeps_axes else means.mT
+
+
+@block(SpatialMean)
+def _spatial_mean(place: Place) -> Block | None:
+    return Block(SpatialMeanStage(len(place.shape_out) > 1))
+
+
+@dataclass(frozen=True)
+class MapNormStage:
+    """Normalisation of maps, a factor and a shift per channel, then ReLU where the shape says so."""
+
+    name: str
+    shape: NormShape
+
+    def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
+        """A map of the same shape."""
+        (maps,) = values
+        weight, bias = parameters(self.name, ("weight", "bias"), params, maps.shape[0])
+        found: Tensor = Norm.apply(maps, weight, bias, self.shape)  # type: ignore[no-untyped-call]
+        return found
+
+
+@dataclass(frozen=True)
+class UnitNormStage:
+    """Normalisation of units in groups, a factor and a shift per unit."""
+
+    name: str
+    groups: int
+    epsilon: float
+
+    def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
+        """(clients, batch, units)."""
+        (units,) = values
+        weight, bias = parameters(self.name, ("weight", "bias"), params, units.shape[0])
+        grouped = units.reshape(*units.shape[:2], self.groups, -1)
+        found = functional.layer_norm(grouped, grouped.shape[-1:], eps=self.epsilon).view(units.shape)
+        if weight is None:
+            return found
+        return found * weight[:, None] if bias is None else torch.addcmul(bias[:, None], found, weight[:, None])
+
+
+def _rectifies(place: Place) -> bool:
+    return bool(place.followers) and isinstance(place.followers[0].layer, nn.ReLU)
+
+
+@block(nn.GroupNorm)
+def _group_norm(place: Place) -> Block | None:
+    """On maps, where a ReLU joins it, and on units."""
+    layer, channels = place.layer, place.shape[0]
+    if len(place.shape) == 1:
+        return Block(UnitNormStage(place.name, layer.num_groups, layer.eps))
+    if not map_passes.AVAILABLE:
+        return None
+    rectify = _rectifies(place)
+    places = prod(place.shape[1:])
+    shape = NormShape(layer.num_groups, channels // layer.num_groups, places, layer.eps, rectify)
+    return Block(MapNormStage(place.name, shape), int(rectify))
+
+
+@block(nn.LayerNorm)
+def _layer_norm(place: Place) -> Block | None:
+    """Over whole records."""
+    layer = place.layer
+    if tuple(layer.normalized_shape) != place.shape:
+        return None
+    if len(place.shape) == 1:
+        return Block(UnitNormStage(place.name, 1, layer.eps))
+    if not map_passes.AVAILABLE:
+        return None
+    rectify = _rectifies(place)
+    return Block(MapNormStage(place.name, NormShape(1, prod(place.shape), 1, layer.eps, rectify)), int(rectify))
+
+
+@dataclass(frozen=True)
+class FrozenNormStage:
+    """Batch normalisation by running statistics that stay as they are: a factor and a shift per channel."""
+
+    name: str
+    epsilon: float
+
+    def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
+        """Values of the same shape."""
+        (inputs,) = values
+        names = ("weight", "bias", "running_mean", "running_var")
+        weight, bias, mean, variance = parameters(self.name, names, params, inputs.shape[0])
+        assert mean is not None
+        assert variance is not None
+        scale = torch.rsqrt(variance + self.epsilon)
+        slope = scale if weight is None else scale * weight
+        offset = -mean * slope if bias is None else bias - mean * slope
+        if inputs.ndim == 3:  # units
+            return torch.addcmul(offset[:, None], inputs, slope[:, None])
+        axes = (*slope.shape, *(1,) * (inputs.ndim - 2))
+        return torch.addcmul(offset.view(axes), inputs, slope.view(axes))
+
+
+@block(nn.BatchNorm1d, nn.BatchNorm2d)
+def _frozen_norm(place: Place) -> Block | None:
+    """In evaluation mode, with running statistics: then records do not see each other."""
+    layer: Any = place.layer
+    if layer.training or layer.running_mean is None:
+        return None
+    return Block(FrozenNormStage(place.name, layer.eps))

@@ -1,0 +1,67 @@
+/* Pooling and normalisation of maps (planes, rows, columns, batch) of stacked clients, and their gradients.
+   `map_passes.py` calls it. As in convolve.c, the batch is innermost. */
+
+#include <stdint.h>
+
+struct pooling { /* the same in map_passes.py */
+    int64_t planes, batch, rows_in, columns_in, rows_out, columns_out, mean;
+    /* The first row of each output row's windows and the one behind their last, then the same for columns. */
+    const int64_t *row_from, *row_to, *column_from, *column_to;
+    const double *divisor; /* of each output place, for the mean */
+};
+
+struct norm { /* the same in map_passes.py */
+    int64_t clients, groups, channels, places, batch, rectify; /* channels of one group */
+    double epsilon;
+};
+
+#define PASSES "maps_passes.h"
+#include "targets.h"
+
+void pool_forward_float(const struct pooling *p, const float *inputs, float *outputs, float *winners)
+{
+    CHOSEN(pool_forward, float)(p, inputs, outputs, winners);
+}
+
+void pool_forward_double(const struct pooling *p, const double *inputs, double *outputs, double *winners)
+{
+    CHOSEN(pool_forward, double)(p, inputs, outputs, winners);
+}
+
+void pool_backward_float(const struct pooling *p, const float *gradient, const float *winners, float *of_inputs)
+{
+    CHOSEN(pool_backward, float)(p, gradient, winners, of_inputs);
+}
+
+void pool_backward_double(const struct pooling *p, const double *gradient, const double *winners, double *of_inputs)
+{
+    CHOSEN(pool_backward, double)(p, gradient, winners, of_inputs);
+}
+
+void norm_forward_float(const struct norm *n, const float *inputs, const float *weight, const float *bias,
+                        float *outputs, float *means, float *scales, float *scratch)
+{
+    CHOSEN(norm_forward, float)(n, inputs, weight, bias, outputs, means, scales, scratch);
+}
+
+void norm_forward_double(const struct norm *n, const double *inputs, const double *weight, const double *bias,
+                         double *outputs, double *means, double *scales, double *scratch)
+{
+    CHOSEN(norm_forward, double)(n, inputs, weight, bias, outputs, means, scales, scratch);
+}
+
+void norm_backward_float(const struct norm *n, const float *inputs, const float *weight, const float *bias,
+                         const float *means, const float *scales, const float *gradient, float *of_inputs,
+                         float *of_weight, float *of_bias, float *scratch)
+{
+    CHOSEN(norm_backward, float)(n, inputs, weight, bias, means, scales, gradient, of_inputs, of_weight, of_bias,
+                                 scratch);
+}
+
+void norm_backward_double(const struct norm *n, const double *inputs, const double *weight, const double *bias,
+                          const double *means, const double *scales, const double *gradient, double *of_inputs,
+                          double *of_weight, double *of_bias, double *scratch)
+{
+    CHOSEN(norm_backward, double)(n, inputs, weight, bias, means, scales, gradient, of_inputs, of_weight, of_bias,
+                                  scratch);
+}

@@ -1,0 +1,107 @@
+"""What has no block, inside a network of blocks: a part of the traced module, by `vmap` or client by client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, fx, nn
+
+from fedlog.engine.training.block.registry import Masks, Params, Shape
+from fedlog.engine.training.block.trace import Operation
+from fedlog.models.masking import MaskedDropout, named_values
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """A part of a module, and the operations outside that it reads and inside that are read."""
+
+    module: fx.GraphModule
+    inputs: tuple[Operation, ...]
+    outputs: tuple[Operation, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class RegionStage:
+    """A part of a module for stacked clients, as PyTorch computes it."""
+
+    module: fx.GraphModule
+    names: tuple[str, ...]  # of its parameters and running statistics
+    sites: tuple[str, ...]  # its dropout layers
+    stacked: bool  # by vmap; or else one client after another
+
+    def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> tuple[Tensor, ...]:
+        """All outputs, each in the layout that its shape asks for."""
+        clients = values[0].shape[0]
+        inputs = [value if value.ndim == 3 else value.movedim(-1, 1) for value in values]
+        own = {name: params[name] for name in self.names}
+        own = {n: v if v.shape[0] == clients else v.expand(clients, *v.shape[1:]) for n, v in own.items()}
+        if masks is not None:
+            own |= {f"{site}.multiplier": masks[site] for site in self.sites}
+        if self.stacked:
+            found = torch.func.vmap(self._one_client)(own, inputs)
+        else:
+            each = [
+                self._one_client({name: value[at] for name, value in own.items()}, [value[at] for value in inputs])
+                for at in range(clients)
+            ]
+            found = tuple(torch.stack(parts) for parts in zip(*each, strict=True))
+        return tuple(value if value.ndim == 3 else value.movedim(1, -1).contiguous() for value in found)
+
+    def _one_client(self, params: dict[str, Tensor], inputs: list[Tensor]) -> tuple[Tensor, ...]:
+        found: tuple[Tensor, ...] = torch.func.functional_call(self.module, params, tuple(inputs))
+        return found
+
+
+def cut_out(root: nn.Module, part: list[Operation], everything: list[Operation]) -> Region:
+    """The part of a module that computes these operations, with whatever it needs that is no tensor of records."""
+    inside = set(part)
+    needed: list[Operation] = []
+    for one in part:
+        _collect(one, inside, needed)
+    inputs = [one for one in needed if one not in inside and one.shape is not None]
+    outputs = [one for one in part if any(one in other.reads for other in everything if other not in inside)]
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {one.node: graph.placeholder(one.node.name) for one in inputs}
+    for one in needed:
+        if one.node not in copies:
+            copies[one.node] = graph.node_copy(one.node, _renaming(one, copies))
+    graph.output(tuple(copies[one.node] for one in outputs))
+    return Region(fx.GraphModule(root, graph), tuple(inputs), tuple(outputs))
+
+
+def _renaming(one: Operation, copies: dict[fx.Node, fx.Node]) -> Callable[[fx.Node], fx.Node]:
+    """What a node that this operation reads is called in the part."""
+    sources = one.sources
+    return lambda node: copies[sources[node].node]
+
+
+def _collect(one: Operation, inside: set[Operation], needed: list[Operation]) -> None:
+    """Add an operation behind those that it reads. Tensors of records from outside come as inputs: not entered."""
+    if one in needed:
+        return
+    if one in inside or one.shape is None:
+        for read in one.sources.values():
+            _collect(read, inside, needed)
+    needed.append(one)
+
+
+def region_stage(region: Region, input_shapes: list[Shape]) -> RegionStage:
+    """The region as a stage: by `vmap` where that computes what one client after another computes."""
+    module = region.module
+    values = named_values(module)
+    sites = tuple(name for name, layer in module.named_modules() if isinstance(layer, MaskedDropout))
+    stacked = RegionStage(module, tuple(values), sites, stacked=True)
+    one_by_one = RegionStage(module, tuple(values), sites, stacked=False)
+    params = {name: torch.stack([value, 0.9 * value]) for name, value in values.items()}
+    generator = torch.Generator().manual_seed(0)
+    sizes = [(2, 3, *shape) if len(shape) == 1 else (2, *shape, 3) for shape in input_shapes]
+    inputs = [torch.rand(size, generator=generator) for size in sizes]
+    try:
+        with torch.no_grad():
+            pairs = zip(stacked(params, None, *inputs), one_by_one(params, None, *inputs), strict=True)
+            same = all(torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True) for a, b in pairs)
+    except (RuntimeError, ValueError):
+        same = False
+    return stacked if same else one_by_one

@@ -1,0 +1,268 @@
+"""The blocks of products, activations and what lies between them; those of pooling and norms are in `map_stages`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedlog.engine.training.block import convolve
+from fedlog.engine.training.block.convolve import ConvShape, conv_pool
+from fedlog.engine.training.block.layers import Flatten, Linear, RectifiedSum
+from fedlog.engine.training.block.registry import (
+    Block,
+    Follower,
+    Masks,
+    Params,
+    Place,
+    Shape,
+    block,
+    chosen,
+    parameters,
+)
+from fedlog.engine.training.block.trace import Add, Concatenate
+from fedlog.models.masking import MaskedDropout
+
+
+@dataclass(frozen=True)
+class ConvStage:
+    """Convolution, pooling, bias, ReLU and a multiplier per channel, in the order that is cheapest."""
+
+    name: str
+    shape: ConvShape
+    dropout: tuple[str, ...]
+    signals: bool  # 1-d: the maps have no rows
+
+    def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
+        """(clients, channels in, [rows,] columns, batch) -> (clients, channels out, [rows,] columns, batch)."""
+        (inputs,) = values
+        weight, bias = parameters(self.name, ("weight", "bias"), params, inputs.shape[0])
+        assert weight is not None
+        if self.signals:
+            inputs, weight = inputs.unsqueeze(2), weight.unsqueeze(3)
+        maps = conv_pool(self.shape, inputs, weight, bias)
+        for mask in chosen(masks, self.dropout):
+            maps = maps * mask.mT.contiguous()[:, :, None, None]
+        return maps.squeeze(2) if self.signals else maps
+
+
+@block(nn.Conv1d, nn.Conv2d)
+def _convolution(place: Place) -> Block | None:
+    """Any zero padding, stride and groups; `ReLU`, dropout per channel and one `MaxPool` without overlap join it."""
+    layer = place.layer
+    flat = isinstance(layer, nn.Conv1d)
+    if not convolve.AVAILABLE or any(d != 1 for d in layer.dilation) or layer.padding_mode != "zeros":
+        return None
+    kernel, stride = ((1, *pair) if flat else pair for pair in (layer.kernel_size, layer.stride))
+    rows, columns = (1, place.shape[1]) if flat else place.shape[1:]
+    before, after = _paddings(layer, flat)
+    shape = ConvShape(
+        channels_in=layer.in_channels // layer.groups,
+        channels_out=layer.out_channels // layer.groups,
+        rows_in=rows,
+        columns_in=columns,
+        kernel_rows=kernel[0],
+        kernel_columns=kernel[1],
+        pad_top=before[0],
+        pad_left=before[1],
+        pad_bottom=after[0],
+        pad_right=after[1],
+        stride_rows=stride[0],
+        stride_columns=stride[1],
+        groups=layer.groups,
+    )
+    if shape.needs_frame and not convolve.FRAMES:
+        return None
+    shape, absorbed, dropout = _absorb(shape, place.followers, place.shape_out, flat)
+    return Block(ConvStage(place.name, shape, dropout, flat), absorbed)
+
+
+def _paddings(layer: Any, flat: bool) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Zeros above and left, then below and right."""
+    if layer.padding == "same":
+        whole = [size - 1 for size in layer.kernel_size]
+        before, after = [one // 2 for one in whole], [one - one // 2 for one in whole]
+    else:
+        before = after = [0] * len(layer.kernel_size) if layer.padding == "valid" else list(layer.padding)
+    lead = [0] if flat else []
+    (top, left), (bottom, right) = lead + before, lead + after
+    return (top, left), (bottom, right)
+
+
+def _absorb(
+    shape: ConvShape, followers: tuple[Follower, ...], mapped: Shape, flat: bool
+) -> tuple[ConvShape, int, tuple[str, ...]]:
+    """The shape with what follows the convolution in its pass: their number, and the dropout layers among them."""
+    absorbed, dropout, pooled = 0, list[str](), False
+    for follower in followers:
+        layer = follower.layer
+        if isinstance(layer, nn.ReLU):
+            shape = replace(shape, rectify=True)
+        elif isinstance(layer, MaskedDropout) and layer.per_channel:
+            dropout.append(follower.name)
+        elif isinstance(layer, nn.MaxPool1d | nn.MaxPool2d) and not pooled and _is_plain(layer, flat, mapped):
+            size = _pair(layer.kernel_size)
+            shape, pooled = replace(shape, pool_rows=1 if flat else size[0], pool_columns=size[1]), True
+        else:
+            break
+        absorbed += 1
+    return shape, absorbed, tuple(dropout)
+
+
+def _is_plain(layer: nn.MaxPool1d | nn.MaxPool2d, flat: bool, mapped: Shape) -> bool:
+    """Whether its windows neither overlap nor leave gaps, have no padding and fit."""
+    size, stride, padding, dilation = (
+        _pair(value) for value in (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+    )
+    room = mapped[1:] if not flat else (size[0], mapped[1])
+    fits = room[0] >= size[0] and room[1] >= size[1]
+    usual = stride == size and padding == (0, 0) and dilation == (1, 1)
+    return usual and fits and not layer.ceil_mode and not layer.return_indices
+
+
+def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[-1])
+
+
+@dataclass(frozen=True)
+class LinearStage:
+    """A linear layer, ReLU and a multiplier per unit."""
+
+    name: str
+    rectify: bool
+    dropout: tuple[str, ...]
+
+    def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
+        """(clients, batch, units in) -> (clients, batch, units out)."""
+        weight, bias = parameters(self.name, ("weight", "bias"), params, values[0].shape[0])
+        units: Tensor = Linear.apply(values[0], weight, bias, self.rectify)  # type: ignore[no-untyped-call]
+        for mask in chosen(masks, self.dropout):
+            units = units * mask
+        return units
+
+
+@block(nn.Linear)
+def _linear(place: Place) -> Block | None:
+    """On units; `ReLU` and dropout join it."""
+    if len(place.shape) != 1:
+        return None
+    joining = list[Follower]()
+    for follower in place.followers:
+        if not isinstance(follower.layer, nn.ReLU | MaskedDropout):
+            break
+        joining.append(follower)
+    rectify = any(isinstance(one.layer, nn.ReLU) for one in joining)
+    dropout = tuple(one.name for one in joining if isinstance(one.layer, MaskedDropout))
+    return Block(LinearStage(place.name, rectify, dropout), len(joining))
+
+
+@dataclass(frozen=True)
+class FlattenStage:
+    """From maps to units, in PyTorch's order: channels, rows, columns."""
+
+    def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
+        """(clients, *shape, batch) -> (clients, batch, units)."""
+        units: Tensor = Flatten.apply(values[0])  # type: ignore[no-untyped-call]
+        return units
+
+
+@block(nn.Flatten)
+def _flatten(place: Place) -> Block | None:
+    """All of a record."""
+    return Block(FlattenStage()) if len(place.shape) > 1 and place.shape_out == (prod(place.shape),) else None
+
+
+@dataclass(frozen=True)
+class DropoutStage:
+    """A multiplier per unit, per channel or per place."""
+
+    name: str
+    per_channel: bool
+
+    def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
+        """The values times their multipliers."""
+        (inputs,) = values
+        for mask in chosen(masks, (self.name,)):
+            if inputs.ndim == 3:  # units
+                return inputs * mask
+            mask = mask.movedim(1, -1)  # (clients, channels or *shape, batch)
+            if self.per_channel:
+                mask = mask.reshape(*mask.shape[:2], *(1,) * (inputs.ndim - 3), mask.shape[-1])
+            return inputs * mask
+        return inputs
+
+
+@block(MaskedDropout)
+def _dropout(place: Place) -> Block | None:
+    return Block(DropoutStage(place.name, place.layer.per_channel))
+
+
+@dataclass(frozen=True)
+class ElementwiseStage:
+    """A function of every number by itself."""
+
+    function: Callable[[Tensor], Tensor]
+
+    def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
+        """The function of the values."""
+        return self.function(values[0])
+
+
+@block(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.ELU)
+def _activation(place: Place) -> Block | None:
+    """The functional form of the layer, never in place: a residual may still need what it reads."""
+    layer = place.layer
+    functions: dict[type[nn.Module], Callable[[], Callable[[Tensor], Tensor]]] = {
+        nn.ReLU: lambda: torch.relu,
+        nn.ReLU6: lambda: functional.relu6,
+        nn.LeakyReLU: lambda: partial(functional.leaky_relu, negative_slope=layer.negative_slope),
+        nn.GELU: lambda: partial(functional.gelu, approximate=layer.approximate),
+        nn.SiLU: lambda: functional.silu,
+        nn.Tanh: lambda: torch.tanh,
+        nn.Sigmoid: lambda: torch.sigmoid,
+        nn.ELU: lambda: partial(functional.elu, alpha=layer.alpha),
+    }
+    return Block(ElementwiseStage(functions[type(layer)]()))
+
+
+@dataclass(frozen=True)
+class AddStage:
+    """The sum of two values, then ReLU where `rectify`."""
+
+    rectify: bool
+
+    def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
+        """One value of the same shape."""
+        one, other = values
+        if not self.rectify:
+            return one + other
+        summed: Tensor = RectifiedSum.apply(one, other)  # type: ignore[no-untyped-call]
+        return summed
+
+
+@block(Add)
+def _add(place: Place) -> Block | None:
+    rectify = bool(place.followers) and isinstance(place.followers[0].layer, nn.ReLU)
+    return Block(AddStage(rectify), int(rectify))
+
+
+@dataclass(frozen=True)
+class ConcatenateStage:
+    """Values side by side: channels of maps, or units."""
+
+    axis: int
+
+    def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
+        """One value with all channels."""
+        return torch.cat(values, dim=self.axis)
+
+
+@block(Concatenate)
+def _concatenate(place: Place) -> Block | None:
+    return Block(ConcatenateStage(2 if len(place.shape_out) == 1 else 1))

@@ -1,0 +1,118 @@
+"""Which backend is fastest for a body, found out on a few batches of a few clients, and remembered on this machine.
+
+What is remembered belongs to the architecture, the sizes and the machine. So a run that is repeated here is decided the
+same way, and its numbers repeat to the last bit; a run's own record of the decision holds on any machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import platformdirs
+import torch
+
+from fedlog.algorithms.losses import cross_entropy
+from fedlog.algorithms.shape import EVERYTHING, Phase, Work
+from fedlog.core.keys import Key
+from fedlog.engine.clients import Client
+from fedlog.engine.training.block import convolve
+from fedlog.engine.training.tasks import Backend, Settings, Task
+from fedlog.models.body import HEAD, Body, initial_head
+from fedlog.models.masking import named_values
+
+BATCHES = 2
+MOST_CLIENTS = 8
+TURNS = 3  # the first warms up
+LEARNING_RATE = 1e-4  # whatever it is, nothing of a trial is kept
+
+Make = Callable[[list[Client]], Backend]
+
+
+def measure(
+    body: Body, clients: list[Client], settings: Settings, n_class: int, backends: Mapping[str, Make]
+) -> dict[str, float]:
+    """Seconds that each backend takes for one batch of one client: from this machine's memory, or from a trial."""
+    key = _key(body, len(clients), settings, n_class, list(backends))
+    remembered = _read().get(key)
+    if remembered is None:
+        remembered = _try(body, clients, settings, n_class, backends)
+        _remember(key, remembered)
+    return {kind: remembered[kind] for kind in backends}
+
+
+def _try(
+    body: Body, clients: list[Client], settings: Settings, n_class: int, backends: Mapping[str, Make]
+) -> dict[str, float]:
+    """The least of a few turns, taken in turns, so that what else the machine does hits all backends alike."""
+    largest = sorted(clients, key=lambda client: -client.records)[:MOST_CLIENTS]
+    few = [replace(c, train=c.train[: BATCHES * settings.batch_size], tests=(), validations=()) for c in largest]
+    work = Work({HEAD: initial_head(body.width, n_class, Key(0)), **body.initial(Key(0))})
+    phases = (Phase(EVERYTHING, 1, cross_entropy, LEARNING_RATE),)
+    tasks = [Task(client, work, phases, Key(0).child(client.index)) for client in few]
+    batches = sum(-(-client.records // settings.batch_size) for client in few)
+    made = {kind: make(few) for kind, make in backends.items()}
+    best = dict.fromkeys(made, float("inf"))
+    for turn in range(TURNS):
+        for kind, backend in made.items():
+            start = time.perf_counter()
+            for at in range(0, len(tasks), backend.clients_at_once):
+                backend.train(tasks[at : at + backend.clients_at_once])
+            if turn:
+                best[kind] = min(best[kind], (time.perf_counter() - start) / max(batches, 1))
+    return best
+
+
+def _key(body: Body, clients: int, settings: Settings, n_class: int, kinds: list[str]) -> str:
+    """What a decision depends on, as a digest."""
+    architecture = [str(body.training), [(name, tuple(v.shape)) for name, v in named_values(body.training).items()]]
+    sizes = [
+        body.input_shape,
+        body.width,
+        n_class,
+        settings.batch_size,
+        str(settings.dtype),
+        min(clients, MOST_CLIENTS),
+    ]
+    machine = [platform.machine(), _processor(), os.cpu_count(), convolve.instructions(), torch.get_num_threads()]
+    everything = json.dumps([architecture, sizes, machine, torch.__version__, kinds])
+    return hashlib.sha256(everything.encode()).hexdigest()[:32]
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
+def memory_file() -> Path:
+    """Where decisions are remembered: in FEDLOG_CACHE, or in the user's cache folder."""
+    folder = os.environ.get("FEDLOG_CACHE")
+    return (Path(folder).expanduser() if folder else platformdirs.user_cache_path("fedlog")) / "backends.json"
+
+
+def _read() -> dict[str, dict[str, float]]:
+    try:
+        found = json.loads(memory_file().read_text())
+    except (OSError, ValueError):  # none yet, or damaged: whatever is not remembered is measured again
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _remember(key: str, seconds: Mapping[str, float]) -> None:
+    path = memory_file()
+    draft = path.with_suffix(f".{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(json.dumps({**_read(), key: dict(seconds)}, indent=1) + "\n")
+        draft.replace(path)
+    except OSError:  # a read-only home: the next run measures again
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,89 @@
+"""Which bodies let every record go through them by itself: what stacked training and DP-SGD both need.
+
+Stacked clients have short batches padded, and DP-SGD adds up the gradients of single records. Neither is right where
+the records of a batch see each other, or where a forward pass changes what the next one starts from.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedlog.models.body import Body
+from fedlog.models.masking import named_values
+from fedlog.models.trial import trial_records
+
+
+def find_mixing(body: Body) -> str | None:
+    """Which layer lets the records of a batch see each other, or keeps statistics of them; None if none does."""
+    for name, layer in body.training.named_modules():
+        normalises = isinstance(layer, nn.modules.batchnorm._BatchNorm)
+        if normalises and (layer.training or layer.running_mean is None):
+            return f"{_described(name, layer)} lets the records of a batch see each other"
+        if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.training and layer.track_running_stats:
+            return f"{_described(name, layer)} keeps running statistics"
+    return _tried_mixing(body)
+
+
+def find_sharing(body: Body) -> str | None:
+    """Which layers share a parameter; None if none do."""
+    owners: dict[int, str] = {}
+    for name, value in body.training.named_parameters(remove_duplicate=False):
+        first = owners.setdefault(id(value), name)
+        if first != name:
+            return f"{first} and {name} are one shared parameter"
+    return None
+
+
+def find_obstacle(body: Body) -> str | None:
+    """Why the records of a body cannot be told apart, or its parameters; None if they can."""
+    return find_mixing(body) or find_sharing(body)
+
+
+def _tried_mixing(body: Body) -> str | None:
+    """The same, found by running a record in two different companies."""
+    first, second, *rest = trial_records(body.input_shape, 5)
+    companies = (torch.stack([first, second, rest[0]]), torch.stack([first, *rest[1:]]))
+    try:
+        found, changed = (_outputs(body, company) for company in companies)
+    except Exception:  # a user's own module: whatever it raises on numbers that are not its data's
+        return "its forward pass fails on made-up records, so that it cannot be tried"
+    for name, one in found.items():
+        if name in changed and not _same(one, changed[name]):
+            return f"{name} lets the records of a batch see each other"
+    return None
+
+
+def _outputs(body: Body, inputs: Tensor) -> dict[str, Tensor]:
+    """What the first record becomes in each layer that is made of no others, and in the body."""
+    noted: dict[str, Tensor] = {}
+
+    def noting(name: str) -> Any:
+        def note(layer: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+            if isinstance(output, Tensor) and output.ndim > 0 and len(output) == len(inputs):
+                noted.setdefault(_described(name, layer), output[0].detach().clone())
+
+        return note
+
+    hooks = [
+        layer.register_forward_hook(noting(name))
+        for name, layer in body.training.named_modules()
+        if not any(True for _ in layer.children())
+    ]
+    try:
+        values = {name: value.detach().clone() for name, value in named_values(body.training).items()}
+        features = body.features(values, inputs, {})
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {**noted, "the body": features[0]}
+
+
+def _described(name: str, layer: nn.Module) -> str:
+    return f"layer {name} ({type(layer).__name__})" if name else type(layer).__name__
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.allclose(one, other, rtol=1e-4, atol=1e-5, equal_nan=True)
