@@ -21,8 +21,10 @@ from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, initial_head
 from fedlog.models.catalog import body
-from fedlog.models.folder import WEIGHTS, SavedModel, export_onnx, load_model, save_model
+from fedlog.models.folder import WEIGHTS, load_model, save_model
 from fedlog.models.frozen import refuse_trained
+from fedlog.models.model import Model
+from fedlog.models.onnx_export import export_onnx
 
 TABLE = Schema(
     "y", ("no", "yes"), (Feature("x", FeatureKind.NUMERIC), Feature("z", FeatureKind.CATEGORICAL, ("p", "q")))
@@ -30,14 +32,14 @@ TABLE = Schema(
 IMAGES = Schema("y", ("a", "b", "c"), input_shape=(1, 12, 12))
 
 
-def made(schema: Schema, name: str, encoder: Encoder | None, transform: Transform) -> SavedModel:
+def made(schema: Schema, name: str, encoder: Encoder | None, transform: Transform) -> Model:
     chosen = body(name, schema.shape)
     head = initial_head(chosen.width, schema.n_class, Key(1))
     params = {**chosen.initial(Key(2)), HEAD: head}
-    return SavedModel(chosen, params, schema, encoder, transform, {"run": "run-1"})
+    return Model(chosen, params, schema, encoder, transform, {"run": "run-1"})
 
 
-def table_model() -> SavedModel:
+def table_model() -> Model:
     return made(TABLE, "mlp:6,4", Encoder(TABLE, (1.0,), (2.0,), (0.5,)), IDENTITY)
 
 
@@ -53,7 +55,7 @@ def new(tmp_path: Path) -> Path:
     return path
 
 
-def by_hand(model: SavedModel) -> torch.Tensor:
+def by_hand(model: Model) -> torch.Tensor:
     """The three new rows through the layers, written out."""
     rows = torch.tensor([[1.0, 0, 1, 0, 0, 0], [-2.0, 1, 0, 0, 0, 1], [-4.0, 0, 0, 0, 1, 0]])
     p = model.params
@@ -64,7 +66,7 @@ def by_hand(model: SavedModel) -> torch.Tensor:
 
 def test_a_folder_loads_and_predicts(folder: Path, new: Path) -> None:
     model = load_model(folder)
-    labels, probabilities = model.predict(str(new))
+    labels, probabilities = model.predict(str(new)).tolist(), model.predict_proba(new)
     expected = by_hand(model)
     np.testing.assert_allclose(probabilities, expected.numpy(), rtol=1e-5)
     assert labels == [TABLE.label_values[int(best)] for best in expected.argmax(1)]

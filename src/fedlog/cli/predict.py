@@ -17,7 +17,9 @@ def add_parser(subparsers: Subparsers) -> None:
     """Add `predict`."""
     summary = "predict labels with a finished model"
     parser = subparsers.add_parser("predict", help=summary, description=summary)
-    parser.add_argument("model", type=Path, metavar="MODEL", help="a model folder, e.g. SITE/models/run-1")
+    parser.add_argument(
+        "model", type=Path, metavar="MODEL", help="SITE/models/RUN of a site, or RUN/models/CLIENT of `fedlog run`"
+    )
     parser.add_argument("--data", help="a table without the label column, an .npz file, or a folder of images")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout instead of CSV")
     parser.add_argument("--onnx", type=Path, metavar="FILE", help="also write the model as ONNX, checked")
@@ -29,7 +31,8 @@ def _predict(args: argparse.Namespace) -> int:
 
     if args.data is None and args.onnx is None:
         raise InputError("expected --data, --onnx or both, found neither")
-    from fedlog.models.folder import export_onnx, load_model
+    from fedlog.models.folder import load_model
+    from fedlog.models.onnx_export import export_onnx
 
     model = load_model(args.model)
     if args.onnx is not None:
@@ -37,8 +40,9 @@ def _predict(args: argparse.Namespace) -> int:
         print(f"wrote {args.onnx}; onnxruntime and PyTorch differ by at most {worst:.1e}", file=sys.stderr)
     if args.data is None:
         return 0
-    labels, probabilities = model.predict(args.data)
+    probabilities = model.predict_proba(args.data)
     classes = model.schema.label_values
+    labels = [classes[best] for best in probabilities.argmax(axis=1).tolist()]
     if args.json:
         rows = [[round(value, 6) for value in row] for row in probabilities.tolist()]
         print(json.dumps({"classes": list(classes), "labels": labels, "probabilities": rows}))

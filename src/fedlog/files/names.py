@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from typing import Any
@@ -22,8 +23,26 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
     return otherwise if found is None else f"did you mean {found}?"
 
 
+# Functions and classes that were given as objects and cannot be imported by their names, e.g. from a notebook.
+_GIVEN: dict[str, Callable[..., Any]] = {}
+
+
+def name_callable(given: Callable[..., Any], name: str | None = None) -> str:
+    """The name that settings and records have for a function or class given as an object; `import_callable` finds it.
+
+    Outside this process the name works only if the object can be imported by it. `name` replaces `module:qualname`.
+    """
+    module, qualname = given.__module__, getattr(given, "__qualname__", type(given).__name__)
+    chosen = name or f"{module}:{qualname}"
+    if getattr(sys.modules.get(chosen.partition(":")[0]), chosen.partition(":")[2], None) is not given:
+        _GIVEN[chosen] = given
+    return chosen
+
+
 def import_callable(name: str, what: str, hint: str = "is its folder on PYTHONPATH?") -> Callable[..., Any]:
     """The function or class that `package.module:name` names; `what` says in errors what it is for."""
+    if name in _GIVEN:
+        return _GIVEN[name]
     module, _, attribute = name.partition(":")
     try:
         found: Any = getattr(importlib.import_module(module), attribute)

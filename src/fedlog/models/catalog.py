@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
+import inspect
 from collections.abc import Callable
 from functools import partial
 from math import prod
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from fedlog.core.clip import clip_named
 from fedlog.errors import InputError
-from fedlog.files.names import closest, did_you_mean, import_callable
+from fedlog.files.names import closest, did_you_mean, import_callable, name_callable
 from fedlog.models.body import Body, adopt
 from fedlog.models.cnn import cifar_cnn, cifar_cnn_small, mnist_cnn, signal_cnn, small_cnn, without_dropout
 from fedlog.models.encoders.names import make_encoder_body, split_name
@@ -21,6 +25,8 @@ from fedlog.models.mobilenet import mobilenet_v2
 
 _FIXED = ("cnn", "cnn-plain", "cnn-small", "signal-cnn", "mobilenet-v2")
 _WITH_WIDTHS = ("mlp", "mlp-signed")
+OWN_WIDTH = 32  # of the features, for functions that ask for it
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 NAMES = (
     *_FIXED,
     "mlp:64,64",
@@ -48,6 +54,44 @@ def body(name: str, input_shape: tuple[int, ...]) -> Body:
     return adopt(name, _factory(plain, input_shape), input_shape, clip_named(clip_text) if clip_text else None)
 
 
+def name_body(given: str | nn.Module | Callable[..., nn.Module], input_shape: tuple[int, ...]) -> str:
+    """The name that settings and records have for a body given as a name, a module or a function that makes one.
+
+    The name of an object holds a digest of what it is, so that two bodies never share one. A model with it can be
+    loaded in another process only if the function can be imported.
+    """
+    if isinstance(given, str):
+        return given
+    if isinstance(given, nn.Module):
+        kept = copy.deepcopy(given)
+        found = hashlib.sha256(str(kept).encode())
+        for value in kept.state_dict().values():
+            found.update(value.detach().cpu().contiguous().numpy().tobytes())
+        return name_callable(partial(copy.deepcopy, kept), f"given:{type(given).__name__}-{found.hexdigest()[:12]}")
+    if not callable(given):
+        raise InputError(f"expected a body's name, an nn.Module or a function that makes one: {type(given).__name__}")
+    name = name_callable(given, None if hasattr(given, "__qualname__") else "given:function")
+    if "<" not in name and not name.startswith(("given:", "__main__:")):
+        return name
+    with torch.random.fork_rng(devices=[]):
+        made = str(_fill_in(name, given, input_shape)())
+    label = name.partition(":")[2].replace("<", "").replace(">", "")
+    return name_callable(given, f"given:{label}-{hashlib.sha256(made.encode()).hexdigest()[:12]}")
+
+
+def _fill_in(name: str, make: Callable[..., nn.Module], input_shape: tuple[int, ...]) -> Callable[[], nn.Module]:
+    """The function with the input shape and the width given to it, where it asks for them."""
+    offered = {"input_shape": input_shape, "width": OWN_WIDTH}
+    parameters = inspect.signature(make).parameters.values()
+    asked = [each.name for each in parameters if each.default is each.empty and each.kind in _BY_NAME]
+    unknown = [each for each in asked if each not in offered]
+    if unknown:
+        raise InputError(
+            f"body {name} asks for {', '.join(unknown)}", hint="a function may ask for input_shape and width, no more"
+        )
+    return partial(make, **{each: offered[each] for each in asked}) if asked else make
+
+
 def _factory(name: str, input_shape: tuple[int, ...]) -> Callable[[], nn.Module]:
     family, _, rest = name.partition(":")
     if family == "frozen":
@@ -57,7 +101,7 @@ def _factory(name: str, input_shape: tuple[int, ...]) -> Callable[[], nn.Module]
     if rest and family not in _FIXED:
         meant = closest(family, _WITH_WIDTHS)
         hint = "is its folder on PYTHONPATH?" if meant is None else f"did you mean {meant}:{rest}?"
-        return import_callable(name, "body", hint)
+        return _fill_in(name, import_callable(name, "body", hint), input_shape)
     if rest:
         raise InputError(f"body {family} takes no widths: {rest} given", hint=f"write just {family}")
     if family == "cnn" and input_shape in _CNNS:

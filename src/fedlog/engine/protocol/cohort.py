@@ -6,11 +6,9 @@ but those bytes leaves it, and evaluation results where someone asks for them.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import quote
 
 import torch
 from torch import Tensor
@@ -27,14 +25,12 @@ from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Backend, Fit, Look, Pool, Task
 from fedlog.errors import RunError
 from fedlog.models.body import HEAD, QUADRATIC, SHIFT, Params, initial_head, logits
-from fedlog.models.weights_file import write_weights
+from fedlog.models.weights_file import weights_name, write_weights
 from fedlog.privacy.guarantee import Unit
 from fedlog.privacy.protection import Protection
 from fedlog.settings.training import Initialisation, Judge
 from fedlog.wire.codec import Codec
 from fedlog.wire.message import Message
-
-LONGEST_FILE_NAME = 200  # file systems allow 255 with all endings, and a letter beyond ASCII takes six or more
 
 
 @dataclass(frozen=True)
@@ -135,7 +131,7 @@ class Cohort:
         """Write each of these clients' personalised models, closing phase included, as `<its name>.safetensors`."""
         for index, params in self.personalised_models(closing, indices):
             client = self._clients[index]
-            path = folder / f"{_as_file_name(client.name)}.safetensors"
+            path = folder / weights_name(client.name)
             write_weights(path, params, client.body.name, self._algorithm.name)
 
     def save(self, path: Path) -> None:
@@ -272,11 +268,3 @@ def _require_finite(client: Client, params: Params, round_number: int) -> None:
                 f"training diverged: client {client.name}, round {round_number}, parameter {name} is not finite",
                 hint="lower the learning rate; with fedlog-c, lower beta or give the push a margin",
             )
-
-
-def _as_file_name(name: str) -> str:
-    """A client's name as that of a file: it is the user's, so a slash in it must not become a folder."""
-    quoted = quote(name, safe=" ")
-    if len(quoted) <= LONGEST_FILE_NAME:
-        return quoted
-    return f"{quoted[:LONGEST_FILE_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"

@@ -17,7 +17,8 @@ from fedlog.flower.protocol.frame import Frame
 from fedlog.flower.site.context import SiteContext
 from fedlog.flower.site.run_state import RunState
 from fedlog.models.body import Params
-from fedlog.models.folder import SavedModel, save_model
+from fedlog.models.folder import save_model
+from fedlog.models.model import Model
 
 ONE = (0,)  # a site's cohort has one client
 
@@ -95,9 +96,7 @@ def _save(context: SiteContext, folder: Path, name: str, models: Mapping[str, Sc
     if not context.by_record:  # else a figure about the records, which nobody counts, would go with the model
         provenance["validation_accuracy"] = {name: found.validation.accuracy for name, found in models.items()}
     site, params = context.site, models[name].params
-    save_model(
-        folder, SavedModel(context.body, params, context.schema, site.encoder, site.federation.transform, provenance)
-    )
+    save_model(folder, Model(context.body, params, context.schema, site.encoder, site.federation.transform, provenance))
 
 
 def _describe_protection(context: SiteContext, name: str) -> str:
@@ -114,7 +113,7 @@ def _describe_protection(context: SiteContext, name: str) -> str:
 
 def _score(context: SiteContext, params: Params) -> ScoredModel:
     federation, shard = context.site.federation, context.site.shard
-    model = SavedModel(context.body, params, context.schema, None, federation.transform, {})
+    model = Model(context.body, params, context.schema, None, federation.transform, {})
     found = []
     for pool, positions in ((Pool.TRAIN, shard.validation), (Pool.TEST, shard.test)):
         records = pool.records(federation).at(positions)

@@ -1,0 +1,119 @@
+"""A trained classifier with everything that new records must pass through."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedlog.data.arrays import read_npz
+from fedlog.data.images import IMAGE_SUFFIXES, image_files, read_image
+from fedlog.data.schema import Schema
+from fedlog.data.tables import TABLE_SUFFIXES, Encoder, read_unlabelled
+from fedlog.data.transforms import Transform
+from fedlog.errors import InputError
+from fedlog.models.body import Body, Params, logits
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Model:
+    """One client's classifier: its body and head, and the scaling that new records pass through first.
+
+    `Result.models["north"]` is one; `fedlog predict` uses the same from a folder.
+    """
+
+    body: Body
+    params: Params
+    schema: Schema
+    encoder: Encoder | None
+    transform: Transform
+    provenance: Mapping[str, Any]
+    labels: tuple[int, ...] = field(default=())  # the whole number that each class is in the data, where they are such
+
+    @property
+    def classes(self) -> NDArray[Any]:
+        """The labels in the order of the columns of `predict_proba`: as the data gave them, numbers or texts."""
+        return np.array(self.labels or self.schema.label_values)
+
+    def predict(self, records: Any) -> NDArray[Any]:
+        """The most probable label of each record.
+
+        Args:
+            records: an array, tensor or data frame like the training data's, without labels; or the path of a table,
+                an .npz file or a folder of images.
+
+        Returns:
+            One label a record, as the data gave them: whole numbers or texts.
+
+        """
+        found: NDArray[Any] = self.classes[self.predict_proba(records).argmax(axis=1)]
+        return found
+
+    def predict_proba(self, records: Any) -> NDArray[np.float64]:
+        """The probability of each class for each record.
+
+        Args:
+            records: as for `predict`.
+
+        Returns:
+            An array (records, classes) whose rows sum to 1, the classes in the order of `classes`.
+
+        """
+        return self.probabilities(self.inputs(records)).numpy().astype(np.float64)
+
+    def inputs(self, records: Any) -> Tensor:
+        """What the body sees of these records: a path, an array, a tensor or a data frame."""
+        if isinstance(records, str | Path):
+            return self._inputs_of_file(Path(records))
+        # Loaded with polars, which whoever only reads images does not need.
+        from fedlog.data.own_arrays import read_inputs, table_columns
+
+        found = read_inputs(records, "the records to predict")
+        if self.encoder is not None:
+            return self.encoder.encode(table_columns(found, self.schema, "the records to predict"))
+        raw = np.asarray(found)
+        if raw.shape[1:] != self.schema.input_shape:
+            raise InputError(f"expected records of shape {self.schema.input_shape}, found: {raw.shape[1:]}")
+        return self.transform.prepare(torch.from_numpy(raw if raw.dtype == np.uint8 else raw.astype(np.float32)))
+
+    def _inputs_of_file(self, path: Path) -> Tensor:
+        if path.suffix in TABLE_SUFFIXES:
+            if self.encoder is None:
+                raise InputError(f"expected images or arrays for this model, found a table: {path}")
+            return self.encoder.encode(read_unlabelled(path, self.schema))
+        if self.encoder is not None:
+            raise InputError(f"expected a table ({', '.join(TABLE_SUFFIXES)}) for this model, found: {path}")
+        return self.transform.prepare(_raw_inputs(path, self.schema))
+
+    def probabilities(self, inputs: Tensor) -> Tensor:
+        """(n, *input_shape) -> (n, n_class), rows that sum to 1."""
+        with torch.no_grad():
+            features = self.body.features(self.params, inputs, None)
+            return logits(features, self.params).softmax(1)
+
+    def __repr__(self) -> str:
+        classes = ", ".join(str(label) for label in self.classes[:10].tolist())
+        more = ", ..." if self.schema.n_class > 10 else ""
+        return f"Model with body {self.body.name} for classes {classes}{more}"
+
+
+def _raw_inputs(path: Path, schema: Schema) -> Tensor:
+    if path.suffix == ".npz":
+        values = read_npz(path, ("inputs",))["inputs"]
+        if values.shape[1:] != schema.input_shape:
+            raise InputError(f"expected inputs of shape (n, {schema.input_shape}) in {path}, found: {values.shape}")
+        return torch.from_numpy(values if values.dtype == np.uint8 else values.astype(np.float32))
+    if not path.is_dir():
+        raise InputError(f"expected an .npz file or a folder of images, found: {path}")
+    files = image_files(path)
+    if not files:
+        raise InputError(f"expected images ({', '.join(sorted(IMAGE_SUFFIXES))}) in {path}, found none")
+    return torch.from_numpy(
+        np.stack([read_image(file, schema.input_shape[0], schema.input_shape[1:]) for file in files])
+    )

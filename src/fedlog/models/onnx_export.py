@@ -1,0 +1,58 @@
+"""A model as an ONNX file, checked against PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedlog.errors import RunError
+from fedlog.models.body import RESERVED, logits
+from fedlog.models.model import Model
+
+ONNX_TOLERANCE = 1e-4
+
+
+def export_onnx(model: Model, path: Path) -> float:
+    """Write the model as ONNX; return the largest difference between PyTorch's and onnxruntime's probabilities.
+
+    The graph goes from encoded inputs (`Model.inputs`) to probabilities, with any number of records.
+    """
+    import onnxruntime  # an extra
+
+    trial = torch.linspace(-2, 2, 3 * int(np.prod(model.body.input_shape))).reshape(3, *model.body.input_shape)
+    module = _Whole(model).eval()
+    torch.onnx.export(
+        module,
+        (trial,),
+        path,
+        input_names=["inputs"],
+        output_names=["probabilities"],
+        dynamic_shapes={"inputs": {0: torch.export.Dim("records")}},
+        verbose=False,
+    )
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    worst = 0.0
+    for inputs in (trial, torch.cat([trial, trial.flip(0)])):
+        (found,) = session.run(None, {"inputs": inputs.numpy()})
+        worst = max(worst, float(np.abs(found - model.probabilities(inputs).numpy()).max()))
+    if not worst <= ONNX_TOLERANCE:
+        raise RunError(
+            f"expected ONNX outputs within {ONNX_TOLERANCE} of PyTorch's, found a difference of {worst}: {path}"
+        )
+    return worst
+
+
+class _Whole(nn.Module):
+    """Body and head as one module, its parameters constants of the graph."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self._model = model
+        self._head = {name: value for name, value in model.params.items() if name in RESERVED}
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        features = self._model.body.features(self._model.params, inputs, None)
+        return logits(features, self._head).softmax(1)
