@@ -17,8 +17,9 @@ import pytest
 from rich.console import Console
 from safetensors.torch import load_file
 
+from fedlog.api.progress import Progress
 from fedlog.cli.main import main
-from fedlog.cli.progress import Progress
+from fedlog.experiments.run.callbacks import RunStart
 from fedlog.experiments.run.execute import stored_spec
 from fedlog.experiments.run.prepare import prepare
 from fedlog.settings.resolve import resolve
@@ -92,9 +93,9 @@ def _on_a_terminal() -> str:
     simulation = prepare(run)
     screen = StringIO()
     with Progress(Console(file=screen, force_terminal=True, width=100)) as progress:
-        progress.begun(run.spec, simulation, [])
+        progress.run_began(RunStart(run, simulation))
         for record in simulation.rounds():
-            progress.finished_round(record)
+            progress.round_ended(record)
     return screen.getvalue()
 
 
@@ -136,6 +137,8 @@ def test_the_run_folder_holds_everything_and_no_pickle(capsys: pytest.CaptureFix
         "server.safetensors",
         "models/client-0.safetensors",
         "models/client-1.safetensors",
+        "models/models.json",
+        "models/schema.toml",
     }
     config = json.loads(Path("r/config.json").read_text())
     assert config["spec"]["options"]["epochs"] == 1
@@ -212,7 +215,7 @@ def test_text_and_numbers_mean_the_same_experiment(capsys: pytest.CaptureFixture
 def test_several_bodies_are_dealt_out_evenly(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--clients", "4", "--body", "mlp:4,2", "--body", "mlp:3,5,2", "--initialisation", "separate"]
     _json(*arguments, "--out", "r", capsys=capsys)
-    sizes = sorted(len(load_file(path)) for path in Path("r/models").iterdir())
+    sizes = sorted(len(load_file(path)) for path in Path("r/models").glob("*.safetensors"))
     assert sizes == [5, 5, 7, 7]
 
 

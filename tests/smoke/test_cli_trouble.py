@@ -13,10 +13,11 @@ import torch
 from rich.console import Console
 
 import fedlog.report.page
+from fedlog.api.progress import Progress
 from fedlog.cli.main import main, parser
-from fedlog.cli.progress import Progress
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.simulate.simulator import RoundRecord
+from fedlog.experiments.run.callbacks import RunStart
 from fedlog.experiments.run.prepare import prepare
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
@@ -153,9 +154,9 @@ def test_a_terminal_shows_the_time_left_however_long_a_round_takes() -> None:
     run = resolve(RunSpec(data="circle", rounds=5, options={"epochs": 1}))
     screen = StringIO()
     with Progress(Console(file=screen, force_terminal=True, width=120)) as progress:
-        progress.begun(run.spec, prepare(run), [])
+        progress.run_began(RunStart(run, prepare(run)))
         for number in (1, 2):
-            progress.finished_round(RoundRecord(number, 0.5, [], [], 1, 8, 8, {}, {}, {}, 200.0))
+            progress.round_ended(RoundRecord(number, 0.5, [], [], 1, 8, 8, {}, {}, {}, 200.0))
     assert "about 600 s left" in screen.getvalue()
 
 

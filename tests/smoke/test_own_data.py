@@ -255,7 +255,7 @@ def test_settings_that_a_function_does_not_look_at_are_refused(monkeypatch: pyte
     refused: list[tuple[str, dict[str, Any], str]] = [
         ("fixed", {"clients": 2}, "does not use clients: its function does not look at them"),
         ("divided", {"clients": 2, "partition": "iid", "dirichlet_alpha": 1.0}, "use partition, dirichlet_alpha"),
-        ("split", {"validation_fraction": 0.1}, "holds out validation records of its own"),
+        ("split", {"validation_fraction": 0.1}, "it has validation records of its own"),
     ]
     for name, settings, said in refused:
         with pytest.raises(InputError, match=said):

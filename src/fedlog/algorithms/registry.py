@@ -19,7 +19,7 @@ from fedlog.algorithms.fedproto import FedProto
 from fedlog.algorithms.one_exchange import catalog as one_exchange
 from fedlog.algorithms.shape import Algorithm, ModelPlan
 from fedlog.errors import InputError
-from fedlog.files.names import did_you_mean, import_callable
+from fedlog.files.names import did_you_mean, import_callable, name_callable
 from fedlog.models.body import HEAD
 
 Factory = Callable[..., Algorithm]
@@ -49,6 +49,19 @@ def methods_that(fact: Callable[[Algorithm], bool]) -> tuple[str, ...]:
     layers = (("first",), ("second",), (HEAD,))
     plan = ModelPlan(n_class=2, width=2, layers=layers, entries=10)
     return tuple(name for name, make in METHODS.items() if fact(make(plan)))
+
+
+def name_method(method: str | Factory) -> str:
+    """The name that settings and records have for a method given by its name, its class or a function that makes it."""
+    if isinstance(method, str):
+        return method
+    if not callable(method):
+        raise InputError(
+            f"expected a method's name or class, found an object of: {type(method).__name__}",
+            hint="give the class itself: it is made for the federation's classes and features",
+        )
+    known = {made: name for name, made in METHODS.items()}
+    return known.get(method) or name_callable(method)
 
 
 def factory(method: str) -> Factory:

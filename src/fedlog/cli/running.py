@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from fedlog.cli.progress import Progress
+from fedlog.api.progress import Progress
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
 from fedlog.experiments.run.dry_run import forecast
@@ -43,9 +43,6 @@ def run(args: argparse.Namespace) -> int:
             if not (folder / CONFIG).exists():
                 raise
             raise KeyboardInterrupt(f"go on with: fedlog run --resume {shlex.quote(str(folder))}") from None
-    if progress.untouched:
-        said = f"{folder} was finished before: nothing was trained; choose another --out for a new run"
-        console.print(said, soft_wrap=True, markup=False)
     if args.json:
         print(json.dumps({**asdict(summary), "report": str(report)}))
     else:

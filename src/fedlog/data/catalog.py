@@ -78,7 +78,14 @@ def load_federation(spec: DataSpec) -> Federation:
         federation = _site_federation(spec)
     else:
         federation = call_own_function(spec, tuple(DEFAULTS))
-    return validated(_with_validation(validated(federation), spec, key.child("validation")))
+    return hold_out_validation(validated(federation), spec)
+
+
+def hold_out_validation(federation: Federation, spec: DataSpec) -> Federation:
+    """The federation with the share of each client's training records that the specification asks for held out."""
+    if spec.validation_fraction and any(len(shard.validation) for shard in federation.shards):
+        refuse_settings(spec, ("validation_fraction",), "it has validation records of its own")
+    return validated(_with_validation(federation, spec, Key(spec.seed).child("data", "validation")))
 
 
 def has_own_content(name: str) -> bool:
@@ -227,7 +234,7 @@ def _sites(found: Pools, sites: int, key: Key) -> tuple[Pools, Deal]:
 
 
 def _with_validation(federation: Federation, spec: DataSpec, key: Key) -> Federation:
-    if spec.validation_fraction == 0 or any(len(shard.validation) for shard in federation.shards):
+    if spec.validation_fraction == 0:
         return federation
     train, shards = federation.train, []
     of_recording = recordings(train.inputs) if spec.partition == "person" else None

@@ -193,6 +193,10 @@ class Federation:
         """SHA-256 of the records, the classes and who holds what: equal for equal data, wherever they come from."""
         transform = [self.transform.mean, self.transform.std, self.transform.crop_padding, self.transform.flip]
         found = hashlib.sha256(json.dumps([self.n_class, self.input_shape, self.class_names, transform]).encode())
+        # Rows that were all shifted alike are the same after scaling, and yet a model takes new rows differently.
+        for encoding in self.encodings:
+            scale = [encoding.transform.mean, encoding.transform.std, encoding.encoder and encoding.encoder.to_json()]
+            found.update(json.dumps(scale).encode())
         for pool in (self.train, self.test):
             for values in (pool.inputs, pool.labels):
                 found.update(f"\n{values.dtype} {tuple(values.shape)}\n".encode())

@@ -36,8 +36,6 @@ def call_own_function(spec: DataSpec, known: Sequence[str]) -> Federation:
     seen: set[str] = vars(watched).get("_seen", set())
     unseen = [name for name in (*DIVISION, "data_dir", "label", "schema") if name not in seen]
     refuse_settings(spec, unseen, "its function does not look at them")
-    if spec.validation_fraction and any(len(shard.validation) for shard in federation.shards):
-        refuse_settings(spec, ("validation_fraction",), "its function holds out validation records of its own")
     return federation
 
 

@@ -20,6 +20,9 @@ def any_body() -> str:
     return ", ".join(methods_that(lambda method: method.bodies is Bodies.ANY))
 
 
+POOLED_CLIENT = "pooled"  # the one that has everyone's records
+
+
 @dataclass(frozen=True, eq=False)
 class Client:
     """One participant. `tests` has one set of positions, or under `pooled` one for each original client."""
@@ -66,7 +69,7 @@ def clients_of(federation: Federation, bodies: Sequence[Body], algorithm: Algori
         everyone = torch.cat([shard.train for shard in federation.shards]).sort().values
         tests = tuple(shard.test for shard in federation.shards)
         validations = tuple(shard.validation for shard in federation.shards)
-        return (Client(0, "pooled", bodies[0], everyone, tests, validations),)
+        return (Client(0, POOLED_CLIENT, bodies[0], everyone, tests, validations),)
     return tuple(
         Client(index, shard.name, body, shard.train, (shard.test,), (shard.validation,))
         for index, (shard, body) in enumerate(zip(federation.shards, bodies, strict=True))

@@ -13,13 +13,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fedlog.data.schema import Schema, dump_schema, load_schema
-from fedlog.data.tables import Encoder
 from fedlog.data.transforms import Transform
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
@@ -27,6 +26,9 @@ from fedlog.models.body import HEAD, RESERVED, Body, Params
 from fedlog.models.catalog import body as body_named
 from fedlog.models.model import Model
 from fedlog.models.weights_file import METHOD, weights_name
+
+if TYPE_CHECKING:
+    from fedlog.data.tables import Encoder  # polars is loaded by whoever reads a table
 
 VERSION = 1
 WEIGHTS, DESCRIPTION, SCHEMA, ENCODER = "model.safetensors", "model.json", "schema.toml", "encoder.json"
@@ -87,7 +89,7 @@ def load_model(path: Path) -> Model:
         if described["version"] != VERSION:
             raise InputError(f"expected a model folder of version {VERSION}, found {described['version']}: {path}")
         schema = load_schema(path / SCHEMA)
-        encoder = Encoder.from_json((path / ENCODER).read_text(), schema) if (path / ENCODER).exists() else None
+        encoder = _read_encoder((path / ENCODER).read_text(), schema) if (path / ENCODER).exists() else None
         return _assemble(path / WEIGHTS, described, schema, encoder, described.get("provenance", {}))
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise InputError(
@@ -101,8 +103,14 @@ def _load_from_run(folder: Path, client: str) -> Model:
         raise InputError(f"expected the model of a client in {folder}, found none of: {client}", hint=_listed(folder))
     own = described["clients"][client]
     schema = load_schema(folder / SCHEMA)
-    encoder = None if own["encoder"] is None else Encoder.from_json(json.dumps(own["encoder"]), schema)
+    encoder = None if own["encoder"] is None else _read_encoder(json.dumps(own["encoder"]), schema)
     return _assemble(folder / own["weights"], own, schema, encoder, described["provenance"])
+
+
+def _read_encoder(text: str, schema: Schema) -> Encoder:
+    from fedlog.data.tables import Encoder
+
+    return Encoder.from_json(text, schema)
 
 
 def _where_models_are(path: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,10 +15,12 @@ from torch import Tensor
 from fedlog.data.arrays import read_npz
 from fedlog.data.images import IMAGE_SUFFIXES, image_files, read_image
 from fedlog.data.schema import Schema
-from fedlog.data.tables import TABLE_SUFFIXES, Encoder, read_unlabelled
 from fedlog.data.transforms import Transform
 from fedlog.errors import InputError
 from fedlog.models.body import Body, Params, logits
+
+if TYPE_CHECKING:
+    from fedlog.data.tables import Encoder  # polars is loaded by whoever reads a table
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -71,7 +73,6 @@ class Model:
         """What the body sees of these records: a path, an array, a tensor or a data frame."""
         if isinstance(records, str | Path):
             return self._inputs_of_file(Path(records))
-        # Loaded with polars, which whoever only reads images does not need.
         from fedlog.data.own_arrays import read_inputs, table_columns
 
         found = read_inputs(records, "the records to predict")
@@ -83,6 +84,8 @@ class Model:
         return self.transform.prepare(torch.from_numpy(raw if raw.dtype == np.uint8 else raw.astype(np.float32)))
 
     def _inputs_of_file(self, path: Path) -> Tensor:
+        from fedlog.data.tables import TABLE_SUFFIXES, read_unlabelled
+
         if path.suffix in TABLE_SUFFIXES:
             if self.encoder is None:
                 raise InputError(f"expected images or arrays for this model, found a table: {path}")

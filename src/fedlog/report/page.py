@@ -12,6 +12,7 @@ from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import RECORDS, stored_spec, stored_summary
 from fedlog.files.durable import write_file
+from fedlog.report.curves import draw_curves
 from fedlog.settings.spec import as_plain
 
 PAGE = """<!doctype html>
@@ -60,26 +61,9 @@ def write_run_page(folder: Path) -> Path:
 
 def _curves(lines: list[RoundRecord], opening: int) -> str:
     """Accuracy by round and by bits, those before round 1 included, as base64 of an SVG."""
-    # Imported here: it takes a second, and only whoever draws needs it.
     from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    FigureCanvasAgg(figure)
-    by_round, by_bits = figure.subplots(1, 2, sharey=True)
-    accuracy = [100 * line.accuracy_mean_over_clients for line in lines]
-    spent, bits = opening, []
-    for line in lines:
-        spent += line.bits_up + line.bits_down
-        bits.append(spent / 1e6)
-    by_round.plot([line.round for line in lines], accuracy, marker=".")
-    by_round.set(xlabel="round", ylabel="accuracy, mean over clients (%)")
-    by_bits.plot(bits, accuracy, marker=".")
-    by_bits.set(xlabel="Mb up and down, all clients")
-    for axes in (by_round, by_bits):
-        axes.grid(alpha=0.3)
-    written = io.BytesIO()
+    figure, written = draw_curves(lines, opening), io.BytesIO()
     # No date and no random names: the same records give the same page.
     with rc_context({"svg.hashsalt": "fedlog"}):
         figure.savefig(written, format="svg", metadata={"Date": None})

@@ -16,14 +16,30 @@ Partition = Literal["shards", "dirichlet", "user", "person", "iid", "ordered"]
 class DataSettings(Section):
     """Which data, and how they are divided among clients. What is None takes the data set's default."""
 
-    data: str = setting("digits", "digits, circle, mnist, cifar10, cifar100, har, leaf, or package.module:name")
+    data: str = setting(
+        "digits",
+        "digits, circle, mnist, cifar10, cifar100, har, leaf; sites:FOLDER with one file a site; or "
+        "package.module:function",
+    )
+    label: str | None = setting(
+        None,
+        "of sites:FOLDER: the column of the labels (default: the schema's)",
+        recorded=Recorded.NEVER,
+        metavar="COLUMN",
+    )
+    schema: str | None = setting(
+        None,
+        "of sites:FOLDER: what the sites agree on (default: schema.toml in the folder, or drafted from all files)",
+        recorded=Recorded.NEVER,
+        metavar="FILE",
+    )
     data_dir: str | None = setting(
         None,
         "folder of the data sets (default: $FEDLOG_DATA, or the cache)",
         recorded=Recorded.NEVER,
         metavar="DIR",
     )
-    data_sha256: str | None = setting(None, "of a folder that is the data set; filled in by the run", flag=False)
+    data_sha256: str | None = setting(None, "of own data; filled in by the run", flag=False)
     clients: int | None = setting(None, "how many (default: the data set's)", metavar="N")
     partition: Partition | None = setting(None, "how records are divided among clients (default: the data set's)")
     classes_per_client: int | None = setting(None, "of the shards partition (default: the data set's)", metavar="K")
@@ -40,7 +56,9 @@ class ModelSettings(Section):
         "fedlog", "fedlog, fedlog-c, local, pooled, fedavg, ... or package.module:name", deployed=True
     )
     options: Mapping[str, Any] = setting({}, "the method's own", flag=False, deployed=True)
-    body: tuple[str, ...] = setting((), "cnn, mlp:64,64, ...; several are dealt out evenly", metavar="NAME")
+    body: tuple[str, ...] = setting(
+        (), "cnn, mlp:64,64, ...; several are dealt out evenly, CLIENT=NAME gives one client its own", metavar="NAME"
+    )
     # Written behind the body's name when a run is resolved.
     project: AtLeastOne | None = setting(None, "features of a frozen encoder projected at random to N", metavar="N")
     expand: AtLeastOne | None = setting(None, "features of a frozen encoder made into N random ReLUs", metavar="N")

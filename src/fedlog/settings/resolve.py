@@ -10,6 +10,8 @@ from typing import Any
 
 from fedlog.algorithms import registry
 from fedlog.data.catalog import DataSpec, content_digest, resolved
+from fedlog.data.data_spec import DIVISION, refuse_settings
+from fedlog.data.federation import Federation
 from fedlog.errors import InputError
 from fedlog.models.encoders.names import is_encoder, split_name
 from fedlog.models.encoders.onnx_encoder import ONNX
@@ -59,8 +61,11 @@ class ResolvedRun:
         return self.spec.digest
 
 
-def resolve(spec: RunSpec) -> ResolvedRun:
-    """The run, with the defaults of its data set and method filled in; InputError for settings that do not fit."""
+def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
+    """The run, with the defaults of its data set and method filled in; InputError for settings that do not fit.
+
+    A federation that is given, not named, is divided already: settings that would divide it are refused.
+    """
     defaults = preset(spec.data)
     spec = replace(spec, body=spec.body or (defaults.body,), clip=normal_clip(spec.clip))
     spec = _freeze_encoders(_with_maps(spec))
@@ -81,7 +86,11 @@ def resolve(spec: RunSpec) -> ResolvedRun:
         optimiser=spec.part(Optimiser),
         execution=spec.part(Execution),
     )
-    data = resolved(data_spec(spec))
+    data = data_spec(spec)
+    if federation is None:
+        data = resolved(data)
+    else:
+        refuse_settings(data, (*DIVISION, "data_dir", "label", "schema"), "the federation is given as it is")
     written = replace(
         spec,
         options=_resolve_options(spec.method, defaults.options(spec.method), spec.options),
@@ -103,9 +112,10 @@ def resolve(spec: RunSpec) -> ResolvedRun:
     return ResolvedRun(written, settings, data, promise, dp_sgd, sums)
 
 
-def with_data_digest(run: ResolvedRun) -> ResolvedRun:
-    """The run with the digest of its data, where a folder is the data set; this reads the whole folder."""
-    return replace(run, spec=replace(run.spec, data_sha256=content_digest(run.data)))
+def with_data_digest(run: ResolvedRun, own: Federation | None) -> ResolvedRun:
+    """The run with the digest of its data: of one's own federation, or of the folder of a LEAF data set."""
+    digest = content_digest(run.data) if own is None else own.content_digest()
+    return replace(run, spec=replace(run.spec, data_sha256=digest))
 
 
 def data_spec(spec: RunSpec) -> DataSpec:
@@ -120,6 +130,10 @@ def data_spec(spec: RunSpec) -> DataSpec:
         validation_fraction=spec.validation_fraction,
         data_dir=None if spec.data_dir is None else Path(spec.data_dir),
         seed=spec.seed,
+        label=spec.label,
+        schema=None if spec.schema is None else Path(spec.schema),
+        # What becomes of a row must not depend on the others where single rows are protected.
+        rows_alone=spec.privacy is Unit.RECORD,
     )
 
 

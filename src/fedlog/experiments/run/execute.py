@@ -13,28 +13,34 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from safetensors.torch import save_file
 
 import fedlog
+from fedlog.algorithms.shape import TrainingRecords
+from fedlog.data.catalog import has_own_content, hold_out_validation, load_federation
+from fedlog.data.federation import Federation
 from fedlog.data.sources import data_folder
+from fedlog.engine.clients import POOLED_CLIENT
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
 from fedlog.errors import InputError, RunError
 from fedlog.experiments.run import private, records
+from fedlog.experiments.run.callbacks import Callback, RunStart
 from fedlog.experiments.run.prepare import prepare
 from fedlog.experiments.run.records import Summary
 from fedlog.files.durable import is_draft
 from fedlog.files.lock import LockTakenError, lock_folder
+from fedlog.models.folder import describe_run_models
+from fedlog.models.model import Model
 from fedlog.privacy.accounting import BudgetSpentError
 from fedlog.settings.resolve import ResolvedRun, resolve, with_data_digest
 from fedlog.settings.spec import RunSpec, as_plain, from_plain
 from fedlog.wire.ledger import Direction
 
 SECONDS_TO_WAIT_FOR_LOCK = 10.0
-CONFIG, RECORDS, SUMMARY = "config.json", "records.jsonl", "summary.json"
+CONFIG, RECORDS, SUMMARY, MODELS = "config.json", "records.jsonl", "summary.json", "models"
 
 
 class Keep(Enum):
@@ -44,43 +50,35 @@ class Keep(Enum):
     RECORDS = "records only"
 
 
-class Listener(Protocol):
-    """Who is told how a run goes."""
+def execute(
+    spec: RunSpec,
+    folder: Path,
+    callback: Callback | None = None,
+    keep: Keep = Keep.MODELS,
+    federation: Federation | None = None,
+) -> Summary:
+    """Run the specification in the folder, going on from its checkpoint if it has one; the summary is also written.
 
-    def begun(self, spec: RunSpec, simulation: Simulation, done: list[RoundRecord]) -> None:
-        """The run is about to start, or to go on after these rounds."""
-
-    def finished_round(self, record: RoundRecord) -> None:
-        """One more round is recorded."""
-
-    def encoded(self, done: int, records: int) -> None:
-        """A frozen encoder has computed the features of so many of the records that are new to it."""
-
-
-class Silent:
-    """A listener that says nothing."""
-
-    def begun(self, spec: RunSpec, simulation: Simulation, done: list[RoundRecord]) -> None:
-        """Say nothing."""
-
-    def finished_round(self, record: RoundRecord) -> None:
-        """Say nothing."""
-
-    def encoded(self, done: int, records: int) -> None:
-        """Say nothing."""
-
-
-def execute(spec: RunSpec, folder: Path, listener: Listener | None = None, keep: Keep = Keep.MODELS) -> Summary:
-    """Run the specification in the folder, going on from its checkpoint if it has one; the summary is also written."""
-    listener = listener or Silent()
-    run = with_data_digest(resolve(spec))
+    Data of one's own are read first, because their content says whether a run in the folder is this one.
+    """
+    callback = callback or Callback()
+    run = resolve(spec, federation)
+    if federation is not None:
+        federation = hold_out_validation(federation, run.data)
+    elif has_own_content(run.data.name):
+        federation = load_federation(run.data)
+    run = with_data_digest(run, federation)
     found = ended(folder)
-    if found is not None and stored_spec(folder).digest == run.digest:
-        return found
-    made = enter(folder, run.spec)
-    with locked(folder):
-        # By the run that held the lock until now.
-        return ended(folder) or _run(run, folder, listener, keep, made)
+    if found is None or stored_spec(folder).digest != run.digest:
+        made = enter(folder, run.spec)
+        with locked(folder):
+            found = ended(folder)  # by the run that held the lock until now
+            if found is None:
+                summary = _run(run, federation, folder, callback, keep, made)
+                callback.run_ended(summary, True)
+                return summary
+    callback.run_ended(found, False)
+    return found
 
 
 def ended(folder: Path) -> Summary | None:
@@ -91,31 +89,42 @@ def ended(folder: Path) -> Summary | None:
     return summary if records.count(folder / RECORDS) == summary.rounds else None
 
 
-def _run(run: ResolvedRun, folder: Path, listener: Listener, keep: Keep, made: list[Path]) -> Summary:
+def _run(
+    run: ResolvedRun, federation: Federation | None, folder: Path, callback: Callback, keep: Keep, made: list[Path]
+) -> Summary:
     spec = run.spec
     try:
-        simulation = prepare(run, listener.encoded).start()
+        simulation = prepare(run, federation, callback.features_computed).start()
     except BaseException:
         _take_back(made)
         raise
     try:
-        _claim(folder, spec)
-        done = _restored(simulation, folder)
-        private.watch_budget(simulation, folder)
-        listener.begun(spec, simulation, done)
+        with _writing_to(folder):
+            _claim(folder, spec)
+            done = _restored(simulation, folder)
+            private.watch_budget(simulation, folder)
+        callback.run_began(RunStart(run, simulation, tuple(done)))
         ended_early = None
         try:
             for record in _rounds(simulation, folder, done):
-                listener.finished_round(record)
+                callback.round_ended(record)
         except BudgetSpentError as error:
             ended_early = _back_to_the_last_round(simulation, folder, error)
-        return _finish(spec, simulation, folder, keep, ended_early)
+        with _writing_to(folder):
+            return _finish(spec, simulation, folder, keep, ended_early)
+    finally:
+        simulation.stop()
+
+
+@contextlib.contextmanager
+def _writing_to(folder: Path) -> Iterator[None]:
+    """Turn an error of the file system into one that says what to do about it."""
+    try:
+        yield
     except OSError as error:
         raise RunError(
             f"cannot write to {folder}: {error.strerror or error}", hint="make room; the run can then be resumed"
         ) from error
-    finally:
-        simulation.stop()
 
 
 def stored_spec(folder: Path) -> RunSpec:
@@ -157,10 +166,13 @@ def _refuse_another(folder: Path, found: RunSpec, spec: RunSpec) -> None:
     if found.digest == spec.digest:
         return
     if replace(found, data_sha256=spec.data_sha256).digest == spec.digest:
-        data_dir = data_folder(None if spec.data_dir is None else Path(spec.data_dir))
+        own = has_own_content(spec.data)
+        data = spec.data if own else data_folder(None if spec.data_dir is None else Path(spec.data_dir))
         raise InputError(
-            f"{folder} holds the same run on other records than those of {data_dir}",
-            hint="name the folder it was started on by --data-dir, or choose another --out",
+            f"{folder} holds the same run on other records than those of {data}",
+            hint="the data have changed: choose another --out"
+            if own
+            else "name the folder it was started on by --data-dir, or choose another --out",
         )
     raise InputError(
         f"{folder} holds another run: digest {found.digest}, this one has {spec.digest}",
@@ -202,8 +214,9 @@ def _restored(simulation: Simulation, folder: Path) -> list[RoundRecord]:
 def _rounds(simulation: Simulation, folder: Path, done: list[RoundRecord]) -> Iterator[RoundRecord]:
     """The rounds to come, each recorded and then checkpointed before it is told."""
     for record in simulation.rounds(done[-1] if done else None):
-        records.append(folder / RECORDS, record)
-        simulation.save(folder / "checkpoint")
+        with _writing_to(folder):
+            records.append(folder / RECORDS, record)
+            simulation.save(folder / "checkpoint")
         yield record
 
 
@@ -215,10 +228,27 @@ def _back_to_the_last_round(simulation: Simulation, folder: Path, error: BudgetS
     return f"ended after round {simulation.round_number} of {simulation.settings.rounds}: {error.message}"
 
 
-def _save_models(simulation: Simulation, folder: Path) -> None:
-    models = folder / "models"
+def _describe_models(spec: RunSpec, simulation: Simulation, folder: Path) -> None:
+    """Write what the clients' models need beside their parameters, so that `fedlog predict` can use them."""
+    federation = simulation.federation
+    pooled = simulation.algorithm.training is TrainingRecords.POOLED
+    provenance = {"fedlog": fedlog.__version__, "digest": spec.digest, "method": spec.method, "data": spec.data}
+    models, weights_of = {}, {}
+    for at, (client, body) in enumerate(zip(federation.clients, simulation.bodies, strict=True)):
+        encoding = federation.encoding_of(at)
+        plain = replace(encoding.transform, crop_padding=0, flip=False)  # new records are taken as they are
+        models[client] = Model(
+            body, {}, federation.described_schema(), encoding.encoder, plain, provenance, federation.labels
+        )
+        weights_of[client] = POOLED_CLIENT if pooled else client
+    describe_run_models(folder, models, weights_of)
+
+
+def _save_models(spec: RunSpec, simulation: Simulation, folder: Path) -> None:
+    models = folder / MODELS
     models.mkdir(exist_ok=True)
     simulation.save_models(models)
+    _describe_models(spec, simulation, models)
     save_file({n: v.contiguous().clone() for n, v in simulation.server.state.items()}, folder / "server.safetensors")
 
 
@@ -226,7 +256,7 @@ def _finish(spec: RunSpec, simulation: Simulation, folder: Path, keep: Keep, end
     """The models and the summary, written; the checkpoint is of no more use."""
     closed = simulation.close()
     if keep is Keep.MODELS:
-        _save_models(simulation, folder)
+        _save_models(spec, simulation, folder)
     lines = records.read(folder / RECORDS)
     best = max(lines, key=lambda record: record.accuracy_mean_over_clients)
     ledger = simulation.server.ledger
@@ -249,6 +279,7 @@ def _finish(spec: RunSpec, simulation: Simulation, folder: Path, keep: Keep, end
         bits_opening=ledger.by_kind(0),
         privacy=private.describe_spending(folder, lines, ended_early),
         uploads_refused=sum(len(record.refused) for record in lines),
+        clients=list(simulation.federation.clients),
     )
     # The path is put in when the summary is read: a folder may be moved, or committed from someone's machine.
     records.write_json(folder / SUMMARY, {**asdict(summary), "run_dir": "."})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
 from pathlib import Path
 
@@ -30,8 +31,8 @@ from fedlog.settings.resolve import ResolvedRun
 from fedlog.settings.spec import RunSpec
 
 
-def prepare(run: ResolvedRun, progress: Progress | None = None) -> Simulation:
-    """The simulation of a run, its data loaded and its workers started.
+def prepare(run: ResolvedRun, federation: Federation | None = None, progress: Progress | None = None) -> Simulation:
+    """The simulation of a run, on a federation that was given or on the one that it names.
 
     `progress` hears how far a frozen encoder is with records that it has not seen before.
     """
@@ -39,7 +40,7 @@ def prepare(run: ResolvedRun, progress: Progress | None = None) -> Simulation:
     _check_device(settings.execution)
     # Workers are forked, and whoever is forked from a process that has used its threads waits for them for ever.
     torch.set_num_threads(settings.execution.threads if settings.execution.jobs == 1 else 1)
-    federation = encode_federation(load_federation(run.data), spec.body[0], progress)
+    federation = encode_federation(federation or load_federation(run.data), spec.body[0], progress)
     bodies = bodies_of(spec, federation)
     plan = model_plan(federation, bodies)
     algorithm = method_of(spec, plan)
@@ -71,12 +72,30 @@ def method_of(spec: RunSpec, plan: ModelPlan) -> Algorithm:
 def bodies_of(spec: RunSpec, federation: Federation) -> list[Body]:
     """Each client's body: the one given, or several dealt out evenly and at random."""
     clip = "" if spec.clip is None else f"@{spec.clip}"
+    own = dict(name.split("=", 1) for name in spec.body if "=" in name)
+    if own:
+        return _own_bodies(spec, federation, own, clip)
     made = [body(name + clip, federation.input_shape) for name in spec.body]
     if spec.body_file is not None:
         made = [with_weights(each, Path(spec.body_file)) for each in made]
     order = Key(spec.seed).child("bodies").numpy().permutation(len(federation.shards))
     turn = {int(client): at % len(made) for at, client in enumerate(order)}
     return [made[turn[client]] for client in range(len(federation.shards))]
+
+
+def _own_bodies(spec: RunSpec, federation: Federation, own: Mapping[str, str], clip: str) -> list[Body]:
+    """The body that each client was given by its name; the others take the one without a client's name."""
+    common = [name for name in spec.body if "=" not in name]
+    unknown = [name for name in own if name not in federation.clients]
+    missing = [name for name in federation.clients if name not in own]
+    if unknown or len(common) > 1 or (missing and not common):
+        what = f"no client is called {', '.join(unknown)}" if unknown else f"no body for {', '.join(missing)}"
+        what = f"more than one body for the others: {', '.join(common)}" if len(common) > 1 else what
+        raise InputError(what, hint=f"--body CLIENT=NAME for each of {', '.join(federation.clients[:10])}")
+    made = {name: body(name + clip, federation.input_shape) for name in {*own.values(), *common}}
+    if spec.body_file is not None:
+        made = {name: with_weights(each, Path(spec.body_file)) for name, each in made.items()}
+    return [made[own[client] if client in own else common[0]] for client in federation.clients]
 
 
 def _check_device(execution: Execution) -> None:

@@ -35,6 +35,7 @@ class Summary:
     bits_opening: dict[str, int] = field(default_factory=dict)
     privacy: dict[str, Any] | None = None  # the guarantee in full, for a private run
     uploads_refused: int = 0  # that could not be used, where the run was told to do without them
+    clients: list[str] = field(default_factory=list)  # their names, in the order of `accuracy_per_client`
 
 
 def append(path: Path, record: RoundRecord) -> None:

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import time
+from importlib.util import find_spec
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from fedlog.engine.simulate.simulator import RoundRecord, Simulation
+from fedlog.engine.simulate.simulator import RoundRecord
+from fedlog.experiments.run.callbacks import Callback, RunStart
 from fedlog.experiments.run.private import warn_before_start
-from fedlog.settings.spec import RunSpec
+from fedlog.experiments.run.records import Summary
 from fedlog.wire.ledger import Direction, Ledger
 
 SECONDS_BETWEEN_LINES = 5.0
 
 
-class Progress:
+class Progress(Callback):
     """Tells on standard error how a run goes; what must not be missed goes to `loud`."""
 
     def __init__(self, console: Console, loud: Console | None = None) -> None:
         self._console = console
         self._loud = loud or console
-        self.untouched = True  # until a run begins: a finished one has nothing to do
         self._bar: Bar | None = None
         self._rounds = 0
         self._ledger = Ledger()
@@ -44,9 +45,9 @@ class Progress:
             self._bar.stop()
             self._bar = None
 
-    def begun(self, spec: RunSpec, simulation: Simulation, done: list[RoundRecord]) -> None:
+    def run_began(self, start: RunStart) -> None:
         """Say what runs and how; show the bar."""
-        self.untouched = False
+        spec, simulation, done = start.run.spec, start.simulation, start.done
         self._rounds = simulation.settings.rounds
         self._ledger = simulation.server.ledger
         shards = len(simulation.federation.shards)
@@ -55,11 +56,11 @@ class Progress:
             self._say(f"  {simulation.engine.explain(body)}")
         for line in simulation.algorithm.advice(self._rounds):
             self._say(f"  {line}")
-        for line in warn_before_start(spec, simulation):
+        for line in (*simulation.federation.notes, *warn_before_start(spec, simulation)):
             self._say(f"  {line}")
         if done:
             self._say(f"  going on after round {done[-1].round}")
-        if self._console.is_interactive and not self._console.quiet:
+        if self._draws_live() and not self._console.quiet:
             self._bar = Bar(
                 TextColumn("round"),
                 MofNCompleteColumn(),
@@ -71,9 +72,9 @@ class Progress:
             self._bar.add_task("rounds", total=self._rounds, completed=len(done), said="")
             self._bar.start()
 
-    def encoded(self, done: int, records: int) -> None:
+    def features_computed(self, done: int, records: int) -> None:
         """Move the bar of the features, or print a line now and then."""
-        if self._console.is_interactive and not self._console.quiet:
+        if self._draws_live() and not self._console.quiet:
             if self._bar is None:
                 self._bar = Bar(TextColumn("features"), MofNCompleteColumn(), BarColumn(), console=self._console)
                 self._bar.add_task("features", total=records)
@@ -85,7 +86,13 @@ class Progress:
             self._told_at = time.monotonic()
             self._say(f"features {done}/{records}")
 
-    def finished_round(self, record: RoundRecord) -> None:
+    def _draws_live(self) -> bool:
+        # A live line in a notebook takes ipywidgets; without them rich would warn and draw nothing.
+        if self._console.is_jupyter:
+            return find_spec("ipywidgets") is not None
+        return self._console.is_interactive
+
+    def round_ended(self, record: RoundRecord) -> None:
         """Move the bar, or print a line now and then."""
         bits = self._ledger.bits(Direction.UP) + self._ledger.bits(Direction.DOWN)
         self._seconds.append(record.seconds)
@@ -102,7 +109,21 @@ class Progress:
             self._told_at = time.monotonic()
             self._say(f"round {record.round}/{self._rounds}  {said}")
 
+    def run_ended(self, summary: Summary, trained: bool) -> None:
+        """Take the live line off the screen; say when an old result is returned."""
+        self.close()
+        if not trained:
+            self._say(f"{summary.run_dir} was finished before: nothing was trained; a new run needs another folder")
+
     def _say(self, line: str) -> None:
         console = self._loud if line.lstrip().startswith("warning: ") else self._console
         # As it is: names may hold brackets, and a line broken at 80 columns cannot be searched.
         console.print(line, soft_wrap=True, markup=False)
+
+
+def make_progress(wanted: bool | None) -> list[Progress]:
+    """A live line for `fedlog.run`: by default where someone looks, which is in terminals and notebooks."""
+    console = Console(stderr=True, highlight=False)
+    if wanted is False or (wanted is None and not (console.is_terminal or console.is_jupyter)):
+        return []
+    return [Progress(console)]

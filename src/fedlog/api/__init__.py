@@ -1,0 +1,1 @@
+"""What `import fedlog` offers: run, compare, load, and what they return."""

@@ -1,0 +1,209 @@
+"""What a run returns: its figures, its history and its models, in memory or from a folder."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedlog.api.frames import make_frame
+from fedlog.engine.simulate.simulator import RoundRecord
+from fedlog.errors import InputError
+from fedlog.experiments.run import records
+from fedlog.experiments.run.execute import CONFIG, MODELS, RECORDS, SUMMARY, ended, stored_spec, stored_summary
+from fedlog.experiments.run.records import Summary
+from fedlog.models.folder import load_model, model_names, save_run_models
+from fedlog.models.model import Model
+from fedlog.settings.spec import RunSpec, as_plain
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Models(Mapping[str, Model]):
+    """The model of each client by its name, read when it is asked for."""
+
+    def __init__(self, folder: Path, kept: Mapping[str, Model] | None = None) -> None:
+        self._folder = folder
+        self._read: dict[str, Model] = dict(kept or {})
+        self._names = tuple(self._read) or model_names(folder)
+
+    def __getitem__(self, name: str) -> Model:
+        if name not in self._names:
+            raise KeyError(f"no model of {name}; there are models of {', '.join(self._names) or 'nobody'}")
+        if name not in self._read:
+            self._read[name] = load_model(self._folder / name)
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __repr__(self) -> str:
+        return f"models of {', '.join(self._names) or 'nobody'}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Result:
+    """The outcome of one run: figures of the last round, the history of all rounds, and a model for each client."""
+
+    spec: RunSpec
+    summary: Summary
+    records: tuple[RoundRecord, ...]
+    clients: tuple[str, ...]
+    models: Mapping[str, Model]
+    made_with: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path) -> Result:
+        """The finished run in a folder."""
+        if ended(folder) is None:
+            raise InputError(f"not a finished run: {folder}", hint=f"go on with `fedlog run --resume {folder}`")
+        summary = stored_summary(folder)
+        models = Models(folder / MODELS)
+        clients = tuple(summary.clients) or tuple(f"client-{at}" for at in range(len(summary.accuracy_per_client)))
+        made_with = json.loads((folder / CONFIG).read_text()).get("made_with", {})
+        lines = tuple(records.read(folder / RECORDS))
+        return cls(stored_spec(folder), summary, lines, clients, models, made_with)
+
+    def kept_in_memory(self) -> Result:
+        """The same, every model read: the folder is needed no more."""
+        kept = Models(Path(), {name: self.models[name] for name in self.models})
+        return Result(self.spec, self.summary, self.records, self.clients, kept, self.made_with)
+
+    @property
+    def accuracy(self) -> float:
+        """The mean over clients of the share of test records that each one's model gets right, after the last round."""
+        return self.summary.accuracy_mean_over_clients
+
+    @property
+    def accuracy_after_closing(self) -> float | None:
+        """The same after the closing local phase of methods that have one (FedRep, FedBABU), whose models these are."""
+        return self.summary.accuracy_after_closing
+
+    @property
+    def per_client(self) -> dict[str, float | None]:
+        """Each client's accuracy after the last round; None for one without test records."""
+        return dict(zip(self.clients, self.summary.accuracy_per_client, strict=True))
+
+    @property
+    def bits(self) -> int:
+        """The bits that all clients sent and received together."""
+        return self.summary.bits_up + self.summary.bits_down
+
+    @property
+    def bits_up(self) -> int:
+        """The bits that all clients sent."""
+        return self.summary.bits_up
+
+    @property
+    def bits_down(self) -> int:
+        """The bits that all clients received."""
+        return self.summary.bits_down
+
+    @property
+    def history(self) -> Any:
+        """One row a round: a pandas data frame, or a polars one where pandas is not installed.
+
+        Columns: round, accuracy, bits (up and down, from the start to this round), seconds, participants.
+        """
+        spent, rows = sum(self.summary.bits_opening.values()), []
+        for record in self.records:
+            spent += record.bits_up + record.bits_down
+            rows.append(
+                {
+                    "round": record.round,
+                    "accuracy": record.accuracy_mean_over_clients,
+                    "bits": spent,
+                    "seconds": record.seconds,
+                    "participants": record.participants,
+                }
+            )
+        return make_frame(rows)
+
+    def plot(self) -> Figure:
+        """Draw the accuracy by round and by bits.
+
+        Returns:
+            A matplotlib figure, which notebooks show; `figure.savefig("run.png")` writes it.
+
+        """
+        from fedlog.report.curves import draw_curves
+
+        return draw_curves(self.records, sum(self.summary.bits_opening.values()))
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the run into a new or empty folder, as `fedlog.run(out=...)` and `fedlog run` do.
+
+        Args:
+            folder: where to; `fedlog.load`, `fedlog report` and `fedlog predict FOLDER/models/CLIENT` read it.
+
+        Returns:
+            The folder.
+
+        """
+        path = Path(folder)
+        if path.exists() and any(path.iterdir()):
+            raise InputError(f"{path} is not empty", hint="choose another folder")
+        path.mkdir(parents=True, exist_ok=True)
+        save_run_models(path / MODELS, dict(self.models))
+        config = {"digest": self.spec.digest, "spec": as_plain(self.spec), "made_with": dict(self.made_with)}
+        records.write_json(path / CONFIG, config)
+        for record in self.records:
+            records.append(path / RECORDS, record)
+        records.write_json(path / SUMMARY, {**asdict(self.summary), "run_dir": "."})
+        return path
+
+    def __repr__(self) -> str:
+        summary = self.summary
+        lines = [
+            f"{summary.method} on {summary.data}, {summary.rounds} rounds, seed {summary.seed}: "
+            f"accuracy {100 * self.accuracy:.2f} %, {describe_bits(self.bits)}"
+        ]
+        width = max((len(name) for name in self.clients[:10]), default=0)
+        for name, share in list(self.per_client.items())[:10]:
+            lines.append(f"  {name:<{width}}  {_percent(share)}")
+        lines += [f"  and {len(self.clients) - 10} more clients"] if len(self.clients) > 10 else []
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        summary = self.summary
+        title = f"{summary.method} on {summary.data}, {summary.rounds} rounds, seed {summary.seed}"
+        figures = {
+            "accuracy, mean over clients": _percent(self.accuracy),
+            "bits up and down": describe_bits(self.bits),
+            **{name: _percent(share) for name, share in list(self.per_client.items())[:10]},
+        }
+        cells = ((html.escape(key), html.escape(value)) for key, value in figures.items())
+        rows = "".join(f"<tr><td>{key}</td><td>{value}</td></tr>" for key, value in cells)
+        return f"<table><caption>{html.escape(title)}</caption>{rows}</table>"
+
+
+def load(folder: str | Path) -> Result:
+    """Read a finished run from its folder.
+
+    Args:
+        folder: one that `fedlog run`, `fedlog.run(out=...)` or `Result.save` wrote.
+
+    Returns:
+        The outcome, as `fedlog.run` returned it.
+
+    """
+    return Result.read(Path(folder))
+
+
+def describe_bits(bits: int) -> str:
+    """A number of bits in a unit that suits it: 934 bits, 12.4 kb, 3.1 Mb, 6.8 Gb."""
+    for unit, size in (("Gb", 10**9), ("Mb", 10**6), ("kb", 10**3)):
+        if bits >= size:
+            return f"{bits / size:.3g} {unit}"
+    return f"{bits} bits"
+
+
+def _percent(share: float | None) -> str:
+    return "no test records" if share is None else f"{100 * share:.2f} %"

@@ -1,0 +1,108 @@
+"""`fedlog.run`: one method on one federation, in memory or in a folder."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedlog.algorithms import registry
+from fedlog.api.progress import make_progress
+from fedlog.api.result import Result
+from fedlog.data.catalog import load_federation
+from fedlog.data.federation import Federation
+from fedlog.errors import InputError
+from fedlog.experiments.run.callbacks import Callback, Callbacks
+from fedlog.experiments.run.execute import execute
+from fedlog.files.names import did_you_mean
+from fedlog.models.catalog import name_body
+from fedlog.settings.fields import type_hints
+from fedlog.settings.resolve import resolve
+from fedlog.settings.spec import RunSpec, from_plain
+
+SETTINGS_HINT = "docs/running.md lists the settings, docs/methods the options of each method"
+Body = str | nn.Module | Callable[..., nn.Module]
+
+
+def run(
+    data: Federation | str,
+    method: str | registry.Factory = "fedlog",
+    *,
+    body: Body | Sequence[Body] | Mapping[str, Body] | None = None,
+    out: str | Path | None = None,
+    callbacks: Iterable[Callback] = (),
+    progress: bool | None = None,
+    **settings: Any,
+) -> Result:
+    """Train one method on one federation, and return the outcome.
+
+    Args:
+        data: a `Federation`, or the name of a data set (`digits`, `mnist`, `sites:FOLDER`, `package.module:function`).
+        method: a method's name, or a class (or function) that makes an `Algorithm` from a `ModelPlan`.
+        body: the feature extractor: a name (`mlp:64,32`), an `nn.Module` (everyone starts from its parameters), or a
+            function that makes one and may ask for `input_shape` and `width`; several are dealt out among the clients,
+            and a mapping gives each client its own.
+        out: a folder to keep the run in. A run in it that was interrupted goes on; one that is finished is returned as
+            it is; one on other data or with other settings is refused. Without it everything stays in memory.
+        callbacks: who is told when the run begins, after each round, and at the end.
+        progress: whether to show how it goes; by default in terminals and notebooks.
+        settings: `rounds`, `seed`, `batch_size`, `codec`, `privacy`, ...: every setting of `fedlog run` by its name,
+            and the options of the method, such as `epochs` and `learning_rate`.
+
+    Returns:
+        The outcome: accuracies, bits, the history by round, and a model for each client.
+
+    """
+    federation = data if isinstance(data, Federation) else None
+    name = data.name if isinstance(data, Federation) else data
+    spec = _make_spec(name, method, settings)
+    spec = replace(spec, body=_name_bodies(body, lambda: _input_shape(spec, federation)))
+    told = Callbacks([*make_progress(progress), *callbacks])
+    threads = torch.get_num_threads()
+    try:
+        if out is not None:
+            execute(spec, Path(out), told, federation=federation)
+            return Result.read(Path(out))
+        with tempfile.TemporaryDirectory(prefix="fedlog-") as folder:
+            execute(spec, Path(folder) / "run", told, federation=federation)
+            return Result.read(Path(folder) / "run").kept_in_memory()
+    finally:
+        torch.set_num_threads(threads)  # a run sets its own, and the caller's program goes on
+
+
+def _make_spec(data: str, method: str | registry.Factory, settings: Mapping[str, Any]) -> RunSpec:
+    """The settings and the method's options, told apart by their names."""
+    name = registry.name_method(method)
+    known, options = type_hints(RunSpec), registry.options(name)
+    given = {key: value for key, value in settings.items() if key in known}
+    own = {key: value for key, value in settings.items() if key not in known}
+    for key in own:
+        if key not in options:
+            raise InputError(f"unknown setting: {key}", hint=did_you_mean(key, [*known, *options], SETTINGS_HINT))
+    for key in ("data_dir", "schema", "body_file"):
+        if isinstance(given.get(key), Path):
+            given[key] = str(given[key])
+    given["options"] = {**given.get("options", {}), **own}
+    return from_plain({**given, "data": data, "method": name}, "fedlog.run")
+
+
+def _name_bodies(body: Any, input_shape: Callable[[], tuple[int, ...]]) -> tuple[str, ...]:
+    if body is None:
+        return ()
+    if isinstance(body, Mapping):
+        return tuple(f"{client}={_name_body(each, input_shape)}" for client, each in body.items())
+    several = body if isinstance(body, list | tuple) else [body]
+    return tuple(_name_body(each, input_shape) for each in several)
+
+
+def _name_body(body: Body, input_shape: Callable[[], tuple[int, ...]]) -> str:
+    return body if isinstance(body, str) else name_body(body, input_shape())
+
+
+def _input_shape(spec: RunSpec, federation: Federation | None) -> tuple[int, ...]:
+    return (federation or load_federation(resolve(spec).data)).input_shape

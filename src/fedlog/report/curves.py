@@ -1,0 +1,53 @@
+"""Accuracy by round, by bits and by method, as matplotlib figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fedlog.engine.simulate.simulator import RoundRecord
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def draw_curves(lines: Sequence[RoundRecord], opening: int) -> Figure:
+    """Accuracy by round and by bits, those before round 1 included."""
+    figure = _new_figure((10, 4))
+    by_round, by_bits = figure.subplots(1, 2, sharey=True)
+    accuracy = [100 * line.accuracy_mean_over_clients for line in lines]
+    spent, bits = opening, []
+    for line in lines:
+        spent += line.bits_up + line.bits_down
+        bits.append(spent / 1e6)
+    by_round.plot([line.round for line in lines], accuracy, marker=".")
+    by_round.set(xlabel="round", ylabel="accuracy, mean over clients (%)")
+    by_bits.plot(bits, accuracy, marker=".")
+    by_bits.set(xlabel="Mb up and down, all clients")
+    for axes in (by_round, by_bits):
+        axes.grid(alpha=0.3)
+    return figure
+
+
+def draw_methods(points: Sequence[tuple[str, float, float, float | None]]) -> Figure:
+    """Accuracy against bits on a log axis, from (method, bits, accuracy, its spread or None); no bits at the left."""
+    figure = _new_figure((7, 4.5))
+    axes = figure.subplots()
+    axes.set_xscale("symlog", linthresh=1e3)
+    for method, bits, accuracy, spread in points:
+        error = None if spread is None else 100 * spread
+        axes.errorbar([bits], [100 * accuracy], yerr=error, marker="o", linestyle="none", capsize=3)
+        axes.annotate(method, (bits, 100 * accuracy), xytext=(6, 4), textcoords="offset points")
+    axes.set(xlabel="bits up and down, all clients", ylabel="accuracy, mean over clients (%)")
+    axes.grid(alpha=0.3)
+    return figure
+
+
+def _new_figure(size: tuple[float, float]) -> Figure:
+    # Imported here: it takes a second, and only whoever draws needs it.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure

@@ -1,0 +1,356 @@
+"""The checks of the contract, each a function that raises an AssertionError with what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from fedlog.algorithms import registry
+from fedlog.algorithms.shape import Audience, Bodies, TrainingRecords, Work
+from fedlog.core.keys import Key
+from fedlog.engine.clients import clients_of
+from fedlog.engine.simulate.simulator import Simulation
+from fedlog.engine.training.tasks import Look, Pool, Task
+from fedlog.errors import InputError
+from fedlog.models.body import HEAD, initial_head
+from fedlog.settings.execution import BackendChoice
+from fedlog.settings.training import Initialisation
+from fedlog.testing.trial import (
+    Models,
+    Trial,
+    distance,
+    dropping_body,
+    models_of,
+    run_all,
+    small_body,
+    small_federation,
+    with_other_tests,
+    without_time,
+)
+
+Check = Callable[[Trial], None]
+
+
+class MethodBrokenError(AssertionError):
+    """A method breaks the contract; the message names the check and what went wrong."""
+
+
+def check_method(method: str | registry.Factory, **options: Any) -> None:
+    """Run a method through the contract that every method of this package keeps.
+
+    Args:
+        method: its class (or a function that makes an `Algorithm` from a `ModelPlan`), or its name.
+        options: of the method, for the runs of the suite: short phases, and steps large enough to move a model.
+
+    Returns:
+        None if the method keeps the contract. The first check that fails raises `MethodBrokenError`.
+
+    """
+    trial = Trial(registry.name_method(method), options)
+    for check in contract_checks():
+        try:
+            check(trial)
+        except Exception as error:  # whatever a broken method raises, it is broken
+            said = str(error) or type(error).__name__
+            what = check.__name__.removeprefix("check_").replace("_", " ")
+            raise MethodBrokenError(f"method {trial.method} breaks the contract ({what}): {said}") from error
+
+
+def contract_checks() -> tuple[Check, ...]:
+    """The checks that `check_method` runs, in their order; each takes a `Trial`."""
+    return (
+        check_members,
+        check_repeats,
+        check_learns,
+        check_arguments_stay,
+        check_order_of_clients,
+        check_unequal_clients,
+        check_round_without_data,
+        check_partial_participation,
+        check_separate_starts,
+        check_different_bodies,
+        check_resume,
+        check_bits,
+        check_test_records_unseen,
+        check_closing,
+        check_backends_agree,
+    )
+
+
+def check_members(trial: Trial) -> None:
+    """Check that the method has everything that the engine asks of an `Algorithm`, and at least one exchange."""
+    algorithm = trial.algorithm()
+    assert isinstance(algorithm.name, str), f"its name must be a text, found: {algorithm.name!r}"
+    assert algorithm.name, "its name must be a text that is not empty"
+    assert algorithm.schedule.round, "its schedule has no exchange in a round"
+    names = [exchange.name for exchange in algorithm.schedule.round]
+    assert len(set(names)) == len(names), f"its exchanges need different names: {names}"
+    for line in algorithm.advice(10):
+        assert isinstance(line, str), f"advice must be texts, found: {line!r}"
+
+
+def check_repeats(trial: Trial) -> None:
+    """Check that the same seed gives the same run to the bit, whatever was drawn or run before."""
+    federation = small_federation([4, 9, 13])
+    found = []
+    for start in (1, 2):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(start)
+            simulation = trial.simulation(federation)
+            found.append((run_all(simulation), models_of(simulation)))
+    (first, one), (second, other) = found
+    assert first == second, "two runs with the same seed have different records: randomness must come from keys"
+    assert distance(one, other) == 0, "two runs with the same seed end with different models"
+
+
+def check_learns(trial: Trial) -> None:
+    """Check that a run moves the models, and that they have a head for every class."""
+    federation = small_federation([8, 9, 13])
+    simulation = trial.simulation(federation)
+    before = models_of(trial.simulation(federation))
+    run_all(simulation)
+    after = models_of(simulation)
+    assert distance(before, after) > 0, "two rounds leave every model as it was"
+    for client, model in after.items():
+        assert HEAD in model, f"the deployed model of {client} has no head"
+        shape = tuple(model[HEAD].shape)
+        assert shape == (3, 6), f"the head of {client} must have shape (3, 6), found {shape}"
+
+
+def check_arguments_stay(trial: Trial) -> None:
+    """Check that `hear`, `open`, `step`, `broadcast` and `deploy` change nothing that they are given."""
+    simulation = trial.simulation(small_federation([4, 9]))
+    run_all(simulation)
+    algorithm, server = simulation.algorithm, simulation.server.state
+    kept = _copy(server)
+    message = algorithm.broadcast(server)
+    heard = algorithm.hear(message, {})
+    home = algorithm.join(_first_model(simulation))
+    before_home, before_heard = _copy(home), _copy(heard)
+    for exchange in algorithm.schedule.round:
+        algorithm.open(exchange.name, home, heard)
+    algorithm.deploy(home, heard)
+    algorithm.hear(message, heard)
+    given = (("server's state", server, kept), ("home", home, before_home), ("heard", heard, before_heard))
+    for what, now, then in given:
+        assert _equal(now, then), f"it changes the {what} in place: return new values instead"
+
+
+def check_order_of_clients(trial: Trial) -> None:
+    """Check that the order of the clients decides nothing."""
+    federation = small_federation([4, 9, 13, 6])
+    turned = replace(federation, shards=tuple(federation.shards[at] for at in (2, 0, 3, 1)))
+    one, other = (trial.simulation(each, participation=0.75) for each in (federation, turned))
+    first, second = run_all(one), run_all(other)
+    gap = distance(models_of(one), models_of(other))
+    assert gap < 1e-5, f"the clients in another order give models that differ by {gap:g}"
+    for a, b in zip(first, second, strict=True):
+        for figure in ("bits_up", "bits_down", "participants"):
+            assert a[figure] == b[figure], f"the clients in another order have other {figure}"
+        assert sum(a["correct_per_client"]) == sum(b["correct_per_client"])
+
+
+def check_unequal_clients(trial: Trial) -> None:
+    """Check clients without data, with one record and with one class; the first takes part and changes nothing."""
+    federation = small_federation([0, 1, 7, 23], one_class=[2])
+    whole = trial.simulation(federation)
+    records = run_all(whole)
+    assert [record["records_per_client"] for record in records] == [[6, 6, 6, 6]] * 2
+    assert not any(record["refused"] for record in records), f"an upload is unusable: {records[0]['refused']}"
+    models = models_of(whole)
+    _require_finite(models)
+    without = trial.simulation(replace(federation, shards=federation.shards[1:]))
+    run_all(without)
+    left = models_of(without)
+    gap = distance({name: models[name] for name in left}, left)
+    assert gap == 0, f"a client without records moves the others' models by {gap:g}: weight uploads by records"
+
+
+def check_round_without_data(trial: Trial) -> None:
+    """Check that a round in which only a client without data takes part is survived."""
+    federation = small_federation([0, 0, 0, 8])
+    pooled = trial.algorithm().training is TrainingRecords.POOLED
+    for seed in range(3):
+        simulation = trial.simulation(federation, participation=0.25, seed=seed)
+        if pooled or simulation.participants(1) != [3]:
+            break
+    assert [record["participants"] for record in run_all(simulation)] == [1, 1]
+    _require_finite(models_of(simulation))
+
+
+def check_partial_participation(trial: Trial) -> None:
+    """Check that half of the clients in a round send half of the bits, and that models stay finite."""
+    federation = small_federation([5, 8, 12, 6])
+    everyone, half = (trial.simulation(federation, participation=share, rounds=3) for share in (1.0, 0.5))
+    sent = {record.bits_up / record.participants for simulation in (everyone, half) for record in simulation.rounds()}
+    assert len(sent) == 1, f"a client's upload has another size in another round: {sorted(sent)} bits"
+    _require_finite(models_of(half))
+
+
+def check_separate_starts(trial: Trial) -> None:
+    """Check that bodies may start apart exactly where the method says that any body will do."""
+    _check_start(
+        trial,
+        "separate starts",
+        lambda options: trial.simulation(
+            small_federation([5, 8, 6]), options=options, initialisation=Initialisation.SEPARATE
+        ),
+    )
+
+
+def check_different_bodies(trial: Trial) -> None:
+    """Check that bodies may differ exactly where the method says so."""
+    bodies = [small_body("mlp:6,5"), small_body("mlp:7,5"), small_body("mlp:5")]
+    _check_start(
+        trial,
+        "different bodies",
+        lambda options: trial.simulation(small_federation([5, 8, 6]), bodies, options=options),
+    )
+
+
+def _check_start(trial: Trial, what: str, make: Callable[[Mapping[str, Any] | None], Simulation]) -> None:
+    algorithm = trial.algorithm()
+    if algorithm.bodies is Bodies.SAME:
+        try:
+            make(None)
+        except InputError:
+            return
+        raise AssertionError(f"a method with one body for everyone was not refused {what}")
+    if algorithm.schedule.opening is not None:
+        try:
+            make(None)
+        except InputError:
+            if "first_head" not in registry.options(trial.method):
+                return
+        else:
+            raise AssertionError(f"an opening exchange was not refused {what}")
+    simulation = make({"first_head": "random"} if algorithm.schedule.opening is not None else None)
+    assert len(run_all(simulation)) == 2
+    _require_finite(models_of(simulation))
+
+
+def check_resume(trial: Trial) -> None:
+    """Check that a resumed run repeats the uninterrupted one to the bit."""
+    federation = small_federation([4, 9, 13, 6])
+    straight, before, after = (trial.simulation(federation, participation=0.75, rounds=4) for _ in range(3))
+    expected = run_all(straight)
+    rounds = before.rounds()
+    found = [without_time(next(rounds)), without_time(next(rounds))]
+    with TemporaryDirectory() as folder:
+        before.save(Path(folder) / "checkpoint")
+        after.resume(Path(folder) / "checkpoint")
+        found += run_all(after)
+    assert found == expected, "a resumed run has other records: is something kept outside home and server?"
+    assert distance(models_of(after), models_of(straight)) == 0, "a resumed run ends with other models"
+    assert after.server.ledger.as_rows() == straight.server.ledger.as_rows()
+
+
+def check_bits(trial: Trial) -> None:
+    """Check that every bit of a round is booked under a kind of message."""
+    for record in run_all(trial.simulation(small_federation([5, 8, 6]))):
+        booked, sent = sum(record["bits_by_kind"].values()), record["bits_up"] + record["bits_down"]
+        assert booked == sent, f"{sent} bits were sent and {booked} booked by kind"
+
+
+def check_test_records_unseen(trial: Trial) -> None:
+    """Check that training and closing never see test records."""
+    federation = small_federation([5, 8, 12])
+    one, other = (trial.simulation(each) for each in (federation, with_other_tests(federation)))
+    run_all(one), run_all(other)
+    gap = distance(models_of(one, closing=True), models_of(other, closing=True))
+    assert gap == 0, f"other test records move the models by {gap:g}"
+
+
+def check_closing(trial: Trial) -> None:
+    """Check that the closing phase is judged apart, and leaves the run as it was."""
+    simulation = trial.simulation(small_federation([5, 8, 12]))
+    has_closing = bool(simulation.algorithm.schedule.closing)
+    run_all(simulation)
+    before = models_of(simulation)
+    once, again = simulation.close(), simulation.close()
+    assert (once is not None) == has_closing
+    assert once == again, "closing twice gives two outcomes"
+    assert distance(before, models_of(simulation)) == 0, "closing changes what the clients keep"
+    moved = distance(before, models_of(simulation, closing=True)) > 0
+    assert moved == has_closing, "the closing phase moves nothing"
+
+
+def check_backends_agree(trial: Trial) -> None:
+    """Check that stacked training agrees with the plain loop, on shards of very different sizes."""
+    for choice in BackendChoice:
+        if choice is not BackendChoice.LOOP:
+            check_backend(trial, choice)
+
+
+def check_backend(trial: Trial, choice: BackendChoice) -> None:
+    """Check that one backend agrees with the loop in every phase of the method."""
+    federation = small_federation([0, 1, 7, 23], one_class=[2])
+    bodies = [dropping_body()] * 4
+    # Two rounds first, so that losses meet real class means and global means.
+    simulation = trial.simulation(federation, bodies)
+    run_all(simulation)
+    engines = [trial.simulation(federation, bodies, choice=each).engine for each in (BackendChoice.LOOP, choice)]
+    clients = clients_of(federation, simulation.bodies, simulation.algorithm)
+    loop, other = (next(iter(engine.backends(federation, clients).values())) for engine in engines)
+    assert type(loop) is not type(other)
+    for tasks, name in tasks_of(simulation):
+        if not tasks[0].phases:
+            continue
+        for task, *fits in zip(tasks, loop.train(tasks), other.train(tasks), strict=True):
+            a, b = (fit.params for fit in fits)
+            gap = max(float((a[key] - b[key]).abs().max()) for key in a)
+            where = f"exchange {name}, client {task.client.name} with {task.client.records} records"
+            assert gap < 1e-10, f"{where}: {choice} differs from the loop by {gap:g}; does the loss use the weights?"
+            moved = max(float((a[key] - task.work.params[key]).abs().max()) for key in a)
+            assert (moved > 0) == (task.client.records > 0), f"{where}: moved by {moved:g}"
+        looks = [Look(task.client, task.work.params, Pool.TRAIN, task.client.train) for task in tasks]
+        for ours, theirs in zip(loop.features(looks), other.features(looks), strict=True):
+            assert ours.shape == theirs.shape
+            assert not len(ours) or float((ours - theirs).abs().max()) < 1e-10
+
+
+def tasks_of(simulation: Simulation) -> Iterator[tuple[list[Task], str]]:
+    """The tasks of every exchange and of the closing, from a float64 model, for each client."""
+    algorithm = simulation.algorithm
+    clients = clients_of(simulation.federation, simulation.bodies, algorithm)
+    key = Key(3)
+    start = _first_model(simulation)
+    home = algorithm.join({name: value.to(torch.float64) for name, value in start.items()})
+    heard = algorithm.hear(algorithm.broadcast(algorithm.begin(key)), {})
+    if not _adds_up(simulation):  # else the last one alone means nothing
+        heard = algorithm.hear(algorithm.broadcast(simulation.server.state), heard)
+    schedule = algorithm.schedule
+    for exchange in (*schedule.round, *([schedule.opening] if schedule.opening else [])):
+        work = algorithm.open(exchange.name, home, heard)
+        yield [Task(c, work, exchange.phases, key.child(c.name, exchange.name)) for c in clients], exchange.name
+    model = Work(algorithm.deploy(home, heard))
+    yield [Task(c, model, schedule.closing, key.child(c.name)) for c in clients], "closing"
+
+
+def _first_model(simulation: Simulation) -> dict[str, torch.Tensor]:
+    key, plan = Key(3), simulation.plan
+    return {HEAD: initial_head(plan.width, plan.n_class, key), **simulation.bodies[0].initial(key)}
+
+
+def _adds_up(simulation: Simulation) -> bool:
+    """Whether each broadcast adds to those before it."""
+    return simulation.algorithm.schedule.audience is Audience.EVERYONE
+
+
+def _copy(values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in values.items()}
+
+
+def _equal(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def _require_finite(models: Models) -> None:
+    for client, model in models.items():
+        for name, value in model.items():
+            assert bool(torch.isfinite(value).all()), f"the model of {client} is not finite: {name}"

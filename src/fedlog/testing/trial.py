@@ -1,0 +1,143 @@
+"""A small federation of generated records, and runs of any method on it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from fedlog.algorithms import registry
+from fedlog.algorithms.shape import Algorithm
+from fedlog.core.keys import Key
+from fedlog.data.federation import Federation, Records, Shard
+from fedlog.data.transforms import IDENTITY
+from fedlog.engine.clients import model_plan
+from fedlog.engine.simulate.simulator import RoundRecord, Simulation
+from fedlog.engine.training.backends import Engine
+from fedlog.engine.training.tasks import Settings
+from fedlog.models.body import Body, adopt
+from fedlog.models.catalog import body as body_named
+from fedlog.settings.execution import BackendChoice
+from fedlog.settings.training import RunSettings
+
+N_CLASS = 3
+TESTS_PER_CLIENT = 6
+# Short phases, and steps large enough that a method moves its model in a few rounds.
+SHORT = {"epochs": 2, "learning_rate": 0.01}
+
+Model = dict[str, Tensor]
+Models = dict[str, Model]
+
+
+def small_federation(sizes: Sequence[int], one_class: Sequence[int] = ()) -> Federation:
+    """Clients c0, c1, ... with so many training records; those in `one_class` hold records of class 1 only."""
+    generator = Key(5).child("small").torch()
+    inputs, labels, shards = [], [], []
+    start = 0
+    for at, size in enumerate(sizes):
+        own = torch.full((size,), 1) if at in one_class else torch.randint(0, N_CLASS, (size,), generator=generator)
+        labels.append(own)
+        inputs.append(torch.randn(size, 4, generator=generator) + own[:, None])
+        tests = torch.arange(TESTS_PER_CLIENT * at, TESTS_PER_CLIENT * (at + 1))
+        shards.append(Shard(f"c{at}", torch.arange(start, start + size), tests, torch.zeros(0, dtype=torch.int64)))
+        start += size
+    test_labels = torch.arange(TESTS_PER_CLIENT * len(sizes)) % N_CLASS
+    test_inputs = torch.randn(len(test_labels), 4, generator=generator) + test_labels[:, None]
+    return Federation(
+        name="small",
+        n_class=N_CLASS,
+        input_shape=(4,),
+        train=Records(torch.cat(inputs), torch.cat(labels)),
+        test=Records(test_inputs, test_labels),
+        shards=tuple(shards),
+        transform=IDENTITY,
+        class_names=("a", "b", "c"),
+    )
+
+
+def with_other_tests(federation: Federation) -> Federation:
+    """The federation with noise and other labels for test records."""
+    labels = (federation.test.labels + 1) % N_CLASS
+    noise = torch.randn(federation.test.inputs.shape, generator=Key(6).torch())
+    return replace(federation, test=Records(noise, labels))
+
+
+def small_body(name: str = "mlp:6,5") -> Body:
+    """A multilayer perceptron with two layers and 5 features."""
+    return body_named(name, (4,))
+
+
+def dropping_body() -> Body:
+    """The same with dropout on the features: further losses must see them whole."""
+    return adopt("dropping", _dropping, (4,))
+
+
+def _dropping() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Dropout(0.5))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A method with its options, ready to be run on small federations."""
+
+    method: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def simulation(
+        self,
+        federation: Federation,
+        bodies: Sequence[Body] | None = None,
+        batch_size: int = 5,
+        choice: BackendChoice = BackendChoice.LOOP,
+        options: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> Simulation:
+        """A run of two rounds, in float64 within a client's training, unless said otherwise."""
+        bodies = bodies or [small_body()] * len(federation.shards)
+        plan = model_plan(federation, bodies)
+        engine = Engine(Settings(batch_size=batch_size, dtype=torch.float64), choice)
+        algorithm = registry.build(self.method, plan, {**self._short(), **self.options, **(options or {})})
+        return Simulation(algorithm, federation, bodies, plan, engine, RunSettings(**{"rounds": 2, **settings}))
+
+    def algorithm(self) -> Algorithm:
+        """The method for the small federation's models."""
+        return self.simulation(small_federation([4, 4])).algorithm
+
+    def _short(self) -> dict[str, Any]:
+        known = registry.options(self.method)
+        return {name: value for name, value in SHORT.items() if name in known}
+
+
+def run_all(simulation: Simulation) -> list[dict[str, Any]]:
+    """The records of all remaining rounds, without their times."""
+    return [without_time(record) for record in simulation.rounds()]
+
+
+def without_time(record: RoundRecord) -> dict[str, Any]:
+    """A record as plain values, without the seconds."""
+    return {name: value for name, value in asdict(record).items() if name != "seconds"}
+
+
+def models_of(simulation: Simulation, *, closing: bool = False) -> Models:
+    """Every client's model after the run, by the client's name."""
+    phases = simulation.algorithm.schedule.closing if closing else ()
+    with tempfile.TemporaryDirectory() as folder:
+        simulation.workers.save_models(phases, Path(folder))
+        return {path.stem: load_file(path) for path in Path(folder).glob("*.safetensors")}
+
+
+def distance(one: Models, other: Models) -> float:
+    """The largest difference of any entry of any client's model; infinite where they have different parts."""
+    if one.keys() != other.keys() or any(one[client].keys() != other[client].keys() for client in one):
+        return float("inf")
+    return max(
+        float((one[client][name].double() - other[client][name].double()).abs().max())
+        for client in one
+        for name in one[client]
+    )
