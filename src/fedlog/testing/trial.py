@@ -103,7 +103,8 @@ class Trial:
         plan = model_plan(federation, bodies)
         engine = Engine(Settings(batch_size=batch_size, dtype=torch.float64), choice)
         algorithm = registry.build(self.method, plan, {**self._short(), **self.options, **(options or {})})
-        return Simulation(algorithm, federation, bodies, plan, engine, RunSettings(**{"rounds": 2, **settings}))
+        asked = RunSettings(**{"rounds": 2, **settings})
+        return Simulation(algorithm, federation, bodies, plan, engine, asked).start()
 
     def algorithm(self) -> Algorithm:
         """The method for the small federation's models."""
