@@ -26,7 +26,8 @@ from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, run_tag
 from fedlog.flower.protocol.plan import Plan, Secure, check_plan, read_plan
 from fedlog.flower.protocol.promise import Limit, release, warning
 from fedlog.flower.server.rounds import Run
-from fedlog.flower.server.run_folder import RoundRules, RunFolder, read_private_report
+from fedlog.flower.server.run_folder import RoundRules, RunFolder
+from fedlog.flower.server.run_report import read_private_report
 from fedlog.flower.site.answer import respond
 from fedlog.flower.site.budget import describe_spending
 from fedlog.flower.site.data import load_data

@@ -126,9 +126,10 @@ def _leave(args: argparse.Namespace) -> int:
 
     folder = ServerFolder(args.folder)
     folder.read_config()
-    left = leave(folder, args.name, args.run or find_newest_run(folder), _say)
-    _say(f"the head of {left.run} is now that of {', '.join(left.remaining)}")
-    _say(f"next: `fedlog federate run {args.folder} --name {left.run}` sends it to them")
+    run = args.run or find_newest_run(folder)
+    remaining = leave(folder, args.name, run, _say)
+    _say(f"the head of {run} is now that of {', '.join(remaining)}")
+    _say(f"next: `fedlog federate run {args.folder} --name {run}` sends it to them")
     _say(
         "not undone: bodies that were trained under earlier heads, models the sites already use, copies of earlier "
         f"heads, and what {args.name} itself has received"

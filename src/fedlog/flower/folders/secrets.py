@@ -24,7 +24,7 @@ def write_secret(path: Path, content: bytes) -> None:
 
 
 def check_secret(path: Path) -> None:
-    """Nothing, when the file exists and nobody but its owner can read or write it; an InputError otherwise."""
+    """Refuse a secret that is not there, or that others than its owner can read or write."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except FileNotFoundError:

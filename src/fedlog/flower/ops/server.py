@@ -58,7 +58,7 @@ def create_server(folder: ServerFolder, config: ServerConfig, schema: Path, now:
 
 
 def default_listen(hosts: tuple[str, ...]) -> str:
-    """The loopback when no other machine could reach the host names anyway, else every interface."""
+    """Return the loopback when no other machine could reach the host names anyway, else every interface."""
     return "127.0.0.1" if all(_is_loopback(host) for host in hosts) else "0.0.0.0"
 
 
@@ -77,7 +77,7 @@ class RunningServer:
     gate: Running
 
     def check(self) -> None:
-        """Nothing while both run; a RunError with the end of the log when one has ended."""
+        """Raise RunError with the end of the log when one of them has ended."""
         for running in (self.superlink, self.gate):
             if running.exit_code is not None:
                 name = Path(running.log).stem
@@ -86,7 +86,7 @@ class RunningServer:
 
 @contextmanager
 def running_server(folder: ServerFolder, say: Say) -> Iterator[RunningServer]:
-    """The server, until the block ends; whatever happens, nothing of it stays behind."""
+    """Run the server until the block ends; whatever happens, nothing of it stays behind."""
     config = folder.read_config()
     check_secret(folder.certificates.server_key)
     left = days_left(folder.certificates, dt.datetime.now(dt.UTC))
@@ -112,7 +112,7 @@ def running_server(folder: ServerFolder, say: Say) -> Iterator[RunningServer]:
 
 
 def _pack(folder: ServerFolder, say: Say) -> None:
-    """Nothing, or a line to the operator: what Flower has deleted is no longer in its database."""
+    """Pack Flower's database, and tell the operator if it may still hold what Flower has deleted."""
     if reason := pack_database(folder.database):
         say(f"{folder.database} may still hold messages that Flower has deleted: {reason}")
 
@@ -166,7 +166,7 @@ def flwr_command(folder: ServerFolder, *arguments: str) -> Command:
 
 
 def register(folder: ServerFolder, name: str, public_key: str, say: Say) -> str:
-    """Flower's number for the site, after its public key was registered with the running server."""
+    """Register a site's public key with the running server and return Flower's number for the site."""
     check_site_name(name)
     say(f"key of {name}: fingerprint {fingerprint(public_key)}; compare it with what the site reads to you")
     if name in folder.known_sites():
@@ -209,7 +209,7 @@ class SiteStatus:
 
 
 def site_statuses(folder: ServerFolder) -> tuple[SiteStatus, ...]:
-    """The registered sites, by name."""
+    """Return the registered sites, by name."""
     listed = _call_flwr(flwr_command(folder, "supernode", "list", CONNECTION, *JSON), "nodes")
     by_node = {str(node["node-id"]): node for node in listed}
     statuses = []
@@ -222,7 +222,7 @@ def site_statuses(folder: ServerFolder) -> tuple[SiteStatus, ...]:
 
 
 def _call_flwr(command: Command, wanted: str) -> Any:
-    """What the JSON that `flwr` prints says under that name; a RunError where it says what went wrong instead.
+    """Call `flwr` and return what its JSON says under that name; raise RunError where it says what went wrong instead.
 
     With `--format json` most failures are in the text alone: the exit code is 0.
     """
@@ -232,13 +232,13 @@ def _call_flwr(command: Command, wanted: str) -> Any:
     except RunError as error:
         raise RunError(error.message, hint=hint) from None
     try:
-        told = json.loads(text)
+        answer = json.loads(text)
     except ValueError:
-        told = None
-    if not isinstance(told, dict) or wanted not in told:
-        found = told.get("error-message", text) if isinstance(told, dict) else text
+        answer = None
+    if not isinstance(answer, dict) or wanted not in answer:
+        found = answer.get("error-message", text) if isinstance(answer, dict) else text
         raise RunError(f"expected {wanted} from `{command}`, found: {' '.join(str(found).split())[-400:]}", hint=hint)
-    return told[wanted]
+    return answer[wanted]
 
 
 def _start(command: Command, log: Path, say: Say) -> Running:

@@ -40,7 +40,7 @@ def read_identity(payload: bytes) -> Identity:
 
 
 def check_identity(ours: Identity, theirs: Identity, who: str) -> None:
-    """Nothing, when both sides can work together: the same minor version of fedlog and the very same schema."""
+    """Refuse another minor version of fedlog, another frame version or another schema."""
     if _series(theirs.fedlog) != _series(ours.fedlog):
         raise FrameError(f"expected fedlog {_series(ours.fedlog)} at {who}, found: {theirs.fedlog[:32]}")
     if theirs.frame != ours.frame:

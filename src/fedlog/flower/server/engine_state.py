@@ -19,7 +19,7 @@ from fedlog.wire.codec import codec
 
 
 def begin_server(plan: Plan, schema: Schema, width: int, refused_share: float = 0.0) -> Server:
-    """The engine's server before the first broadcast; more than that share of unusable uploads stops it."""
+    """Return the engine's server before the first broadcast; more than that share of unusable uploads stops it."""
     key = Key(plan.seed)
     algorithm = plan.algorithm(schema.n_class, width)
     initial = {HEAD: initial_head(width, schema.n_class, key)}
@@ -40,7 +40,7 @@ def begin_server(plan: Plan, schema: Schema, width: int, refused_share: float = 
 
 
 def restore_server(home: RunFolder, plan: Plan, schema: Schema, refused_share: float = 0.0) -> tuple[Server, int]:
-    """The server of the run's checkpoint, and the last round behind it."""
+    """Return the server of the run's checkpoint, and the last round behind it."""
     server = begin_server(plan, schema, home.width(), refused_share)
     kept = checkpoint.read(home.checkpoint, _no_clients)
     server.resume(kept)
@@ -48,20 +48,20 @@ def restore_server(home: RunFolder, plan: Plan, schema: Schema, refused_share: f
 
 
 def save_server(home: RunFolder, server: Server, round_number: int) -> None:
-    """Nothing; the run then goes on after this round."""
+    """Write the checkpoint from which the run goes on after this round."""
     checkpoint.write(home.checkpoint, server.state_after(round_number), _no_clients)
 
 
 def copy_memory(server: Server) -> Memory | None:
-    """A copy of what the server remembers, to go back to."""
+    """Return a copy of what the server remembers, to go back to."""
     return None if server.memory is None else dict(server.memory)
 
 
 def select_summed_uploads(server: Server, known: Mapping[str, bytes], uploads: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Of the known uploads those in the newest sum: everyone's newest where the server remembers them."""
+    """Return those of the known uploads in the newest sum: everyone's newest where the server remembers them."""
     summed = uploads if server.memory is None else server.memory
     return {site: known[site] for site in sorted(summed) if site in known}
 
 
 def _no_clients(folder: Path) -> None:
-    """Nothing: what a site keeps is at the site."""
+    """Read and write no client: what a site keeps is at the site."""

@@ -51,7 +51,7 @@ class Run:
     folder: ServerFolder
     schema: Schema
     plan: Plan
-    terms: RoundRules
+    rules: RoundRules
     clock: Clock = field(default_factory=Clock)
     guests: dict[str, Guest] = field(default_factory=dict)
     width: int = 0  # of the features, common to all sites; 0 until the first greeting has settled it
@@ -68,14 +68,14 @@ class Run:
                 empty = 0 if self._round(server, number) else empty + 1
             except BudgetSpentError as error:
                 # A round that was begun twice is paid for twice; what there is is finished.
-                self._note("budget spent", round=number, reason=error.message)
+                self._log_event("budget spent", round=number, reason=error.message)
                 ending = Ending(number - 1, error.message)
                 break
             ending = Ending(number)
             self._save(server, number)
             if empty >= EMPTY_ROUNDS_ALLOWED:
                 raise RunError(
-                    f"expected at least {self.terms.minimum} sites, found fewer in {empty} rounds in a row; "
+                    f"expected at least {self.rules.minimum} sites, found fewer in {empty} rounds in a row; "
                     f"the head of the last full round is kept",
                     hint="start the same run again when the sites are back; it goes on from there",
                 )
@@ -90,26 +90,26 @@ class Run:
     def _log(self) -> Path:
         return self.folder.event_log
 
-    def _note(self, event: str, **fields: Value) -> None:
+    def _log_event(self, event: str, **fields: Value) -> None:
         log_event(self._log, event, run=self.plan.name, **fields)
         if event == "refused":
             self.refused.append({"site": fields["site"], "reason": fields["reason"]})
 
     def _restore(self) -> tuple[Server, int] | None:
-        """The server and the last finished round of the checkpoint; None without one."""
+        """Return the server and the last finished round of the checkpoint; None without one."""
         if not checkpoint.exists(self.home.checkpoint):
             return None
         self.width = self.home.width()
-        server, done = restore_server(self.home, self.plan, self.schema, self.terms.refused_share)
-        self._note("resumed", after_round=done)
+        server, done = restore_server(self.home, self.plan, self.schema, self.rules.refused_share)
+        self._log_event("resumed", after_round=done)
         return server, done
 
     def _begin(self) -> Server:
-        """A new server, for the feature width that most of the greeted sites have."""
+        """Greet the sites and return a new server, for the feature width that most of them have."""
         present = self._gather_sites()
-        if len(present) < self.terms.minimum:
+        if len(present) < self.rules.minimum:
             raise RunError(
-                f"expected at least {self.terms.minimum} sites, found {len(present)}: {', '.join(present) or 'none'}",
+                f"expected at least {self.rules.minimum} sites, found {len(present)}: {', '.join(present) or 'none'}",
                 hint="`fedlog federate status` shows who is connected",
             )
         # The first site by name decides between widths that are equally common.
@@ -117,13 +117,13 @@ class Run:
         self.width = widths.most_common(1)[0][0]
         for site, guest in sorted(self.guests.items()):
             if guest.width != self.width:
-                self._note("left out", site=site, reason=_other_width(guest, self.width))
+                self._log_event("left out", site=site, reason=_other_width(guest, self.width))
                 del self.guests[site]
         self._leave_out_other_bodies()
-        return begin_server(self.plan, self.schema, self.width, self.terms.refused_share)
+        return begin_server(self.plan, self.schema, self.width, self.rules.refused_share)
 
     def _leave_out_other_bodies(self) -> None:
-        """Untrained bodies must be equal, or their features mean different things and cannot be added up."""
+        """Leave out sites with another untrained body: their features mean different things and cannot be added up."""
         if self.plan.promise is None or not self.plan.promise.frozen:
             return
         found = Counter(guest.digest for _, guest in sorted(self.guests.items())).most_common(1)[0][0]
@@ -131,7 +131,7 @@ class Run:
         self.home.keep_body(usual)
         for site, guest in sorted(self.guests.items()):
             if reason := usual.difference(guest):
-                self._note("left out", site=site, reason=reason)
+                self._log_event("left out", site=site, reason=reason)
                 del self.guests[site]
 
     def _save(self, server: Server, number: int) -> None:
@@ -139,8 +139,8 @@ class Run:
         save_server(self.home, server, number)
 
     def _gather_sites(self) -> dict[str, int]:
-        """The connected sites that take part, newcomers greeted; fewer than the minimum when patience ends."""
-        end = self.clock.now() + self.terms.deadline_seconds
+        """Greet newcomers and return the connected sites that take part; fewer than the minimum when patience ends."""
+        end = self.clock.now() + self.rules.deadline_seconds
         refused: set[str] = set()
         while True:
             nodes = find_connected_sites(self.post)
@@ -148,15 +148,15 @@ class Run:
             if newcomers:
                 refused |= self._greet(newcomers, end - self.clock.now())
             present = {name: node for name, node in nodes.items() if name in self.guests}
-            if len(present) >= self.terms.minimum or self.clock.now() >= end:
+            if len(present) >= self.rules.minimum or self.clock.now() >= end:
                 return present
             self.clock.sleep(1.0)
 
     def _greet(self, newcomers: Mapping[str, int], patience_seconds: float) -> set[str]:
-        """The newcomers that refused or cannot take part; those that can are guests from now on."""
+        """Make guests of the newcomers that can take part, and return those that refused or cannot."""
         ours = identity(self.schema.digest)
         frame = Frame(FrameKind.HELLO, run_tag(self.plan.name), 0, 0, hello(ours, self.plan))
-        others_wait = len(self.guests) >= self.terms.minimum
+        others_wait = len(self.guests) >= self.rules.minimum
         seconds = max(1.0, min(GREETING_SECONDS, patience_seconds) if others_wait else patience_seconds)
         replies = self._ask(newcomers, frame, FrameKind.WELCOME, seconds)
         reasons = dict(replies.refused)
@@ -172,11 +172,11 @@ class Run:
             except FrameError as error:
                 reasons[site] = error.message
         for site, reason in sorted(reasons.items()):
-            self._note("left out", site=site, reason=reason)
+            self._log_event("left out", site=site, reason=reason)
         for site in replies.silent:
-            self._note("left out", site=site, reason=f"no answer within {seconds:.0f} s")
+            self._log_event("left out", site=site, reason=f"no answer within {seconds:.0f} s")
         if welcome := sorted(set(newcomers) & set(self.guests)):
-            self._note("greeted", sites=welcome)
+            self._log_event("greeted", sites=welcome)
         return set(reasons)
 
     def _ask(self, nodes: Mapping[str, int], frame: Frame, kind: FrameKind, seconds: float) -> Replies:
@@ -195,7 +195,7 @@ class Run:
         self._exchange(server, 0, 0, opening)
 
     def _round(self, server: Server, number: int) -> bool:
-        """Whether the round had enough sites for a new head."""
+        """Conduct one round and return whether it had enough sites for a new head."""
         start = time.perf_counter()
         exchanges = server.algorithm.schedule.round
         full = all(self._exchange(server, number, at, exchange) for at, exchange in enumerate(exchanges))
@@ -209,40 +209,40 @@ class Run:
             "seconds": round(time.perf_counter() - start, 2),
             **server.algorithm.observe(server.state),
         }
-        self._note("round", **record)
+        self._log_event("round", **record)
         self.home.record({**record, "refused": self.refused})
         self.refused = []
         return full
 
     def _exchange(self, server: Server, number: int, at: int, exchange: Exchange) -> bool:
         nodes = self._gather_sites()
-        if len(nodes) < self.terms.minimum:
-            self._note("too few", round=number, sites=sorted(nodes), minimum=self.terms.minimum)
+        if len(nodes) < self.rules.minimum:
+            self._log_event("too few", round=number, sites=sorted(nodes), minimum=self.rules.minimum)
             return False
         # First, so that a round which the budget does not cover leaves no trace, not even a booked broadcast.
         release(self.home.path, server.protection, number, exchange.name)
         # A broadcast belongs to the round that made it, as in the simulator, and is booked for those it is sent to.
-        blob = server.broadcast(max(0, number - 1) if at == 0 else number, len(nodes))
+        broadcast = server.broadcast(max(0, number - 1) if at == 0 else number, len(nodes))
         if self.plan.secure is not None:
-            return self._sum_securely(server, (number, at), exchange, nodes, blob)
-        frame = Frame(FrameKind.WORK, run_tag(self.plan.name), number, at, blob)
-        replies = self._ask(nodes, frame, FrameKind.UPLOAD, self.terms.deadline_seconds)
-        self._log_missing(replies, number, self.terms.deadline_seconds)
+            return self._sum_securely(server, (number, at), exchange, nodes, broadcast)
+        frame = Frame(FrameKind.WORK, run_tag(self.plan.name), number, at, broadcast)
+        replies = self._ask(nodes, frame, FrameKind.UPLOAD, self.rules.deadline_seconds)
+        self._log_missing(replies, number, self.rules.deadline_seconds)
         uploads = {site: replies.answers[site].payload for site in sorted(replies.answers)}
         before = server.state, copy_memory(server)
         for site in self._receive(server, number, exchange, uploads):
             del uploads[site]
-        if len(uploads) < self.terms.minimum:
+        if len(uploads) < self.rules.minimum:
             server.state, server.memory = before
-            self._note("too few", round=number, sites=sorted(uploads), minimum=self.terms.minimum)
+            self._log_event("too few", round=number, sites=sorted(uploads), minimum=self.rules.minimum)
             return False
         if self.plan.promise is None:  # else no site can be taken out of the sum, so nothing is kept for that
             self.home.keep_uploads(select_summed_uploads(server, {**self.home.uploads(), **uploads}, uploads))
-        self._note("uploads", round=number, sites=sorted(uploads))
+        self._log_event("uploads", round=number, sites=sorted(uploads))
         return True
 
     def _receive(self, server: Server, number: int, exchange: Exchange, uploads: Mapping[str, bytes]) -> list[str]:
-        """The sites whose uploads were refused; a RunError where they are too many, after the record names them."""
+        """Sum the uploads and return the sites whose uploads were refused; raise RunError where they are too many."""
         known = len(server.refusals)
         stopped: RunError | None = None
         try:
@@ -251,58 +251,58 @@ class Run:
             stopped = error
         refused = [refusal for _, refusal in server.refusals[known:]]
         for refusal in refused:
-            self._note("refused", site=refusal.client, round=number, reason=refusal.reason)
+            self._log_event("refused", site=refusal.client, round=number, reason=refusal.reason)
         if stopped is not None:
-            told = {"round": number, "of": self.plan.rounds, "full": 0, "seconds": 0.0, "refused": self.refused}
-            self.home.record({**told, "stopped": stopped.message})
+            line = {"round": number, "of": self.plan.rounds, "full": 0, "seconds": 0.0, "refused": self.refused}
+            self.home.record({**line, "stopped": stopped.message})
             raise stopped
         return [refusal.client for refusal in refused]
 
     def _sum_securely(
-        self, server: Server, step: tuple[int, int], exchange: Exchange, nodes: Mapping[str, int], blob: bytes
+        self, server: Server, step: tuple[int, int], exchange: Exchange, nodes: Mapping[str, int], broadcast: bytes
     ) -> bool:
-        """Whether a secure sum moved the server's state; no site's part is known, and none is kept."""
+        """Take a secure sum and return whether it moved the server's state; no site's part is known or kept."""
 
-        def asked(some: Mapping[str, int], frames: Mapping[str, Frame], kind: FrameKind) -> Replies:
-            return ask(self.post, some, frames, kind, self.terms.deadline_seconds, self.clock)
+        def ask_some(some: Mapping[str, int], frames: Mapping[str, Frame], kind: FrameKind) -> Replies:
+            return ask(self.post, some, frames, kind, self.rules.deadline_seconds, self.clock)
 
-        sums = SumAtServer(self.folder, self.home, self.plan, asked, self._note, self.terms.deadline_seconds)
-        survivors = sums.take(server, step, exchange, nodes, blob)
+        sums = SumAtServer(self.folder, self.home, self.plan, ask_some, self._log_event, self.rules.deadline_seconds)
+        survivors = sums.take(server, step, exchange, nodes, broadcast)
         if survivors is not None:
-            self._note("uploads", round=step[0], sites=list(survivors))
+            self._log_event("uploads", round=step[0], sites=list(survivors))
         return survivors is not None
 
     def _log_missing(self, replies: Replies, number: int, patience_seconds: float) -> None:
         for site, reason in sorted(replies.refused.items()):
-            self._note("refused", site=site, round=number, reason=reason)
+            self._log_event("refused", site=site, round=number, reason=reason)
             # Greeted again before the next exchange: its folder may be a new one.
             self.guests.pop(site, None)
         for site in replies.silent:
-            self._note("silent", site=site, round=number, deadline_seconds=patience_seconds)
+            self._log_event("silent", site=site, round=number, deadline_seconds=patience_seconds)
 
     def _finish(self, server: Server, ending: Ending) -> None:
         """Send the last head, and keep what the sites tell of their results."""
         if not (self.home.uploads() or self.home.had_full_round()):
             why = "" if ending.reason is None else f": {ending.reason}"
             raise RunError(
-                f"expected a round with at least {self.terms.minimum} sites, found none in {self.plan.name}{why}"
+                f"expected a round with at least {self.rules.minimum} sites, found none in {self.plan.name}{why}"
             )
         nodes = self._gather_sites()
         number = ending.round
-        blob = server.broadcast(number, len(nodes))
-        frame = Frame(FrameKind.FINISH, run_tag(self.plan.name), number + 1, FINISH_EXCHANGE, blob)
+        broadcast = server.broadcast(number, len(nodes))
+        frame = Frame(FrameKind.FINISH, run_tag(self.plan.name), number + 1, FINISH_EXCHANGE, broadcast)
         # Each site now trains its local-only model, which takes as long as its part in all rounds together.
-        patience = self.terms.deadline_seconds + self.home.seconds()
+        patience = self.rules.deadline_seconds + self.home.seconds()
         replies = self._ask(nodes, frame, FrameKind.REPORT, patience)
         self._log_missing(replies, number, patience)
         sites, wrong = read_reports(self.plan, replies.answers)
         for site, reason in wrong.items():
-            self._note("refused", site=site, round=number, reason=reason)
+            self._log_event("refused", site=site, round=number, reason=reason)
         if not sites:
             raise RunError(f"expected reports of the sites after the last round, found none within {patience:.0f} s")
         self._save(server, number)
         self.home.keep_report(run_report(self.plan, server, ending, sites, self.home.path))
-        self._note("finished", sites=[str(site["name"]) for site in sites])
+        self._log_event("finished", sites=[str(site["name"]) for site in sites])
 
 
 def _other_width(guest: Guest, width: int) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 from fedlog.errors import InputError
 from fedlog.files.durable import append_line, write_file
 from fedlog.flower.folders.server_folder import ServerFolder
-from fedlog.flower.protocol.frame import FrameError
 from fedlog.flower.protocol.plan import EqualBody, Plan, read_plan
 from fedlog.settings.training import REFUSED_SHARE
 
@@ -117,8 +116,8 @@ class RunFolder:
         folder = self.path / UPLOADS
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
-        for site, blob in uploads.items():
-            write_file(folder / f"{site}.bin", blob)
+        for site, upload in uploads.items():
+            write_file(folder / f"{site}.bin", upload)
         for old in folder.glob("*.bin"):
             if old.stem not in uploads:
                 old.unlink()
@@ -126,41 +125,3 @@ class RunFolder:
     def uploads(self) -> dict[str, bytes]:
         """The uploads behind the present head, by site."""
         return {path.stem: path.read_bytes() for path in sorted((self.path / UPLOADS).glob("*.bin"))}
-
-
-@dataclass(frozen=True)
-class SiteReport:
-    """What a site tells of its results: figures over its test records, none of a single record."""
-
-    body: str
-    kept: str
-    test_records: int
-    accuracy: float
-    federated_accuracy: float
-    local_only_accuracy: float
-
-
-def read_private_report(payload: bytes) -> dict[str, Any]:
-    """The body in a REPORT payload where figures stay at the site; a FrameError for anything more."""
-    try:
-        stored = json.loads(payload[:65536])
-    except (ValueError, RecursionError):
-        stored = None
-    if not isinstance(stored, dict) or set(stored) != {"body"} or not isinstance(stored["body"], str):
-        raise FrameError("expected the name of a body in a private report, found something else")
-    return stored
-
-
-def read_report(payload: bytes) -> dict[str, Any]:
-    """The figures of a REPORT payload; a FrameError when they are none."""
-    try:
-        stored = json.loads(payload[:65536])
-        report = SiteReport(**stored)
-        shares = (report.accuracy, report.federated_accuracy, report.local_only_accuracy)
-        good = all(0 <= float(share) <= 1 for share in shares) and isinstance(report.body, str)
-        good = good and report.kept in ("federated", "local-only") and type(report.test_records) is int
-    except (ValueError, TypeError, RecursionError):
-        good = False
-    if not good:
-        raise FrameError("expected a site's figures in a report, found something else")
-    return asdict(report)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ from fedlog.engine.protocol.server import Server
 from fedlog.flower.protocol.frame import Frame, FrameError
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.protocol.promise import spent_in
-from fedlog.flower.server.run_folder import read_private_report, read_report
 from fedlog.wire.ledger import Direction
 
 
@@ -23,8 +23,46 @@ class Ending:
     reason: str | None = None  # None: there was to be no other
 
 
+@dataclass(frozen=True)
+class SiteReport:
+    """What a site tells of its results: figures over its test records, none of a single record."""
+
+    body: str
+    kept: str
+    test_records: int
+    accuracy: float
+    federated_accuracy: float
+    local_only_accuracy: float
+
+
+def read_private_report(payload: bytes) -> dict[str, Any]:
+    """Return the body in a REPORT payload where figures stay at the site; raise FrameError for anything more."""
+    try:
+        stored = json.loads(payload[:65536])
+    except (ValueError, RecursionError):
+        stored = None
+    if not isinstance(stored, dict) or set(stored) != {"body"} or not isinstance(stored["body"], str):
+        raise FrameError("expected the name of a body in a private report, found something else")
+    return stored
+
+
+def read_report(payload: bytes) -> dict[str, Any]:
+    """Return the figures of a REPORT payload; raise FrameError when they are none."""
+    try:
+        stored = json.loads(payload[:65536])
+        report = SiteReport(**stored)
+        shares = (report.accuracy, report.federated_accuracy, report.local_only_accuracy)
+        good = all(0 <= float(share) <= 1 for share in shares) and isinstance(report.body, str)
+        good = good and report.kept in ("federated", "local-only") and type(report.test_records) is int
+    except (ValueError, TypeError, RecursionError):
+        good = False
+    if not good:
+        raise FrameError("expected a site's figures in a report, found something else")
+    return asdict(report)
+
+
 def read_reports(plan: Plan, answers: Mapping[str, Frame]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """What the sites tell, by name, and for those whose report is none what is wrong with it."""
+    """Return what the sites tell, by name, and for those whose report is none what is wrong with it."""
     read = read_private_report if plan.figures_stay else read_report
     sites: list[dict[str, Any]] = []
     wrong: dict[str, str] = {}
@@ -37,7 +75,7 @@ def read_reports(plan: Plan, answers: Mapping[str, Frame]) -> tuple[list[dict[st
 
 
 def run_report(plan: Plan, server: Server, ending: Ending, sites: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
-    """The report of the run in the folder; one that ended early says how many rounds it was to have, and why."""
+    """Return the report of the run in the folder; one that ended early says how many rounds it was to have, and why."""
     early = {} if ending.reason is None else {"rounds_planned": plan.rounds, "ended_early": ending.reason}
     return {
         "run": plan.name,

@@ -37,18 +37,18 @@ class SumAtServer:
     home: RunFolder
     plan: Plan
     ask: Ask
-    tell: Callable[..., None]
+    log: Callable[..., None]
     deadline_seconds: float  # of each question
 
     def take(
         self, server: Server, step: tuple[int, int], exchange: Exchange, nodes: Nodes, broadcast: bytes
     ) -> tuple[str, ...] | None:
-        """The sites in the sum by which the server's state was moved; None where there is none and all stays."""
+        """Take a sum, move the server's state by it and return the sites in it; None where it failed and all stays."""
         assert self.plan.secure is not None
         roster = read_roster(self.folder.path)
         members = tuple(sorted(set(nodes) & set(roster)))
         if len(members) < max(FEWEST, self.plan.secure.honest):
-            self.tell("too few", round=step[0], sites=list(members), minimum=max(FEWEST, self.plan.secure.honest))
+            self.log("too few", round=step[0], sites=list(members), minimum=max(FEWEST, self.plan.secure.honest))
             return None
         pattern = server.patterns[exchange.name]
         assert pattern is not None
@@ -59,7 +59,7 @@ class SumAtServer:
         try:
             found = self._sum(server, terms, opening.payload(broadcast), step, {n: nodes[n] for n in members}, names)
         except RoundFailedError as error:
-            self.tell("secure sum failed", round=step[0], reason=error.message)
+            self.log("secure sum failed", round=step[0], reason=error.message)
             return None
         server.take(step[0], exchange, summed(found[0], server.protection, shapes))
         return found[1]
@@ -82,26 +82,26 @@ class SumAtServer:
                 total = secure_sum(state)
                 return total, tuple(names[number] for number in total.survivors)
             state, outgoing = close(state)
-            for blob in outgoing.values():
-                server.ledger.book(step[0], Direction.DOWN, f"secure {state.step.name.lower()}", blob)
+            for payload in outgoing.values():
+                server.ledger.book(step[0], Direction.DOWN, f"secure {state.step.name.lower()}", payload)
             frames = {
-                names[n]: self._frame(FrameKind.SECURE, step, bytes([state.step]) + blob)
-                for n, blob in outgoing.items()
+                names[n]: self._frame(FrameKind.SECURE, step, bytes([state.step]) + part)
+                for n, part in outgoing.items()
             }
             replies = self.ask({name: nodes[name] for name in frames}, frames, FrameKind.SECURED)
 
     def _receive(self, server: Server, state: ServerRound, replies: Replies, round_number: int) -> ServerRound:
         for site, reason in sorted(replies.refused.items()):
-            self.tell("refused", site=site, round=round_number, reason=reason)
+            self.log("refused", site=site, round=round_number, reason=reason)
         for site in replies.silent:
             step, seconds = state.step.name.lower(), self.deadline_seconds
-            self.tell("silent", site=site, round=round_number, step=step, deadline_seconds=seconds)
+            self.log("silent", site=site, round=round_number, step=step, deadline_seconds=seconds)
         for site, frame in sorted(replies.answers.items()):
             try:
                 state = receive(state, frame.payload)
                 server.ledger.book(round_number, Direction.UP, f"secure {state.step.name.lower()}", frame.payload)
             except RefusalError as error:
-                self.tell("refused", site=site, round=round_number, reason=error.message)
+                self.log("refused", site=site, round=round_number, reason=error.message)
         return state
 
     def _frame(self, kind: FrameKind, step: tuple[int, int], payload: bytes) -> Frame:

@@ -26,12 +26,12 @@ from fedlog.privacy.release_log import (
 
 
 def read_limit(config: SiteConfig) -> Limit | None:
-    """The site's own limit; None where it has none."""
+    """Return the site's own limit; None where it has none."""
     return None if config.privacy is None else Limit.read(config.privacy)
 
 
 def record_release_at_site(folder: SiteFolder, run: Path, guard: Protection, upcoming: Release) -> None:
-    """Nothing, after the release was recorded for all runs and for this one; nothing is where one does not cover it.
+    """Record the release for all runs and for this one, or in neither record if a budget does not cover it.
 
     A FrameError says that the site's own limit is used up; what the run itself does not cover is a BudgetSpentError.
     """
@@ -40,19 +40,19 @@ def record_release_at_site(folder: SiteFolder, run: Path, guard: Protection, upc
     # Before anything is counted: a server that asks for more than the run has must not use the site's limit up.
     allow(own.events, upcoming, own.budget)
     limit, path = read_limit(folder.read_config()), folder.state / FILE_NAME
-    earlier = () if path.exists() else _of_all_runs(folder)
+    earlier = () if path.exists() else _read_run_logs(folder)
     try:
         if limit is None:
             count_across_runs(path, upcoming, guard.budget, earlier)
         else:
             record_across_runs(path, upcoming, limit.budget, earlier)
     except BudgetSpentError as error:
-        raise FrameError(_beyond(error)) from None
+        raise FrameError(_limit_message(error)) from None
     record_release(run / FILE_NAME, upcoming)
 
 
 def refuse_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) -> None:
-    """Nothing; a FrameError for a run that the site's limit leaves nothing for.
+    """Refuse a run for which the site's limit leaves no privacy to spend.
 
     A site that already has a part in the run goes on: the last head is for it too, and costs nothing.
     """
@@ -60,45 +60,45 @@ def refuse_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) -> Non
     try:
         if limit is None or (own.exists() and read_log(own).events):
             return
-        allow_across_runs(_released(folder), upcoming, limit.budget)
+        allow_across_runs(_read_releases(folder), upcoming, limit.budget)
     except BudgetSpentError as error:
-        raise FrameError(_beyond(error)) from None
+        raise FrameError(_limit_message(error)) from None
     except InputError:
         raise FrameError("this site cannot read its record of what it has released") from None
 
 
 def describe_spending(folder: SiteFolder) -> str | None:
-    """What the person at the site should know before it takes part: the sum of all runs, and the limit on it."""
-    events, limit = _released(folder), read_limit(folder.read_config())
+    """Return what the site has spent in all runs, and its limit, in a sentence; None before its first release."""
+    events, limit = _read_releases(folder), read_limit(folder.read_config())
     if not events:
         return None
     path = folder.state / FILE_NAME
     before = read_log(path).budget if path.exists() else None
     delta = limit.budget.delta if limit else before.delta if before else 1e-5
     found = add_up_across_runs(events, delta).guarantee
-    told = f"privacy spent in all runs so far: {found}"
+    sentence = f"privacy spent in all runs so far: {found}"
     if limit is None or found is None:
-        return told
-    told += f"; the limit is epsilon {limit.budget.epsilon:g} at delta {delta:g}"
+        return sentence
+    sentence += f"; the limit is epsilon {limit.budget.epsilon:g} at delta {delta:g}"
     if before is not None and before != limit.budget:
-        told += f" (it was {before.epsilon:g} at {before.delta:g}), and all of this counts against it"
+        sentence += f" (it was {before.epsilon:g} at {before.delta:g}), and all of this counts against it"
     try:
         allow_across_runs(events, events[-1], limit.budget)
     except BudgetSpentError:
-        return f"{told}; it does not cover another release like the last one"
-    return told
+        return f"{sentence}; it does not cover another release like the last one"
+    return sentence
 
 
-def _released(folder: SiteFolder) -> tuple[Event, ...]:
+def _read_releases(folder: SiteFolder) -> tuple[Event, ...]:
     path = folder.state / FILE_NAME
-    return read_log(path).events if path.exists() else _of_all_runs(folder)
+    return read_log(path).events if path.exists() else _read_run_logs(folder)
 
 
-def _of_all_runs(folder: SiteFolder) -> tuple[Event, ...]:
+def _read_run_logs(folder: SiteFolder) -> tuple[Event, ...]:
     """What the logs of the single runs hold."""
     logs = sorted(folder.state.glob(f"*/{FILE_NAME}"))
     return tuple(event for path in logs for event in read_log(path).events)
 
 
-def _beyond(error: BudgetSpentError) -> str:
+def _limit_message(error: BudgetSpentError) -> str:
     return f"the limit of this site on all its runs together: {error.message}"

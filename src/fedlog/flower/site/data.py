@@ -24,7 +24,7 @@ DEFAULT_BODY = "mlp:64,64"
 
 
 def load_data(folder: SiteFolder, config: SiteConfig, preparation: Preparation = Preparation.TOGETHER) -> Site:
-    """The site's data, split and scaled."""
+    """Read the site's data, split and scale them."""
     if config.data is None:
         raise InputError(f"expected data for site {config.name}, found none in {folder.config_file}")
     schema = load_schema(folder.schema_file)
@@ -33,7 +33,7 @@ def load_data(folder: SiteFolder, config: SiteConfig, preparation: Preparation =
 
 
 def read_shares(text: str | None) -> Shares:
-    """The shares of the rows in `VALIDATION,TEST`; the usual ones for None."""
+    """Return the shares of the rows in `VALIDATION,TEST`; the usual ones for None."""
     if text is None:
         return Shares()
     try:
@@ -44,7 +44,7 @@ def read_shares(text: str | None) -> Shares:
 
 
 def load_body(config: SiteConfig, input_shape: tuple[int, ...], clip: str | None = None) -> Body:
-    """The site's body for inputs of this shape, its features behind the clip of a run that has one."""
+    """Return the site's body for inputs of this shape, its features behind the clip of a run that has one."""
     name = config.body or DEFAULT_BODY
     if clip is not None and "@" in name:
         raise InputError(f"expected a body without a clip of its own in a run with clip {clip}, found: {name}")
@@ -52,14 +52,14 @@ def load_body(config: SiteConfig, input_shape: tuple[int, ...], clip: str | None
 
 
 def refuse_trained_body(config: SiteConfig) -> None:
-    """Nothing; InputError for a body whose file says that a run has trained it."""
+    """Refuse a body whose file says that a run has trained it."""
     name = config.body or DEFAULT_BODY
     if name.startswith(FROZEN):
         refuse_trained(Path(name.removeprefix(FROZEN)))
 
 
 def refuse_body_across_records(body: Body) -> None:
-    """Nothing; InputError for a body in which the records of a batch see each other.
+    """Refuse a body in which the records of a batch see each other.
 
     Batch normalisation cannot train on one record, so that its error would tell the number of records, and what it
     remembers of batches is no part of what a private run accounts for.
@@ -96,7 +96,7 @@ def body_digest(body: Body, key: Key) -> str:
 
 
 def check_site(folder: SiteFolder, config: SiteConfig) -> str:
-    """One line on what the site brings; an InputError before anything is started when its data or body do not fit.
+    """Check the site's data and body before anything is started, and return one line on what the site brings.
 
     A site that takes part where single records are protected, and nowhere else, is held to what such runs need: rows
     for every part are not among it. Any other must be ready for every run.

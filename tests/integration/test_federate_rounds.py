@@ -275,8 +275,7 @@ def rounds_of(server: ServerFolder) -> list[dict[str, Any]]:
 def test_leaving_gives_the_head_of_those_who_remain(post: InProcess, server: ServerFolder) -> None:
     run(post, server).conduct()
     said: list[str] = []
-    left = leave(server, "east", "trial", said.append)
-    assert left.remaining == ("north", "south")
+    assert leave(server, "east", "trial", said.append) == ("north", "south")
     sums = state_of(server).values["statistics"]
     blobs = RunFolder.of(server, "trial").uploads()
     expected = sum(codec("f32").decode(blob).arrays[0].double() for blob in blobs.values())
