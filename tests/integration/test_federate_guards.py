@@ -14,13 +14,13 @@ from fedlog.errors import RunError
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import FrameError
-from fedlog.flower.protocol.plan import Plan
-from fedlog.flower.protocol.promise import Promise, Secure
+from fedlog.flower.protocol.plan import Plan, Secure
 from fedlog.flower.protocol.sum_opening import Opening, read_opening
 from fedlog.flower.server.engine_state import begin_server, restore_server
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.flower.site.run_state import RunState
+from fedlog.settings.promise import Promise
 
 PLAN = Plan("trial", rounds=1, options={"epochs": 1}, seed=4)
 CENTRAL = Promise("record", "central", 8.0, 1e-5, clip="l2:3")

@@ -128,10 +128,15 @@ def test_one_message_reads_no_table_and_builds_no_method(tmp_path: Path) -> None
     finally:
         sys.setprofile(None)
     ours = {str(Path(path).relative_to(ROOT)) for path in files if path.startswith(ROOT)}
-    assert not ours & {"data/tables.py", "data/split.py", "algorithms/registry.py", "models/catalog.py"}
+    assert not ours & {
+        "data/tables.py",
+        "data/split.py",
+        "algorithms/registry.py",
+        "models/catalog.py",
+    }  # no file is read, nothing is built
     flower = {path for path in ours if path.startswith("flower/")}
-    assert len(flower) <= 6, sorted(flower)
-    assert len(ours) <= 24, sorted(ours)
+    assert len(flower) <= 7, sorted(flower)
+    assert len(ours) <= 30, sorted(ours)  # 38 when each message read and built all of it anew
 
 
 def test_a_worker_answers_as_the_process_itself_would_and_its_end_is_survived(
