@@ -32,7 +32,7 @@ from fedlog.flower.site.answer import respond
 from fedlog.flower.site.budget import describe_spending
 from fedlog.flower.site.data import load_data
 from fedlog.flower.site.run_state import RunState
-from fedlog.privacy.accounting import Entropy, Noise
+from fedlog.privacy.accounting import Entropy, NoiseKind
 from fedlog.privacy.across_runs import add_up_across_runs
 from fedlog.privacy.guarantee import Trust, Unit
 from fedlog.privacy.protection import Protection
@@ -105,7 +105,7 @@ def test_a_private_run_counts_at_the_server_and_at_every_site(
     for path in paths:
         log = read_log(path / FILE_NAME)
         assert [release.round for release in log.releases] == [1, 2]
-        assert {release.noise for release in log.releases} == {Noise.DISCRETE}
+        assert {release.noise for release in log.releases} == {NoiseKind.DISCRETE}
         assert {release.entropy for release in log.releases} == {Entropy.SYSTEM}
         assert log.releases[0].sigma == guard.mechanism.sigma
     report = RunFolder.of(server, "trial").report()

@@ -17,7 +17,7 @@ from fedlog.files.durable import append_line, create_file, is_draft, move_file, 
 from fedlog.files.lock import LockTakenError, lock_file, lock_folder
 from fedlog.files.names import did_you_mean, import_callable
 from fedlog.files.toml import parse_toml, read_toml
-from fedlog.privacy.accounting import Entropy, Noise, Release
+from fedlog.privacy.accounting import Entropy, NoiseKind, Release
 from fedlog.privacy.guarantee import Budget, Trust, Unit
 from fedlog.privacy.release_log import read_log, record_release, start_log
 
@@ -40,7 +40,7 @@ SENT = Release(
     exchange="statistics",
     unit=Unit.RECORD,
     trust=Trust.LOCAL,
-    noise=Noise.FLOAT,
+    noise=NoiseKind.FLOAT,
     entropy=Entropy.SEED,
     sigma=1000.0,
     sensitivity=1.0,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedlog.cli.main import main
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import BudgetSpentError, Entropy, Noise, Release, add_up, allow
+from fedlog.privacy.accounting import BudgetSpentError, Entropy, NoiseKind, Release, add_up, allow
 from fedlog.privacy.across_runs import add_up_across_runs, allow_across_runs
 from fedlog.privacy.guarantee import Budget, Trust, Unit
 from fedlog.privacy.release_log import count_across_runs, read_log, record_across_runs, record_release, start_log
@@ -19,7 +19,7 @@ DELTA = 1e-5
 
 
 def release(unit: Unit, trust: Trust, sigma: float = 2.0, number: int = 1) -> Release:
-    return Release(number, "statistics", unit, trust, Noise.FLOAT, Entropy.SEED, sigma, 1.0, 10)
+    return Release(number, "statistics", unit, trust, NoiseKind.FLOAT, Entropy.SEED, sigma, 1.0, 10)
 
 
 releases = st.lists(

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from fedlog.core.clip import Clamp, Clip, L2Clip
 from fedlog.core.keys import Key
-from fedlog.core.stats import Statistics
+from fedlog.core.stats import Statistics, count_for_mean, count_is_usable
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import Entropy, Noise, add_up, allow, closeness
+from fedlog.privacy.accounting import Entropy, NoiseKind, add_up, allow, closeness
 from fedlog.privacy.guarantee import Budget, Trust, Unit
 from fedlog.privacy.mechanisms import (
     Calibration,
@@ -23,8 +23,6 @@ from fedlog.privacy.mechanisms import (
     Mechanism,
     add_noise,
     client_message,
-    count_for_mean,
-    count_is_usable,
     plan,
     planned_closeness,
     record_statistics,
@@ -126,7 +124,7 @@ def test_the_discrete_sampler_stays_on_the_grid_and_says_where_it_comes_from() -
     assert add_up([release], 1e-5).caveats == ()
     assert release.shares == 9
     simulated = mechanism.release_event(round=0, exchange="opening", coordinates=510, sampler=FloatSampler(Key(0)))
-    assert (simulated.noise, simulated.entropy, simulated.grid) == (Noise.FLOAT, Entropy.SEED, None)
+    assert (simulated.noise, simulated.entropy, simulated.grid) == (NoiseKind.FLOAT, Entropy.SEED, None)
 
 
 @settings(deadline=None, max_examples=30)

@@ -36,7 +36,7 @@ from fedlog.engine.training.tasks import Look, Pool, Settings, Task
 from fedlog.errors import InputError, RunError
 from fedlog.experiments.run.execute import execute
 from fedlog.models.body import HEAD, Body, adopt, logits
-from fedlog.privacy.accounting import Entropy, Event, Noise, Release, TrainingRound, add_up, allow
+from fedlog.privacy.accounting import Entropy, Event, NoiseKind, Release, TrainingRound, add_up, allow
 from fedlog.privacy.guarantee import Budget, Trust, Unit
 from fedlog.privacy.mechanisms import DiscreteSampler, FloatSampler, add_noise, record_statistics
 from fedlog.privacy.release_log import FILE_NAME, parse_log, read_log, record_release, release_line, start_log
@@ -51,7 +51,7 @@ INPUTS, WIDTH, CLASSES = 5, 4, 3
 class NoNoise:
     """A sampler that adds nothing, so that what is left is what the noise has to hide."""
 
-    kind: Noise = field(default=Noise.FLOAT, init=False)
+    kind: NoiseKind = field(default=NoiseKind.FLOAT, init=False)
     entropy: Entropy = field(default=Entropy.SEED, init=False)
     grid: None = field(default=None, init=False)
 
@@ -221,11 +221,21 @@ def _events(rounds: int, steps: int, rate: float, noise: float, multiplier: floa
     found: list[Event] = []
     for number in range(1, rounds + 1):
         found.append(
-            TrainingRound(number, "statistics", Trust.CENTRAL, Noise.FLOAT, Entropy.SEED, noise, 2.0, rate, steps, 100)
+            TrainingRound(
+                number, "statistics", Trust.CENTRAL, NoiseKind.FLOAT, Entropy.SEED, noise, 2.0, rate, steps, 100
+            )
         )
         found.append(
             Release(
-                number, "statistics", Unit.RECORD, Trust.CENTRAL, Noise.FLOAT, Entropy.SEED, multiplier * 3.0, 3.0, 50
+                number,
+                "statistics",
+                Unit.RECORD,
+                Trust.CENTRAL,
+                NoiseKind.FLOAT,
+                Entropy.SEED,
+                multiplier * 3.0,
+                3.0,
+                50,
             )
         )
     return found
@@ -377,7 +387,7 @@ def test_the_client_that_refutes_the_paper_does_not_refute_training_under_noise(
         round=1, exchange="statistics", trust=Trust.CENTRAL, coordinates=24, sampler=FloatSampler(Key(0))
     )
     released = Release(
-        1, "statistics", Unit.RECORD, Trust.CENTRAL, Noise.FLOAT, Entropy.SEED, sigma, sigma / 6, 2 * (1 + WIDTH)
+        1, "statistics", Unit.RECORD, Trust.CENTRAL, NoiseKind.FLOAT, Entropy.SEED, sigma, sigma / 6, 2 * (1 + WIDTH)
     )
     # What is claimed is the noise of the first case, in both.
     claimed = add_up([replace(training, noise_multiplier=5.0), released], 1e-5).epsilons[-1]

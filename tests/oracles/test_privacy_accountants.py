@@ -14,7 +14,6 @@ from fedlog.privacy.calibration import (
     epsilon_of,
     log_delta,
     mu_of,
-    mu_of_releases,
     paper_epsilon,
     paper_sigma,
     sigma_of,
@@ -72,7 +71,7 @@ def test_the_papers_formula_as_printed() -> None:
     with mpmath.workdps(30):
         expected = float(mpmath.sqrt(8 * 100 * (1 + 50 * 4) * mpmath.log(mpmath.e + 50)) / mpmath.mpf("0.5"))
     assert paper_sigma(Budget(0.5, 0.01), 100, math.sqrt(1 + 50 * 4)) == pytest.approx(expected, rel=1e-12)
-    mu = mu_of_releases(expected, 100, math.sqrt(201))
+    mu = math.sqrt(100 * 201) / expected
     assert paper_epsilon(mu, 0.01) == pytest.approx(0.5, rel=1e-12)
 
 
@@ -93,4 +92,4 @@ def test_a_noise_that_is_only_close_to_gaussian_costs_delta() -> None:
     epsilon = epsilon_of(mu, 1e-5, closeness=1e-7)
     assert delta_of(epsilon, mu) + (1 + math.exp(epsilon)) * 1e-7 <= 1e-5
     sigma = sigma_of(Budget(1.0, 1e-5), 10, 2.0, closeness=1e-7)
-    assert epsilon_of(mu_of_releases(sigma, 10, 2.0), 1e-5, closeness=1e-7) <= 1.0
+    assert epsilon_of(math.sqrt(10) * 2.0 / sigma, 1e-5, closeness=1e-7) <= 1.0

@@ -30,10 +30,9 @@ from fedlog.algorithms.shape import (
 from fedlog.core.keys import Key
 from fedlog.core.map_head import solve_head
 from fedlog.core.posterior import Prior
-from fedlog.core.stats import Statistics, spread_of_means
+from fedlog.core.stats import Statistics, count_for_mean, count_is_usable, spread_of_means
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Params
-from fedlog.privacy.mechanisms import count_for_mean, count_is_usable
 from fedlog.wire.message import Contribution, Kind, Message
 
 NOISE = "noise"  # in the server's state, under privacy: the std of the noise in every entry of the statistics

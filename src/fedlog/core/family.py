@@ -19,13 +19,6 @@ def with_constant(features: Tensor) -> Tensor:
     return torch.cat((features.new_ones((*features.shape[:-1], 1)), features), dim=-1)
 
 
-def sufficient_statistic(phi: Tensor, label: int, n_class: int) -> Tensor:
-    """T of one record, (n_class, m): `phi` (m,), constant included, in row `label`, zeros elsewhere."""
-    statistic = phi.new_zeros((n_class, phi.shape[0]))
-    statistic[label] = phi
-    return statistic
-
-
 def log_partition(eta: Tensor) -> Tensor:
     """A(eta) = ln sum_y exp(|eta_y|^2 / 4), a scalar; `eta` is (n_class, m). Overflows only where |eta_y|^2 does."""
     return torch.logsumexp(_energies(eta), dim=-1)

@@ -6,6 +6,7 @@ column 0 holds the counts and no count has to travel beside the sums.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -97,3 +98,16 @@ def spread_of_means(statistics: Statistics, count_above: float = 0.0) -> float:
     if len(means) < 2:
         return 0.0
     return float((means - means.mean(dim=0)).square().sum(dim=1).mean().sqrt())
+
+
+def count_is_usable(noisy: Statistics, std: float) -> bool:
+    """Whether the noisy counts add up to at least twice their own noise; if not, keep the old head.
+
+    n is the sum of the noisy first column, whose noise has std `std * sqrt(n_class)`. The release counts either way.
+    """
+    return noisy.total >= 2 * std * math.sqrt(noisy.n_class)
+
+
+def count_for_mean(std: float) -> float:
+    """The noisy count above which a class has a usable mean, for `Statistics.means`: 3 std of its noise."""
+    return 3 * std

@@ -27,7 +27,7 @@ from fedlog.privacy.guarantee import Budget, Calibration, Guarantee, Trust, Unit
 from fedlog.privacy.renyi import Curve, curve_delta, curve_epsilon, gaussian_curve, sampled_gaussian_curve
 
 
-class Noise(StrEnum):
+class NoiseKind(StrEnum):
     """How the noise of a release was drawn."""
 
     FLOAT = "float-gaussian"
@@ -52,7 +52,7 @@ class Release:
     exchange: str
     unit: Unit
     trust: Trust
-    noise: Noise
+    noise: NoiseKind
     entropy: Entropy
     sigma: float
     """Standard deviation, per coordinate, of the noise that the guarantee rests on."""
@@ -78,7 +78,7 @@ class Release:
             raise InputError(f"{where}: round, coordinates or shares out of range: {self}")
         if not 0 <= self.wrap_probability < 1:
             raise InputError(f"{where}: wrap_probability must lie in [0, 1): {self.wrap_probability!r}")
-        if (self.noise is Noise.DISCRETE) != (self.grid is not None):
+        if (self.noise is NoiseKind.DISCRETE) != (self.grid is not None):
             raise InputError(f"{where}: discrete noise has a grid, floating-point noise has none: {self.grid!r}")
         if self.grid is not None and not (math.isfinite(self.grid) and self.grid > 0):
             raise InputError(f"{where}: grid must be a finite number above 0: {self.grid!r}")
@@ -93,7 +93,7 @@ class TrainingRound:
     round: int
     exchange: str
     trust: Trust
-    noise: Noise
+    noise: NoiseKind
     entropy: Entropy
     noise_multiplier: float
     clip: float
@@ -110,7 +110,7 @@ class TrainingRound:
             raise InputError(f"{where}: noise, clip or sample rate out of range: {self}")
         if self.round < 0 or self.steps < 1 or self.coordinates < 1:
             raise InputError(f"{where}: round, steps or coordinates out of range: {self}")
-        if (self.noise is Noise.DISCRETE) != (self.grid is not None) or not (self.grid is None or self.grid > 0):
+        if (self.noise is NoiseKind.DISCRETE) != (self.grid is not None) or not (self.grid is None or self.grid > 0):
             raise InputError(f"{where}: discrete noise has a grid, floating-point noise has none: {self.grid!r}")
 
     @property
@@ -328,7 +328,7 @@ def _formula_for(releases: Sequence[Event]) -> Calibration:
 
 def _caveats(releases: Sequence[Event]) -> tuple[str, ...]:
     found = []
-    if any(release.noise is Noise.FLOAT for release in releases):
+    if any(release.noise is NoiseKind.FLOAT for release in releases):
         found.append("simulation only: floating-point noise can be told apart from Gaussian noise by its low bits")
     if any(not isinstance(release, Unbounded) and release.entropy is Entropy.SEED for release in releases):
         found.append("the noise is not private: it came from a fixed seed, and whoever knows the seed can subtract it")

@@ -157,14 +157,6 @@ def budgets_beside_grid(budget: Budget, closeness: float) -> list[Budget]:
     return found
 
 
-def mu_of_releases(sigma: float, releases: int, sensitivity: float) -> float:
-    """mu of k Gaussian releases: sqrt(k) * sensitivity / sigma."""
-    _check_plan(releases, sensitivity)
-    if not sigma > 0:
-        raise InputError(f"sigma must be above 0: {sigma!r}")
-    return math.sqrt(releases) * sensitivity / sigma
-
-
 def paper_sigma(budget: Budget, releases: int, sensitivity: float) -> float:
     """Theorem 4 as printed: sensitivity * sqrt(8 k ln(e + epsilon/delta)) / epsilon."""
     _check_plan(releases, sensitivity)

@@ -20,7 +20,7 @@ from fedlog.core.heads.moments import Detail, Moments, pack, second_shape
 from fedlog.core.keys import Key
 from fedlog.core.stats import Statistics
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import Entropy, Noise, Release
+from fedlog.privacy.accounting import Entropy, NoiseKind, Release
 from fedlog.privacy.calibration import paper_sigma, sigma_of
 from fedlog.privacy.discrete import (
     STEPS_PER_STD,
@@ -118,7 +118,7 @@ class Sampler(Protocol):
     """A way to draw noise, and what may be said of it."""
 
     @property
-    def kind(self) -> Noise: ...
+    def kind(self) -> NoiseKind: ...
 
     @property
     def entropy(self) -> Entropy: ...
@@ -135,7 +135,7 @@ class FloatSampler:
     """Fast Gaussian noise from a key, the same in every run: for simulation only, it hides nothing."""
 
     key: Key
-    kind: Noise = field(default=Noise.FLOAT, init=False)
+    kind: NoiseKind = field(default=NoiseKind.FLOAT, init=False)
     entropy: Entropy = field(default=Entropy.SEED, init=False)
     grid: None = field(default=None, init=False)
 
@@ -150,7 +150,7 @@ class DiscreteSampler:
 
     grid: float
     source: Source = os.urandom
-    kind: Noise = field(default=Noise.DISCRETE, init=False)
+    kind: NoiseKind = field(default=NoiseKind.DISCRETE, init=False)
 
     @property
     def entropy(self) -> Entropy:
@@ -254,16 +254,3 @@ def round_towards_zero(values: Tensor, grid: float) -> Tensor:
 def add_noise(sums: Tensor, std: float, sampler: Sampler) -> Tensor:
     """The sums with fresh noise of that std in every entry, classes without records included."""
     return sums.to(torch.float64) + sampler.draw(sums.shape, std)
-
-
-def count_is_usable(noisy: Statistics, std: float) -> bool:
-    """Whether the noisy counts add up to at least twice their own noise; if not, keep the old head.
-
-    n is the sum of the noisy first column, whose noise has std `std * sqrt(n_class)`. The release counts either way.
-    """
-    return noisy.total >= 2 * std * math.sqrt(noisy.n_class)
-
-
-def count_for_mean(std: float) -> float:
-    """The noisy count above which a class has a usable mean, for `Statistics.means`: 3 std of its noise."""
-    return 3 * std

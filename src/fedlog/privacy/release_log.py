@@ -17,7 +17,7 @@ from typing import TypeVar
 from fedlog.errors import InputError
 from fedlog.files.durable import append_line, write_file
 from fedlog.files.lock import lock_file
-from fedlog.privacy.accounting import Entropy, Event, Noise, Release, TrainingRound, Unbounded, allow
+from fedlog.privacy.accounting import Entropy, Event, NoiseKind, Release, TrainingRound, Unbounded, allow
 from fedlog.privacy.across_runs import allow_across_runs
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 
@@ -210,7 +210,7 @@ def _training(entry: dict[str, object]) -> TrainingRound:
         round=_whole(entry, "round"),
         exchange=str(entry["exchange"]),
         trust=Trust(str(entry["trust"])),
-        noise=Noise(str(entry["noise"])),
+        noise=NoiseKind(str(entry["noise"])),
         entropy=Entropy(str(entry["entropy"])),
         noise_multiplier=_number(entry, "noise_multiplier"),
         clip=_number(entry, "clip"),
@@ -229,7 +229,7 @@ def _release(entry: dict[str, object]) -> Release:
         exchange=str(entry["exchange"]),
         unit=Unit(str(entry["unit"])),
         trust=Trust(str(entry["trust"])),
-        noise=Noise(str(entry["noise"])),
+        noise=NoiseKind(str(entry["noise"])),
         entropy=Entropy(str(entry["entropy"])),
         sigma=_number(entry, "sigma"),
         sensitivity=_number(entry, "sensitivity"),

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import Noise, TrainingRound
+from fedlog.privacy.accounting import NoiseKind, TrainingRound
 from fedlog.privacy.calibration import budgets_beside_grid
 from fedlog.privacy.discrete import STEPS_PER_STD, grid_for, rounding_divergence
 from fedlog.privacy.guarantee import Budget, Trust
@@ -90,7 +90,7 @@ class SgdPlan:
             sample_rate=self.sample_rate,
             steps=self.steps,
             coordinates=coordinates,
-            grid=self.grid if sampler.kind is Noise.DISCRETE else None,
+            grid=self.grid if sampler.kind is NoiseKind.DISCRETE else None,
         )
 
 

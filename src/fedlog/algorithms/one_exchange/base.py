@@ -18,9 +18,8 @@ from fedlog.core.heads.gaussian import ABSENT, QuadraticHead
 from fedlog.core.heads.moments import Detail, Moments, pack, unpack
 from fedlog.core.heads.personal import STRENGTHS
 from fedlog.core.keys import Key
-from fedlog.core.stats import Statistics
+from fedlog.core.stats import Statistics, count_for_mean, count_is_usable
 from fedlog.models.body import HEAD, QUADRATIC, Params
-from fedlog.privacy.mechanisms import count_for_mean, count_is_usable
 from fedlog.wire.message import Contribution, Kind, Message
 
 # At home: what a head of one's own is solved from, and which classes the site has records of.
