@@ -21,7 +21,6 @@ from fedlog.settings.fields import (
     Section,
     ShareBelowOne,
     about,
-    check_value,
     setting,
     type_hints,
 )
@@ -100,8 +99,7 @@ def from_plain(values: Mapping[str, Any], where: str, start: RunSpec | None = No
             hint = did_you_mean(name, known, f"one of {', '.join(sorted(known))}")
             raise InputError(f"{where}: unknown setting: {name}", hint=hint)
     try:
-        checked = {name: check_value(name, value, known[name] | None) for name, value in values.items()}
-        return replace(start or RunSpec(), **checked)
+        return replace(start or RunSpec(), **values)
     except InputError as error:
         raise InputError(f"{where}: {error.message}", hint=error.hint) from None
 

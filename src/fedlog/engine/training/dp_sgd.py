@@ -27,6 +27,7 @@ from fedlog.models.masking import MaskedDropout
 from fedlog.models.validate import find_obstacle
 from fedlog.privacy.accounting import Entropy
 from fedlog.privacy.sgd import SgdTraining, poisson_sample
+from fedlog.settings.training import Optimiser
 
 RECORDS_AT_ONCE = 64  # whose gradients are computed together in a simulation
 
@@ -89,7 +90,7 @@ class DpSgdBackend:
     def _train_one(self, task: Task) -> Fit:
         (phase,) = task.phases
         self.start_from(task.work.params)
-        optimiser = StepwiseAdam(list(self._values.values()), phase.learning_rate, weight_decay=0.0)
+        optimiser = StepwiseAdam(list(self._values.values()), phase.learning_rate, Optimiser())
         for step in range(self._training.plan.steps):
             optimiser.step(self._noisy_gradients(task, phase, task.key.child("step", step)))
         trained = {name: value.detach().clone() for name, value in self._values.items()}

@@ -13,10 +13,21 @@ from fedlog.algorithms.shape import Batch, Carry, Phase
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.data.transforms import Augmentation
-from fedlog.engine.training.tasks import EpochDraws, Fit, Look, Settings, Task, draw_epoch, keep, kept, moving_names
+from fedlog.engine.training.tasks import (
+    EpochDraws,
+    Fit,
+    Look,
+    Settings,
+    Task,
+    adam_arguments,
+    draw_epoch,
+    keep,
+    kept,
+    moving_names,
+)
 from fedlog.errors import RunError
 from fedlog.models.body import Body, Params, logits
-from fedlog.settings.training import Moments
+from fedlog.settings.training import Moments, Optimiser
 
 EVALUATION_BATCH = 500
 
@@ -24,10 +35,9 @@ EVALUATION_BATCH = 500
 class StepwiseAdam:
     """PyTorch's AdamW through its functional form: making `torch.optim.AdamW` imports the whole compiler (seconds)."""
 
-    def __init__(self, params: list[Tensor], learning_rate: float, weight_decay: float) -> None:
+    def __init__(self, params: list[Tensor], learning_rate: float, rule: Optimiser) -> None:
         self.params = params
-        self._learning_rate = learning_rate
-        self._weight_decay = weight_decay
+        self._arguments = adam_arguments(rule, learning_rate)
         self.restart()
 
     def restart(self) -> None:
@@ -61,13 +71,7 @@ class StepwiseAdam:
             self._second,
             [],
             self._steps,
-            lr=self._learning_rate,
-            beta1=0.9,
-            beta2=0.999,
-            eps=1e-8,
-            weight_decay=self._weight_decay,
-            amsgrad=False,
-            maximize=False,
+            **self._arguments,
         )
 
 
@@ -106,7 +110,7 @@ class LoopBackend:
         for number, phase in enumerate(task.phases):
             carry: Carry = {name: self._to_device(value) for name, value in task.work.carry.items()}
             moving = [params[name] for name in moving_names(params, phase, self._body)]
-            optimiser = StepwiseAdam(moving, phase.learning_rate, self._settings.optimiser.weight_decay)
+            optimiser = StepwiseAdam(moving, phase.learning_rate, self._settings.optimiser)
             if (before := kept(task.moments, number)) is not None:
                 optimiser.resume(*before)
             for epoch in range(phase.epochs):

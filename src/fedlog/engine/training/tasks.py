@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -100,6 +100,19 @@ class EpochDraws:
 def moving_names(params: Params, phase: Phase, body: Body) -> list[str]:
     """The parameters that the phase trains, sorted: the order of flat moments, whatever order a file gave them back."""
     return sorted(name for name in params if name in phase.moves and name not in body.buffers | body.fixed)
+
+
+def adam_arguments(rule: Optimiser, learning_rate: float) -> dict[str, Any]:
+    """The numbers that PyTorch's functional AdamW is called with, in the loop and in blocks."""
+    return {
+        "lr": learning_rate,
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "eps": 1e-8,
+        "weight_decay": rule.weight_decay,
+        "amsgrad": False,
+        "maximize": False,
+    }
 
 
 def kept(moments: Params, phase: int) -> tuple[Tensor, Tensor, Tensor] | None:

@@ -8,17 +8,16 @@ from math import prod
 import torch
 from torch import Tensor
 
+from fedlog.engine.training.tasks import adam_arguments
 from fedlog.models.body import Params
-
-BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+from fedlog.settings.training import Optimiser
 
 
 class FlatAdam:
     """The moving parameters of a chunk as rows of one (clients, size) tensor, and Adam on a prefix of the rows."""
 
-    def __init__(self, stacked: Params, learning_rate: float, weight_decay: float) -> None:
-        self._learning_rate = learning_rate
-        self._weight_decay = weight_decay
+    def __init__(self, stacked: Params, learning_rate: float, rule: Optimiser) -> None:
+        self._arguments = adam_arguments(rule, learning_rate)
         self._shapes = {name: value.shape[1:] for name, value in stacked.items()}
         self._rows = torch.cat([value.flatten(1) for value in stacked.values()], dim=1)
         self._gradients = torch.zeros_like(self._rows)
@@ -63,13 +62,7 @@ class FlatAdam:
             self._second[:clients].unbind(),
             [],
             self._steps[:clients].unbind(),
-            lr=self._learning_rate,
-            beta1=BETA1,
-            beta2=BETA2,
-            weight_decay=self._weight_decay,
-            eps=EPSILON,
-            amsgrad=False,
-            maximize=False,
+            **self._arguments,
         )
 
     def _views(self, rows: Tensor) -> Params:

@@ -114,7 +114,7 @@ class BlockBackend:
             moving = moving_names(params, phase, self._body)
             if not moving:
                 continue
-            adam = FlatAdam({name: params[name] for name in moving}, phase.learning_rate, rule.weight_decay)
+            adam = FlatAdam({name: params[name] for name in moving}, phase.learning_rate, rule)
             frozen = {name: value for name, value in params.items() if name not in moving}
             for row, task in enumerate(tasks):
                 if (before := kept(task.moments, number)) is not None:

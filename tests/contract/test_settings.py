@@ -1,0 +1,202 @@
+"""Every setting is stated once: flags, files and Flower's settings follow from its field."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+import fedlog
+from fedlog.data import catalog
+from fedlog.errors import InputError
+from fedlog.flower.protocol.plan import Plan, make_plan, plan_settings, read_plan, read_plan_settings
+from fedlog.privacy.guarantee import Calibration, NoiseSource, Trust, Unit
+from fedlog.settings.data import Partition
+from fedlog.settings.fields import about
+from fedlog.settings.flags import add_flags, given_settings
+from fedlog.settings.promise import Promise
+from fedlog.settings.resolve import resolve
+from fedlog.settings.spec import RunSpec, as_plain, deployed_settings, from_plain, from_toml
+from fedlog.settings.training import Decay, Moments, Optimiser
+
+SETTINGS = fields(RunSpec)
+RECIPE = {"moments": "run", "decay": "cosine", "weight_decay": 0.25}
+PRIVATE = {"privacy": "client", "epsilon": 4.0, "delta": 1e-5, "trust": "local", "message_norm": 20.0}
+
+
+def _flags(names: list[str], given: list[str]) -> dict[str, Any]:
+    parser = argparse.ArgumentParser()
+    add_flags(parser, names)
+    return given_settings(parser.parse_args(given))
+
+
+def test_every_setting_says_what_it_is() -> None:
+    assert len(SETTINGS) >= 45
+    assert all(len(about(entry).help) > 5 for entry in SETTINGS)
+    assert {*RECIPE, *PRIVATE, "method", "options", "rounds", "codec"} <= {entry.name for entry in deployed_settings()}
+    assert get_args(Partition) == get_args(catalog.Partition)
+
+
+def test_every_setting_of_the_optimiser_has_a_value_here() -> None:
+    assert RECIPE.keys() == {entry.name for entry in fields(Optimiser)}
+
+
+def test_flags_files_and_programs_mean_the_same_run(tmp_path: Path) -> None:
+    asked = {"data": "circle", "rounds": 2, "body": ["mlp:4"], **RECIPE}
+    typed = [part for name, value in asked.items() for part in _typed(name, value)]
+    by_flags = RunSpec(**_flags([entry.name for entry in SETTINGS], typed))
+    lines = [f"{name} = {json.dumps(value)}" for name, value in asked.items()]
+    (tmp_path / "run.toml").write_text("\n".join(lines))
+    by_program = RunSpec(
+        data="circle", rounds=2, body=("mlp:4",), moments=Moments.RUN, decay=Decay.COSINE, weight_decay=0.25
+    )
+    assert by_flags == from_toml(tmp_path / "run.toml") == by_program
+    run = resolve(by_program)
+    assert from_plain(json.loads(json.dumps(as_plain(run.spec))), "here") == run.spec
+    assert run.settings.optimiser == Optimiser(Moments.RUN, Decay.COSINE, 0.25)
+
+
+def _typed(name: str, value: Any) -> list[str]:
+    return [f"--{name.replace('_', '-')}", value[0] if isinstance(value, list) else str(value)]
+
+
+@pytest.mark.parametrize("more", [{}, PRIVATE, {"aggregation": "secure", "honest": 3}, {"clip": "l2:2"}])
+def test_settings_reach_the_sites_as_they_reach_the_simulator(more: dict[str, Any]) -> None:
+    asked = {"rounds": 3, "seed": 5, "codec": "f16", "batch_size": 7, **RECIPE, **more}
+    typed = [part for name, value in asked.items() for part in _typed(name, value)]
+    spec = RunSpec(**_flags([entry.name for entry in deployed_settings()], [*typed, "--set", "epochs=2"]))
+    plan = make_plan(spec, "trial", lambda: 4)
+    again = make_plan(read_plan_settings(plan_settings(plan)), "trial", lambda: 4)
+    assert plan == again == read_plan(json.loads(json.dumps(plan.as_plain())))
+    run = resolve(replace(spec, data="digits"))
+    assert plan.optimiser == run.settings.optimiser == Optimiser(Moments.RUN, Decay.COSINE, 0.25)
+    assert (plan.rounds, plan.seed, plan.codec, plan.batch_size) == (3, 5, "f16", 7)
+    assert plan.options == {"epochs": 2}
+    assert plan.feature_clip == run.spec.clip
+    if run.promise is None:
+        assert plan.promise is None
+    else:
+        assert plan.promise == replace(run.promise, noise=NoiseSource.DISCRETE)
+        assert plan.promise == Promise(Unit.CLIENT, Trust.LOCAL, 4.0, 1e-5, message_norm=20.0)
+    assert (plan.secure is None) == (run.sums is None)
+
+
+CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"epsilon": 1.0, "clip": "l2:2"}, "these settings need --privacy: epsilon"),
+    ({"privacy": "client"}, "needs a budget"),
+    ({**PRIVATE, "delta": 2.0}, "delta must lie"),
+    ({**PRIVATE, "aggregation": "secure"}, "local noise cannot be had under secure sums"),
+    ({**PRIVATE, "message_norm": -1.0}, "message norm must be above 0"),
+    ({**PRIVATE, "codec": "rows"}, "cannot be used in a private run"),
+    ({"aggregation": "secure", "codec": "rows"}, "cannot be used in a secure sum"),
+    ({"honest": 3}, "these settings need a secure sum: honest"),
+    ({"aggregation": "secure", "refused_share": 0.5}, "a refused share needs uploads that can be checked"),
+    ({"clip": "l3:1"}, "clip"),
+]
+
+
+@pytest.mark.parametrize(("asked", "said"), CONTRADICTIONS, ids=[said for _, said in CONTRADICTIONS])
+def test_privacy_settings_contradict_each_other_alike_everywhere(asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said) as simulated:
+        resolve(RunSpec(**asked))
+    with pytest.raises(InputError, match=said) as deployed:
+        make_plan(RunSpec(**asked), "trial", lambda: 5)
+    assert str(simulated.value) == str(deployed.value)
+
+
+def test_what_only_the_simulator_can_promise_is_refused_at_sites() -> None:
+    with pytest.raises(InputError, match="record or client privacy"):
+        make_plan(RunSpec(privacy=Unit.PAPER, epsilon=1.0, delta=1e-5, clip="l2:2"), "trial", lambda: 3)
+    with pytest.raises(InputError, match="exact calibration"):
+        make_plan(RunSpec(**PRIVATE, calibration=Calibration.PAPER), "trial", lambda: 3)
+
+
+@pytest.mark.parametrize(
+    ("values", "said", "hint"),
+    [
+        ({"momments": "run"}, "here: unknown setting: momments", "did you mean moments"),
+        ({"rounds": "3"}, "here: rounds must be of type int: '3'", "rounds"),
+        ({"rounds": True}, "here: rounds must be of type int: True", "rounds"),
+        ({"moments": "ever"}, "here: unknown moments: ever", "one of epoch, round, run"),
+        ({"participation": 0}, "here: participation must be above 0 and at most 1: 0", "share of the clients"),
+        ({"weight_decay": float("inf")}, "here: weight decay must be a finite number: inf", "AdamW"),
+        ({"options": [1]}, "here: options must be a table of names and values", ""),
+        ({"body": 3}, "here: body must be a name or a list of names: 3", ""),
+    ],
+)
+def test_a_mistake_names_the_setting_what_is_expected_and_where(values: dict[str, Any], said: str, hint: str) -> None:
+    with pytest.raises(InputError) as refused:
+        from_plain(values, "here")
+    assert refused.value.message.startswith(said)
+    assert hint in (refused.value.hint or "")
+
+
+def test_a_falling_rate_is_set_for_its_rounds() -> None:
+    falling = Plan("trial", rounds=3, optimiser=Optimiser(decay=Decay.COSINE))
+    assert not falling.same_run(replace(falling, rounds=4))
+    assert replace(falling, optimiser=Optimiser()).same_run(Plan("trial", rounds=4))
+
+
+NEW_FIELD = """    beta2: NotNegative = setting(
+        0.999, "how long Adam's second moment remembers", recorded=Recorded.UNLESS_DEFAULT, deployed=True, metavar="B"
+    )
+
+    def share_of_rate("""
+USE = """
+import json, sys
+from fedlog.cli.main import main
+from fedlog.cli.federate import add_parser
+from fedlog.cli.main import Parser
+from fedlog.engine.training.tasks import adam_arguments
+from fedlog.flower.protocol.plan import make_plan, plan_settings, read_plan, read_plan_settings
+from fedlog.settings.flags import given_settings
+from fedlog.settings.resolve import resolve
+from fedlog.settings.spec import RunSpec, from_toml
+from pathlib import Path
+
+Path("run.toml").write_text("beta2 = 0.5")
+spec = from_toml(Path("run.toml"))
+top = Parser()
+add_parser(top.add_subparsers())
+typed = RunSpec(**given_settings(top.parse_args(["federate", "run", "server", "--beta2", "0.5"])))
+plan = make_plan(typed, "trial", lambda: 0)
+plan = make_plan(read_plan_settings(plan_settings(plan)), "trial", lambda: 0)
+plan = read_plan(json.loads(json.dumps(plan.as_plain())))
+for rule in (resolve(spec).settings.optimiser, plan.optimiser):
+    assert adam_arguments(rule, 0.1)["beta2"] == 0.5
+small = ["--data", "circle", "--rounds", "1", "--set", "epochs=1", "--jobs", "1", "--quiet"]
+assert main(["run", *small, "--beta2", "0.5", "--out", "run"]) == 0
+changed = json.loads(Path("run/config.json").read_text())["digest"]
+print(json.dumps([resolve(RunSpec(data="circle", rounds=1, options={"epochs": 1})).digest, changed]))
+"""
+
+
+def test_a_new_setting_of_the_optimiser_is_one_field_and_its_use(tmp_path: Path) -> None:
+    """Two source files change, and the setting is in flags, files, Flower's settings, the plan and the training."""
+    copied = tmp_path / "src" / "fedlog"
+    shutil.copytree(Path(fedlog.__file__).parent, copied, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, old, new in [
+        ("settings/training.py", "    def share_of_rate(", NEW_FIELD),
+        ("engine/training/tasks.py", '"beta2": 0.999', '"beta2": rule.beta2'),
+    ]:
+        path = copied / name
+        text = path.read_text()
+        assert text.count(old) == 1
+        path.write_text(text.replace(old, new))
+    found = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(copied.parent)!r})\n{USE}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 0, found.stderr
+    default, changed = json.loads(found.stdout.splitlines()[-1])
+    before = resolve(RunSpec(data="circle", rounds=1, options={"epochs": 1})).digest
+    assert default == before != changed  # records made before stay what they are
