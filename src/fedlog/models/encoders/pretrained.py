@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load_file, save
+from torch import Tensor
 
 from fedlog.data.sources import sha256_of
 from fedlog.errors import InputError
@@ -99,6 +100,24 @@ def digest_of(name: str) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
+def principal_directions(name: str) -> Tensor:
+    """(width, width) orthonormal columns: the directions that the network's own classifier uses, the strongest first.
+
+    The classifier was learned on public images, so its directions are public, and they hold far more of what tells
+    classes apart than random ones do.
+    """
+    network, _ = parse_pretrained(name)
+    path = cache_folder() / "weights" / f"{network.name}-{network.sha256[:16]}-classifier.safetensors"
+    try:
+        return load_file(path)["directions"]
+    except (OSError, SafetensorError, KeyError):
+        weights = _read_weights(network)["_fc.weight"].to(torch.float64)
+        found = torch.linalg.svd(weights - weights.mean(0), full_matrices=True).Vh.mT
+        directions: Tensor = found.to(torch.float32).contiguous()
+        write_file(path, save({"directions": directions}))
+        return directions
+
+
 def _architecture(network: Network, side: int) -> Any:
     try:
         return efficientnet.architecture(network.name, side)
@@ -119,6 +138,14 @@ def _folded(network: Network, architecture: Any) -> efficientnet.Weights:
     stored = _read_folded(path)
     if stored is not None:
         return stored
+    architecture.load_state_dict(_read_weights(network))
+    folded = efficientnet.fold(architecture)
+    write_file(path, save(folded, metadata={"folding": FOLDING, "sha256": network.sha256}))
+    return folded
+
+
+def _read_weights(network: Network) -> dict[str, Tensor]:
+    """The weights in the installed package, after their checksum was found right."""
     try:
         source = Path(getattr(import_module(network.package), network.holder).get_model_file_path())
     except (ImportError, AttributeError) as error:
@@ -129,10 +156,8 @@ def _folded(network: Network, architecture: Any) -> efficientnet.Weights:
             f"body {PRETRAINED}{network.name}: expected weights with sha256 {network.sha256}, found {found}: {source}",
             hint=f"install {network.package} anew",
         )
-    architecture.load_state_dict(torch.load(source, map_location="cpu", weights_only=True))
-    folded = efficientnet.fold(architecture)
-    write_file(path, save(folded, metadata={"folding": FOLDING, "sha256": network.sha256}))
-    return folded
+    weights: dict[str, Tensor] = torch.load(source, map_location="cpu", weights_only=True)
+    return weights
 
 
 def _read_folded(path: Path) -> efficientnet.Weights | None:

@@ -1,0 +1,334 @@
+"""What federating adds to a frozen pretrained body, site by site: own rows alone, heads of one's own, calibration.
+
+    FEDLOG_DATA=... python -m benchmarks.one_exchange_sites alone cifar10
+    FEDLOG_DATA=... python -m benchmarks.one_exchange_sites personal cifar10
+    FEDLOG_DATA=... python -m benchmarks.one_exchange_sites calibration cifar10
+
+Each writes one JSON file under results/one-exchange-sites, with its command, per seed and with intervals over seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import t as student
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor
+
+from fedlog.core.calibration import calibration_error, fit_temperature, log_loss, novelty, reliability
+from fedlog.core.classification import area_under_curve, first_within_error
+from fedlog.core.heads.gaussian import shared_covariance
+from fedlog.core.heads.moments import Detail, Moments
+from fedlog.core.heads.personal import STRENGTHS, mix_moments, own_fedlog_head
+from fedlog.core.heads.ridge import ridge_around, ridge_head
+from fedlog.core.keys import Key
+from fedlog.core.laplace import LaplaceHead
+from fedlog.core.map_head import solve_head
+from fedlog.core.posterior import Prior
+from fedlog.core.stats import Statistics
+from fedlog.data.catalog import DataSpec, load_federation
+from fedlog.data.federation import Federation
+from fedlog.experiments.run.execute import made_with
+from fedlog.models.catalog import body as body_named
+from fedlog.models.encoders.federation import encode_federation
+
+SEEDS = (0, 1, 2, 3, 4)
+IMAGES = (2, 5, 10, 50)
+VALIDATION = 0.2
+
+
+def federation_of(data: str, seed: int, body: str, partition: str | None = None, validation: float = 0.0) -> Federation:
+    """The federation of that seed, its records the features of the body."""
+    alpha = 0.1 if partition == "dirichlet" else None
+    spec = DataSpec(data, partition=partition, dirichlet_alpha=alpha, validation_fraction=validation, seed=seed)  # type: ignore[arg-type]
+    found = encode_federation(load_federation(spec), body)
+    frozen = body_named(body, found.input_shape)
+    params = frozen.initial(Key(seed).child("initial", "body"))
+
+    def features(raw: Tensor) -> Tensor:
+        with torch.no_grad():
+            parts = [frozen.features(params, found.transform.prepare(part), None) for part in torch.split(raw, 2000)]
+        return torch.cat(parts)
+
+    train, test = features(found.train.inputs), features(found.test.inputs)
+    return _with_inputs(found, train, test)
+
+
+def _with_inputs(found: Federation, train: Tensor, test: Tensor) -> Federation:
+    from dataclasses import replace
+
+    return replace(
+        found,
+        train=replace(found.train, inputs=train),
+        test=replace(found.test, inputs=test),
+        input_shape=tuple(train.shape[1:]),
+    )
+
+
+def logits(head: Tensor, features: Tensor) -> Tensor:
+    """(n, n_class) of a linear head."""
+    return features.to(torch.float64) @ head[:, 1:].mT.to(torch.float64) + head[:, 0].to(torch.float64)
+
+
+def accuracy(head: Tensor, features: Tensor, labels: Tensor, classes: Tensor) -> float:
+    """Of the head among these classes only."""
+    found = classes[logits(head[classes], features).argmax(1)]
+    return float((found == labels).double().mean())
+
+
+def interval(values: list[float]) -> dict[str, float]:
+    """Mean, and the half width of the 95 % t interval over seeds."""
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return {"mean": mean}
+    half = float(student.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return {"mean": mean, "half_width_95": half}
+
+
+def dual_lda(features: Tensor, labels: Tensor) -> Tensor:
+    """`shared_covariance` for fewer records than features, through the Gram matrix of the records.
+
+    (1 - a) S + a t I with S = C^T C / d: its inverse is (I - C^T (C C^T + a t d / (1 - a))^-1 C) / (a t).
+    """
+    n_class, x = int(labels.max()) + 1, features.to(torch.float64)
+    counts = torch.bincount(labels, minlength=n_class).double()
+    means = torch.zeros(n_class, x.shape[1], dtype=torch.float64).index_add_(0, labels, x) / counts[:, None]
+    centred = x - means[labels]
+    degrees, width = max(1.0, len(x) - n_class), x.shape[1]
+    gram = centred @ centred.mT
+    squared, trace = float(gram.square().sum()) / degrees**2, float(gram.trace()) / degrees
+    above, below = (1 - 2 / width) * squared + trace**2, (degrees + 1 - 2 / width) * (squared - trace**2 / width)
+    share = min(1.0, above / below) if below > 0 else 1.0
+    target = share * trace / width
+    if share == 1 or target == 0:
+        weights = means / (target or 1.0)
+    else:
+        inner = torch.linalg.solve(
+            gram + target * degrees / (1 - share) * torch.eye(len(x), dtype=torch.float64), centred @ means.mT
+        )
+        weights = (means - (centred.mT @ inner).mT) / target
+    bias = -(means * weights).sum(1) / 2 + torch.log(counts / counts.sum())
+    return torch.cat([bias[:, None], weights], dim=1)
+
+
+def logistic(features: Tensor, labels: Tensor) -> Tensor:
+    """scikit-learn's logistic regression on standardised features, C = 1, as a head."""
+    x = features.double().numpy()
+    centre, spread = x.mean(0), x.std(0) + 1e-6
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fit = LogisticRegression(max_iter=200).fit((x - centre) / spread, labels.numpy())
+    coefficients = fit.coef_ / spread
+    bias = fit.intercept_ - coefficients @ centre
+    if len(fit.classes_) == 2:
+        coefficients, bias = np.concatenate([-coefficients, coefficients]) / 2, np.concatenate([-bias, bias]) / 2
+    return torch.from_numpy(np.concatenate([bias[:, None], coefficients], axis=1))
+
+
+def map_head(features: Tensor, labels: Tensor, n_class: int) -> Tensor:
+    """FedLog's head of these records."""
+    return solve_head(Prior().posterior(Statistics.of(features, labels, n_class))).weights
+
+
+def few(positions: Tensor, labels: Tensor, images: int, key: Key) -> Tensor:
+    """At most that many of the positions from each class, drawn from the key."""
+    order = positions[torch.randperm(len(positions), generator=key.torch())]
+    return torch.cat([order[labels[order] == y][:images] for y in sorted(set(labels[order].tolist()))])
+
+
+def alone(data: str, body: str) -> dict[str, Any]:
+    """Federated heads against heads on a client's own rows alone, by images of a class at each client."""
+    rows: dict[str, Any] = {}
+    for images in IMAGES:
+        scores: dict[str, list[float]] = {}
+        for seed in SEEDS:
+            found = federation_of(data, seed, body)
+            x, y = found.train.inputs, found.train.labels
+            own = [few(s.train, y, images, Key(seed).child("few", s.name)) for s in found.shards]
+            everyone = torch.cat(own)
+            heads = {
+                "federated LDA": shared_covariance(Moments.of(x[everyone], y[everyone], found.n_class, Detail.SECOND)),
+                "federated FedLog": map_head(x[everyone], y[everyone], found.n_class),
+            }
+            of_clients: dict[str, list[float]] = {}
+            for shard, rows_of in zip(found.shards, own, strict=True):
+                classes = torch.tensor(sorted(set(y[rows_of].tolist())))
+                local = torch.searchsorted(classes, y[rows_of])
+                test_x, test_y = found.test.inputs[shard.test], found.test.labels[shard.test]
+                for name, head in heads.items():
+                    of_clients.setdefault(name, []).append(accuracy(head, test_x, test_y, classes))
+                solved: dict[str, Callable[[], Tensor]] = {
+                    "alone, logistic regression": lambda: logistic(x[rows_of], local),  # noqa: B023
+                    "alone, LDA": lambda: dual_lda(x[rows_of], local),  # noqa: B023
+                    "alone, FedLog": lambda: map_head(x[rows_of], local, len(classes)),  # noqa: B023
+                }
+                for name, solve in solved.items():
+                    if len(classes) == 1:  # a client that drew one class twice has nothing to tell apart
+                        right = 1.0
+                    else:
+                        right = float((classes[logits(solve(), test_x).argmax(1)] == test_y).double().mean())
+                    of_clients.setdefault(name, []).append(right)
+            for name, values in of_clients.items():
+                scores.setdefault(name, []).append(100 * float(np.mean(values)))
+            print(data, images, seed, {k: round(v[-1], 2) for k, v in scores.items()}, flush=True)
+        best = max((n for n in scores if n.startswith("alone")), key=lambda n: float(np.mean(scores[n])))
+        gains = [a - b for a, b in zip(scores["federated LDA"], scores[best], strict=True)]
+        rows[str(images)] = {
+            "accuracy": {name: {**interval(values), "seeds": values} for name, values in scores.items()},
+            "best_alone": best,
+            "gain_of_federated_lda_over_best_alone": {**interval(gains), "seeds": gains},
+        }
+    return {"images_of_a_class": rows}
+
+
+def _own_candidates(kind: str, own: Moments, everyone: Moments, head: Tensor) -> dict[float, Tensor]:
+    """The heads of one kind by strength; infinity is the global head, 0 the own records alone."""
+    found = {math.inf: head}
+    for strength in STRENGTHS:
+        if math.isinf(strength):
+            continue
+        if kind == "fedlog":
+            found[strength] = own_fedlog_head(own.statistics, head, strength)
+        elif kind == "lda":
+            found[strength] = shared_covariance(mix_moments(everyone, own, strength))
+        else:
+            near = strength / own.statistics.total
+            found[strength] = ridge_around(own, head, near) if strength else ridge_head(own)
+    return found
+
+
+def personal(data: str, body: str, partition: str | None) -> dict[str, Any]:
+    """The head a site chooses on validation rows against the global one and its own rows alone."""
+    scores: dict[str, dict[str, list[float]]] = {}
+    for seed in SEEDS:
+        found = federation_of(data, seed, body, partition, VALIDATION)
+        x, y = found.train.inputs, found.train.labels
+        sites = [Moments.of(x[s.train], y[s.train], found.n_class, Detail.SECOND) for s in found.shards]
+        everyone = sites[0]
+        for site in sites[1:]:
+            everyone = everyone + site
+        heads = {
+            "fedlog": solve_head(Prior().posterior(everyone.statistics)).weights,
+            "lda": shared_covariance(everyone),
+            "ridge": ridge_head(everyone),
+        }
+        for kind, head in heads.items():
+            of: dict[str, list[float]] = {"global": [], "own": [], "alone": []}
+            for shard, site in zip(found.shards, sites, strict=True):
+                classes = (site.statistics.counts > 0).nonzero()[:, 0]
+                held, marks = x[shard.validation], y[shard.validation]
+                test_x, test_y = found.test.inputs[shard.test], found.test.labels[shard.test]
+                candidates = _own_candidates(kind, site, everyone, head)
+                right = [
+                    round(accuracy(each, held, marks, classes) * len(held)) if len(held) else 0
+                    for each in candidates.values()
+                ]
+                chosen = list(candidates)[first_within_error(right, len(held))]
+                of["global"].append(accuracy(head, test_x, test_y, classes))
+                of["own"].append(accuracy(candidates[chosen], test_x, test_y, classes))
+                of["alone"].append(accuracy(candidates[0.0], test_x, test_y, classes))
+            for name, values in of.items():
+                scores.setdefault(kind, {}).setdefault(name, []).append(100 * float(np.mean(values)))
+        print(
+            data,
+            partition,
+            seed,
+            {k: {n: round(v[-1], 2) for n, v in s.items()} for k, s in scores.items()},
+            flush=True,
+        )
+    rows = {}
+    for kind, of in scores.items():
+        rows[kind] = {
+            **{name: {**interval(values), "seeds": values} for name, values in of.items()},
+            "own_minus_global": interval([a - b for a, b in zip(of["own"], of["global"], strict=True)]),
+            "own_minus_alone": interval([a - b for a, b in zip(of["own"], of["alone"], strict=True)]),
+        }
+    return {"partition": partition or "the data set's", "validation_fraction": VALIDATION, "heads": rows}
+
+
+def calibration(data: str, body: str) -> dict[str, Any]:
+    """Calibration before and after, among a site's own classes, and the score for classes it never saw."""
+    scores: dict[str, dict[str, list[float]]] = {}
+    novel: list[float] = []
+    drawn: dict[str, Any] = {}
+    for seed in SEEDS[:3]:
+        found = federation_of(data, seed, body, None, VALIDATION)
+        x, y = found.train.inputs, found.train.labels
+        train = torch.cat([s.train for s in found.shards])
+        moments = Moments.of(x[train], y[train], found.n_class, Detail.SECOND)
+        posterior = Prior().posterior(moments.statistics)
+        fedlog = solve_head(posterior).weights
+        laplace, lda = LaplaceHead(fedlog, posterior.nu), shared_covariance(moments)
+        all_of: dict[str, list[tuple[Tensor, Tensor]]] = {}
+        for shard in found.shards:
+            classes = torch.tensor(sorted(set(y[shard.train].tolist())))
+            held, marks = x[shard.validation], torch.searchsorted(classes, y[shard.validation])
+            test_x, test_y = found.test.inputs[shard.test], torch.searchsorted(classes, found.test.labels[shard.test])
+            plain = logits(fedlog[classes], test_x)
+            found_by = {
+                "FedLog, softmax": plain,
+                "FedLog, Laplace": laplace.probabilities(test_x)[:, classes].clamp_min(1e-300).log(),
+                "FedLog, temperature": plain / fit_temperature(logits(fedlog[classes], held), marks),
+                "LDA, softmax": logits(lda[classes], test_x),
+                "LDA, temperature": logits(lda[classes], test_x) / fit_temperature(logits(lda[classes], held), marks),
+            }
+            for name, values in found_by.items():
+                all_of.setdefault(name, []).append((values, test_y))
+            strangers = torch.from_numpy(np.setdiff1d(np.arange(len(found.test)), _of_classes(found, classes)))
+            strangers = strangers[:: max(1, len(strangers) // 200)]
+            both = (test_x, found.test.inputs[strangers])
+            new = torch.cat([novelty(logits(fedlog[classes], each), each) for each in both])
+            marks_new = np.array([False] * len(test_x) + [True] * len(strangers))
+            novel.append(area_under_curve(new.numpy(), marks_new))
+        for name, parts in all_of.items():
+            labels = torch.cat([marks for _, marks in parts])
+            width = max(values.shape[1] for values, _ in parts)
+            stacked = torch.cat([torch.nn.functional.pad(v, (0, width - v.shape[1]), value=-1e9) for v, _ in parts])
+            row = scores.setdefault(name, {"accuracy": [], "ece": [], "log_loss": []})
+            row["accuracy"].append(100 * float((stacked.argmax(1) == labels).double().mean()))
+            row["ece"].append(100 * calibration_error(stacked, labels))
+            row["log_loss"].append(log_loss(stacked, labels))
+            drawn[name] = [vars(part) for part in reliability(stacked, labels)]
+        print(data, seed, {n: {k: round(v[-1], 3) for k, v in s.items()} for n, s in scores.items()}, flush=True)
+    rows = {name: {key: interval(values) for key, values in of.items()} for name, of in scores.items()}
+    return {"rows": rows, "auroc_of_classes_never_seen": float(np.mean(novel)), "reliability_of_last_seed": drawn}
+
+
+def _of_classes(found: Federation, classes: Tensor) -> np.ndarray[Any, Any]:
+    return torch.isin(found.test.labels, classes).nonzero()[:, 0].numpy()
+
+
+def main() -> None:
+    """Compute one table and write its record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["alone", "personal", "calibration"])
+    parser.add_argument("data", choices=["cifar10", "cifar100", "har"])
+    parser.add_argument("--body", default="pretrained:efficientnet-lite0:128")
+    parser.add_argument("--partition")
+    parser.add_argument("--out", type=Path, default=Path("results/one-exchange-sites"))
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    if args.what == "alone":
+        found = alone(args.data, args.body)
+    elif args.what == "personal":
+        found = personal(args.data, args.body, args.partition)
+    else:
+        found = calibration(args.data, args.body)
+    command = "python -m benchmarks.one_exchange_sites " + " ".join(sys.argv[1:])
+    record = {"command": command, "body": args.body, "data": args.data, "made_with": made_with(), **found}
+    args.out.mkdir(parents=True, exist_ok=True)
+    suffix = f"-{args.partition}" if args.partition else ""
+    (args.out / f"{args.what}-{args.data}{suffix}.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
