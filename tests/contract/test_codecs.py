@@ -52,6 +52,17 @@ def messages() -> dict[str, Message]:
         "means down": Message(Kind.MEANS, (means, means.any(dim=1))),
         "measurements": Message(Kind.MEASUREMENTS, (torch.randn(33, generator=draws), torch.tensor([4, 12]))),
         "signs": Message(Kind.SIGNS, (torch.rand(33, generator=draws) < 0.5, torch.tensor([-3]))),
+        "moments": Message(Kind.MOMENTS, (statistics(), torch.randn(10, 21, generator=draws).square() * 1e6)),
+        "moments in steps": Message(
+            Kind.MOMENTS, (torch.ones(4, 7, dtype=torch.int64), torch.ones(1, 28, dtype=torch.int64))
+        ),
+        "heads": Message(Kind.HEADS, (torch.randn(3, 7, generator=draws), torch.randn(3, 7, generator=draws))),
+        "quadratic": Message(
+            Kind.QUADRATIC_HEAD, (torch.randn(3, 7, generator=draws), torch.randn(3, 21, generator=draws))
+        ),
+        "class means": Message(Kind.CLASS_MEANS, (means, torch.arange(10))),
+        "mixtures": Message(Kind.MIXTURES, (torch.ones(4), torch.ones(4, 3), torch.ones(4, 3))),
+        "same": Message(Kind.SAME, ()),
         "nothing in it": Message(Kind.PARAMETERS, (torch.zeros(0, 4), torch.zeros(3, 0), torch.tensor([1]))),
     }
 
@@ -186,6 +197,16 @@ def test_what_is_not_finite_stays_so(name: str) -> None:
         message = Message(Kind.STATISTICS, (torch.tensor([[1.0, bad], [2.0, 3.0]]),))
         received = CODECS[name].decode(CODECS[name].encode(message, Key(1)))
         assert not bool(torch.isfinite(received.arrays[0]).all())
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_row_of_huge_numbers_spoils_no_other_row(name: str) -> None:
+    """Some heads have the lowest float there is as the bias of a class that nobody holds."""
+    head = torch.tensor([[1.0, 2.0], [torch.finfo(torch.float32).min, 0.0], [-3.0, 0.5]])
+    received = CODECS[name].decode(CODECS[name].encode(Message(Kind.HEAD, (head,)), Key(1))).arrays[0]
+    assert bool(torch.isfinite(received).all())
+    assert float(received[1, 0]) < -1e38
+    assert float((received - head)[[0, 2]].abs().max()) < 0.5
 
 
 @pytest.mark.parametrize("name", ALL)

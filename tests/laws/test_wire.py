@@ -31,6 +31,12 @@ ARRAYS = {
     Kind.MEANS: "fi",
     Kind.MEASUREMENTS: "fi",
     Kind.SIGNS: "*bi",
+    Kind.MOMENTS: "ff",
+    Kind.HEADS: "*f",
+    Kind.QUADRATIC_HEAD: "ff",
+    Kind.CLASS_MEANS: "fi",
+    Kind.MIXTURES: "fff",
+    Kind.SAME: "",
 }
 
 

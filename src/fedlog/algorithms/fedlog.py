@@ -7,7 +7,7 @@ reads the class means that its loss pulls to and pushes from.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import torch
@@ -29,7 +29,7 @@ from fedlog.algorithms.shape import (
 )
 from fedlog.core.keys import Key
 from fedlog.core.map_head import solve_head
-from fedlog.core.posterior import Prior
+from fedlog.core.posterior import Posterior, Prior
 from fedlog.core.stats import Statistics, count_for_mean, count_is_usable, spread_of_means
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Params
@@ -64,13 +64,11 @@ class FedLog(Method):
     first_head: FirstHead = FirstHead.RANDOM
     head_norm: float = 5.0
     nu: float = 1.0
+    carry: float | None = None  # None: a server that remembers every client's last statistics
 
     name = "fedlog"
     bodies = Bodies.ANY
     may_federate = True
-    may_leave = True
-    # Statistics add up, and those of whoever pauses are still true of a body that has not moved.
-    sums_last_uploads = True
     sends_statistics = True
 
     def __post_init__(self) -> None:
@@ -78,6 +76,24 @@ class FedLog(Method):
             raise InputError(f"the prior's nu must not be negative: {self.nu}")
         if not self.head_norm > 0:
             raise InputError(f"the first head's rows need a length: head_norm {self.head_norm}")
+        if self.carry is not None and not 0 <= self.carry <= 1:
+            raise InputError(
+                f"the share of the old posterior that is carried over must lie in 0..1: carry {self.carry}",
+                hint="--carry 0.9; 0 forgets every round, 1 forgets nothing",
+            )
+
+    @property
+    def may_leave(self) -> bool:
+        """Yes, unless old statistics are carried over."""
+        return self.carry is None
+
+    @property
+    def sums_last_uploads(self) -> bool:
+        """Yes: statistics add up, and those of whoever pauses are still true of a body that has not moved.
+
+        A posterior that is carried over has them in it already.
+        """
+        return self.carry is None
 
     @property
     def loss(self) -> Loss:
@@ -127,6 +143,7 @@ class FedLog(Method):
 
         With privacy noise, n is the sum of the noisy counts; where it drowns in its own noise the old head stays.
         """
+        total = self._with_carried(server, total)
         (sums,) = total.arrays
         statistics = Statistics(sums)
         if total.noise_std and not count_is_usable(statistics, total.noise_std):
@@ -142,6 +159,19 @@ class FedLog(Method):
             "relative_gradient": torch.tensor(solved.certificate.relative_gradient, dtype=torch.float64),
             **noise,
         }
+
+    def _with_carried(self, server: Params, total: Contribution) -> Contribution:
+        """The evidence of this round on top of the old posterior's, which is decayed: T <- g * T + Phi.
+
+        The prior itself is not decayed, so that clients solve the same head from the statistics alone.
+        """
+        if not self.carry or "statistics" not in server:
+            return total
+        old = Statistics(server["statistics"])
+        carried = Posterior(old.sums, old.total).as_prior(self.carry).chi
+        assert carried is not None
+        noise = math.hypot(total.noise_std, self.carry * float(server.get(NOISE, torch.zeros(1))))
+        return replace(total, arrays=(total.arrays[0] + carried,), noise_std=noise)
 
     def deploy(self, home: Params, heard: Params) -> Params:
         """The own body under the newest head."""

@@ -285,9 +285,17 @@ class Method:
     bodies = Bodies.SAME
     training = TrainingRecords.OWN
     may_federate = False
-    may_leave = False
-    sums_last_uploads = False
     sends_statistics = False
+
+    @property
+    def may_leave(self) -> bool:
+        """No: the state holds traces of every earlier round."""
+        return False
+
+    @property
+    def sums_last_uploads(self) -> bool:
+        """No: a step sums the uploads of its own exchange."""
+        return False
 
     def observe(self, server: Params) -> dict[str, float]:
         """No figures beyond the accuracy."""

@@ -17,7 +17,7 @@ from fedlog.privacy.secagg.terms import FEWEST, usual_threshold
 from fedlog.privacy.sgd import SgdPlan, TrainingPlan, grid_closeness, noise_for_share
 from fedlog.settings.fields import PositiveShare, Section
 from fedlog.settings.privacy import BodyTraining, PrivacySettings, SumSettings
-from fedlog.wire.codec import refuse_open_codec
+from fedlog.wire.transport import Transport
 
 SGD_CLIP, SAMPLE_RATE = 1.0, 0.1
 SGD_SHARE = 0.5  # of epsilon, for the training, where its noise is not given
@@ -161,12 +161,12 @@ def count_survivors(honest: int | None, taking_part: int) -> int:
     return survivors
 
 
-def check_codec(codec: str, promise: Promise | None, secure: bool) -> None:
-    """Refuse a codec whose messages show what a private run or a secure sum hides."""
+def check_transport(transport: Transport, promise: Promise | None, secure: bool) -> None:
+    """Refuse ways of sending that show what a private run or a secure sum hides."""
     if promise is not None:
-        refuse_open_codec(codec, "a private run")
+        transport.refuse_in("a private run")
     if secure:
-        refuse_open_codec(codec, "a secure sum")
+        transport.refuse_in("a secure sum")
 
 
 def with_body_training(algorithm: Algorithm, method: str, training: BodyTraining | None) -> Algorithm:

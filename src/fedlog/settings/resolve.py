@@ -25,7 +25,7 @@ from fedlog.settings.promise import (
     DpSgd,
     Promise,
     SecureSumTerms,
-    check_codec,
+    check_transport,
     normal_clip,
     resolve_dp_sgd,
     resolve_promise,
@@ -41,6 +41,7 @@ from fedlog.settings.training import (
     RoundSettings,
     RunSettings,
 )
+from fedlog.settings.transport import transport_of
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
     _check_bodies(spec)
     _check_dp_sgd(spec, dp_sgd)
     _check_promise(spec, promise)
-    check_codec(spec.codec, promise, secure=sums is not None)
+    check_transport(transport_of(spec), promise, secure=sums is not None)
     usual_share = REFUSED_SHARE_WITHOUT_PRIVACY if promise is None else REFUSED_SHARE
     settings = RunSettings(
         **_values(spec, RoundSettings),
@@ -93,7 +94,10 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
         refuse_settings(data, (*DIVISION, "data_dir", "label", "schema"), "the federation is given as it is")
     written = replace(
         spec,
-        options=_resolve_options(spec.method, defaults.options(spec.method), spec.options),
+        options=_resolve_options(spec.method, defaults.options(spec.method), options_given(spec)),
+        carry=None,  # it is among the options now
+        codec_down=None if spec.codec_down == spec.codec else spec.codec_down,
+        skip_below=spec.skip_below or None,
         clients=data.clients,
         classes_per_client=data.classes_per_client,
         partition=data.partition,
@@ -135,6 +139,11 @@ def data_spec(spec: RunSpec) -> DataSpec:
         # What becomes of a row must not depend on the others where single rows are protected.
         rows_alone=spec.privacy is Unit.RECORD,
     )
+
+
+def options_given(spec: RunSpec) -> Mapping[str, Any]:
+    """The options that were given, `--carry` among them."""
+    return spec.options if spec.carry is None else {**spec.options, "carry": spec.carry}
 
 
 def _values(spec: RunSpec, section: type) -> dict[str, Any]:

@@ -60,6 +60,22 @@ class Initialisation(StrEnum):
     SEPARATE = "separate"
 
 
+class Down(StrEnum):
+    """What a broadcast tells."""
+
+    WHOLE = "whole"
+    DIFFERENCES = "differences"
+    """To what each client has."""
+
+
+class World(StrEnum):
+    """Which classes a client is told of."""
+
+    OPEN = "open"
+    CLOSED = "closed"
+    """Its own: it says that it will never see others."""
+
+
 @dataclass(frozen=True)
 class Optimiser(Section):
     """How clients take their steps: the same in the simulator and over Flower.
@@ -116,6 +132,28 @@ class RoundSettings(Section):
         "how messages are written: f32, rows, f16, q8, q4, rows+q8, rows+q8+zstd, ... (docs/wire.md)",
         deployed=True,
         metavar="NAME",
+    )
+    codec_down: str | None = setting(
+        None, "of broadcasts, if they are to be written otherwise", recorded=Recorded.UNLESS_DEFAULT, metavar="NAME"
+    )
+    down: Down = setting(
+        Down.WHOLE, "broadcasts: whole, or the difference to what each client has", recorded=Recorded.UNLESS_DEFAULT
+    )
+    world: World = setting(
+        World.OPEN, "closed: a client gets the rows of its own classes only", recorded=Recorded.UNLESS_DEFAULT
+    )
+    skip_below: NotNegative | None = setting(
+        None,
+        "what moved by less than this share of its norm is not sent; a word goes instead",
+        recorded=Recorded.UNLESS_DEFAULT,
+        metavar="T",
+    )
+    carry: Share | None = setting(
+        None,
+        "the old posterior, decayed by this share, is the next prior, and the server remembers no client",
+        recorded=Recorded.NEVER,  # it is an option of the method, and recorded as such
+        deployed=True,
+        metavar="G",
     )
 
 

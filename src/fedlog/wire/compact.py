@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -70,15 +70,20 @@ class Compact:
         """By how much, over the largest entry of a row, the norm of the row can be off."""
         return self.numbers.rounding
 
+    def _for(self, kind: int) -> Compact:
+        """Moments are not rounded in any codec: a variance is the small difference of two of them."""
+        return replace(self, numbers=Singles()) if kind == Kind.MOMENTS else self
+
     def encode(self, message: Message, key: Key | None = None, known: Message | None = None) -> bytes:
         """The bytes of a message, as a difference to `known` where that can be; equal keys give equal bytes."""
         if len(message.arrays) > MAX_ARRAYS:
             raise WireError(f"a message with too many arrays: {len(message.arrays)} (at most {MAX_ARRAYS})")
-        known = known if self.differences and known is not None and comparable(message, known) else None
+        writer = self._for(message.kind)
+        known = known if writer.differences and known is not None and comparable(message, known) else None
         body = varint(len(message.arrays))
         for at, array in enumerate(message.arrays):
             old = None if known is None else known.arrays[at]
-            body += self._pack(message.kind, array, old, None if key is None else key.child(at))
+            body += writer._pack(message.kind, array, old, None if key is None else key.child(at))
         flags = 0 if known is None else _DIFFERENCE
         if self.compressed:
             smaller = _compress(body)
@@ -107,10 +112,10 @@ class Compact:
         if kind not in Kind._value2member_map_:
             raise WireError(f"a message of unknown kind: {kind}")
         body = blob[_HEAD.size : -_CRC.size]
-        return self._message(Kind(kind), _decompress(body) if flags & _COMPRESSED else body, old)
+        return self._for(kind)._message(Kind(kind), _decompress(body) if flags & _COMPRESSED else body, old)
 
     def _reference(self, kind: int, known: Message | None) -> Message:
-        if not self.differences or known is None or known.kind != kind:
+        if not self._for(kind).differences or known is None or known.kind != kind:
             raise WireError(
                 "a difference to a message that is not here", hint="the sender must send the whole message once"
             )
@@ -144,7 +149,7 @@ class Compact:
             return _BITS, packed_bits(array.flatten().numpy())
         if not array.is_floating_point():
             whole = array.to(torch.int64).contiguous().numpy()
-            if kind is Kind.STATISTICS:
+            if kind in (Kind.STATISTICS, Kind.MOMENTS):
                 # Grid steps of a private run: a length that depends on them would tell of them.
                 return _WIDE_WHOLE, whole.astype("<i8").tobytes()
             return _WHOLE, b"".join(varint(zigzag(int(number))) for number in whole.reshape(-1))
@@ -168,13 +173,13 @@ class Compact:
     def _rows_of(
         self, layout: int, matrix: Floats, counts: bytes, key: Key | None, present: NDArray[np.bool_] | None = None
     ) -> tuple[int, bytes]:
-        bitmap = b""
-        if self.rows:
-            if present is None or layout & _SAME_COUNTS:
-                present = _present(matrix)
-            bitmap, matrix = packed_bits(present), matrix[present]
+        if not self.rows:
+            present = np.ones(len(matrix), bool)
+        elif present is None or layout & _SAME_COUNTS:
+            present = _present(matrix)
+        bitmap = packed_bits(present) if self.rows else b""
         signed = bool((matrix < 0).any())
-        return layout | (_SIGNED if signed else 0), bitmap + counts + self.numbers.pack(matrix, key, signed)
+        return layout | (_SIGNED if signed else 0), bitmap + counts + self.numbers.pack(matrix, present, key, signed)
 
     def _unpack(self, kind: Kind, reader: Reader, known: Tensor | None, allowance: int) -> Tensor:
         layout, shape = reader.byte(), _shape(reader)

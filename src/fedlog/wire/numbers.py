@@ -17,6 +17,7 @@ from fedlog.wire.limits import WireError
 from fedlog.wire.reader import Reader
 
 Floats = NDArray[np.float32]
+Rows = NDArray[np.bool_]  # which rows of a matrix are sent
 BLOCK = 128  # entries behind one scale
 
 
@@ -29,7 +30,7 @@ class Numbers(Protocol):
     @property
     def rounding(self) -> float: ...
 
-    def pack(self, matrix: Floats, key: Key | None, signed: bool) -> bytes: ...
+    def pack(self, matrix: Floats, present: Rows, key: Key | None, signed: bool) -> bytes: ...
 
     def unpack(self, reader: Reader, rows: int, columns: int, signed: bool) -> Floats: ...
 
@@ -41,9 +42,9 @@ class Singles:
     name: str = "f32"
     rounding: float = 2.0**-24
 
-    def pack(self, matrix: Floats, key: Key | None, signed: bool) -> bytes:
+    def pack(self, matrix: Floats, present: Rows, key: Key | None, signed: bool) -> bytes:
         """The entries, little endian."""
-        return matrix.astype("<f4").tobytes()
+        return matrix[present].astype("<f4").tobytes()
 
     def unpack(self, reader: Reader, rows: int, columns: int, signed: bool) -> Floats:
         """The entries of a matrix."""
@@ -52,24 +53,25 @@ class Singles:
 
 @dataclass(frozen=True)
 class Halves:
-    """One exponent for the whole matrix (1 byte), then 2 bytes each: no size of entries can overflow."""
+    """An exponent for each row (1 byte), then 2 bytes an entry: no size of entries can overflow."""
 
     name: str = "f16"
     rounding: float = 2.0**-10
 
-    def pack(self, matrix: Floats, key: Key | None, signed: bool) -> bytes:
-        """The exponent that brings the largest entry into [0.5, 1), then the scaled entries."""
-        largest = float(np.abs(matrix).max(initial=0.0))
-        exponent = 0 if not np.isfinite(largest) else int(np.clip(np.frexp(largest)[1], -126, 127))
-        scaled = np.ldexp(matrix.astype(np.float64), -exponent).astype("<f2")
-        return exponent.to_bytes(1, "little", signed=True) + scaled.tobytes()
+    def pack(self, matrix: Floats, present: Rows, key: Key | None, signed: bool) -> bytes:
+        """The exponents that bring the largest entry of each row into [0.5, 1), then the scaled entries."""
+        sent = matrix[present].astype(np.float64)
+        largest = np.abs(sent).max(axis=1, initial=0.0)
+        exponents = np.clip(np.frexp(np.where(np.isfinite(largest), largest, 0.0))[1], -126, 127)
+        scaled: bytes = np.ldexp(sent, -exponents[:, None]).astype("<f2").tobytes()
+        return bytes(exponents.astype("<i1").tobytes()) + scaled
 
     def unpack(self, reader: Reader, rows: int, columns: int, signed: bool) -> Floats:
         """The entries of a matrix."""
-        exponent = int.from_bytes(reader.take(1), "little", signed=True)
-        halves = np.frombuffer(reader.take(2 * rows * columns), "<f2").astype(np.float64)
-        with np.errstate(over="ignore", invalid="ignore"):
-            return np.ldexp(halves, exponent).astype(np.float32).reshape(rows, columns)
+        exponents = np.frombuffer(reader.take(rows), "<i1").astype(np.int32)
+        with np.errstate(invalid="ignore"):
+            halves = np.frombuffer(reader.take(2 * rows * columns), "<f2").astype(np.float64).reshape(rows, columns)
+            return _bounded(np.ldexp(halves, exponents[:, None]), np.isfinite(halves))
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class Codes:
         """The largest code of an entry, its sign apart."""
         return (1 << (self.bits - 1 if signed else self.bits)) - 1
 
-    def pack(self, matrix: Floats, key: Key | None, signed: bool) -> bytes:
+    def pack(self, matrix: Floats, present: Rows, key: Key | None, signed: bool) -> bytes:
         """All scales, row by row, then all codes."""
         if key is None:
             raise ValueError(f"codec {self.name} rounds by chance, and needs a key for it")
@@ -106,9 +108,10 @@ class Codes:
         scales = _bfloat16_above(largest.astype(np.float64) / top)
         steps = np.repeat(_from_bfloat16(scales).astype(np.float64), np.diff([*starts, columns]), axis=1)
         shares = np.divide(matrix, steps, out=np.zeros(matrix.shape), where=(steps > 0) & np.isfinite(steps))
+        # Drawn for every row, sent or not: what is rounded does not depend on which rows are left out.
         codes = np.floor(shares + key.numpy().random(matrix.shape))
         stored = (np.clip(codes, -top if signed else 0, top) + (top if signed else 0)).astype(np.uint8)
-        return scales.astype("<u2").tobytes() + _packed(stored.reshape(-1), self.bits)
+        return scales[present].astype("<u2").tobytes() + _packed(stored[present].reshape(-1), self.bits)
 
     def unpack(self, reader: Reader, rows: int, columns: int, signed: bool) -> Floats:
         """The entries of a matrix."""
@@ -118,14 +121,22 @@ class Codes:
         scales = np.frombuffer(reader.take(2 * rows * blocks), "<u2").reshape(rows, blocks)
         if bool((scales >> 15).any()):
             raise WireError("a block with a negative scale")
-        codes = _unpacked(reader, rows * columns, self.bits).reshape(rows, columns).astype(np.float32)
+        codes = _unpacked(reader, rows * columns, self.bits).reshape(rows, columns).astype(np.float64)
         if signed:
             codes -= self._top(signed)
             if bool((codes > self._top(signed)).any()):
                 raise WireError(f"a code that {self.name} does not have")
         sizes = np.diff([*range(0, columns, BLOCK), columns])
-        with np.errstate(over="ignore", invalid="ignore"):
-            return codes * np.repeat(_from_bfloat16(scales), sizes, axis=1)
+        with np.errstate(invalid="ignore"):
+            steps = np.repeat(_from_bfloat16(scales).astype(np.float64), sizes, axis=1)
+            return _bounded(codes * steps, np.isfinite(steps))
+
+
+def _bounded(values: NDArray[np.float64], finite: NDArray[np.bool_]) -> Floats:
+    """The values as float32; what was finite stays so, though a scale that was rounded up may lead beyond the end."""
+    limit = float(np.finfo(np.float32).max)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.where(finite, np.clip(values, -limit, limit), values).astype(np.float32)
 
 
 def _bfloat16_above(values: NDArray[np.float64]) -> NDArray[np.uint16]:

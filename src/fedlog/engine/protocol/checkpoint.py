@@ -26,8 +26,10 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from fedlog.engine.protocol.client_store import ClientStore
+from fedlog.engine.protocol.received import MESSAGES
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
 from fedlog.models.body import Params
@@ -37,6 +39,7 @@ from fedlog.wire.message import Contribution
 FORMAT = 1  # goes up with every change that an older or newer program could misread
 LATEST = "latest.json"
 SUMS = "sums.json"
+DOWNLINK = "downlink.safetensors"
 # The names of entries in a file of clients: `<client>/<parameter>`, `<client>/moments/<exchange>/<which>`, `heard/...`.
 HEARD = "heard"
 MOMENTS = "moments"
@@ -69,6 +72,7 @@ class ServerState:
     ledger: Ledger
     memory: Memory = field(default_factory=dict)
     sums: SumsPosition | None = None  # in a run without secure sums
+    downlink: Params = field(default_factory=dict)  # what each client has, where they get different bytes
 
 
 def exists(folder: Path) -> bool:
@@ -83,6 +87,8 @@ def write(folder: Path, state: ServerState, save_clients: Callable[[Path], None]
     part.mkdir(parents=True)
     save_file({name: value.contiguous().clone() for name, value in state.values.items()}, part / "server.safetensors")
     save_file(_flatten_memory(state.memory), part / "memory.safetensors")
+    if state.downlink:
+        save_file({name: value.contiguous().clone() for name, value in state.downlink.items()}, part / DOWNLINK)
     (part / "ledger.json").write_text(json.dumps(state.ledger.as_rows()))
     if state.sums is not None:
         (part / SUMS).write_text(json.dumps(asdict(state.sums)))
@@ -105,7 +111,8 @@ def read(folder: Path, load_clients: Callable[[Path], None]) -> ServerState:
         memory = _read_memory(load_file(part / "memory.safetensors"))
         sums = _read_sums(part / SUMS)
         load_clients(part)
-        return ServerState(latest["round"], values, Ledger.from_rows(rows), memory, sums)
+        downlink = load_file(part / DOWNLINK) if (part / DOWNLINK).exists() else {}
+        return ServerState(latest["round"], values, Ledger.from_rows(rows), memory, sums, downlink)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         raise InputError(f"no usable checkpoint in {folder}: {error}", hint=ANEW) from error
 
@@ -116,6 +123,7 @@ def write_clients(path: Path, store: ClientStore) -> None:
     for (client, exchange), moments in store.moments.items():
         tensors |= {f"{client}/{MOMENTS}/{exchange}/{name}": value for name, value in moments.items()}
     tensors |= {f"{HEARD}/{name}": value for name, value in store.heard.items()}
+    tensors |= store.messages.as_tensors()
     about = {CLIENTS: " ".join(str(client) for client in store.homes), FORMAT_ENTRY: str(FORMAT)}
     save_file(_separate({name: value.contiguous() for name, value in tensors.items()}), path, metadata=about)
 
@@ -124,6 +132,7 @@ def read_clients(paths: Sequence[Path], names: Mapping[int, str]) -> ClientStore
     """What the clients of these numbers had, from files that may hold others' too; `names` are for the errors."""
     store = ClientStore({client: {} for client in names})
     found: set[int] = set()
+    messages: dict[tuple[int, str], Tensor] = {}
     for path in paths:
         clients, tensors = _read_client_file(path)
         found |= clients
@@ -133,6 +142,8 @@ def read_clients(paths: Sequence[Path], names: Mapping[int, str]) -> ClientStore
                 store.heard[name] = value
             elif int(owner) not in names:
                 continue
+            elif name.startswith(f"{MESSAGES}/"):
+                messages[int(owner), name] = value
             elif name.startswith(f"{MOMENTS}/"):
                 _, exchange, which = name.split("/", 2)
                 store.moments.setdefault((int(owner), exchange), {})[which] = value
@@ -141,6 +152,7 @@ def read_clients(paths: Sequence[Path], names: Mapping[int, str]) -> ClientStore
     for client, name in names.items():
         if client not in found:
             raise InputError(f"the checkpoint has nothing of client {name}", hint=ANEW)
+    store.messages.restore(messages)
     return store
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fedlog.engine.protocol.received import OwnMessages
 from fedlog.models.body import Params
 
 
@@ -20,6 +21,8 @@ class ClientStore:
         self.heard: Params = heard or {}
         self.moments: dict[tuple[int, str], Params] = dict(moments or {})
         """Adam's, by client and exchange; empty unless they outlast a round."""
+        self.messages = OwnMessages()
+        """Empty unless the server sends every client bytes of its own."""
 
     def keep_home(self, client: int, home: Params) -> None:
         """Replace what the client keeps at home, by copies: a view would keep a whole chunk's storage alive."""
@@ -29,6 +32,10 @@ class ClientStore:
         """Replace what the client's optimiser remembers of that exchange, unless there is nothing to remember."""
         if moments:
             self.moments[client, exchange] = {name: value.clone() for name, value in moments.items()}
+
+    def heard_by(self, client: int) -> Params:
+        """What the client has heard: its own, or what all have."""
+        return self.messages.heard.get(client, self.heard)
 
     def moments_of(self, client: int, exchange: str) -> Params:
         """What the client's optimiser remembers of that exchange; empty at first."""

@@ -31,7 +31,8 @@ from fedlog.privacy.guarantee import Unit
 from fedlog.privacy.protection import Protection
 from fedlog.settings.training import Initialisation, Judge
 from fedlog.wire.codec import Codec
-from fedlog.wire.message import Message
+from fedlog.wire.message import Kind, Message
+from fedlog.wire.transport import Transport, movement
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Cohort:
         initialisation: Initialisation = Initialisation.SHARED,
         protection: Protection | None = None,
         codec_down: Codec | None = None,
+        transport: Transport | None = None,
     ) -> None:
         self._algorithm = algorithm
         self._protection = protection
@@ -64,6 +66,7 @@ class Cohort:
         self._backends = engine.backends(federation, self._clients.values())
         self._codec = codec
         self._codec_down = codec_down or codec
+        self._transport = transport or Transport()
         self._key = key
         self.chosen: dict[int, str] = {}  # by client: the candidate it took last, where a method leaves a choice
         self.store = ClientStore(self._first_homes(initialisation))
@@ -89,13 +92,29 @@ class Cohort:
         """Take in a broadcast."""
         self.store.heard = self._algorithm.hear(self._codec_down.decode(blob), self.store.heard)
 
+    def hear_own(self, blobs: Mapping[int, bytes]) -> None:
+        """Take in what each of these clients was sent of a broadcast."""
+        store, closed_world = self.store, self._transport.closed_world
+        store.messages.take(blobs, self._codec_down, self._algorithm, store.heard, closed_world=closed_world)
+
     def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> list[tuple[int, bytes | None]]:
         """The uploads of these clients after their local work, by client."""
         uploads: list[tuple[int, bytes | None]] = []
         for client, message in self.messages(round_number, exchange, indices):
             key = self._work_key(client, round_number, exchange, "wire")
-            uploads.append((client.index, None if message is None else self._codec.encode(message, key)))
+            uploads.append((client.index, None if message is None else self._encode(client.index, message, key)))
         return uploads
+
+    def _encode(self, index: int, message: Message, key: Key) -> bytes:
+        """The upload, or the word that the last one still stands."""
+        if self._transport.skip_below is None:
+            return self._codec.encode(message, key)
+        last = self.store.messages.sent.get(index)
+        if last is not None and movement(message, last) < self._transport.skip_below:
+            return self._codec.encode(Message(Kind.SAME, ()))
+        blob = self._codec.encode(message, key)
+        self.store.messages.sent[index] = self._codec.decode(blob)
+        return blob
 
     def messages(
         self, round_number: int, exchange: Exchange, indices: Sequence[int]
@@ -158,7 +177,7 @@ class Cohort:
     def _work(
         self, backend: Backend, group: list[Client], round_number: int, exchange: Exchange
     ) -> Iterator[tuple[Client, Work, Trained]]:
-        works = [self._algorithm.open(exchange.name, self.store.homes[c.index], self.store.heard) for c in group]
+        works = [self._open(c, exchange) for c in group]
         keys = [self._work_key(c, round_number, exchange) for c in group]
         moments = [self.store.moments_of(c.index, exchange.name) for c in group]
         tasks = [Task(c, w, exchange.phases, k, m) for c, w, k, m in zip(group, works, keys, moments, strict=True)]
@@ -207,6 +226,10 @@ class Cohort:
             features = torch.cat(alone) if alone else torch.zeros(0, look.client.body.width)
             yield summarise(features, labels[look.positions], n_class, detail)
 
+    def _open(self, client: Client, exchange: Exchange) -> Work:
+        home, heard = self.store.homes[client.index], self.store.heard_by(client.index)
+        return self._algorithm.open(exchange.name, home, heard)
+
     def _work_key(self, client: Client, round_number: int, exchange: Exchange, *purpose: str) -> Key:
         return self._key.child("client", client.name, "round", round_number, exchange.name, *purpose)
 
@@ -220,12 +243,13 @@ class Cohort:
 
     def _deploy(self, backend: Backend, group: list[Client]) -> dict[int, Params]:
         """The model that each client uses: the method's, or the candidate that is best on its validation records."""
-        models = {c.index: self._algorithm.deploy(self.store.homes[c.index], self.store.heard) for c in group}
+        homes, heard = self.store.homes, self.store.heard_by
+        models = {c.index: self._algorithm.deploy(homes[c.index], heard(c.index)) for c in group}
         if not isinstance(self._algorithm, Chooses):
             return models
         labels = self._federation.train.labels
         for client in group:
-            candidates = self._algorithm.candidates(self.store.homes[client.index], self.store.heard)
+            candidates = self._algorithm.candidates(self.store.homes[client.index], self.store.heard_by(client.index))
             held_out = torch.cat(client.validations)
             if not candidates or not len(held_out):
                 continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -13,6 +13,7 @@ from fedlog.core.heads.mixtures import fit_mixtures
 from fedlog.core.heads.moments import Moments
 from fedlog.core.keys import Key
 from fedlog.engine.protocol.checkpoint import Memory, ServerState, SumsPosition
+from fedlog.engine.protocol.downlink import Downlink
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import Params
 from fedlog.privacy.limits import Limits
@@ -48,6 +49,8 @@ class Server:
     noise_key: Key = field(default_factory=lambda: Key(0))
     wire_key: Key = field(default_factory=lambda: Key(0))  # for codecs that round by chance
     memory: Memory | None = None  # None: a step sums the uploads of its own exchange, and nothing is kept
+    codec_down: Codec | None = None  # None: the same both ways
+    downlink: Downlink | None = None  # None: every client gets the same bytes
     kept_state: bool = False  # whether the last sum drowned in its noise, so that everything stayed as it was
 
     @staticmethod
@@ -62,6 +65,8 @@ class Server:
         refused_share: float = 0.0,
         limits: Limits | None = None,
         remembers: bool = False,
+        codec_down: Codec | None = None,
+        downlink: Downlink | None = None,
     ) -> Server:
         """A server before its first broadcast. `initial`: the common untrained model, or its head where bodies vary.
 
@@ -84,17 +89,22 @@ class Server:
             noise_key=key.child("noise"),
             wire_key=key.child("wire"),
             memory={} if remembers and algorithm.sums_last_uploads else None,
+            codec_down=codec_down,
+            downlink=downlink,
         )
 
     def state_after(self, round_number: int, sums: SumsPosition | None = None) -> ServerState:
         """What a checkpoint keeps of the server."""
-        return ServerState(round_number, self.state, self.ledger, self.memory or {}, sums)
+        known = {} if self.downlink is None else self.downlink.as_tensors()
+        return ServerState(round_number, self.state, self.ledger, self.memory or {}, sums, known)
 
     def resume(self, kept: ServerState) -> None:
         """Go on from what a checkpoint kept."""
         self.state, self.ledger = kept.values, kept.ledger
         if self.memory is not None:
             self.memory = kept.memory
+        if self.downlink is not None:
+            self.downlink.restore(kept.downlink)
 
     def broadcast(self, round_number: int, copies: int) -> bytes:
         """The encoded broadcast, booked once for each client it goes to."""
@@ -102,10 +112,19 @@ class Server:
         self.ledger.book(round_number, Direction.DOWN, self.algorithm.broadcast(self.state).kind, blob, copies)
         return blob
 
+    def send(self, round_number: int, clients: Sequence[str]) -> dict[str, bytes]:
+        """What each of these clients gets of the broadcast, booked as it is."""
+        assert self.downlink is not None
+        sent = self.downlink.send(round_number, self.algorithm.broadcast(self.state), clients)
+        for kind, blob in sent.values():
+            self.ledger.book(round_number, Direction.DOWN, kind, blob)
+        return {client: blob for client, (_, blob) in sent.items()}
+
     def encoded_broadcast(self, round_number: int) -> bytes:
         """The bytes of the broadcast after that round; the same whenever it is asked for."""
         message = self.algorithm.broadcast(self.state)
-        return self.codec.encode(message, self.wire_key.child("round", round_number, message.kind.name))
+        codec = self.codec_down or self.codec
+        return codec.encode(message, self.wire_key.child("round", round_number, message.kind.name))
 
     def receive(self, round_number: int, exchange: Exchange, uploads: Iterable[tuple[str, bytes]]) -> None:
         """Move the state by the sum of these uploads, given in the clients' order.
@@ -156,6 +175,8 @@ class Server:
             self.ledger.book(round_number, Direction.UP, message.kind, blob)
             if client in seen:
                 raise InputError("a second upload in the same exchange")
+            if message.kind is Kind.SAME:
+                return self._remembered(client)
             _check(message, self.patterns[exchange.name])
             lifted = self.lifted(message)
             if self.limits is not None and message.kind in (Kind.STATISTICS, Kind.MOMENTS):
@@ -166,9 +187,17 @@ class Server:
                     limits.check_second(*lifted.arrays)
             else:
                 _check_counts(message)
+            if self.downlink is not None and message.kind is Kind.STATISTICS:
+                held = message.arrays[0].any(dim=1).nonzero().flatten()
+                self.downlink.classes[client] = frozenset(int(row) for row in held)
             return lifted
         except InputError as error:
             return Refusal(client, error.message)
+
+    def _remembered(self, client: str) -> Contribution:
+        if self.memory is None or client not in self.memory:
+            raise InputError("an upload that says the last one still stands, and there is none")
+        return self.memory[client]
 
     def lifted(self, message: Message) -> Contribution:
         """The upload as it enters the sum; under a secure sum this happens at the client."""

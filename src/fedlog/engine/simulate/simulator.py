@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedlog.algorithms.fedlog import FedLog
 from fedlog.algorithms.shape import Algorithm, Audience, Bodies, Exchange, ModelPlan
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.engine.clients import Client, any_body, clients_of
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.cohort import Cohort, Score
+from fedlog.engine.protocol.downlink import Downlink
 from fedlog.engine.protocol.server import Server
 from fedlog.engine.simulate.workers import InProcess, Processes, Scores, Workers
 from fedlog.engine.training.backends import Engine
@@ -28,8 +30,10 @@ from fedlog.privacy.accounting import Event, allow
 from fedlog.privacy.limits import Limits
 from fedlog.privacy.protection import Protection
 from fedlog.settings.training import Initialisation, Judge, RunSettings
-from fedlog.wire.codec import Codec, codec
+from fedlog.settings.transport import transport_of
+from fedlog.wire.codec import codec
 from fedlog.wire.ledger import Direction
+from fedlog.wire.transport import Transport
 
 if TYPE_CHECKING:
     from fedlog.engine.protocol.secure_sums import SecureSums  # cryptography is loaded by runs that ask for it
@@ -85,7 +89,7 @@ class Simulation:
 
     def __post_init__(self) -> None:
         key = Key(self.settings.seed)
-        wire = codec(self.settings.codec)
+        transport = transport_of(self.settings)
         self._key = key
         self._clients = clients_of(self.federation, self.bodies, self.algorithm)
         self._check_start()
@@ -95,7 +99,7 @@ class Simulation:
         server_key = key.child("server")
         self.server = Server.beginning(
             self.algorithm,
-            wire,
+            transport.up,
             self.plan,
             initial,
             server_key,
@@ -103,9 +107,11 @@ class Simulation:
             refused_share=self.settings.refused_share,
             limits=self.limits,
             # Under a secure sum the server sees no single upload that it could remember.
-            remembers=self.settings.participation < 1 and self.secure is None,
+            remembers=(self.settings.participation < 1 or transport.skip_below is not None) and self.secure is None,
+            codec_down=transport.down,
+            downlink=Downlink(transport, server_key.child("downlink")) if transport.tailored else None,
         )
-        self.workers = self._make_workers(wire)
+        self.workers = self._make_workers(transport)
 
     def start(self) -> Simulation:
         """Start the workers; the simulation itself comes back."""
@@ -132,6 +138,21 @@ class Simulation:
                 hint="--validation-fraction 0.2 holds some training records out" if judge is Judge.VALIDATION else None,
             )
         self._check_bodies()
+        self._check_transport()
+
+    def _check_transport(self) -> None:
+        """Refuse ways of sending that the method cannot use."""
+        transport = transport_of(self.settings)
+        if transport.skip_below is not None and not self.algorithm.sums_last_uploads:
+            raise InputError(
+                f"skipping needs a server that keeps everyone's last statistics, and {self.algorithm.name} has none",
+                hint="fedlog or fedlog-c, without --carry",
+            )
+        if transport.closed_world and not isinstance(self.algorithm, FedLog):
+            raise InputError(
+                f"a closed world is for methods with a head of one row a class that is solved: {self.algorithm.name}",
+                hint="fedlog or fedlog-c",
+            )
 
     def _check_bodies(self) -> None:
         """Refuse bodies, or starts of them, that the method cannot use."""
@@ -156,18 +177,19 @@ class Simulation:
                 hint="one body for all and a shared initialisation; or, for FedLog, --set first_head=random",
             )
 
-    def _make_workers(self, wire: Codec) -> Workers:
+    def _make_workers(self, transport: Transport) -> Workers:
         def make(clients: Sequence[Client]) -> Cohort:
             return Cohort(
                 self.algorithm,
                 self.federation,
                 clients,
                 self.engine,
-                wire if self.secure is None else codec("f32"),  # masked words cross, and not this message
+                transport.up if self.secure is None else codec("f32"),  # masked words cross, and not this message
                 self._key,
                 self.settings.initialisation,
                 self.protection,
-                wire,
+                transport.down,
+                transport,
             )
 
         if self.settings.execution.jobs == 1 or len(self._clients) == 1:
@@ -178,7 +200,7 @@ class Simulation:
         """The records of the remaining rounds, as they are finished; `last` is the newest record of a resumed run."""
         if self.round_number == 0:
             self._open()
-        else:
+        elif self.server.downlink is None:  # else the clients' checkpoints hold what each of them has
             # Heard again, not sent again: the bits of this broadcast are in the ledger already.
             self.workers.hear(self.server.encoded_broadcast(self.round_number))
         while self.round_number < self.settings.rounds and not self._reached_target(last):
@@ -238,9 +260,17 @@ class Simulation:
             self.workers.hear(self.server.encoded_broadcast(0))
             return
         # To everyone: whoever takes part later starts from the same seed.
-        self.workers.hear(self.server.broadcast(0, self._copies(self._everyone)))
+        self._broadcast(0, self._everyone)
         if opening is not None:
-            self._exchange(0, opening, self._everyone, self._copies(self.participants(1)), self.participants(1))
+            self._exchange(0, opening, self._everyone, self._hearers(self.participants(1)), self.participants(1))
+
+    def _broadcast(self, number: int, hearers: list[int]) -> None:
+        """Send the broadcast to these clients; the same bytes for all are heard by everyone, for evaluation's sake."""
+        if self.server.downlink is None:
+            self.workers.hear(self.server.broadcast(number, len(hearers)))
+            return
+        sent = self.server.send(number, [self._clients[index].name for index in hearers])
+        self.workers.hear_own({index: sent[self._clients[index].name] for index in hearers})
 
     def _round(self, number: int) -> RoundRecord:
         start = time.perf_counter()
@@ -248,10 +278,10 @@ class Simulation:
         exchanges = self.algorithm.schedule.round
         for at, exchange in enumerate(exchanges):
             last = at == len(exchanges) - 1
-            copies = self.copies_after(number) if last else self._copies(participants)
+            hearers = self._hearers_after(number) if last else self._hearers(participants)
             following = participants if not last else self.participants(number + 1) if self._goes_on(number) else []
             slowed = self.settings.optimiser.at_round(exchange, number, self.settings.rounds)
-            self._exchange(number, slowed, participants, copies, following)
+            self._exchange(number, slowed, participants, hearers, following)
         scores = _flat(self.workers.evaluate(self._everyone, self.settings.judge))
         judged = [score for score in scores if score.records]
         ledger = self.server.ledger
@@ -279,17 +309,20 @@ class Simulation:
 
     def copies_after(self, number: int) -> int:
         """To how many clients that round's last broadcast goes: the next round's, or after the last round everyone."""
-        return self._copies(self.participants(number + 1) if self._goes_on(number) else self._everyone)
+        return len(self._hearers_after(number))
+
+    def _hearers_after(self, number: int) -> list[int]:
+        return self._hearers(self.participants(number + 1) if self._goes_on(number) else self._everyone)
 
     def _goes_on(self, number: int) -> bool:
         return number < self.settings.rounds
 
-    def _copies(self, next_to_hear: Sequence[int]) -> int:
+    def _hearers(self, next_to_hear: list[int]) -> list[int]:
         everyone = self.algorithm.schedule.audience is Audience.EVERYONE
-        return len(self._everyone) if everyone else len(next_to_hear)
+        return self._everyone if everyone else next_to_hear
 
     def _exchange(
-        self, number: int, exchange: Exchange, participants: list[int], copies: int, following: list[int]
+        self, number: int, exchange: Exchange, participants: list[int], hearers: list[int], following: list[int]
     ) -> None:
         self._release(number, exchange)
         uploads = self.workers.exchange(number, exchange, participants)
@@ -300,7 +333,7 @@ class Simulation:
             self.server.receive(number, exchange, [(self._clients[index].name, blob) for index, blob in sent])
         else:
             self.secure.receive(self.server, number, exchange, sent, following)
-        self.workers.hear(self.server.broadcast(number, copies))
+        self._broadcast(number, hearers)
 
     def _release(self, number: int, exchange: Exchange) -> None:
         """Record what is about to leave; RunError if the budget does not cover it."""

@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import signal
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -36,6 +36,9 @@ class Workers(Protocol):
 
     def hear(self, blob: bytes) -> None:
         """Hand a broadcast to everyone."""
+
+    def hear_own(self, blobs: Mapping[int, bytes]) -> None:
+        """Hand each of these clients what it was sent of a broadcast."""
 
     def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> Uploads:
         """The uploads of these clients, in their order."""
@@ -81,6 +84,10 @@ class InProcess:
     def hear(self, blob: bytes) -> None:
         """Hand a broadcast to everyone."""
         self.cohort.hear(blob)
+
+    def hear_own(self, blobs: Mapping[int, bytes]) -> None:
+        """Hand each of these clients what it was sent of a broadcast."""
+        self.cohort.hear_own(blobs)
 
     def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> Uploads:
         """The uploads of these clients, in their order."""
@@ -139,6 +146,10 @@ class Processes:
     def hear(self, blob: bytes) -> None:
         """Hand a broadcast to everyone."""
         self._all("hear", [(blob,)] * len(self._pipes))
+
+    def hear_own(self, blobs: Mapping[int, bytes]) -> None:
+        """Hand each of these clients what it was sent of a broadcast."""
+        self._all("hear_own", [({index: blobs[index] for index in own},) for own in self._shares(list(blobs))])
 
     def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> Uploads:
         """The uploads of these clients, in their order."""

@@ -6,12 +6,15 @@ from pathlib import Path
 
 from fedlog.errors import InputError
 from fedlog.experiments.tables.beyond import BEYOND
+from fedlog.experiments.tables.bits import BITS
 from fedlog.experiments.tables.cells import Experiment, Shape, shorten
 from fedlog.experiments.tables.paper import PAPER
 from fedlog.experiments.tables.selection import SELECTION
 from fedlog.files.names import did_you_mean
 
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in (*PAPER, *BEYOND, *SELECTION)}
+# Measurements with a page of their own: they can be run, and are no part of the reproduction's pages.
+APART: dict[str, Experiment] = {experiment.name: experiment for experiment in BITS}
 
 # The paper has one name for what its text and its authors' code run on different data.
 GROUPS = {"figure-flexible": ("figure-flexible-cifar100", "figure-flexible-cifar10")}
@@ -24,6 +27,8 @@ def experiments(name: str) -> tuple[Experiment, ...]:
 
 def experiment(name: str) -> Experiment:
     """The experiment of that name."""
+    if name in APART:
+        return APART[name]
     if name not in EXPERIMENTS:
         hint = did_you_mean(name, EXPERIMENTS, f"one of {', '.join(EXPERIMENTS)}")
         raise InputError(f"unknown experiment: {name}", hint=hint)

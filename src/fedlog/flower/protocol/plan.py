@@ -25,17 +25,18 @@ from fedlog.settings.presets import OWN
 from fedlog.settings.privacy import Aggregation
 from fedlog.settings.promise import (
     Promise,
-    check_codec,
     check_noise_of_sums,
+    check_transport,
     count_survivors,
     normal_clip,
     protect,
     resolve_promise,
     resolve_sums,
 )
+from fedlog.settings.resolve import options_given
 from fedlog.settings.spec import RunSpec, deployed_settings, from_plain
 from fedlog.settings.training import Decay, Optimiser
-from fedlog.wire.codec import codec
+from fedlog.wire.transport import Transport
 
 # Sites choose their bodies, so a first head from untrained features that are added up has no meaning here.
 DEFAULT_OPTIONS: dict[str, dict[str, Any]] = {"fedlog-c": {"first_head": "random"}}
@@ -158,7 +159,7 @@ def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
     """
     promise = resolve_promise(spec, NoiseSource.DISCRETE)
     sums = resolve_sums(spec, promise, spec.refused_share)
-    options = registry.typed(spec.method, spec.options)
+    options = registry.typed(spec.method, options_given(spec))
     sites = 0 if sums is None else count_sites()
     return check_plan(
         Plan(
@@ -212,8 +213,7 @@ def check_plan(plan: Plan) -> Plan:
             f"expected a method that keeps bodies at their sites, found: {plan.method}",
             hint=f"one of {', '.join(federated)}; the others run in the simulator: `fedlog run`",
         )
-    codec(plan.codec)
-    check_codec(plan.codec, plan.promise, secure=plan.secure is not None)
+    check_transport(Transport(plan.codec), plan.promise, secure=plan.secure is not None)
     if plan.clip is not None:
         clip_named(plan.clip)
     if plan.promise is not None:

@@ -25,7 +25,7 @@ def check_leave(folder: ServerFolder, site: str, name: str) -> None:
             hint="`unregister` the site and begin a new run",
         )
     able = methods_that(lambda method: method.may_leave)
-    if plan.method not in able:
+    if plan.method not in able or not plan.algorithm(2, 2).may_leave:
         raise InputError(
             f"expected a run of {' or '.join(able)}, found: {plan.method}",
             hint="its head holds traces of every earlier round: `unregister` the site and begin a new run",

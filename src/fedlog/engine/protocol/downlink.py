@@ -1,0 +1,81 @@
+"""What every client has of the server's broadcasts, and the bytes that bring each of them up to date.
+
+The difference is taken to what a client really decoded, so that the rounding of one message is made good by the next.
+Clients that have the same get the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from fedlog.core.keys import Key
+from fedlog.models.body import Params
+from fedlog.wire.message import Kind, Message
+from fedlog.wire.transport import Transport, movement, restricted
+
+Sent = tuple[Kind, bytes]
+
+
+@dataclass(frozen=True, eq=False)
+class Copy:
+    """A message as a client has it, by a name that depends on all the bytes that made it."""
+
+    name: str
+    message: Message
+
+
+@dataclass
+class Downlink:
+    """The way down of one run."""
+
+    transport: Transport
+    key: Key
+    copies: dict[str, Copy] = field(default_factory=dict)
+    classes: dict[str, frozenset[int]] = field(default_factory=dict)
+    """Those in each client's last upload; whoever has sent none gets whole messages."""
+
+    def send(self, round_number: int, message: Message, clients: Sequence[str]) -> dict[str, Sent]:
+        """The kind and the bytes for each of these clients; what they have afterwards is remembered."""
+        made: dict[tuple[str, frozenset[int] | None], tuple[Sent, Copy]] = {}
+        sent = {}
+        for client in clients:
+            copy = self.copies.get(client)
+            own = self.classes.get(client) if self.transport.closed_world else None
+            wanted = (copy.name if copy else "", own)
+            if wanted not in made:
+                part = message if own is None else restricted(message, own)
+                key = self.key.child("round", round_number, message.kind.name, wanted[0], *sorted(own or ()))
+                made[wanted] = self._update(part, copy, key)
+            sent[client], self.copies[client] = made[wanted]
+        return sent
+
+    def _update(self, message: Message, copy: Copy | None, key: Key) -> tuple[Sent, Copy]:
+        transport, codec = self.transport, self.transport.down
+        skip = 0.0 if transport.skip_below is None else transport.skip_below
+        if copy is not None and skip and movement(message, copy.message) < skip:
+            return (Kind.SAME, codec.encode(Message(Kind.SAME, ()))), copy
+        known = copy.message if transport.differences and copy is not None else None
+        blob = codec.encode(message, key, known)
+        name = blake2b((copy.name if copy else "").encode() + blob, digest_size=8).hexdigest()
+        return (message.kind, blob), Copy(name, codec.decode(blob, known))
+
+    def as_tensors(self) -> Params:
+        """What the clients have, for a checkpoint; names as JSON, since a client's is the user's."""
+        return {
+            json.dumps([client, copy.name, int(copy.message.kind), sorted(self.classes.get(client, ())), at]): array
+            for client, copy in self.copies.items()
+            for at, array in enumerate(copy.message.arrays)
+        }
+
+    def restore(self, tensors: Params) -> None:
+        """Take back what `as_tensors` gave."""
+        self.copies, self.classes = {}, {}
+        entries = sorted((json.loads(name), name) for name in tensors)
+        for (client, version, kind, classes, _), name in entries:
+            before = self.copies[client].message.arrays if client in self.copies else ()
+            self.copies[client] = Copy(version, Message(Kind(kind), (*before, tensors[name])))
+            if classes:
+                self.classes[client] = frozenset(classes)

@@ -1,0 +1,78 @@
+"""What each client has of the broadcasts, where the server sends every client bytes of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from fedlog.algorithms.shape import Algorithm
+from fedlog.models.body import HEAD, Params
+from fedlog.wire.codec import Codec
+from fedlog.wire.message import Kind, Message
+
+MESSAGES = "messages"  # in a saved file, behind the client: messages it has received and sent
+NEVER = -1e4  # the bias of a class that a client will not see: its probability is 0 in float32
+
+
+@dataclass
+class OwnMessages:
+    """What is each client's own of the messages that crossed. Equal things are shared."""
+
+    copies: dict[int, Message] = field(default_factory=dict)
+    """The last broadcast that each client decoded."""
+    heard: dict[int, Params] = field(default_factory=dict)
+    """What the method made of it."""
+    sent: dict[int, Message] = field(default_factory=dict)
+    """Each client's last upload as the server has it, where skipping needs it."""
+
+    def take(
+        self, blobs: Mapping[int, bytes], codec: Codec, algorithm: Algorithm, common: Params, *, closed_world: bool
+    ) -> None:
+        """Take in what each client was sent; `common` is what those know that have heard nothing of their own."""
+        decoded: dict[tuple[int, bytes], Message] = {}
+        known: dict[tuple[int, int], Params] = {}
+        for index, blob in blobs.items():
+            copy, before = self.copies.get(index), self.heard.get(index, common)
+            if (id(copy), blob) not in decoded:
+                decoded[id(copy), blob] = codec.decode(blob, copy)
+            message = decoded[id(copy), blob]
+            if message.kind is Kind.SAME:
+                continue
+            if (id(message), id(before)) not in known:
+                after = algorithm.hear(message, before)
+                known[id(message), id(before)] = closed(after) if closed_world else after
+            self.copies[index], self.heard[index] = message, known[id(message), id(before)]
+
+    def as_tensors(self) -> Params:
+        """All of it, for a checkpoint."""
+        found: Params = {}
+        for name, messages in (("received", self.copies), ("sent", self.sent)):
+            for index, message in messages.items():
+                for at, array in enumerate(message.arrays):
+                    found[f"{index}/{MESSAGES}/{name}/{int(message.kind)}/{at}"] = array.contiguous()
+        for index, params in self.heard.items():
+            found |= {f"{index}/{MESSAGES}/heard/{name}": value.contiguous() for name, value in params.items()}
+        return found
+
+    def restore(self, tensors: Mapping[tuple[int, str], Tensor]) -> None:
+        """Take back what `as_tensors` gave, by client and the rest of the name."""
+        found: dict[str, dict[int, Message]] = {"received": {}, "sent": {}}
+        self.heard = {}
+        for (index, entry), value in sorted(tensors.items(), key=lambda item: item[0]):
+            _, sort, rest = entry.split("/", 2)
+            if sort == "heard":
+                self.heard.setdefault(index, {})[rest] = value
+                continue
+            kind = Kind(int(rest.partition("/")[0]))
+            before = found[sort][index].arrays if index in found[sort] else ()
+            found[sort][index] = Message(kind, (*before, value))
+        self.copies, self.sent = found["received"], found["sent"]
+
+
+def closed(heard: Params) -> Params:
+    """What was heard, where classes without a row in the head are never predicted and take no part in the loss."""
+    head = heard[HEAD].clone()
+    head[(head == 0).all(dim=1), 0] = NEVER
+    return {**heard, HEAD: head}

@@ -1,0 +1,77 @@
+"""What the messages cost: the paper's thresholds with every way of sending, and partial participation.
+
+These have a page of their own, `docs/bits.md`. `rows` and `+zstd` are lossless, so a run with `rows+q8` is the run with
+`q8`: the long runs have one of each family, and short ones measure the bits of a round with every codec.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fedlog.experiments.tables.cells import Experiment, Row, Shape
+from fedlog.experiments.tables.paper import LABELS, TABLE_1
+from fedlog.settings.spec import RunSpec
+from fedlog.settings.training import Down, World
+from fedlog.wire.codec import CODECS
+
+SEEDS = (0, 1, 2)
+ROUNDS = {"mnist": 30, "cifar10": 40, "cifar100": 60}
+SHORT = 2  # rounds: what is sent first, and what is sent from then on
+
+# Way of sending -> its settings. The first is the paper's.
+WAYS: dict[str, RunSpec] = {
+    "f32": RunSpec(),
+    "rows+f16": RunSpec(codec="rows+f16"),
+    "rows+q8": RunSpec(codec="rows+q8"),
+    "rows+q4": RunSpec(codec="rows+q4"),
+    "q8-up-q4-differences": RunSpec(codec="rows+q8", codec_down="q4", down=Down.DIFFERENCES),
+    "q4-differences": RunSpec(codec="rows+q4+zstd", codec_down="q4+zstd", down=Down.DIFFERENCES),
+    "closed-world": RunSpec(codec="rows+q8", down=Down.DIFFERENCES, world=World.CLOSED),
+    "skip-0.05": RunSpec(codec="rows+q8", codec_down="q4", down=Down.DIFFERENCES, skip_below=0.05),
+    "skip-0.2": RunSpec(codec="rows+q8", codec_down="q4", down=Down.DIFFERENCES, skip_below=0.2),
+}
+OTHERS = ("fedproto", "lg-fedavg-1", "fedavg")
+OTHERS_WAYS = ("f32", "rows+q8", "q8-up-q4-differences")
+KEPT = {"memory": None, "carry-0.5": 0.5, "carry-0.9": 0.9, "neither": 0.0}
+
+
+def _row(method: str, way: str, data: str) -> Row:
+    spec = replace(WAYS[way], method=method, data=data, rounds=ROUNDS[data])
+    return Row(f"{method}-{way}", f"{LABELS[method]}, {way}", spec)
+
+
+def _ways(data: str, seeds: tuple[int, ...]) -> Experiment:
+    rows = [_row(method, way, data) for way in WAYS for method in ("fedlog", "fedlog-c")]
+    if data == "mnist":
+        rows += [_row(method, way, data) for way in OTHERS_WAYS for method in OTHERS]
+    title = f"Bits to {TABLE_1[data].threshold} % on {data}, by way of sending"
+    return Experiment(f"bits-{data}", title, Shape.CURVES, tuple(rows), seeds, threshold=TABLE_1[data].threshold)
+
+
+def _codecs() -> Experiment:
+    """Two rounds with every codec: the bits of a round, and proof that lossless stages change no model."""
+    rows = [
+        Row(
+            f"{method}-{name}",
+            f"{LABELS[method]}, {name}",
+            RunSpec(method=method, data="mnist", rounds=SHORT, codec=name),
+        )
+        for name in CODECS
+        for method in ("fedlog", "fedlog-c", *OTHERS)
+    ]
+    return Experiment("bits-codecs-mnist", "Bits of a round with every codec", Shape.CURVES, tuple(rows), (0,))
+
+
+def _participation() -> Experiment:
+    rows = []
+    for share in (0.1, 0.3):
+        for name, carry in KEPT.items():
+            options = {} if carry is None else {"carry": carry}
+            spec = RunSpec(method="fedlog", data="mnist", rounds=30, participation=share, options=options)
+            rows.append(Row(f"{name}-of-{share:g}", f"{share:.0%} take part, {name}", spec))
+    return Experiment(
+        "bits-participation-mnist", "Partial participation and what the server keeps", Shape.CURVES, tuple(rows), SEEDS
+    )
+
+
+BITS = (_ways("mnist", SEEDS), _ways("cifar10", SEEDS), _ways("cifar100", (0,)), _codecs(), _participation())

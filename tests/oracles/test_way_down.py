@@ -1,0 +1,241 @@
+"""What each client is sent of a broadcast, against computations by hand: differences, own rows, nothing new, carry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedlog.algorithms.registry import build
+from fedlog.core.keys import Key
+from fedlog.data.federation import Federation, Records, Shard
+from fedlog.data.transforms import IDENTITY
+from fedlog.engine.clients import model_plan
+from fedlog.engine.protocol.received import NEVER
+from fedlog.engine.simulate.simulator import Simulation
+from fedlog.engine.training.backends import Engine
+from fedlog.engine.training.tasks import Settings
+from fedlog.errors import InputError
+from fedlog.models.body import HEAD
+from fedlog.models.catalog import body
+from fedlog.settings.execution import BackendChoice
+from fedlog.settings.training import RunSettings
+from fedlog.wire.codec import codec
+from fedlog.wire.message import Kind, Message
+from fedlog.wire.transport import Transport, movement, restricted
+
+CLASSES, WIDTH = 4, 5
+HELD = [(0, 1), (1, 2), (2, 3), (0, 3), (3,)]
+
+
+def federation() -> Federation:
+    """Five clients with two classes each, the last with one."""
+    draws = Key(8).torch()
+    labels = torch.tensor([held[at % len(held)] for held in HELD for at in range(12)])
+    inputs = torch.randn(len(labels), 4, generator=draws) + torch.eye(CLASSES)[labels] * 3
+    shards = tuple(
+        Shard(
+            f"c{at}", torch.arange(12 * at, 12 * at + 8), torch.arange(12 * at + 8, 12 * at + 12), torch.zeros(0).long()
+        )
+        for at in range(len(HELD))
+    )
+    records = Records(inputs, labels)
+    return Federation("four", CLASSES, (4,), records, records, shards, IDENTITY, tuple("abcd"))
+
+
+def simulation(method: str = "fedlog", options: dict[str, Any] | None = None, **course: Any) -> Simulation:
+    data = federation()
+    bodies = [body(f"mlp:6,{WIDTH}", (4,))] * len(data.shards)
+    plan = model_plan(data, bodies)
+    told = {"epochs": 1, "learning_rate": 0.02, **(options or {})}
+    engine = Engine(Settings(batch_size=4), BackendChoice.LOOP)
+    return Simulation(
+        build(method, plan, told), data, bodies, plan, engine, RunSettings(**{"rounds": 4, **course})
+    ).start()
+
+
+def heard(run: Simulation) -> dict[int, torch.Tensor]:
+    cohort = run.workers.cohort  # type: ignore[attr-defined]
+    return {index: cohort.store.heard_by(index)[HEAD] for index in cohort._clients}
+
+
+@pytest.mark.parametrize("method", ["fedlog", "fedlog-c", "fedproto", "lg-fedavg-1", "fedavg"])
+def test_differences_reach_everyone_and_cost_what_is_booked(method: str) -> None:
+    run = simulation(method, codec="q8", down="differences")
+    sent: list[int] = []
+    tell = run.workers.hear_own
+
+    def counted(blobs: dict[int, bytes]) -> None:
+        sent.append(8 * sum(len(blob) for blob in blobs.values()))
+        tell(blobs)
+
+    run.workers.hear_own = counted  # type: ignore[method-assign]
+    records = list(run.rounds())
+    assert sum(sent) == sum(r.bits_down for r in records) + sum(
+        bits for kind, bits in run.server.ledger.by_kind(0).items() if kind.endswith("down")
+    )
+    assert run.server.downlink is not None
+    cohort = run.workers.cohort  # type: ignore[attr-defined]
+    for index, copy in cohort.store.messages.copies.items():
+        ours = run.server.downlink.copies[f"c{index}"].message
+        for theirs, mine in zip(copy.arrays, ours.arrays, strict=True):
+            assert torch.equal(theirs, mine), "the server does not know what the client has"
+
+
+def test_differences_follow_a_head_that_stands_still_ever_more_closely() -> None:
+    run = simulation(codec="q4", down="differences", rounds=1)
+    list(run.rounds())
+    exact = run.server.state[HEAD].float()
+    first = max(float((head - exact).abs().max()) for head in heard(run).values())
+    for number in range(2, 12):
+        run._broadcast(number, run._everyone)
+    assert max(float((head - exact).abs().max()) for head in heard(run).values()) < first / 50
+
+
+def test_a_client_that_paused_gets_the_difference_to_what_it_has() -> None:
+    run = simulation(codec="q8", down="differences", participation=0.4, rounds=6)
+    for _ in run.rounds():
+        pass
+    exact = run.server.state[HEAD].float()
+    # After the last round everyone hears: rounding alone is left, however old what a client had was.
+    for head in heard(run).values():
+        assert float((head - exact).abs().max()) < 0.02 * float(exact.abs().max())
+
+
+def test_a_closed_world_sends_own_rows_only_and_never_predicts_others() -> None:
+    run = simulation(codec="rows", world="closed")
+    list(run.rounds())
+    for index, head in heard(run).items():
+        own = sorted(HELD[index])
+        others = [row for row in range(CLASSES) if row not in own]
+        assert torch.equal(head[own], run.server.state[HEAD][own].float())
+        assert head[others, 0].tolist() == [NEVER] * len(others)
+        assert not head[others, 1:].any()
+    rows = sum(len(held) for held in HELD)
+    frame = len(codec("rows").encode(Message(Kind.HEAD, (torch.zeros(CLASSES, 1 + WIDTH),))))
+    assert run.server.ledger.by_kind(2)["head down"] == 8 * (len(HELD) * frame + rows * 4 * (1 + WIDTH))
+
+
+def test_restricting_changes_nothing_but_the_other_rows() -> None:
+    head = torch.arange(12.0).reshape(4, 3) + 1
+    found = restricted(Message(Kind.HEAD, (head,)), frozenset({1, 3})).arrays[0]
+    assert torch.equal(found, head * torch.tensor([[0.0], [1.0], [0.0], [1.0]]))
+    seed = Message(Kind.SEED, (torch.tensor([4]),))
+    assert restricted(seed, frozenset({1})) is seed
+
+
+def test_skipping_keeps_the_last_statistics_and_counts_the_word() -> None:
+    """A threshold that nothing reaches: after the first round only `same` crosses, and the head stands still."""
+    run = simulation(codec="rows", skip_below=1e9)
+    heads, records = [], []
+    for record in run.rounds():
+        heads.append(run.server.state[HEAD])
+        records.append(record)
+    word = 8 * len(codec("rows").encode(Message(Kind.SAME, ())))
+    assert [r.bits_up for r in records[1:]] == [5 * word] * 3
+    # The seed and the first head cannot be compared, so that head is sent.
+    assert [r.bits_down for r in records[1:]] == [5 * word] * 3
+    assert all(torch.equal(head, heads[0]) for head in heads)
+
+
+def test_skipping_nothing_is_the_run_without_it() -> None:
+    plain, skipping = simulation(codec="rows"), simulation(codec="rows", skip_below=1e-12)
+    for a, b in zip(plain.rounds(), skipping.rounds(), strict=True):
+        assert (a.correct_per_client, a.bits_up, a.bits_down) == (b.correct_per_client, b.bits_up, b.bits_down)
+
+
+def test_movement_is_relative_and_infinite_between_strangers() -> None:
+    old = Message(Kind.HEAD, (torch.tensor([[3.0, 4.0]]),))
+    assert movement(Message(Kind.HEAD, (torch.tensor([[3.0, 4.5]]),)), old) == pytest.approx(0.1)
+    assert movement(Message(Kind.SEED, (torch.tensor([1]),)), old) == float("inf")
+
+
+@pytest.mark.parametrize(
+    "course",
+    [
+        {"codec": "q4", "down": "differences", "participation": 0.6},
+        {"codec": "rows+q8", "down": "differences", "world": "closed"},
+        {"codec": "rows+q8", "codec_down": "q4", "down": "differences", "skip_below": 0.3},
+    ],
+)
+@pytest.mark.parametrize("method", ["fedlog", "fedlog-c"])
+def test_a_resumed_run_sends_and_knows_the_same(method: str, course: dict[str, Any], tmp_path: Path) -> None:
+    whole = list(simulation(method, **course).rounds())
+    stopped = simulation(method, **course)
+    going = stopped.rounds()
+    next(going), next(going)
+    stopped.save(tmp_path)
+    resumed = simulation(method, **course)
+    resumed.resume(tmp_path)
+    rest = list(resumed.rounds())
+    for expected, found in zip(whole[2:], rest, strict=True):
+        assert expected.bits_by_kind == found.bits_by_kind
+        assert expected.correct_per_client == found.correct_per_client
+        assert expected.observed == found.observed
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("method", ["fedlog", "fedlog-c"])
+def test_carrying_is_the_decayed_sum_of_all_rounds(method: str, keep: float) -> None:
+    """T <- g * T + Phi, by hand from the uploads of each round."""
+    run = simulation(method, {"carry": keep, "first_head": "random"}, participation=0.4)
+    assert run.server.memory is None
+    expected = torch.zeros(CLASSES, 1 + WIDTH, dtype=torch.float64)
+    work = run.workers.exchange
+
+    def spied(number: int, exchange: Any, indices: Any) -> Any:
+        uploads = work(number, exchange, indices)
+        summed = sum(codec("f32").decode(blob).arrays[0].double() for _, blob in uploads if blob is not None)
+        expected.mul_(keep).add_(summed)
+        return uploads
+
+    run.workers.exchange = spied  # type: ignore[method-assign]
+    for _ in run.rounds():
+        torch.testing.assert_close(run.server.state["statistics"], expected, rtol=1e-12, atol=1e-12)
+    if method == "fedlog-c":  # the clients solve the same head from the statistics alone
+        for head in heard(run).values():
+            torch.testing.assert_close(head.double(), run.server.state[HEAD], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("transport", "said"),
+    [
+        ({"codec": "f32", "differences": True}, "cannot carry differences"),
+        ({"codec": "q8", "closed_world": True}, "sends all of them"),
+        ({"skip_below": -1.0}, "0 or more"),
+        ({"codec_down": "f31"}, "unknown codec: f31"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(transport: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        Transport(**transport)
+
+
+@pytest.mark.parametrize(
+    "transport",
+    [
+        Transport(codec="rows"),
+        Transport(codec="q8+zstd"),
+        Transport(codec_down="rows+q8"),
+        Transport(codec="f32", codec_down="rows", closed_world=True),
+        Transport(skip_below=0.1),
+    ],
+)
+def test_private_modes_refuse_what_shows_classes_or_news(transport: Transport) -> None:
+    with pytest.raises(InputError, match="cannot be used in a private run"):
+        transport.refuse_in("a private run")
+
+
+def test_private_modes_take_dense_codecs_and_differences() -> None:
+    Transport(codec="q8", codec_down="q4", differences=True).refuse_in("a private run")
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedproto"])
+def test_methods_that_cannot_skip_or_close_their_world_say_so(method: str) -> None:
+    for course in ({"skip_below": 0.1}, {"codec": "rows", "world": "closed"}):
+        with pytest.raises(InputError, match=method):
+            simulation(method, **course)
+    with pytest.raises(InputError, match="keeps everyone's last statistics"):
+        simulation("fedlog", {"carry": 0.5}, skip_below=0.1)
