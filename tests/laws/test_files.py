@@ -27,11 +27,11 @@ LIMITED = f"""
 import resource, sys
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_FSIZE, ({LIMIT}, {LIMIT}))
-path = Path(sys.argv[1])
+path, code = Path(sys.argv[1]), sys.stdin.read()
 try:
-    exec(sys.stdin.read())
+    exec(code)
 except OSError as error:
-    sys.exit(error.errno)
+    sys.exit(error.errno if error.filename in (str(path), str(path.with_name('b'))) else 99)
 sys.exit(0)
 """
 EFBIG = 27

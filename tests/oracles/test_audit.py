@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedlog.audit.canary import Audit, Fault, run_audit
-from fedlog.audit.distinguisher import Trial, epsilon_lower_bound, scores
+from fedlog.audit.distinguisher import Observation, epsilon_lower_bound, scores
 from fedlog.cli.main import main
 from fedlog.core.clip import Clamp
 from fedlog.core.keys import Key
@@ -135,7 +135,7 @@ def test_the_attacker_is_judged_on_trials_it_did_not_learn_from() -> None:
     for _ in range(40):
         # Forty entries of nothing but noise, and few trials: whoever judged where it learnt would find a difference.
         here, there = (
-            [Trial(at % 2, torch.randn(40, generator=generator, dtype=torch.float64)) for at in range(200)]
+            [Observation(at % 2, torch.randn(40, generator=generator, dtype=torch.float64)) for at in range(200)]
             for _ in range(2)
         )
         wrong += epsilon_lower_bound(*scores(here, there), 0.0, 0.9) > 0
@@ -146,9 +146,9 @@ def test_the_attacker_is_judged_on_trials_it_did_not_learn_from() -> None:
 def test_an_entry_without_noise_and_a_longer_message_decide_alone(length: int) -> None:
     generator = torch.Generator().manual_seed(8)
 
-    def trials(*exact: float) -> list[Trial]:
+    def trials(*exact: float) -> list[Observation]:
         noisy = 1e6 * torch.randn(400, 1, generator=generator, dtype=torch.float64)
-        return [Trial(0, torch.cat([row, torch.tensor(exact, dtype=torch.float64)])) for row in noisy]
+        return [Observation(0, torch.cat([row, torch.tensor(exact, dtype=torch.float64)])) for row in noisy]
 
     present, absent = scores(trials(*[1.0] * (length - 1)), trials(1 + 1e-6))
     assert present.min() > 0 > absent.max()

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from fedlog.algorithms.fedlog import FedLog
 from fedlog.algorithms.frozen import freeze_bodies
 from fedlog.algorithms.shape import Exchange
-from fedlog.audit.distinguisher import Trial, epsilon_lower_bound, scores
+from fedlog.audit.distinguisher import Observation, epsilon_lower_bound, scores
 from fedlog.core.clip import clip_named
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
@@ -138,7 +138,7 @@ def run_audit(audit: Audit) -> Finding:
     return Finding(audit, epsilon_lower_bound(present, absent, audit.budget.delta, audit.confidence))
 
 
-def _trials(audit: Audit, guard: Protection, clients: Sequence[Records], world: str) -> list[Trial]:
+def _trials(audit: Audit, guard: Protection, clients: Sequence[Records], world: str) -> list[Observation]:
     """What leaves in one of the two worlds, many times."""
     key = Key(audit.seed)
     rounds = [
@@ -147,7 +147,7 @@ def _trials(audit: Audit, guard: Protection, clients: Sequence[Records], world: 
     ]
     # Each trial draws its own training, so that trials are independent and alike.
     drawn = key.child("drawn", world).numpy().integers(0, audit.trainings, audit.trials)
-    return [Trial(int(number), rounds[number].observe(trial)) for trial, number in enumerate(drawn)]
+    return [Observation(int(number), rounds[number].observe(trial)) for trial, number in enumerate(drawn)]
 
 
 def _protection(audit: Audit) -> Protection:

@@ -18,7 +18,7 @@ Scores = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
+class Observation:
     """What was seen once, and after which training: its random numbers are public but for the noise."""
 
     training: int
@@ -26,7 +26,7 @@ class Trial:
     """(entries,) float64; as many as there were to see."""
 
 
-def scores(present: Sequence[Trial], absent: Sequence[Trial]) -> tuple[Scores, Scores]:
+def scores(present: Sequence[Observation], absent: Sequence[Observation]) -> tuple[Scores, Scores]:
     """How much each trial looks like one with the canary, to an attacker who has learnt from the first half of each.
 
     Training by training it weighs every entry by how far apart the two worlds are in it over how much it varies: the

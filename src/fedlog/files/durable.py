@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PUBLIC_MODE = 0o666  # less the user's umask
@@ -21,14 +22,15 @@ def write_file(path: Path, content: str | bytes, mode: int = PUBLIC_MODE) -> Non
     path.parent.mkdir(parents=True, exist_ok=True)
     # A name of its own: two processes that write the same file must not share a draft.
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        create_file(draft, content, mode)
-        os.replace(draft, path)
-    except BaseException:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
-        raise
-    force_names(path.parent)
+    with _errors_about(path):
+        try:
+            create_file(draft, content, mode)
+            os.replace(draft, path)
+        except BaseException:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise
+        force_names(path.parent)
 
 
 def is_draft(path: Path, name: str) -> bool:
@@ -41,8 +43,9 @@ def create_file(path: Path, content: str | bytes, mode: int = PUBLIC_MODE) -> No
     # The mode is given here: a chmod afterwards would leave a moment in which others can open the file.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
-        _write_all(descriptor, _encode(content))
-        os.fsync(descriptor)
+        with _errors_about(path):
+            _write_all(descriptor, _encode(content))
+            os.fsync(descriptor)
     except BaseException:
         with suppress(OSError):
             path.unlink()
@@ -56,13 +59,14 @@ def append_line(path: Path, line: str) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PUBLIC_MODE)
     try:
         before = os.fstat(descriptor).st_size
-        try:
-            _write_all(descriptor, _encode(f"{line}\n"))
-            os.fsync(descriptor)
-        except BaseException:
-            with suppress(OSError):
-                os.ftruncate(descriptor, before)
-            raise
+        with _errors_about(path):
+            try:
+                _write_all(descriptor, _encode(f"{line}\n"))
+                os.fsync(descriptor)
+            except BaseException:
+                with suppress(OSError):
+                    os.ftruncate(descriptor, before)
+                raise
     finally:
         os.close(descriptor)
 
@@ -88,6 +92,16 @@ def force_names(folder: Path) -> None:
     """Force the names of a folder's files to the disk: forcing a file's content does not do that."""
     if os.name == "posix":  # elsewhere a folder cannot be opened
         _force_content(folder)
+
+
+@contextmanager
+def _errors_about(path: Path) -> Iterator[None]:
+    """Name this file in errors of the system, which know its draft, or no name at all."""
+    try:
+        yield
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None
+        raise
 
 
 def _force_content(path: Path) -> None:

@@ -6,6 +6,7 @@ same way, and its numbers repeat to the last bit; a run's own record of the deci
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -24,6 +25,7 @@ from fedlog.core.keys import Key
 from fedlog.engine.clients import Client
 from fedlog.engine.training.block import convolve
 from fedlog.engine.training.tasks import Backend, Settings, Task
+from fedlog.files.durable import write_file
 from fedlog.models.body import HEAD, Body, initial_head
 from fedlog.models.masking import named_values
 
@@ -108,11 +110,5 @@ def _read() -> dict[str, dict[str, float]]:
 
 
 def _remember(key: str, seconds: Mapping[str, float]) -> None:
-    path = memory_file()
-    draft = path.with_suffix(f".{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(json.dumps({**_read(), key: dict(seconds)}, indent=1) + "\n")
-        draft.replace(path)
-    except OSError:  # a read-only home: the next run measures again
-        draft.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # a read-only home: the next run measures again
+        write_file(memory_file(), json.dumps({**_read(), key: dict(seconds)}, indent=1) + "\n")
