@@ -22,6 +22,7 @@ from fedlog.errors import InputError
 from fedlog.models.body import HEAD, adopt, initial_head
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.training import Initialisation
+from fedlog.testing.trial import dropping_body
 from fedlog.wire.codec import codec
 from fedlog.wire.message import Kind, Message
 
@@ -354,16 +355,11 @@ def works(method: str, simulation: Simulation) -> list[tuple[list[Task], str]]:
     return found
 
 
-def _dropping() -> nn.Module:
-    """As the contract's own body, with dropout on the features: the further losses must see them whole."""
-    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Dropout(0.5))
-
-
 @every_method
 @pytest.mark.parametrize("choice", [choice for choice in BackendChoice if choice is not BackendChoice.LOOP])
 def test_every_backend_agrees_with_the_loop(method: str, choice: BackendChoice, small: Any) -> None:
     federation = small.federation([0, 1, 7, 23], one_class=[2])
-    bodies = [adopt("dropping", _dropping, (4,))] * 4
+    bodies = [dropping_body(choice)] * 4
     # Two rounds first, so that losses meet real class means and global means.
     simulation = small.simulation(method, federation, bodies)
     run(simulation)

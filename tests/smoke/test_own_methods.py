@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from fedlog.algorithms.fedlog import FedLog
-from fedlog.algorithms.registry import typed
+from fedlog.algorithms.registry import read_options
 from fedlog.cli.main import main
 from fedlog.core.keys import Key
 from fedlog.data import DataSpec, Federation, load_federation
@@ -73,7 +73,7 @@ TELLING = "fedlog_own_methods:Telling"
     ],
 )
 def test_an_option_becomes_what_its_type_says(name: str, said: Any, meant: Any) -> None:
-    assert typed(TELLING, {name: said}) == {name: meant}
+    assert read_options(TELLING, {name: said}) == {name: meant}
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_an_option_becomes_what_its_type_says(name: str, said: Any, meant: Any) 
 )
 def test_what_an_option_cannot_be_is_refused_with_what_it_can(name: str, said: str, expected: str) -> None:
     with pytest.raises(InputError, match=f"option {name} of .* cannot be '{said}'") as refused:
-        typed(TELLING, {name: said})
+        read_options(TELLING, {name: said})
     assert refused.value.hint == f"expected {expected}"
 
 
@@ -96,7 +96,7 @@ class Making(FedLog):
 def test_the_types_of_an_own_constructor_count(own_module: ModuleType) -> None:
     vars(own_module)["Making"] = Making
     told = {"strength": "0.5", "limit": "0.25"}
-    assert typed("fedlog_own_methods:Making", told) == {"strength": 0.5, "limit": 0.25}
+    assert read_options("fedlog_own_methods:Making", told) == {"strength": 0.5, "limit": 0.25}
 
 
 def test_options_without_annotations_are_of_the_defaults_types(own_module: ModuleType) -> None:
@@ -104,7 +104,7 @@ def test_options_without_annotations_are_of_the_defaults_types(own_module: Modul
         return FedLog(plan)
 
     vars(own_module)["mine"] = mine
-    assert typed("fedlog_own_methods:mine", {"steps": "4", "note": "x"}) == {"steps": 4, "note": "x"}
+    assert read_options("fedlog_own_methods:mine", {"steps": "4", "note": "x"}) == {"steps": 4, "note": "x"}
 
 
 def test_a_method_that_inherits_its_options_can_be_told_them(

@@ -1,4 +1,4 @@
-"""Every method by name, and what it can be told."""
+"""Every method by name, and its options."""
 
 from __future__ import annotations
 
@@ -81,34 +81,34 @@ def own_rounds(method: str) -> int | None:
 
 
 def options(method: str) -> dict[str, Any]:
-    """What the method can be told, with its defaults."""
+    """The method's options, with their defaults."""
     parameters = inspect.signature(factory(method)).parameters
     wrong = [p.name for p in parameters.values() if p.name != "plan" and p.default is p.empty]
     if "plan" not in parameters or wrong:
         raise InputError(
             f"method {method} must be made from a plan and options with defaults: ({', '.join(parameters)}) found",
-            hint="see docs/methods: a frozen dataclass around a ModelPlan",
+            hint="see docs/extend/method.md: a frozen dataclass around a ModelPlan",
         )
     return {p.name: p.default for p in parameters.values() if p.name != "plan"}
 
 
-def typed(method: str, told: Mapping[str, Any]) -> dict[str, Any]:
+def read_options(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options as their types, from numbers or from text; an unknown or impossible one is refused by name."""
     make = factory(method)
     known = options(method)
-    hints = _hints(make)
-    given = {}
-    for name, value in told.items():
+    hints = _option_types(make)
+    typed = {}
+    for name, value in given.items():
         if name not in known:
             meant = did_you_mean(name, known, f"it knows {', '.join(known)}")
             raise InputError(f"method {method} has no option {name}", hint=meant)
-        given[name] = _typed(method, name, value, hints.get(name, type(known[name])))
-    return given
+        typed[name] = _read_option(method, name, value, hints.get(name, type(known[name])))
+    return typed
 
 
-def build(method: str, plan: ModelPlan, told: Mapping[str, Any]) -> Algorithm:
-    """The method for this model, told these options."""
-    made = factory(method)(plan, **typed(method, told))
+def build(method: str, plan: ModelPlan, given: Mapping[str, Any]) -> Algorithm:
+    """The method for this model, with these options."""
+    made = factory(method)(plan, **read_options(method, given))
     missing = [name for name in vars(Algorithm) if not name.startswith("_") and not hasattr(made, name)]
     if missing:
         raise InputError(
@@ -118,20 +118,20 @@ def build(method: str, plan: ModelPlan, told: Mapping[str, Any]) -> Algorithm:
     return made
 
 
-def _hints(make: Factory) -> dict[str, Any]:
-    """The types of the options, as far as they are told."""
-    told_by: list[Any] = [make.__init__ if inspect.isclass(make) else make]
+def _option_types(make: Factory) -> dict[str, Any]:
+    """The types of the options, as far as the constructor states them."""
+    sources: list[Any] = [make.__init__ if inspect.isclass(make) else make]
     if is_dataclass(make):
-        told_by.insert(0, make)  # where what it inherits is looked up in the module that wrote it
+        sources.insert(0, make)  # inherited annotations are looked up in the module that wrote them
     hints: dict[str, Any] = {}
-    for told in told_by:
-        with contextlib.suppress(NameError):  # of what is imported for type checkers only
-            hints |= get_type_hints(told)
+    for source in sources:
+        with contextlib.suppress(NameError):  # names that are imported for type checkers only
+            hints |= get_type_hints(source)
     return hints
 
 
-def _typed(method: str, name: str, value: Any, hint: Any) -> Any:
-    """The value as the option's type, from a number or from text; as it is where the type is none that we know."""
+def _read_option(method: str, name: str, value: Any, hint: Any) -> Any:
+    """The value as the option's type, from a number or from text; unchanged if the type is unknown."""
     accepted = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     if NoneType in accepted and (value is None or value == "none"):
         return None
@@ -139,11 +139,11 @@ def _typed(method: str, name: str, value: Any, hint: Any) -> Any:
     try:
         return _as_kind(value, kind)
     except (TypeError, ValueError, KeyError, OverflowError):
-        raise InputError(f"option {name} of {method} cannot be {value!r}", hint=f"expected {_told(kind)}") from None
+        raise InputError(f"option {name} of {method} cannot be {value!r}", hint=f"expected {_describe(kind)}") from None
 
 
 def _as_kind(value: Any, kind: Any) -> Any:
-    """The value as that type; an error of Python's if it cannot be one."""
+    """The value as that type; a TypeError, ValueError, KeyError or OverflowError if it cannot be one."""
     if get_origin(kind) is Literal:
         return {str(choice): choice for choice in get_args(kind)}[str(value)]
     if kind is bool:
@@ -160,8 +160,8 @@ def _as_kind(value: Any, kind: Any) -> Any:
     return made
 
 
-def _told(kind: Any) -> str:
-    """What may be said for an option of that type."""
+def _describe(kind: Any) -> str:
+    """The values that an option of that type can have, in words."""
     if get_origin(kind) is Literal:
         return f"one of {', '.join(str(choice) for choice in get_args(kind))}"
     if kind is bool:

@@ -227,7 +227,7 @@ class _Round:
             uploads = [WIRE.decode(blob) for blob in blobs]
             # The server's noise is for the statistics. Whatever comes beside them has none: it counts as seen.
             beside = [array for upload in uploads for array in upload.arrays[1:]]
-            sums = [self.server.lifted(replace(upload, arrays=upload.arrays[:1])) for upload in uploads]
+            sums = [self.server.lift_upload(replace(upload, arrays=upload.arrays[:1])) for upload in uploads]
             self.server.take(trial, self.exchange, total(sums))
             blobs = [self.server.broadcast(trial, copies=1)]
         (blob,) = blobs

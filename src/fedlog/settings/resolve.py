@@ -157,7 +157,7 @@ def _resolve_options(method: str, defaults: Mapping[str, Any], given: Mapping[st
     """
     known = registry.options(method)
     usual = {name: value for name, value in defaults.items() if name in known}
-    options = registry.typed(method, {**known, **usual, **given})
+    options = registry.read_options(method, {**known, **usual, **given})
     return {name: getattr(value, "value", value) for name, value in options.items()}
 
 

@@ -294,7 +294,7 @@ def check_backends_agree(trial: Trial) -> None:
 def check_backend(trial: Trial, choice: BackendChoice) -> None:
     """Check that one backend agrees with the loop in every phase of the method."""
     federation = small_federation([0, 1, 7, 23], one_class=[2])
-    bodies = [dropping_body()] * 4
+    bodies = [dropping_body(choice)] * 4
     # Two rounds first, so that losses meet real class means and global means.
     simulation = trial.simulation(federation, bodies)
     run_all(simulation)

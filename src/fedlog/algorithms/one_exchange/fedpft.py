@@ -71,5 +71,5 @@ class FedPFT(OneExchange):
         return {"seed": server["seed"], HEAD: head}
 
     def observe(self, server: Params) -> dict[str, float]:
-        """Nothing is summed that could be counted."""
+        """No figures: the mixtures are not summed."""
         return {}

@@ -59,7 +59,7 @@ def words_of(upload: Contribution, protection: Protection | None, parties: int) 
     return encoding.to_words_checked(values, parties) if protection is None else encoding.to_words(values)
 
 
-def summed(found: SecureSum, protection: Protection | None, shapes: Sequence[tuple[int, ...]]) -> Contribution:
+def read_sum(found: SecureSum, protection: Protection | None, shapes: Sequence[tuple[int, ...]]) -> Contribution:
     """What a secure sum says, in arrays of these shapes."""
     values = torch.from_numpy(encoding_of(protection).from_words(found.total))
     parts = torch.split(values, [prod(shape) for shape in shapes])
@@ -129,7 +129,7 @@ class SecureSums:
         following: Sequence[int],
     ) -> None:
         """Move the server's state by the sum of these uploads; where too few clients survive, all stays as it was."""
-        lifted = [(index, server.lifted(IN_A_SUM.decode(blob))) for index, blob in sent]
+        lifted = [(index, server.lift_upload(IN_A_SUM.decode(blob))) for index, blob in sent]
         try:
             server.take(round_number, exchange, self.total(round_number, lifted, server.ledger, following))
         except RoundFailedError as error:
@@ -144,7 +144,7 @@ class SecureSums:
         return SumsPosition(self.sums_made, tuple(self._early), members, self._early_for.coordinates)
 
     def go_on_from(self, position: SumsPosition | None, folder: Path) -> None:
-        """Nothing; the next sum is then the one that would have come after the folder's checkpoint.
+        """Go on with the sum that would have come after the folder's checkpoint.
 
         Secrets are in no checkpoint, so the clients that sent keys ahead make them anew. Their bits are booked already.
         """
@@ -160,7 +160,7 @@ class SecureSums:
             value_bytes = encoding_of(self.protection).value_bytes
             self._keys_ahead(self._terms(list(position.members), position.coordinates, value_bytes), position.ahead)
 
-    def observed(self) -> dict[str, float]:
+    def take_figures(self) -> dict[str, float]:
         """The turns since this was asked last, and how many survived the last sum."""
         turns, self.turns = self.turns, 0
         return {"secure_sum_turns": float(turns), "secure_sum_survivors": float(len(self.survivors))}
@@ -198,7 +198,7 @@ class SecureSums:
         if sorted(following) == members:
             book.sent(Step.KEYS, self._keys_ahead(terms.next(), traffic.helped))
         self.survivors = found.survivors
-        return summed(found, self.protection, shapes)
+        return read_sum(found, self.protection, shapes)
 
     def _keys_ahead(self, following: Terms, helpers: Sequence[int]) -> Mail:
         """The next sum's keys, which come on the last replies of this one; they are kept for it."""
@@ -235,6 +235,6 @@ class _Booking:
         return heard
 
     def sent(self, step: Step, mail: Mail) -> None:
-        """Nothing; these messages up are then booked."""
+        """Book these messages up."""
         for _, blob in mail:
             self.ledger.book(self.round_number, Direction.UP, f"secure {step.name.lower()}", blob)

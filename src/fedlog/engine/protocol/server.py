@@ -176,9 +176,9 @@ class Server:
             if client in seen:
                 raise InputError("a second upload in the same exchange")
             if message.kind is Kind.SAME:
-                return self._remembered(client)
+                return self._recall(client)
             _check(message, self.patterns[exchange.name])
-            lifted = self.lifted(message)
+            lifted = self.lift_upload(message)
             if self.limits is not None and message.kind in (Kind.STATISTICS, Kind.MOMENTS):
                 # What was rounded by its codec may lie a little beyond the clip.
                 limits = replace(self.limits, rounding=max(self.limits.rounding, self.codec.rounding))
@@ -194,12 +194,13 @@ class Server:
         except InputError as error:
             return Refusal(client, error.message)
 
-    def _remembered(self, client: str) -> Contribution:
+    def _recall(self, client: str) -> Contribution:
+        """The client's last contribution; InputError if there is none."""
         if self.memory is None or client not in self.memory:
             raise InputError("an upload that says the last one still stands, and there is none")
         return self.memory[client]
 
-    def lifted(self, message: Message) -> Contribution:
+    def lift_upload(self, message: Message) -> Contribution:
         """The upload as it enters the sum; under a secure sum this happens at the client."""
         return lift(message) if self.protection is None else self.protection.to_feature_units(lift(message))
 

@@ -305,7 +305,7 @@ class Simulation:
         kept = {} if self.protection is None else {"kept_old_head": float(self.server.kept_state)}
         if self.secure is None:
             return kept
-        return {**kept, **self.secure.observed()}
+        return {**kept, **self.secure.take_figures()}
 
     def copies_after(self, number: int) -> int:
         """To how many clients that round's last broadcast goes: the next round's, or after the last round everyone."""

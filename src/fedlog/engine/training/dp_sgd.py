@@ -98,7 +98,7 @@ class DpSgdBackend:
 
     @torch.no_grad()
     def start_from(self, params: Params) -> None:
-        """Nothing; gradients are then those at these parameters."""
+        """Set the parameters at which the next gradients are taken."""
         for name, value in self._all_values.items():
             value.copy_(params[name])
 

@@ -21,8 +21,8 @@ from fedlog.engine.training.tasks import (
     Task,
     adam_arguments,
     draw_epoch,
-    keep,
-    kept,
+    name_moments,
+    read_moments,
     moving_names,
 )
 from fedlog.errors import RunError
@@ -111,7 +111,7 @@ class LoopBackend:
             carry: Carry = {name: self._to_device(value) for name, value in task.work.carry.items()}
             moving = [params[name] for name in moving_names(params, phase, self._body)]
             optimiser = StepwiseAdam(moving, phase.learning_rate, self._settings.optimiser)
-            if (before := kept(task.moments, number)) is not None:
+            if (before := read_moments(task.moments, number)) is not None:
                 optimiser.resume(*before)
             for epoch in range(phase.epochs):
                 if self._settings.optimiser.moments is Moments.EPOCH:
@@ -119,7 +119,7 @@ class LoopBackend:
                 key = task.key.child("phase", number, "epoch", epoch)
                 carry = self._epoch(task, phase, optimiser, params, constants, carry, key)
             if self._settings.optimiser.moments is Moments.RUN and moving:
-                moments |= keep(number, *optimiser.moments)
+                moments |= name_moments(number, *optimiser.moments)
         trained = {name: value.detach().to("cpu", task.work.params[name].dtype) for name, value in params.items()}
         return Fit(trained, moments)
 

@@ -98,7 +98,7 @@ class EpochDraws:
 
 
 def moving_names(params: Params, phase: Phase, body: Body) -> list[str]:
-    """The parameters that the phase trains, sorted: the order of flat moments, whatever order a file gave them back."""
+    """The parameters that the phase trains; sorted, so that flattened moments line up after a reload."""
     return sorted(name for name in params if name in phase.moves and name not in body.buffers | body.fixed)
 
 
@@ -115,15 +115,15 @@ def adam_arguments(rule: Optimiser, learning_rate: float) -> dict[str, Any]:
     }
 
 
-def kept(moments: Params, phase: int) -> tuple[Tensor, Tensor, Tensor] | None:
+def read_moments(moments: Params, phase: int) -> tuple[Tensor, Tensor, Tensor] | None:
     """Adam's first and second moments, flat, and its steps, as that phase left them; None if it did not."""
     if f"{phase}/steps" not in moments:
         return None
     return moments[f"{phase}/first"], moments[f"{phase}/second"], moments[f"{phase}/steps"]
 
 
-def keep(phase: int, first: Tensor, second: Tensor, steps: Tensor) -> Params:
-    """What `kept` reads."""
+def name_moments(phase: int, first: Tensor, second: Tensor, steps: Tensor) -> Params:
+    """Adam's moments and steps under the names by which `read_moments` finds them."""
     return {f"{phase}/first": first, f"{phase}/second": second, f"{phase}/steps": steps}
 
 

@@ -159,7 +159,7 @@ def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
     """
     promise = resolve_promise(spec, NoiseSource.DISCRETE)
     sums = resolve_sums(spec, promise, spec.refused_share)
-    options = registry.typed(spec.method, options_given(spec))
+    options = registry.read_options(spec.method, options_given(spec))
     sites = 0 if sums is None else count_sites()
     return check_plan(
         Plan(

@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from fedlog.algorithms.shape import Exchange
-from fedlog.engine.protocol.secure_sums import encoding_of, sum_terms, summed
+from fedlog.engine.protocol.secure_sums import encoding_of, read_sum, sum_terms
 from fedlog.engine.protocol.server import Server
 from fedlog.files.durable import write_file
 from fedlog.flower.folders.roster import Roster, number_members, read_roster
@@ -52,7 +52,7 @@ class SumAtServer:
             return None
         pattern = server.patterns[exchange.name]
         assert pattern is not None
-        shapes = [tuple(array.shape) for array in server.lifted(pattern).arrays]
+        shapes = [tuple(array.shape) for array in server.lift_upload(pattern).arrays]
         opening = self._opening(members)
         terms = self._terms(opening, roster, server, sum(prod(shape) for shape in shapes))
         names = {number: name for number, name in enumerate(sorted(roster)) if name in members}
@@ -61,7 +61,7 @@ class SumAtServer:
         except RoundFailedError as error:
             self.log("secure sum failed", round=step[0], reason=error.message)
             return None
-        server.take(step[0], exchange, summed(found[0], server.protection, shapes))
+        server.take(step[0], exchange, read_sum(found[0], server.protection, shapes))
         return found[1]
 
     def _sum(

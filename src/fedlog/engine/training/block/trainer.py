@@ -25,9 +25,9 @@ from fedlog.engine.training.tasks import (
     Settings,
     Task,
     draw_epoch,
-    keep,
-    kept,
     moving_names,
+    name_moments,
+    read_moments,
 )
 from fedlog.models.body import Body, Params, logits
 from fedlog.settings.training import Moments
@@ -117,7 +117,7 @@ class BlockBackend:
             adam = FlatAdam({name: params[name] for name in moving}, phase.learning_rate, rule)
             frozen = {name: value for name, value in params.items() if name not in moving}
             for row, task in enumerate(tasks):
-                if (before := kept(task.moments, number)) is not None:
+                if (before := read_moments(task.moments, number)) is not None:
                     adam.resume(row, *before)
             for epoch in range(phase.epochs):
                 if rule.moments is Moments.EPOCH:
@@ -127,7 +127,7 @@ class BlockBackend:
             params = {**frozen, **adam.values()}
             if rule.moments is Moments.RUN:
                 for row, mine in enumerate(moments):
-                    mine |= keep(number, *adam.moments(row))
+                    mine |= name_moments(number, *adam.moments(row))
         return params, moments
 
     def _epoch(
