@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 import test_codecs as codec_contract
-import test_methods as method_contract
+import torch
 
+from fedlog.algorithms.registry import METHODS
 from fedlog.cli.main import main
 from fedlog.core.keys import Key
 from fedlog.data import DataSpec, load_federation
@@ -24,6 +25,8 @@ from fedlog.engine.training.tasks import Settings, Task
 from fedlog.models.body import HEAD, initial_head
 from fedlog.models.catalog import body
 from fedlog.settings.execution import BackendChoice
+from fedlog.testing import check_method
+from fedlog.testing.trial import distance
 from fedlog.wire.codec import CODECS, codec
 
 PAGES = Path(__file__).parents[2] / "docs" / "extend"
@@ -61,18 +64,12 @@ def accuracy(capsys: pytest.CaptureFixture[str]) -> float:
     return float(json.loads(capsys.readouterr().out)["accuracy_mean_over_clients"])
 
 
-def test_the_method_of_the_page(follow: Follow, small: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_method_of_the_page(follow: Follow, capsys: pytest.CaptureFixture[str]) -> None:
     follow("method")
     assert main(command_of("method")) == 0
     assert accuracy(capsys) > 0.2
-    method = "near_head:NearHead"
-    method_contract.test_the_order_of_the_clients_decides_nothing(method, small)
-    method_contract.test_unequal_clients_without_data_with_one_record_and_with_one_class(method, small)
-    method_contract.test_a_round_of_nobody_but_a_client_without_data_is_survived(method, small)
-    method_contract.test_a_resumed_run_repeats_the_uninterrupted_one_to_the_bit(method, small)
-    method_contract.test_closing_is_judged_apart_and_leaves_the_run_as_it_was(method, small)
-    for choice in (BackendChoice.BLOCK, BackendChoice.VMAP):
-        method_contract.test_every_backend_agrees_with_the_loop(method, choice, small)
+    (checked,) = re.findall(r"check_method\('(.*)'\)", (PAGES / "method.md").read_text())
+    check_method(checked)
 
 
 def test_the_codec_of_the_page(
@@ -87,7 +84,7 @@ def test_the_codec_of_the_page(
     runs = {name: small.simulation("fedlog", small.federation([5, 8]), codec=name) for name in ("f32", "zipped")}
     records = {name: list(simulation.rounds()) for name, simulation in runs.items()}
     assert [r.correct_per_client for r in records["f32"]] == [r.correct_per_client for r in records["zipped"]]
-    assert method_contract.distance(*(small.models(simulation) for simulation in runs.values())) == 0
+    assert distance(*(small.models(simulation) for simulation in runs.values())) == 0
     # Damaged bytes are refused, whatever was done to them.
     blob = made.encode(codec_contract.messages()["statistics"], Key(1))
     for damaged in (b"", blob[:-1], blob[1:], blob + b"x", b"\x01" + blob[1:]):
@@ -102,18 +99,18 @@ def test_the_body_of_the_page(follow: Follow, capsys: pytest.CaptureFixture[str]
     federation = load_federation(DataSpec("digits", clients=5, train_records=60))
     found = body("digit_bodies:digit_cnn", federation.input_shape)
     bodies = [found] * 5
-    algorithm = method_contract.METHODS["fedavg"](model_plan(federation, bodies), epochs=1, learning_rate=0.01)
+    algorithm = METHODS["fedavg"](model_plan(federation, bodies), epochs=1, learning_rate=0.01)
     clients = clients_of(federation, bodies, algorithm)
     start = {HEAD: initial_head(found.width, federation.n_class, Key(1)), **found.initial(Key(1))}
     work = algorithm.open("average", {name: value.double() for name, value in start.items()}, {})
     tasks = [Task(c, work, algorithm.schedule.round[0].phases, Key(2).child(c.name)) for c in clients]
-    settings = Settings(batch_size=5, dtype=method_contract.torch.float64)
+    settings = Settings(batch_size=5, dtype=torch.float64)
     trained = {}
     for choice in (BackendChoice.LOOP, BackendChoice.BLOCK, BackendChoice.VMAP):
         (backend,) = Engine(settings, choice).backends(federation, clients).values()
         trained[choice] = {str(at): fit.params for at, fit in enumerate(backend.train(tasks))}
     for choice in (BackendChoice.BLOCK, BackendChoice.VMAP):
-        assert method_contract.distance(trained[choice], trained[BackendChoice.LOOP]) < 1e-9
+        assert distance(trained[choice], trained[BackendChoice.LOOP]) < 1e-9
 
 
 def test_every_page_is_followed() -> None:
