@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from fedlog.algorithms.frozen import freeze_bodies
 from fedlog.algorithms.registry import METHODS, methods_that
@@ -19,7 +18,7 @@ from fedlog.engine.clients import clients_of
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
 from fedlog.engine.training.tasks import Look, Pool, Task
 from fedlog.errors import InputError
-from fedlog.models.body import HEAD, adopt, initial_head
+from fedlog.models.body import HEAD, initial_head
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.training import Initialisation
 from fedlog.testing.trial import dropping_body

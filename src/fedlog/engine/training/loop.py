@@ -21,9 +21,9 @@ from fedlog.engine.training.tasks import (
     Task,
     adam_arguments,
     draw_epoch,
+    moving_names,
     name_moments,
     read_moments,
-    moving_names,
 )
 from fedlog.errors import RunError
 from fedlog.models.body import Body, Params, logits
