@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -14,6 +15,7 @@ from typing import Any, get_args
 import pytest
 
 import fedlog
+from fedlog.cli.main import COMMANDS, parser
 from fedlog.data import catalog
 from fedlog.errors import InputError
 from fedlog.flower.protocol.plan import Plan, make_plan, plan_settings, read_plan, read_plan_settings
@@ -42,6 +44,21 @@ def test_every_setting_says_what_it_is() -> None:
     assert all(len(about(entry).help) > 5 for entry in SETTINGS)
     assert {*RECIPE, *PRIVATE, "method", "options", "rounds", "codec"} <= {entry.name for entry in deployed_settings()}
     assert get_args(Partition) == get_args(catalog.Partition)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_argument_of_every_command_has_a_help_text(command: str) -> None:
+    def actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for below in action.choices.values():
+                    yield from actions(below)
+            else:
+                yield action
+
+    found = list(actions(parser([command])))
+    assert [action.dest for action in found if not action.help] == []
+    assert len(found) > 2
 
 
 def test_every_setting_of_the_optimiser_has_a_value_here() -> None:

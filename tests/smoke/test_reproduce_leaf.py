@@ -55,9 +55,9 @@ def test_the_celeba_experiment_runs_on_a_leaf_folder(tmp_path: Path, monkeypatch
     table = accuracy_table(collect(short, out))
     assert [row[1] for row in table.rows] == ["1"] * 5
     assert all("not run" not in row[2] for row in table.rows)
-    assert table.rows[0][3] == "71.96 ± 0.18"
+    assert table.rows[0][table.columns.index("paper, %")] == "71.96 ± 0.18"
     nobody = SimpleNamespace(submit=lambda orders: None, stop=lambda: None)
-    silent = SimpleNamespace(begun=lambda to_do, skipped: None)
+    silent = SimpleNamespace(on_start=lambda to_do, skipped: None)
     for same in (data, tmp_path / "no data here"):
         assert run_cells(wanted, nobody, silent, same) == []
     Image.new("RGB", (32, 32)).save(data / "data" / "raw" / "img_align_celeba" / "0042_0.png")

@@ -72,7 +72,7 @@ class CellProgress:
             self._console.print(said)
             for standing in running:
                 at = f"round {standing.done}/{standing.steps}"
-                self._console.print(f"  {standing.cell.name}: {at}{_described(standing)}")
+                self._console.print(f"  {standing.cell.name}: {at}{_describe(standing)}")
 
     def on_end(self, outcome: Outcome) -> None:
         """Say how the cell ended, and take its line away."""
@@ -88,7 +88,7 @@ class CellProgress:
         name = standing.cell.name
         if name not in self._lines:
             self._lines[name] = self._bar.add_task(f"  {name}", total=standing.steps, said="")
-        self._bar.update(self._lines[name], completed=standing.done, said=_described(standing).lstrip(", "))
+        self._bar.update(self._lines[name], completed=standing.done, said=_describe(standing).lstrip(", "))
 
     def _left(self, done: int, steps: int) -> str:
         """The time left for all, from what this call has done so far: cells differ, so it is rough at first."""
@@ -98,7 +98,7 @@ class CellProgress:
         return f", about {_time((steps - done) * (time.monotonic() - self._started) / fresh)} left"
 
 
-def _described(standing: Standing) -> str:
+def _describe(standing: Standing) -> str:
     accuracy = "" if standing.accuracy is None else f", {100 * standing.accuracy:.2f} %"
     left = "" if standing.seconds_left is None else f", about {_time(standing.seconds_left)} left"
     return accuracy + left

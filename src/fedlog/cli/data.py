@@ -29,7 +29,7 @@ DIGITS_TERMS = "UCI optical recognition of handwritten digits, CC BY 4.0"
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Nothing; `data` and its verbs are then among the commands, each with its handler."""
+    """Add the `data` command and its verbs, each with its handler."""
     data = subparsers.add_parser("data", help="list, fetch and check data sets")
     verbs = data.add_subparsers(dest="verb", required=True, metavar="VERB")
 

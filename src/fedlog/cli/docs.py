@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Nothing; `docs` is then among the commands."""
+    """Add the `docs` command."""
     docs = subparsers.add_parser("docs", help="write docs/reproduction.md from the records")
     docs.set_defaults(handler=docs_command)
     docs.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="default: results")

@@ -55,7 +55,7 @@ def _schema(args: argparse.Namespace) -> int:
 
 def _add_init(commands: Subparsers) -> None:
     parser = command(commands, "init", "make the server's folder: certificates, configuration, app", _init)
-    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the server's folder")
     parser.add_argument("--schema", type=Path, required=True, help="the reviewed schema file")
     parser.add_argument(
         "--host", action="append", required=True, help="a name or address the sites reach the server by; repeatable"
@@ -82,7 +82,7 @@ def _init(args: argparse.Namespace) -> int:
 
 def _add_renew(commands: Subparsers) -> None:
     parser = command(commands, "renew", "make a new server certificate under the same authority", _renew)
-    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the server's folder")
 
 
 def _renew(args: argparse.Namespace) -> int:
@@ -97,7 +97,7 @@ def _renew(args: argparse.Namespace) -> int:
 
 def _add_server(commands: Subparsers) -> None:
     parser = command(commands, "server", "run the server (SuperLink and gate) until Ctrl-C", _server)
-    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the server's folder")
 
 
 def _server(args: argparse.Namespace) -> int:
@@ -115,7 +115,7 @@ def _server(args: argparse.Namespace) -> int:
 
 def _add_register(commands: Subparsers) -> None:
     parser = command(commands, "register", "let a site in: register its public key with the running server", _register)
-    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the server's folder")
     parser.add_argument("key", type=Path, help="the site's site.pub; `-` reads the line from standard input")
     parser.add_argument("--name", required=True, help="the site's name, as it stands in reports")
 
@@ -137,7 +137,7 @@ def _register(args: argparse.Namespace) -> int:
 
 def _add_unregister(commands: Subparsers) -> None:
     parser = command(commands, "unregister", "lock a site out: take its key off the running server's list", _unregister)
-    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the server's folder")
     parser.add_argument("name", help="the site's name")
 
 
@@ -152,7 +152,7 @@ def _unregister(args: argparse.Namespace) -> int:
 
 def _add_status(commands: Subparsers) -> None:
     parser = command(commands, "status", "show which sites are connected", _status)
-    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the server's folder")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
@@ -177,8 +177,8 @@ def _status(args: argparse.Namespace) -> int:
 
 def _add_join(commands: Subparsers) -> None:
     parser = command(commands, "join", "at a site: make its key and folder, print the public key", _join)
-    parser.add_argument("folder", type=Path, metavar="DIR")
-    parser.add_argument("--server", required=True, metavar="HOST[:PORT]")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the site's folder")
+    parser.add_argument("--server", required=True, metavar="HOST[:PORT]", help="the address of the server")
     parser.add_argument("--name", help="the site's name (default: the folder's)")
     parser.add_argument("--ca", type=Path, help="the authority's certificate from the operator (default: DIR/ca.crt)")
     parser.add_argument("--schema", type=Path, help="the agreed schema file (default: DIR/schema.toml)")
@@ -201,7 +201,7 @@ def _join(args: argparse.Namespace) -> int:
 
 def _add_site(commands: Subparsers) -> None:
     parser = command(commands, "site", "at a site: take part with this site's data until Ctrl-C", _site)
-    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the site's folder")
     parser.add_argument("--data", help="a table, a folder of images, an .npz file, or package.module:function")
     parser.add_argument("--body", help="this site's own body, e.g. mlp:64,64 (default: mlp:64,64, or the one before)")
     parser.add_argument(

@@ -33,7 +33,7 @@ def _roster(args: argparse.Namespace) -> int:
     return 0
 
 
-def crossed(report: dict[str, Any]) -> str:
+def describe_traffic(report: dict[str, Any]) -> str:
     """The rounds there were, of those there were to be, and the bits in them."""
     planned = f" of {report['rounds_planned']}" if "rounds_planned" in report else ""
     return f"{report['rounds']}{planned} rounds, {report['bits_up']} bits up and {report['bits_down']} down"
@@ -43,7 +43,7 @@ def print_private(report: dict[str, Any]) -> None:
     """Print what a private run tells, or one with secure sums alone."""
     for site in report["sites"]:
         print(f"{site['name']:<10} {site['body']}")
-    print(crossed(report))
+    print(describe_traffic(report))
     if "ended_early" in report:
         print(f"ended early: {report['ended_early']}")
     if "privacy" in report:

@@ -68,7 +68,7 @@ def _run(args: argparse.Namespace) -> int:
 def _add_demo(commands: Subparsers) -> None:
     parser = command(commands, "demo", "a server and three sites on this machine, with real records", _demo)
     parser.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="keep everything here (default: nowhere)")
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=4, help="rounds of training (default: 4)")
     parser.add_argument("--seed", type=int, default=0, help="of the deal of the records and of the training")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
@@ -110,13 +110,13 @@ def _print_report(args: argparse.Namespace, report: dict[str, Any]) -> None:
         )
     wire = f", {report['wire_bytes']} bytes on the wire with TLS and Flower" if "wire_bytes" in report else ""
     seconds = f", {report['seconds']:.0f} s" if "seconds" in report else ""
-    print(f"{federate_privacy.crossed(report)}{wire}{seconds}")
+    print(f"{federate_privacy.describe_traffic(report)}{wire}{seconds}")
 
 
 def _add_leave(commands: Subparsers) -> None:
     parser = command(commands, "leave", "take a site's key off the list and its statistics out of the head", _leave)
-    parser.add_argument("folder", type=Path, metavar="DIR")
-    parser.add_argument("name", metavar="SITE")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the server's folder")
+    parser.add_argument("name", metavar="SITE", help="the name of the site that leaves")
     parser.add_argument("--run", help="the run whose head it is (default: the newest)")
 
 

@@ -86,7 +86,7 @@ def parser(arguments: Sequence[str]) -> Parser:
     return top
 
 
-def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """The arguments by name; an unknown one is refused with the option it may have meant."""
     top = parser(arguments)
     args, unknown = top.parse_known_args(arguments)
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 done, 1 the run failed, 2 bad input, 130 interrupted."""
     command = "fedlog"
     try:
-        args = parsed(sys.argv[1:] if arguments is None else arguments)
+        args = parse_arguments(sys.argv[1:] if arguments is None else arguments)
         command = f"fedlog {args.command}"
         code: int = args.handler(args)
         if sys.stdout is not None:  # which it is where a shell closed it

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Nothing; `privacy` and its verbs are then among the commands, each with its handler."""
+    """Add the `privacy` command and its verbs, each with its handler."""
     privacy = subparsers.add_parser("privacy", help="noise for a promise, and what a run has spent")
     verbs = privacy.add_subparsers(dest="verb", required=True, metavar="VERB")
     privacy_calibrate.add_parser(verbs)

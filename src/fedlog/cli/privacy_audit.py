@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(verbs: Subparsers) -> None:
-    """Nothing; `audit` is then among the verbs."""
+    """Add the `audit` verb."""
     audit = verbs.add_parser(
         "audit",
         help="try to refute a promise with a canary",
@@ -38,7 +38,7 @@ def add_parser(verbs: Subparsers) -> None:
         "--trainings", type=int, default=4, help="different trainings behind them (default: %(default)s)"
     )
     audit.add_argument("--confidence", type=float, default=0.95, help="of the lower bound (default: %(default)s)")
-    audit.add_argument("--seed", type=int, default=0)
+    audit.add_argument("--seed", type=int, default=0, help="of the trainings and the noise (default: 0)")
     audit.add_argument("--json", action="store_true", help="print one JSON object")
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(verbs: Subparsers) -> None:
-    """Nothing; `calibrate` is then among the verbs."""
+    """Add the `calibrate` verb."""
     calibrate = verbs.add_parser(
         "calibrate",
         help="the noise that keeps a number of releases within a budget",

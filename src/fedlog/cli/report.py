@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Nothing; `report` is then among the commands."""
+    """Add the `report` command."""
     report = subparsers.add_parser("report", help="write the page of a run folder, or of all results")
     report.set_defaults(handler=report_command)
     report.add_argument("folder", type=Path, metavar="DIR", help="a folder of `fedlog run` or `fedlog reproduce`")

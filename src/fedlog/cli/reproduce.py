@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Nothing; `reproduce` is then among the commands."""
+    """Add the `reproduce` command."""
     reproduce = subparsers.add_parser("reproduce", help="run the tables and figures of the paper")
     reproduce.set_defaults(handler=reproduce_command)
     reproduce.add_argument("name", nargs="?", metavar="NAME", help="an experiment; see --list")
@@ -68,7 +68,7 @@ def reproduce_command(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         raise KeyboardInterrupt("the same command goes on where this one stopped; cells that are done stay") from None
     if args.json:
-        told = [line for name, found in wanted.items() for line in _told(name, found, ended[name])]
+        told = [line for name, found in wanted.items() for line in _describe_outcomes(name, found, ended[name])]
         print(json.dumps({"cells": told}))
     return 1 if any(outcome.error is not None for outcomes in ended.values() for outcome in outcomes) else 0
 
@@ -111,14 +111,14 @@ def _run(args: argparse.Namespace, wanted: list[Cell]) -> list[Outcome]:
 
 
 def _choice(args: argparse.Namespace) -> CellChoice:
-    rows = _listed("--methods", args.methods, "fedlog,fedavg")
-    told = _listed("--seeds", args.seeds, "0,1,2")
+    rows = _split_list("--methods", args.methods, "fedlog,fedavg")
+    told = _split_list("--seeds", args.seeds, "0,1,2")
     if not all(seed.isdecimal() for seed in told):
         raise InputError(f"--seeds must be whole numbers from 0 on, with commas: {args.seeds}", hint="--seeds 0,1,2")
     return CellChoice(rows, tuple(dict.fromkeys(int(seed) for seed in told)), args.rounds)
 
 
-def _listed(option: str, text: str | None, example: str) -> tuple[str, ...]:
+def _split_list(option: str, text: str | None, example: str) -> tuple[str, ...]:
     """What was named, each once; nothing only if the option was left out, which means all there is."""
     if text is None:
         return ()
@@ -128,7 +128,7 @@ def _listed(option: str, text: str | None, example: str) -> tuple[str, ...]:
     return named
 
 
-def _told(experiment: str, wanted: list[Cell], outcomes: list[Outcome]) -> list[dict[str, object]]:
+def _describe_outcomes(experiment: str, wanted: list[Cell], outcomes: list[Outcome]) -> list[dict[str, object]]:
     ran = {outcome.cell: outcome for outcome in outcomes}
     return [
         {

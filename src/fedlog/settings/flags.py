@@ -30,9 +30,7 @@ def add_flags(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
         entries = [entry for section in sections for entry in fields(section) if entry.name in names]
         if not entries:
             continue
-        group = parser.add_argument_group(
-            title, "docs/privacy.md says what is promised" if title == "privacy" else None
-        )
+        group = parser.add_argument_group(title, NOTES.get(title))
         for entry in entries:
             if about(entry).flag:
                 _add_flag(group, entry)
