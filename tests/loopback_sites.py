@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,13 +10,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 from three_sites import BODIES, SCHEMA, write_table
 
 from fedlog.data.schema import dump_schema
 from fedlog.flower.folders.event_log import read_events
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
-from fedlog.flower.ops.processes import Running, _descendants, find_free_port
+from fedlog.flower.ops.processes import Running, find_free_port
 from fedlog.flower.ops.run import run_federation
 from fedlog.flower.ops.server import RunningServer, create_server, register, running_server, site_statuses
 from fedlog.flower.ops.site import NOT_ACTIVATED, create_site, running_site
@@ -102,9 +101,9 @@ class Federation:
 
 def kill_tree(running: Running) -> None:
     """SIGKILL to a program and everything below it at once, as a power cut does."""
-    for pid, _ in (*_descendants(running.process.pid), (running.process.pid, "")):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    for process in (*running.below(), running.process):
+        with suppress(psutil.NoSuchProcess, ProcessLookupError):
+            process.kill()
     running.process.wait()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import shutil
 import signal
 import ssl
 import stat
@@ -348,6 +349,20 @@ def test_a_command_is_stopped_with_all_it_started(tmp_path: Path, monkeypatch: p
     running.stop()
     listing = subprocess.run(["ps", "-axo", "stat=,args="], capture_output=True, text=True, check=True).stdout
     assert not [line for line in listing.splitlines() if "sleep 61.5" in line and not line.startswith("Z")]
+
+
+def test_a_copied_folder_does_not_end_the_processes_of_the_original(tmp_path: Path) -> None:
+    original = start(Command(("sh", "-c", "sleep 61.35")), tmp_path / "site" / "log")
+    shutil.copytree(tmp_path / "site", tmp_path / "copy")
+    start(Command(("true",)), tmp_path / "copy" / "log").stop()
+    assert original.exit_code is None
+    # Nor does a file from before the machine was started again.
+    pid_file = tmp_path / "site" / "log.pid"
+    number, since, _, place = pid_file.read_text().split()
+    pid_file.write_text(f"{number} {since} another-boot {place}\n")
+    start(Command(("true",)), tmp_path / "site" / "log").stop()
+    assert original.exit_code is None
+    original.stop()
 
 
 def test_what_a_killed_starter_left_behind_is_ended_by_the_next_start(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from fedlog.flower.ops.event_text import SiteEventText, describe_run_event
 from fedlog.flower.ops.run import leave
 from fedlog.flower.protocol.frame import Frame, FrameKind, run_tag
 from fedlog.flower.protocol.plan import Plan, check_plan, read_hello
+from fedlog.flower.server.exchange import Clock
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.flower.server.server_app import read_settings
@@ -154,6 +155,65 @@ def test_a_silent_site_and_a_failing_one_are_named_and_the_round_goes_on(post: I
     assert {event["site"] for event in events_named(server, "refused")} == {"north"}
     assert "InputError" in str(events_named(server, "refused")[0]["reason"])
     assert [event["sites"] for event in events_named(server, "uploads")] == [["south"]] * 3
+
+
+def test_a_silent_site_costs_one_deadline_and_is_awaited_again_after_it_answers(
+    post: InProcess, server: ServerFolder
+) -> None:
+    now = [0.0]
+    clock = Clock(lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
+    plan = Plan("trial", rounds=6, options=PLAN.options, seed=4)
+    going = Run(post, server, SCHEMA, plan, RoundRules(2, 20.0), clock)
+    going._gather_sites()
+    original, took, late = going._round, [], {}
+
+    def watched(engine, number):  # type: ignore[no-untyped-def]
+        post.silent = {"east"} if number in (1, 2, 6) else set()
+        if number == 4:
+            post.replies.update(late)  # what it answered in round 3, after that was over
+        before = now[0]
+        full = original(engine, number)
+        took.append(now[0] - before)
+        return full
+
+    pull = post.pull_messages
+
+    def slow(message_ids):  # type: ignore[no-untyped-def]
+        mine = {m: reply for m, reply in post.replies.items() if reply.metadata.src_node_id == 10}
+        if len(took) == 2:  # in round 3 it works, and is slower than the others
+            late.update(mine)
+        held = mine if len(took) == 2 or (len(took) == 3 and now[0] == sum(took)) else {}
+        post.replies = {
+            m: reply for m, reply in post.replies.items() if m not in held or (m in late and len(took) == 3)
+        }
+        found = list(pull(message_ids))
+        if len(took) == 3:  # in round 4 its answer is there at the second look
+            post.replies.update({m: reply for m, reply in held.items() if m not in late})
+        return found
+
+    post.pull_messages = slow  # type: ignore[method-assign]
+    going._round = watched  # type: ignore[method-assign]
+    going.conduct()
+    assert [seconds >= 20 for seconds in took] == [True, False, False, False, False, True]
+    everyone, others = ["east", "north", "south"], ["north", "south"]
+    assert [event["sites"] for event in events_named(server, "uploads")] == [
+        *([others] * 3),
+        *([everyone] * 2),
+        others,
+    ]
+    assert [event["round"] for event in events_named(server, "silent")][:2] == [1, 6]
+    unawaited = events_named(server, "not awaited")
+    assert [(event["round"], event["since"]) for event in unawaited] == [(2, 1), (3, 1)]
+    assert "did not wait for east" in str(describe_run_event(unawaited[0]))
+
+
+def test_a_silent_site_is_awaited_where_the_others_are_too_few(post: InProcess, server: ServerFolder) -> None:
+    going = run(post, server, minimum=3)
+    going._gather_sites()
+    post.silent = {"east"}
+    with pytest.raises(RunError, match="fewer in 3 rounds"):
+        going.conduct()
+    assert [event["round"] for event in events_named(server, "silent")] == [1, 2, 3]
 
 
 def test_fewer_than_the_minimum_keeps_the_old_head(post: InProcess, server: ServerFolder) -> None:

@@ -21,6 +21,11 @@ def describe_run_event(event: Mapping[str, Any]) -> str | None:
             return (
                 f"round {event['round']}: no answer{at} from {event['site']} within {event['deadline_seconds']:.0f} s"
             )
+        case "not awaited":
+            return (
+                f"round {event['round']}: did not wait for {event['site']}, which has not answered since round "
+                f"{event['since']}; it is asked in every round"
+            )
         case "secure sum failed":
             return f"round {event['round']}: the secure sum failed; the head stays as it was: {event['reason']}"
         case "budget spent":

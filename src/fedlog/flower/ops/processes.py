@@ -163,7 +163,8 @@ def start(command: Command, log: Path) -> Running:
         except FileNotFoundError:
             raise RunError(f"expected a program that can be started, found none: {command.arguments[0]}") from None
     with suppress(psutil.NoSuchProcess):  # it has ended already
-        write_file(_pid_file(log), f"{process.pid} {psutil.Process(process.pid).create_time()}\n")
+        started = psutil.Process(process.pid).create_time()
+        write_file(_pid_file(log), f"{process.pid} {started} {_describe_place(log)}\n")
     return Running(command, process, log, log_start)
 
 
@@ -232,13 +233,20 @@ def _end_earlier(log: Path) -> None:
     path = _pid_file(log)
     if not path.exists():
         return
-    number, _, since = path.read_text().strip().partition(" ")
     with suppress(psutil.NoSuchProcess, ValueError):
+        number, since, place = path.read_text().strip().split(" ", 2)
         earlier = psutil.Process(int(number))
-        # A later process may have been given the same number.
-        if abs(earlier.create_time() - float(since)) < SAME_START_SECONDS:
+        # A later process may have been given the same number, and in a copied folder the file names the original's.
+        if abs(earlier.create_time() - float(since)) < SAME_START_SECONDS and place == _describe_place(log):
             _kill([earlier, *_descendants(earlier)])
     path.unlink()
+
+
+def _describe_place(log: Path) -> str:
+    """Return which start of which machine this is, and which file the log is: a copy of the file is another one."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    found = log.stat()
+    return f"{boot.read_text().strip() if boot.exists() else 'unknown'} {found.st_dev}:{found.st_ino}"
 
 
 def _kill(processes: Sequence[psutil.Process]) -> None:

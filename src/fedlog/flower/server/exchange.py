@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from flwr.app import Message, MessageType
@@ -40,11 +40,39 @@ class Post(Protocol):
 
 @dataclass(frozen=True)
 class Replies:
-    """What came back, by site name; every site that was asked is in exactly one of the three."""
+    """What came back, by site name; every site that was asked is in exactly one of the four."""
 
     answers: Mapping[str, Frame]
     refused: Mapping[str, str]
     silent: tuple[str, ...]
+    not_awaited: tuple[str, ...] = ()
+    unanswered: Mapping[str, str] = field(default_factory=dict)  # message -> site: a reply may still come
+
+
+@dataclass
+class SilentSites:
+    """Sites that missed a deadline: asked in every round, and waited for again only when they have answered."""
+
+    since: dict[str, int] = field(default_factory=dict)  # the round whose deadline each of them missed
+    _unanswered: dict[str, str] = field(default_factory=dict)
+
+    def select_awaited(self, post: Post, sites: Collection[str], minimum: int) -> set[str]:
+        """Return the sites to wait for: those that answer, or all where these are fewer than the minimum."""
+        late = list(post.pull_messages(list(self._unanswered))) if self._unanswered else []
+        for message in late:
+            site = self._unanswered.pop(message.metadata.reply_to_message_id, None)
+            if site is not None and not message.has_error():
+                self.since.pop(site, None)
+        awaited = set(sites) - set(self.since)
+        return awaited if len(awaited) >= minimum else set(sites)
+
+    def update(self, number: int, replies: Replies) -> None:
+        """Take in who answered in this round and who did not."""
+        for site in {*replies.answers, *replies.refused}:
+            self.since.pop(site, None)
+        for site in replies.silent:
+            self.since.setdefault(site, number)
+        self._unanswered.update(replies.unanswered)
 
 
 @dataclass(frozen=True)
@@ -71,8 +99,11 @@ def ask(
     kind: FrameKind,
     deadline_seconds: float,
     clock: Clock,
+    awaited: Collection[str] | None = None,
 ) -> Replies:
-    """The answers of `kind` to these requests, at the latest when the deadline has passed.
+    """Ask the sites and return their answers of `kind`: when all that are awaited have come, or at the deadline.
+
+    Without `awaited` every site is waited for.
 
     A message lives as long as the deadline, so that a site that comes back later does not work on an old question.
     """
@@ -88,6 +119,7 @@ def ask(
     answers: dict[str, Frame] = {}
     refused = {site: "Flower did not take the message" for site in requests if site not in sites.values()}
     late: list[str] = []
+    awaited = set(requests if awaited is None else awaited)
     end = clock.now() + deadline_seconds
     while sites:
         for message in post.pull_messages(list(sites)):
@@ -102,10 +134,12 @@ def ask(
                 answers[site] = _answer(message, nodes[site], requests[site], kind)
             except InputError as error:
                 refused[site] = error.message
-        if not sites or clock.now() >= end:
+        if awaited.isdisjoint(sites.values()) or clock.now() >= end:
             break
         clock.sleep(POLL_SECONDS)
-    return Replies(answers, refused, tuple(sorted([*late, *sites.values()])))
+    missing = sorted([*late, *sites.values()])
+    silent = tuple(site for site in missing if site in awaited)
+    return Replies(answers, refused, silent, tuple(site for site in missing if site not in awaited), sites)
 
 
 def _answer(message: Message, node: int, request: Frame, kind: FrameKind) -> Frame:

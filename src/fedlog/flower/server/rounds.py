@@ -31,7 +31,7 @@ from fedlog.flower.server.engine_state import (
     save_server,
     select_summed_uploads,
 )
-from fedlog.flower.server.exchange import Clock, Post, Replies, ask, find_connected_sites
+from fedlog.flower.server.exchange import Clock, Post, Replies, SilentSites, ask, find_connected_sites
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.flower.server.run_report import Ending, read_reports, run_report
 from fedlog.flower.server.secure_rounds import SumAtServer
@@ -56,6 +56,7 @@ class Run:
     guests: dict[str, Guest] = field(default_factory=dict)
     width: int = 0  # of the features, common to all sites; 0 until the first greeting has settled it
     refused: list[dict[str, Value]] = field(default_factory=list)  # in the round under way: site and reason
+    silent: SilentSites = field(default_factory=SilentSites)
 
     def conduct(self) -> None:
         """Go through the run, from its checkpoint if it has one, to the sites' reports."""
@@ -226,8 +227,11 @@ class Run:
         if self.plan.secure is not None:
             return self._sum_securely(server, (number, at), exchange, nodes, broadcast)
         frame = Frame(FrameKind.WORK, run_tag(self.plan.name), number, at, broadcast)
-        replies = self._ask(nodes, frame, FrameKind.UPLOAD, self.rules.deadline_seconds)
-        self._log_missing(replies, number, self.rules.deadline_seconds)
+        seconds, requests = self.rules.deadline_seconds, dict.fromkeys(nodes, frame)
+        awaited = self.silent.select_awaited(self.post, nodes, self.rules.minimum)
+        replies = ask(self.post, nodes, requests, FrameKind.UPLOAD, seconds, self.clock, awaited)
+        self._log_missing(replies, number, seconds)
+        self.silent.update(number, replies)
         uploads = {site: replies.answers[site].payload for site in sorted(replies.answers)}
         before = server.state, copy_memory(server)
         for site in self._receive(server, number, exchange, uploads):
@@ -279,6 +283,8 @@ class Run:
             self.guests.pop(site, None)
         for site in replies.silent:
             self._log_event("silent", site=site, round=number, deadline_seconds=patience_seconds)
+        for site in replies.not_awaited:
+            self._log_event("not awaited", site=site, round=number, since=self.silent.since[site])
 
     def _finish(self, server: Server, ending: Ending) -> None:
         """Send the last head, and keep what the sites tell of their results."""
