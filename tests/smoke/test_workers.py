@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlog.engine.clients import Client
-from fedlog.engine.simulate.workers import InProcess, Processes, deal
+from fedlog.engine.simulate.workers import InProcess, WorkerProcesses, deal
 from fedlog.errors import InputError, RunError
 from fedlog.models.catalog import body
 
@@ -63,11 +63,11 @@ class _Cohort:
 
 
 @pytest.fixture
-def make_workers() -> Iterator[Callable[..., Processes]]:
-    made: list[Processes] = []
+def make_workers() -> Iterator[Callable[..., WorkerProcesses]]:
+    made: list[WorkerProcesses] = []
 
-    def make(processes: int = 2, clients: int = 4) -> Processes:
-        made.append(Processes(_Cohort, [_client(index, 5) for index in range(clients)], processes, 1))  # type: ignore[arg-type]
+    def make(processes: int = 2, clients: int = 4) -> WorkerProcesses:
+        made.append(WorkerProcesses(_Cohort, [_client(index, 5) for index in range(clients)], processes, 1))  # type: ignore[arg-type]
         made[-1].start()
         return made[-1]
 
@@ -78,7 +78,7 @@ def make_workers() -> Iterator[Callable[..., Processes]]:
 
 
 def test_answers_come_back_in_the_clients_order_from_different_processes(
-    make_workers: Callable[..., Processes],
+    make_workers: Callable[..., WorkerProcesses],
 ) -> None:
     workers = make_workers()
     found = workers.evaluate([3, 1, 0, 2], None)  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ def test_answers_come_back_in_the_clients_order_from_different_processes(
     assert len({*pids, os.getpid()}) == 3
 
 
-def test_a_refusal_in_a_worker_reaches_the_user_with_its_hint(make_workers: Callable[..., Processes]) -> None:
+def test_a_refusal_in_a_worker_reaches_the_user_with_its_hint(make_workers: Callable[..., WorkerProcesses]) -> None:
     workers = make_workers()
     with pytest.raises(InputError, match="client-1 has something wrong") as caught:
         workers.evaluate([0, 1, 2, 3], "refuse")  # type: ignore[arg-type]
@@ -97,14 +97,14 @@ def test_a_refusal_in_a_worker_reaches_the_user_with_its_hint(make_workers: Call
 
 
 def test_a_bug_in_a_worker_is_named_and_its_traceback_shown(
-    make_workers: Callable[..., Processes], capfd: pytest.CaptureFixture[str]
+    make_workers: Callable[..., WorkerProcesses], capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(RunError, match="a worker failed in evaluate: ZeroDivisionError: on purpose"):
         make_workers().evaluate([0, 1], "fail")  # type: ignore[arg-type]
     assert "Traceback" in capfd.readouterr().err
 
 
-def test_a_worker_that_dies_is_noticed(make_workers: Callable[..., Processes]) -> None:
+def test_a_worker_that_dies_is_noticed(make_workers: Callable[..., WorkerProcesses]) -> None:
     workers = make_workers()
     with pytest.raises(RunError, match=r"worker \d of 2 was lost: exit code -9") as caught:
         workers.evaluate([0, 1, 2, 3], "die")  # type: ignore[arg-type]
@@ -113,7 +113,7 @@ def test_a_worker_that_dies_is_noticed(make_workers: Callable[..., Processes]) -
         workers.evaluate([0, 1, 2, 3], None)  # type: ignore[arg-type]
 
 
-def test_a_worker_that_hangs_is_ended(make_workers: Callable[..., Processes]) -> None:
+def test_a_worker_that_hangs_is_ended(make_workers: Callable[..., WorkerProcesses]) -> None:
     workers = make_workers()
     workers._pipes[0].send(("evaluate", ([0, 1, 2, 3], "hang")))
     time.sleep(0.2)
@@ -129,7 +129,7 @@ def test_workers_do_not_outlive_whoever_made_them() -> None:
     parent = os.fork()
     if parent == 0:
         try:
-            workers = Processes(_Cohort, [_client(index, 5) for index in range(4)], 2, 1)  # type: ignore[arg-type]
+            workers = WorkerProcesses(_Cohort, [_client(index, 5) for index in range(4)], 2, 1)  # type: ignore[arg-type]
             workers.start()
             os.write(writing, " ".join(str(process.pid) for process in workers._processes).encode())
             time.sleep(600)
@@ -156,13 +156,13 @@ def _alive(pid: int) -> bool:
 
 def test_workers_answer_only_between_start_and_stop() -> None:
     clients = [_client(index, 5) for index in range(2)]
-    for workers in (Processes(_Cohort, clients, 2, 1), InProcess(_Cohort, clients)):  # type: ignore[arg-type]
+    for workers in (WorkerProcesses(_Cohort, clients, 2, 1), InProcess(_Cohort, clients)):  # type: ignore[arg-type]
         with pytest.raises(RunError, match="not running"):
             workers.hear(b"")
         workers.start()
         workers.hear(b"")
         workers.stop()
-    processes = Processes(_Cohort, clients, 2, 1)  # type: ignore[arg-type]
+    processes = WorkerProcesses(_Cohort, clients, 2, 1)  # type: ignore[arg-type]
     assert not processes._processes
     processes.start()
     processes.stop()

@@ -22,7 +22,7 @@ from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.cohort import Cohort, Score
 from fedlog.engine.protocol.downlink import Downlink
 from fedlog.engine.protocol.server import Server
-from fedlog.engine.simulate.workers import InProcess, Processes, Scores, Workers
+from fedlog.engine.simulate.workers import InProcess, Scores, WorkerProcesses, Workers
 from fedlog.engine.training.backends import Engine
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, initial_head
@@ -194,7 +194,7 @@ class Simulation:
 
         if self.settings.execution.jobs == 1 or len(self._clients) == 1:
             return InProcess(make, self._clients)
-        return Processes(make, self._clients, self.settings.execution.jobs, self.settings.execution.threads)
+        return WorkerProcesses(make, self._clients, self.settings.execution.jobs, self.settings.execution.threads)
 
     def rounds(self, last: RoundRecord | None = None) -> Iterator[RoundRecord]:
         """The records of the remaining rounds, as they are finished; `last` is the newest record of a resumed run."""

@@ -117,7 +117,7 @@ class InProcess:
         """Do nothing: there is no process to end."""
 
 
-class Processes:
+class WorkerProcesses:
     """Forked processes, each with a cohort and few threads. The clients are dealt out by size, largest first."""
 
     def __init__(self, make: MakeCohort, clients: Sequence[Client], processes: int, threads: int) -> None:
