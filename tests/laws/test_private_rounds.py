@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedlog.algorithms.fedlog import NOISE, FedLog, FedLogC
 from fedlog.algorithms.frozen import freeze_bodies
 from fedlog.algorithms.registry import build
-from fedlog.algorithms.shape import Algorithm, ModelPlan, Work
+from fedlog.algorithms.shape import Algorithm, Exchange, ModelPlan, Work
 from fedlog.core.clip import Clip, clip_named
 from fedlog.core.keys import Key
 from fedlog.core.stats import Statistics
@@ -220,15 +220,18 @@ def test_nothing_leaves_beside_the_statistics() -> None:
 
 
 def _simulation(
-    federation: Federation, guard: Protection | None, secure: SecureSums | None = None, rounds: int = 1
+    federation: Federation,
+    guard: Protection | None,
+    secure: SecureSums | None = None,
+    rounds: int = 1,
+    participation: float = 1.0,
 ) -> Simulation:
     bodies = [body_named("mlp:5,4@clamp:2", federation.input_shape)] * len(federation.shards)
     plan = model_plan(federation, bodies)
     algorithm: Algorithm = freeze_bodies(FedLog(plan))
     engine = Engine(Settings(10), BackendChoice.LOOP)
-    return Simulation(
-        algorithm, federation, bodies, plan, engine, RunSettings(rounds=rounds, seed=6), guard, secure
-    ).start()
+    settings = RunSettings(rounds=rounds, seed=6, participation=participation)
+    return Simulation(algorithm, federation, bodies, plan, engine, settings, guard, secure).start()
 
 
 def test_the_server_adds_central_noise_once_to_the_sum(make_federation: MakeFederation) -> None:
@@ -251,6 +254,26 @@ def test_a_run_cannot_make_more_releases_than_planned(make_federation: MakeFeder
     next(rounds)
     with pytest.raises(RunError, match="budget"):
         next(rounds)
+
+
+def test_a_stored_contribution_is_released_in_every_round_and_counted_in_every_round(
+    make_federation: MakeFederation,
+) -> None:
+    """A head that sums everyone's last statistics is a release of those who pause, and the budget pays for it."""
+    guard = _protection(Unit.RECORD, Trust.CENTRAL, n_class=3, releases=3)
+    simulation = _simulation(make_federation([40, 50, 60, 70, 30, 20]), guard, rounds=3, participation=0.34)
+    sums = []
+    take = simulation.server.take
+
+    def spied(number: int, exchange: Exchange, summed: Contribution) -> None:
+        sums.append((number, summed.clients))
+        take(number, exchange, summed)
+
+    simulation.server.take = spied  # type: ignore[method-assign]
+    for number, _ in enumerate(simulation.rounds(), start=1):
+        assert len(simulation._released) == number
+    assert sums[-1] == (3, len(simulation.server.memory or {}))
+    assert sums[-1][1] > 2, "somebody who did not take part in the last round is in its head"
 
 
 def test_distributed_shares_add_up_under_the_secure_sum(make_federation: MakeFederation) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedlog.errors import InputError
+from fedlog.report.bits_page import write_bits_page
 from fedlog.report.reproduction import write_markdown
 
 if TYPE_CHECKING:
@@ -27,6 +28,6 @@ def docs_command(args: argparse.Namespace) -> int:
         raise InputError(
             f"no results folder: {args.results}", hint="run this in the project's folder, or give --results"
         )
-    for path in write_markdown(args.results, args.out):
+    for path in (*write_markdown(args.results, args.out), *write_bits_page(args.results, args.out / "bits.md")):
         print(f"wrote: {path}")
     return 0

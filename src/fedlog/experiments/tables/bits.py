@@ -32,6 +32,7 @@ WAYS: dict[str, RunSpec] = {
 }
 OTHERS = ("fedproto", "lg-fedavg-1", "fedavg")
 OTHERS_WAYS = ("f32", "rows+q8", "q8-up-q4-differences")
+SHARES = (0.1, 0.3)  # of the clients in a round
 KEPT = {"memory": None, "carry-0.5": 0.5, "carry-0.9": 0.9, "neither": 0.0}
 
 
@@ -64,7 +65,7 @@ def _codecs() -> Experiment:
 
 def _participation() -> Experiment:
     rows = []
-    for share in (0.1, 0.3):
+    for share in SHARES:
         for name, carry in KEPT.items():
             options = {} if carry is None else {"carry": carry}
             spec = RunSpec(method="fedlog", data="mnist", rounds=30, participation=share, options=options)
