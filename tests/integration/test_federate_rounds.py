@@ -390,9 +390,9 @@ def test_what_a_site_keeps_can_be_used_and_says_where_it_comes_from(post: InProc
     run(post, server).conduct()
     folder = post.sites["south"]
     model = load_model(folder.models / "trial")
-    labels, probabilities = model.predict(str(folder.path / "data.csv"))
-    assert np.allclose(probabilities.sum(1), 1, atol=1e-5)
-    assert set(labels) <= set(SCHEMA.label_values)
+    rows = str(folder.path / "data.csv")
+    assert np.allclose(model.predict_proba(rows).sum(1), 1, atol=1e-5)
+    assert set(model.predict(rows)) <= set(SCHEMA.label_values)
     assert model.provenance["site"] == "south"
     report = json.loads((folder.models / "trial" / "report.json").read_text())
     kept = report[report["kept"]]
