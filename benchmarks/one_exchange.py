@@ -33,7 +33,7 @@ def variants(data: str, side: int) -> dict[str, RunSpec]:
     narrow = replace(chosen, codec="q8")
     return {
         "fed-heads": chosen,
-        "fed-heads-principal-512-q8": replace(narrow, body=(f"{body}+principal:512",)),
+        "fed-heads-principal-192-q8": replace(narrow, body=(f"{body}+principal:192",)),
         "fed-heads-principal-256-q8": replace(narrow, body=(f"{body}+principal:256",)),
         "fed-heads-project-256-q8": replace(narrow, project=256),
         "fed-lda": replace(base, method="fed-lda", options=own),
