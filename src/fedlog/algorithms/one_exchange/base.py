@@ -60,6 +60,7 @@ class OneExchange(Method):
     rounds = 1  # more would send the same sums again
     sends_moments_for_personal = True
     """Whether a head of one's own needs everyone's sums; False: the head is enough, and no bit more crosses."""
+    may_federate = True
     may_leave = True
     sums_last_uploads = True
     sends_statistics = True
@@ -106,7 +107,7 @@ class OneExchange(Method):
         if message.kind in (Kind.MOMENTS, Kind.STATISTICS):
             moments = Moments.from_arrays(tuple(array.to(torch.float64) for array in message.arrays), self.detail)
             sums = dict(zip((SUMS, SECOND), message.arrays, strict=False))
-            return {**_as_params(self.solve(moments, Noise())), **sums}
+            return {**single(_as_params(self.solve(moments, Noise()))), **sums}
         if message.kind is Kind.QUADRATIC_HEAD:
             linear, quadratic = message.arrays
             diagonal = quadratic.shape[1] == self.plan.width and self.detail is Detail.SQUARES
@@ -171,7 +172,7 @@ class OneExchange(Method):
         for strength in STRENGTHS:
             solved = None if math.isinf(strength) else self.solve_own(own, heard, strength)
             if solved is not None:
-                model = {**deployed, **_as_params(solved)}
+                model = {**deployed, **single(_as_params(solved))}
                 found.append((f"own {strength:g}", {**model, HEAD: self.restrict(model[HEAD], home)}))
         return found
 
@@ -196,6 +197,11 @@ def heard_moments(heard: Params, detail: Detail) -> Moments | None:
         return None
     arrays = tuple(heard[name].to(torch.float64) for name in (SUMS, SECOND) if name in heard)
     return Moments.from_arrays(arrays, detail)
+
+
+def single(params: Params) -> Params:
+    """The parameters in float32, as those that were sent are: features meet heads of their own type."""
+    return {name: value.to(torch.float32) for name, value in params.items()}
 
 
 def _as_params(solved: Tensor | QuadraticHead) -> Params:

@@ -8,10 +8,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from fedlog.algorithms.one_exchange.base import OWN_SUMS, Noise, OneExchange
+from fedlog.algorithms.one_exchange.base import OWN_SUMS, Noise, OneExchange, single
 from fedlog.core.heads.gaussian import nearest_mean, needed_detail, shared_covariance
 from fedlog.core.heads.moments import Detail, Moments
 from fedlog.core.heads.personal import STRENGTHS, own_fedlog_head
@@ -113,4 +112,4 @@ class FedHeads(OneExchange):
                 found[f"ridge, own {strength:g}"] = near
             elif "ridge" in heads:
                 found["ridge, own 0"] = ridge_head(own, self.strength)
-        return {name: head.to(torch.float64) for name, head in found.items()}
+        return single(found)

@@ -34,6 +34,7 @@ class FedPFT(OneExchange):
     name = "fedpft"
     sums_in_the_open = True
     sends_statistics = False
+    may_federate = False
 
     def __post_init__(self) -> None:
         if self.parts < 1 or not self.penalty >= 0:

@@ -89,6 +89,11 @@ class Plan(Section):
         return self.clip if self.promise is None else self.promise.clip
 
     @property
+    def equal_bodies(self) -> bool:
+        """Whether all sites must have the same untrained body, or their features cannot be added up."""
+        return registry.own_rounds(self.method) is not None or (self.promise is not None and self.promise.frozen)
+
+    @property
     def figures_stay(self) -> bool:
         """Whether a site keeps to itself how well it does, and on how many records."""
         return self.promise is not None or self.secure is not None
@@ -166,7 +171,7 @@ def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
             name=name,
             method=spec.method,
             options={key: getattr(value, "value", value) for key, value in options.items()},
-            rounds=OWN.rounds if spec.rounds is None else spec.rounds,
+            rounds=(registry.own_rounds(spec.method) or OWN.rounds) if spec.rounds is None else spec.rounds,
             seed=spec.seed,
             codec=spec.codec,
             batch_size=OWN.batch_size if spec.batch_size is None else spec.batch_size,

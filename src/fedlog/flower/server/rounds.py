@@ -125,7 +125,7 @@ class Run:
 
     def _leave_out_other_bodies(self) -> None:
         """Leave out sites with another untrained body: their features mean different things and cannot be added up."""
-        if self.plan.promise is None or not self.plan.promise.frozen:
+        if not self.plan.equal_bodies:
             return
         found = Counter(guest.digest for _, guest in sorted(self.guests.items())).most_common(1)[0][0]
         usual = next(guest.equal_body for _, guest in sorted(self.guests.items()) if guest.digest == found)

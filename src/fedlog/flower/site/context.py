@@ -74,7 +74,8 @@ class SiteContext:
     def guest(self) -> Guest:
         """What this site tells of itself; the digest is that of the body with which its cohort begins."""
         key = Key(self.plan.seed).child("initial", "body")
-        return Guest(self.body.name, self.body.width, body_digest(self.body, key) if self.by_record else None)
+        digest = body_digest(self.body, key, self.schema.shape) if self.plan.equal_bodies else None
+        return Guest(self.body.name, self.body.width, digest)
 
     @cached_property
     def guard(self) -> Protection | None:

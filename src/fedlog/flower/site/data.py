@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.site.budget import read_limit
 from fedlog.models.body import Body
 from fedlog.models.catalog import body as body_named
+from fedlog.models.encoders.federation import encode_federation
+from fedlog.models.encoders.names import describe_encoder, encoded_shape
 from fedlog.models.frozen import FROZEN, architecture, refuse_trained
 from fedlog.privacy.guarantee import Unit
 
@@ -29,7 +32,8 @@ def load_data(folder: SiteFolder, config: SiteConfig, preparation: Preparation =
         raise InputError(f"expected data for site {config.name}, found none in {folder.config_file}")
     schema = load_schema(folder.schema_file)
     key = split_key(config.name)
-    return load_site(config.data, schema, config.name, key, read_shares(config.hold_out), preparation)
+    site = load_site(config.data, schema, config.name, key, read_shares(config.hold_out), preparation)
+    return replace(site, federation=encode_federation(site.federation, config.body or DEFAULT_BODY))
 
 
 def read_shares(text: str | None) -> Shares:
@@ -44,11 +48,14 @@ def read_shares(text: str | None) -> Shares:
 
 
 def load_body(config: SiteConfig, input_shape: tuple[int, ...], clip: str | None = None) -> Body:
-    """Return the site's body for inputs of this shape, its features behind the clip of a run that has one."""
+    """Return the site's body for records of this shape, its features behind the clip of a run that has one.
+
+    A frozen encoder's records are its features already: `load_data` has computed them.
+    """
     name = config.body or DEFAULT_BODY
     if clip is not None and "@" in name:
         raise InputError(f"expected a body without a clip of its own in a run with clip {clip}, found: {name}")
-    return body_named(name if clip is None else f"{name}@{clip}", input_shape)
+    return body_named(name if clip is None else f"{name}@{clip}", encoded_shape(name, input_shape))
 
 
 def refuse_trained_body(config: SiteConfig) -> None:
@@ -86,9 +93,12 @@ def _trains_on_one(body: Body) -> bool:
     return True
 
 
-def body_digest(body: Body, key: Key) -> str:
-    """SHA-256 of what the body computes before any training: its architecture, its clip, and every parameter."""
-    found = sha256(architecture(body.name).encode())
+def body_digest(body: Body, key: Key, record_shape: tuple[int, ...]) -> str:
+    """SHA-256 of what the body computes before any training: its architecture, its clip, and every parameter.
+
+    An encoder counts by its content, and not by where its file lies.
+    """
+    found = sha256((describe_encoder(body.name, record_shape) or architecture(body.name)).encode())
     for name, value in sorted(body.initial(key).items()):
         found.update(f"\n{name} {value.dtype} {tuple(value.shape)}\n".encode())
         found.update(value.contiguous().numpy().tobytes())
@@ -104,7 +114,7 @@ def check_site(folder: SiteFolder, config: SiteConfig) -> str:
     limit = read_limit(config)
     alone = limit is not None and limit.unit is Unit.RECORD
     site = load_data(folder, config, Preparation.ALONE if alone else Preparation.TOGETHER)
-    body = load_body(config, site.federation.input_shape)
+    body = load_body(config, load_schema(folder.schema_file).shape)
     shard = site.shard
     present = len(set(site.federation.train.labels.tolist()))
     return (

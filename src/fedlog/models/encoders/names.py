@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedlog.errors import InputError
 from fedlog.models.encoders.maps import FeatureMap, parse_map, take_directions
-from fedlog.models.encoders.onnx_encoder import ONNX, load_onnx
+from fedlog.models.encoders.onnx_encoder import ONNX, load_onnx, onnx_width
 from fedlog.models.encoders.pretrained import PRETRAINED, load_pretrained, principal_directions
 from fedlog.models.encoders.shape import Encoder
 
@@ -52,6 +52,23 @@ def load_encoder(encoder: str, input_shape: tuple[int, ...]) -> Encoder | None:
     return load_onnx(encoder, input_shape) if encoder.startswith(ONNX) else load_pretrained(encoder)
 
 
+def encoded_shape(name: str, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a record after the encoder that a body's name begins with; the same shape without one."""
+    parts = split_name(name)
+    encoder = None if parts is None else load_encoder(parts.encoder, input_shape)
+    return input_shape if encoder is None else (encoder.width,)
+
+
+def describe_encoder(name: str, input_shape: tuple[int, ...]) -> str | None:
+    """What a body with an encoder computes, by content: its digest, maps and clip; None for another body."""
+    parts = split_name(name)
+    if parts is None:
+        return None
+    encoder = load_encoder(parts.encoder, input_shape)
+    content = IDENTITY if encoder is None else encoder.digest
+    return "+".join((content, *parts.maps)) + f"@{parts.clip}"
+
+
 class EncoderBody(nn.Module):
     """An encoder, or nothing where the records are its features already, and maps behind it."""
 
@@ -65,6 +82,13 @@ class EncoderBody(nn.Module):
         features = inputs if self._encoder is None else self._encoder.encode(inputs * 255).to(inputs)
         mapped: Tensor = self.maps(features)
         return mapped
+
+
+def _is_encoded(encoder: str, input_shape: tuple[int, ...]) -> bool:
+    """Whether records of that shape are the encoder's features already: images never are, vectors by their width."""
+    if len(input_shape) != 1:
+        return False
+    return not encoder.startswith(ONNX) or input_shape == (onnx_width(encoder),)
 
 
 def _make_map(text: str, width: int, encoder: str, *, first: bool) -> FeatureMap:
@@ -81,7 +105,7 @@ def _make_map(text: str, width: int, encoder: str, *, first: bool) -> FeatureMap
 
 def make_encoder_body(parts: EncoderName, input_shape: tuple[int, ...]) -> EncoderBody:
     """The module of such a body: on records of one dimension its maps alone, these being the encoder's features."""
-    encoder = None if len(input_shape) == 1 else load_encoder(parts.encoder, input_shape)
+    encoder = None if _is_encoded(parts.encoder, input_shape) else load_encoder(parts.encoder, input_shape)
     if encoder is None and len(input_shape) != 1:
         raise InputError(
             f"body {parts.encoder} takes records that are features already, of one dimension: {input_shape} found",

@@ -62,23 +62,36 @@ def open_session(source: str | bytes, threads: int = 1) -> Any:
     return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
-def load_onnx(name: str, input_shape: tuple[int, ...]) -> OnnxEncoder:
-    """The encoder in the file that a body's name `onnx:FILE` names, for records of that shape.
+def onnx_width(name: str) -> int:
+    """The number of features that the file declares; InputError where it declares none."""
+    width = _open_file(name)[0].get_outputs()[0].shape[-1]
+    if not isinstance(width, int):
+        raise InputError(f"body {name}: the number of its features is not known", hint="export it with a fixed width")
+    return width
 
-    The file's own metadata may say `mean` and `std` (three numbers each, in units of 0..255) and `side`; without them
-    ImageNet's mean and std are taken, and the side that the graph's input has.
-    """
+
+def _open_file(name: str) -> tuple[Any, bytes]:
+    """The session of an encoder's file, and its content."""
     path = Path(name.removeprefix(ONNX))
     try:
         content = path.read_bytes()
     except OSError as error:
         raise InputError(f"body {name}: the encoder cannot be read: {error.strerror}") from None
     try:
-        session = open_session(content)
+        return open_session(content), content
     except ImportError:
         raise
     except Exception as error:
         raise InputError(f"body {name}: not an ONNX model that onnxruntime can run: {_first_line(error)}") from None
+
+
+def load_onnx(name: str, input_shape: tuple[int, ...]) -> OnnxEncoder:
+    """The encoder in the file that a body's name `onnx:FILE` names, for records of that shape.
+
+    The file's own metadata may say `mean` and `std` (three numbers each, in units of 0..255) and `side`; without them
+    ImageNet's mean and std are taken, and the side that the graph's input has.
+    """
+    session, content = _open_file(name)
     if len(session.get_inputs()) != 1 or len(session.get_outputs()) != 1:
         raise InputError(f"body {name}: an encoder has one input and one output", hint="export the features alone")
     told = dict(session.get_modelmeta().custom_metadata_map)
@@ -86,6 +99,11 @@ def load_onnx(name: str, input_shape: tuple[int, ...]) -> OnnxEncoder:
     sha256 = hashlib.sha256(content).hexdigest()
     encoder = OnnxEncoder(name, 0, _digest("onnx", sha256, pixels), session, pixels)
     width = encoder._encode_batch(torch.zeros(1, *input_shape)).shape[1]
+    if input_shape == (width,):
+        raise InputError(
+            f"body {name}: an encoder of vectors must change their number, or nobody can tell which are encoded",
+            hint="apply it to the table before, and use --body identity",
+        )
     return OnnxEncoder(name, width, encoder.digest, session, pixels)
 
 

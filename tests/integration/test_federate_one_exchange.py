@@ -1,0 +1,86 @@
+"""One exchange over Flower's messages: the simulator's heads, equal encoders at every site, record privacy, leaving."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.supercore.task_identity import TaskIdentity
+from three_sites import SCHEMA, InProcess, events_named, fill_site, make_server, quick_clock, simulation
+
+from fedlog.engine.protocol import checkpoint
+from fedlog.flower.folders.server_folder import ServerFolder
+from fedlog.flower.folders.site_folder import SiteFolder
+from fedlog.flower.ops.run import leave
+from fedlog.flower.protocol.plan import Plan
+from fedlog.flower.server.rounds import Run
+from fedlog.flower.server.run_folder import RoundRules, RunFolder
+from fedlog.models.body import HEAD
+from fedlog.models.folder import load_model
+from fedlog.settings.promise import Promise
+
+
+@pytest.fixture(autouse=True)
+def _inside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message takes its run and its sender from the process it is made in; here that is no Flower process."""
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+def sites(tmp_path: Path, **bodies: str) -> InProcess:
+    names = {"east": "identity", "north": "identity", "south": "identity", **bodies}
+    return InProcess({name: fill_site(SiteFolder(tmp_path / name), name, body) for name, body in names.items()})
+
+
+def conduct(post: InProcess, server: ServerFolder, plan: Plan) -> checkpoint.ServerState:
+    Run(post, server, SCHEMA, plan, RoundRules(2, 20.0), quick_clock()).conduct()
+    return checkpoint.read(RunFolder.of(server, plan.name).checkpoint, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("fed-lda", {}), ("fed-heads", {"personal": True}), ("fed-qda", {}), ("fedlog-once", {"classes": "own"})],
+)
+def test_a_federation_solves_the_simulators_head(tmp_path: Path, method: str, options: dict[str, Any]) -> None:
+    post, server = sites(tmp_path), make_server(ServerFolder(tmp_path / "server"))
+    plan = Plan("once", method=method, options=options, rounds=1, seed=4)
+    found = conduct(post, server, plan)
+    simulated = simulation(post.sites.values(), plan)
+    list(simulated.rounds())
+    for name, value in simulated.server.state.items():
+        torch.testing.assert_close(found.values[name], value, rtol=1e-6, atol=1e-7)
+    for folder in post.sites.values():
+        model = load_model(folder.models / plan.name)
+        assert model.predict(folder.path / "data.csv").shape == (60,)
+
+
+def test_a_site_with_another_encoder_is_left_out(tmp_path: Path) -> None:
+    post = sites(tmp_path, south="identity+scale:2")
+    server = make_server(ServerFolder(tmp_path / "server"))
+    conduct(post, server, Plan("once", method="fed-lda", rounds=1))
+    left = events_named(server, "left out")[0]
+    assert left["site"] == "south"
+    assert "identity+scale:2" in str(left["reason"])
+
+
+def test_a_private_release_of_both_moments_is_one(tmp_path: Path) -> None:
+    post, server = sites(tmp_path), make_server(ServerFolder(tmp_path / "server"))
+    promise = Promise("record", "central", 8.0, 1e-5, clip="l2:1")  # type: ignore[arg-type]
+    plan = Plan("private", method="fed-lda", rounds=1, promise=promise)
+    guard = plan.protection(SCHEMA.n_class, SCHEMA.shape[0])
+    assert guard is not None
+    assert guard.mechanism.sensitivity == pytest.approx(3**0.5)
+    assert torch.isfinite(conduct(post, server, plan).values[HEAD]).all()
+
+
+def test_after_a_site_left_the_head_is_that_of_the_others(tmp_path: Path) -> None:
+    post, server = sites(tmp_path), make_server(ServerFolder(tmp_path / "server"))
+    plan = Plan("once", method="fed-lda", rounds=1, seed=4)
+    conduct(post, server, plan)
+    leave(server, "south", plan.name, lambda _: None)
+    after = checkpoint.read(RunFolder.of(server, plan.name).checkpoint, lambda _: None)
+    rest = simulation([folder for name, folder in post.sites.items() if name != "south"], plan)
+    list(rest.rounds())
+    torch.testing.assert_close(after.values[HEAD], rest.server.state[HEAD], rtol=1e-10, atol=1e-10)
