@@ -128,6 +128,18 @@ def test_privacy_settings_contradict_each_other_alike_everywhere(asked: dict[str
     assert str(simulated.value) == str(deployed.value)
 
 
+def test_every_setting_of_a_deployment_changes_its_plan() -> None:
+    """One that were left out of the plan would be taken and do nothing."""
+    asked: dict[str, Any] = {
+        "method": "fedlog-c", "options": {"epochs": 2}, "rounds": 3, "batch_size": 7, "seed": 5, "codec": "f16",
+        "carry": 0.5, "aggregation": "secure", "clip": "l2:2", **RECIPE,
+    }  # fmt: skip
+    together = {"epsilon", "delta", "trust", "message_norm", "privacy", "honest", "refused_share"}
+    assert asked.keys() | together == {entry.name for entry in deployed_settings()}
+    for name, value in asked.items():
+        assert make_plan(RunSpec(**{name: value}), "trial", lambda: 5) != Plan("trial"), name
+
+
 def test_what_only_the_simulator_can_promise_is_refused_at_sites() -> None:
     with pytest.raises(InputError, match="record or client privacy"):
         make_plan(RunSpec(privacy=Unit.PAPER, epsilon=1.0, delta=1e-5, clip="l2:2"), "trial", lambda: 3)
