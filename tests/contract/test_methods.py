@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 import torch
+from method_options import OPTIONS
 
 from fedlog.algorithms.frozen import freeze_bodies
 from fedlog.algorithms.registry import METHODS, methods_that
-from fedlog.algorithms.shape import Bodies, ModelPlan, Work
-from fedlog.core.keys import Key
-from fedlog.data.federation import Federation
-from fedlog.engine.clients import clients_of
-from fedlog.engine.simulate.simulator import RoundRecord, Simulation
-from fedlog.engine.training.tasks import Look, Pool, Task
+from fedlog.algorithms.shape import Bodies, ModelPlan
 from fedlog.errors import InputError
-from fedlog.models.body import HEAD, initial_head
-from fedlog.settings.execution import BackendChoice
 from fedlog.settings.training import Initialisation
-from fedlog.testing.trial import dropping_body
+from fedlog.testing.contract import Check, contract_checks
+from fedlog.testing.trial import Trial, distance
+from fedlog.testing.trial import run_all as run
 from fedlog.wire.codec import codec
 from fedlog.wire.message import Kind, Message
 
@@ -103,28 +97,6 @@ def test_only_methods_that_send_statistics_can_be_frozen(method: str, small: Any
     assert frozen.name == method
 
 
-def run(simulation: Simulation) -> list[dict[str, Any]]:
-    """The records of all remaining rounds, without their times."""
-    return [known(record) for record in simulation.rounds()]
-
-
-def known(record: RoundRecord) -> dict[str, Any]:
-    return {name: value for name, value in asdict(record).items() if name != "seconds"}
-
-
-Models = dict[str, dict[str, torch.Tensor]]
-
-
-def distance(one: Models, other: Models) -> float:
-    """The largest difference of any entry of any client's model."""
-    assert one.keys() == other.keys()
-    return max(
-        float((one[client][name].double() - other[client][name].double()).abs().max())
-        for client in one
-        for name in one[client]
-    )
-
-
 @every_method
 def test_one_client_is_plain_local_training_where_it_should_be(method: str, small: Any) -> None:
     federation = small.federation([11])
@@ -143,45 +115,6 @@ def test_one_client_is_plain_local_training_where_it_should_be(method: str, smal
 
 
 @every_method
-def test_the_order_of_the_clients_decides_nothing(method: str, small: Any) -> None:
-    federation = small.federation([4, 9, 13, 6])
-    turned = replace(federation, shards=tuple(federation.shards[at] for at in (2, 0, 3, 1)))
-    one, other = (small.simulation(method, f, participation=0.75) for f in (federation, turned))
-    first, second = run(one), run(other)
-    assert distance(small.models(one), small.models(other)) < 1e-5
-    for a, b in zip(first, second, strict=True):
-        assert (a["bits_up"], a["bits_down"], a["participants"]) == (b["bits_up"], b["bits_down"], b["participants"])
-        assert sum(a["correct_per_client"]) == sum(b["correct_per_client"])
-
-
-@every_method
-def test_unequal_clients_without_data_with_one_record_and_with_one_class(method: str, small: Any) -> None:
-    federation = small.federation([0, 1, 7, 23], one_class=[2])
-    whole = small.simulation(method, federation)
-    records = run(whole)
-    assert [record["records_per_client"] for record in records] == [[6, 6, 6, 6]] * 2
-    models = small.models(whole)
-    assert all(torch.isfinite(value).all() for model in models.values() for value in model.values())
-    # The client without data takes part and changes nothing for anyone.
-    without = small.simulation(method, replace(federation, shards=federation.shards[1:]))
-    run(without)
-    left = small.models(without)
-    assert distance({name: models[name] for name in left}, left) == 0
-
-
-@every_method
-def test_a_round_of_nobody_but_a_client_without_data_is_survived(method: str, small: Any) -> None:
-    federation = small.federation([0, 0, 0, 8])
-    for seed in range(3):
-        simulation = small.simulation(method, federation, participation=0.25, seed=seed)
-        if method != "pooled" and simulation.participants(1) != [3]:
-            break
-    else:
-        assert method == "pooled"
-    assert [record["participants"] for record in run(simulation)] == [1, 1]
-
-
-@every_method
 def test_partial_participation(method: str, small: Any) -> None:
     federation = small.federation([5, 8, 12, 6])
     simulation = small.simulation(method, federation, participation=0.5, rounds=3)
@@ -196,56 +129,6 @@ def test_partial_participation(method: str, small: Any) -> None:
         assert record.bits_down == 8 * down * (4 if to_everyone else 2)
     models = small.models(simulation)
     assert all(torch.isfinite(value).all() for model in models.values() for value in model.values())
-
-
-@every_method
-def test_separate_starts_are_accepted_exactly_by_those_that_can(method: str, small: Any) -> None:
-    federation = small.federation([5, 8, 6])
-    separate = {"initialisation": Initialisation.SEPARATE}
-    if method not in ANY_BODY:
-        with pytest.raises(InputError, match=f"method {method} starts from one model for everyone"):
-            small.simulation(method, federation, **separate)
-        return
-    options = {"first_head": "random"} if method == "fedlog-c" else None
-    assert len(run(small.simulation(method, federation, options=options, **separate))) == 2
-
-
-@every_method
-def test_different_bodies_are_accepted_exactly_by_those_that_can(method: str, small: Any) -> None:
-    federation = small.federation([5, 8, 6])
-    bodies = [small.body("mlp:6,5"), small.body("mlp:7,5"), small.body("mlp:5")]
-    if method not in ANY_BODY:
-        with pytest.raises(InputError, match=f"method {method} needs the same body"):
-            small.simulation(method, federation, bodies)
-        return
-    # An opening needs bodies that start equal: FedLog-C begins from a random head here.
-    opens = small.simulation(method, federation).algorithm.schedule.opening is not None
-    if opens:
-        with pytest.raises(InputError, match="only if all bodies start equal"):
-            small.simulation(method, federation, bodies)
-    simulation = small.simulation(method, federation, bodies, options={"first_head": "random"} if opens else None)
-    assert len(run(simulation)) == 2
-    assert {len(model) for model in small.models(simulation).values()} == {3, 5}
-
-
-@every_method
-def test_a_resumed_run_repeats_the_uninterrupted_one_to_the_bit(method: str, small: Any) -> None:
-    federation = small.federation([4, 9, 13, 6])
-
-    def fresh() -> Simulation:
-        made: Simulation = small.simulation(method, federation, participation=0.75, rounds=4)
-        return made
-
-    straight, before, after = fresh(), fresh(), fresh()
-    expected = run(straight)
-    rounds = before.rounds()
-    found = [known(next(rounds)), known(next(rounds))]
-    before.save(small.folder / "checkpoint")
-    after.resume(small.folder / "checkpoint")
-    found += run(after)
-    assert found == expected
-    assert distance(small.models(after), small.models(straight)) == 0
-    assert after.server.ledger.as_rows() == straight.server.ledger.as_rows()
 
 
 def framed(*arrays: tuple[int, int]) -> int:
@@ -312,70 +195,26 @@ def test_bits_equal_the_methods_formula(method: str, small: Any) -> None:
 
 
 @every_method
-def test_training_and_closing_never_see_test_records(
-    method: str, small: Any, other_tests: Callable[[Federation], Federation]
-) -> None:
-    federation = small.federation([5, 8, 12])
-    one, other = (small.simulation(method, f) for f in (federation, other_tests(federation)))
-    run(one), run(other)
-    assert distance(small.models(one, closing=True), small.models(other, closing=True)) == 0
+@pytest.mark.parametrize("check", contract_checks(), ids=lambda check: check.__name__)
+def test_the_contract(method: str, check: Check) -> None:
+    check(Trial(method, OPTIONS.get(method, {})))
 
 
 @every_method
-def test_closing_is_judged_apart_and_leaves_the_run_as_it_was(method: str, small: Any) -> None:
-    simulation = small.simulation(method, small.federation([5, 8, 12]))
-    run(simulation)
-    before = small.models(simulation)
-    once, again = simulation.close(), simulation.close()
-    assert (once is not None) == (method in WITH_CLOSING)
-    assert once == again
-    assert distance(before, small.models(simulation)) == 0
-    assert (distance(before, small.models(simulation, closing=True)) > 0) == (method in WITH_CLOSING)
-
-
-def works(method: str, simulation: Simulation) -> list[tuple[list[Task], str]]:
-    """The tasks of every exchange and of the closing, from a float64 model, for clients of very different sizes."""
-    algorithm, plan = simulation.algorithm, simulation.plan
-    clients = clients_of(simulation.federation, simulation.bodies, algorithm)
-    key = Key(3)
-    start = {HEAD: initial_head(plan.width, plan.n_class, key), **simulation.bodies[0].initial(key)}
-    home = algorithm.join({name: value.to(torch.float64) for name, value in start.items()})
-    heard = algorithm.hear(algorithm.broadcast(algorithm.begin(key)), {})
-    if method != "cs-fl":  # its updates add up: the last one alone means nothing
-        heard = algorithm.hear(algorithm.broadcast(simulation.server.state), heard)
-    schedule = algorithm.schedule
-    found = []
-    for exchange in (*schedule.round, *([schedule.opening] if schedule.opening else [])):
-        work = algorithm.open(exchange.name, home, heard)
-        tasks = [Task(c, work, exchange.phases, key.child(c.name, exchange.name)) for c in clients]
-        found.append((tasks, exchange.name))
-    model = Work(algorithm.deploy(home, heard))
-    found.append(([Task(c, model, schedule.closing, key.child(c.name)) for c in clients], "closing"))
-    return found
+def test_a_closing_phase_is_where_it_should_be(method: str, small: Any) -> None:
+    closing = small.simulation(method, small.federation([5, 8])).algorithm.schedule.closing
+    assert bool(closing) == (method in WITH_CLOSING)
 
 
 @every_method
-@pytest.mark.parametrize("choice", [choice for choice in BackendChoice if choice is not BackendChoice.LOOP])
-def test_every_backend_agrees_with_the_loop(method: str, choice: BackendChoice, small: Any) -> None:
-    federation = small.federation([0, 1, 7, 23], one_class=[2])
-    bodies = [dropping_body(choice)] * 4
-    # Two rounds first, so that losses meet real class means and global means.
-    simulation = small.simulation(method, federation, bodies)
-    run(simulation)
-    engines = [small.simulation(method, federation, bodies, choice=c).engine for c in (BackendChoice.LOOP, choice)]
-    clients = clients_of(federation, simulation.bodies, simulation.algorithm)
-    loop, other = (next(iter(engine.backends(federation, clients).values())) for engine in engines)
-    assert type(loop) is not type(other)
-    for tasks, name in works(method, simulation):
-        if not tasks[0].phases:
-            continue
-        for task, *fits in zip(tasks, loop.train(tasks), other.train(tasks), strict=True):
-            a, b = (fit.params for fit in fits)
-            moved = max(float((a[key] - task.work.params[key]).abs().max()) for key in a)
-            gap = max(float((a[key] - b[key]).abs().max()) for key in a)
-            assert gap < 1e-10, (name, task.client.name)
-            assert (moved > 0) == (task.client.records > 0)
-        looks = [Look(task.client, task.work.params, Pool.TRAIN, task.client.train) for task in tasks]
-        for a, b in zip(loop.features(looks), other.features(looks), strict=True):
-            assert a.shape == b.shape
-            assert not len(a) or float((a - b).abs().max()) < 1e-10
+def test_a_method_with_one_body_for_all_says_so(method: str, small: Any) -> None:
+    federation = small.federation([5, 8, 6])
+    bodies = [small.body("mlp:6,5"), small.body("mlp:7,5"), small.body("mlp:5")]
+    if method not in ANY_BODY:
+        with pytest.raises(InputError, match=f"method {method} starts from one model for everyone"):
+            small.simulation(method, federation, initialisation=Initialisation.SEPARATE)
+        with pytest.raises(InputError, match=f"method {method} needs the same body"):
+            small.simulation(method, federation, bodies)
+    elif small.simulation(method, federation).algorithm.schedule.opening is not None:
+        with pytest.raises(InputError, match="only if all bodies start equal"):
+            small.simulation(method, federation, bodies)

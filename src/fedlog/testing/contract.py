@@ -104,6 +104,8 @@ def check_repeats(trial: Trial) -> None:
             torch.manual_seed(start)
             simulation = trial.simulation(federation)
             found.append((run_all(simulation), models_of(simulation)))
+            again = distance(found[-1][1], models_of(simulation))
+            assert again == 0, "deployed twice, the same state gives two models: is something kept in the method?"
     (first, one), (second, other) = found
     assert first == second, "two runs with the same seed have different records: randomness must come from keys"
     assert distance(one, other) == 0, "two runs with the same seed end with different models"
