@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedlog.errors import InputError
 from fedlog.report.bits_page import write_bits_page
+from fedlog.report.overview import write_overview
 from fedlog.report.reproduction import write_markdown
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add the `docs` command."""
-    docs = subparsers.add_parser("docs", help="write docs/reproduction.md from the records")
+    docs = subparsers.add_parser("docs", help="write the generated pages and pictures of docs/ from the records")
     docs.set_defaults(handler=docs_command)
     docs.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="default: results")
     docs.add_argument("--out", type=Path, default=Path("docs"), metavar="DIR", help="default: docs")
@@ -28,6 +29,8 @@ def docs_command(args: argparse.Namespace) -> int:
         raise InputError(
             f"no results folder: {args.results}", hint="run this in the project's folder, or give --results"
         )
-    for path in (*write_markdown(args.results, args.out), *write_bits_page(args.results, args.out / "bits.md")):
+    pages = write_markdown(args.results, args.out)
+    bits = write_bits_page(args.results, args.out / "bits.md")
+    for path in (*pages, *bits, *write_overview(args.results, args.out)):
         print(f"wrote: {path}")
     return 0

@@ -18,7 +18,7 @@ COMMANDS = {
     "run": "train one method on one data set",
     "reproduce": "run the tables and figures of the paper",
     "report": "write the page of a run folder, or of all results",
-    "docs": "write docs/reproduction.md from the records",
+    "docs": "write the generated pages and pictures of docs/ from the records",
     "data": "list, fetch and check data sets",
     "privacy": "noise for a promise, and what a run has spent",
     "federate": "run a real federation of sites, with Flower underneath",

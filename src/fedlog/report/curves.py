@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def draw_curves(lines: Sequence[RoundRecord], opening: int) -> Figure:
     """Accuracy by round and by bits, those before round 1 included."""
-    figure = _new_figure((10, 4))
+    figure = new_figure((10, 4))
     by_round, by_bits = figure.subplots(1, 2, sharey=True)
     accuracy = [100 * line.accuracy_mean_over_clients for line in lines]
     spent, bits = opening, []
@@ -31,7 +31,7 @@ def draw_curves(lines: Sequence[RoundRecord], opening: int) -> Figure:
 
 def draw_methods(points: Sequence[tuple[str, float, float, float | None]]) -> Figure:
     """Accuracy against bits on a log axis, from (method, bits, accuracy, its spread or None); no bits at the left."""
-    figure = _new_figure((7, 4.5))
+    figure = new_figure((7, 4.5))
     axes = figure.subplots()
     axes.set_xscale("symlog", linthresh=1e3)
     for method, bits, accuracy, spread in points:
@@ -43,7 +43,8 @@ def draw_methods(points: Sequence[tuple[str, float, float, float | None]]) -> Fi
     return figure
 
 
-def _new_figure(size: tuple[float, float]) -> Figure:
+def new_figure(size: tuple[float, float]) -> Figure:
+    """An empty figure of that size in inches, which draws without a screen."""
     # Imported here: it takes a second, and only whoever draws needs it.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -1,0 +1,135 @@
+"""The README's table and picture, from committed records: what is gained, at what cost, and where it is not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+
+from fedlog.errors import InputError
+from fedlog.files.durable import write_file
+from fedlog.report.curves import new_figure
+from fedlog.report.figures import svg
+
+METHODS = {
+    "local": "training alone",
+    "fedavg": "FedAvg",
+    "fedproto": "FedProto",
+    "fedlog": "FedLog",
+    "fedlog-c": "FedLog-C",
+}
+SETTINGS = {
+    "table-mnist": "MNIST, 50 clients with 2 classes each",
+    "table-cifar10": "CIFAR-10, 100 clients with 2 classes each",
+    "natural-sites": "UCI HAR, 6 sites with all classes",
+}
+OVERVIEW, OVERVIEW_END = "<!-- overview: written by `fedlog docs` -->", "<!-- end of overview -->"
+MARKERS = {"local": "s", "fedavg": "^", "fedproto": "D", "fedlog": "o", "fedlog-c": "P"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method in one setting: accuracies over seeds in per cent, and the bits of all clients in a run."""
+
+    by_seed: Mapping[int, float]
+    bits: int
+
+    @property
+    def accuracies(self) -> tuple[float, ...]:
+        """The accuracies, in the order of the seeds."""
+        return tuple(self.by_seed.values())
+
+    def __str__(self) -> str:
+        spread = f" ± {stdev(self.accuracies):.1f}" if len(self.accuracies) > 1 else ""
+        seeds = f"{len(self.accuracies)} seed" + ("s" if len(self.accuracies) > 1 else "")
+        return f"{mean(self.accuracies):.1f}{spread} % ({seeds}), {_describe_bits(self.bits)}"
+
+
+def overview(results: Path) -> dict[str, dict[str, Cell]]:
+    """The figures of each method in each setting: the last round, whatever it is."""
+    return {setting: {method: _read(results / setting / method) for method in METHODS} for setting in SETTINGS}
+
+
+def overview_table(results: Path) -> str:
+    """The table as Markdown: a row a method, a column a setting."""
+    found = overview(results)
+    lines = [f"| | {' | '.join(SETTINGS.values())} |", "|---|" + "---|" * len(SETTINGS)]
+    for method, name in METHODS.items():
+        lines.append(f"| {name} | {' | '.join(str(found[setting][method]) for setting in SETTINGS)} |")
+    return "\n".join(lines)
+
+
+def paired_sentence(results: Path) -> str:
+    """What FedLog gains on training alone and on FedAvg, on the same divisions of the data, as one sentence."""
+    found = overview(results)
+    parts = []
+    for other in ("local", "fedavg"):
+        gains = [_gain(found[setting]["fedlog"], found[setting][other]) for setting in SETTINGS]
+        parts.append(f"{METHODS[other]} {gains[0]}, {gains[1]} and {gains[2]}")
+    return (
+        "Seed by seed, on the same division of the records, FedLog ends this many points above "
+        f"{'; above '.join(parts)} (mean ± standard deviation, in the order of the columns)."
+    )
+
+
+def _gain(cell: Cell, other: Cell) -> str:
+    gains = [cell.by_seed[seed] - other.by_seed[seed] for seed in cell.by_seed if seed in other.by_seed]
+    return f"{mean(gains):+.1f}" + (f" ± {stdev(gains):.1f}" if len(gains) > 1 else "")
+
+
+def write_overview(results: Path, docs: Path) -> list[Path]:
+    """Write the picture, and the table into its place in the README beside the documentation."""
+    picture, readme = docs / "images" / "overview.svg", docs.parent / "README.md"
+    write_file(picture, overview_picture(results))
+    text = readme.read_text() if readme.exists() else ""
+    if OVERVIEW not in text or OVERVIEW_END not in text:
+        return [picture]
+    before, after = text.split(OVERVIEW)[0], text.split(OVERVIEW_END)[1]
+    block = f"{OVERVIEW}\n{overview_table(results)}\n\n{paired_sentence(results)}\n{OVERVIEW_END}"
+    write_file(readme, f"{before}{block}{after}")
+    return [picture, readme]
+
+
+def overview_picture(results: Path) -> str:
+    """Accuracy against bits in each setting as SVG text; training alone, which sends nothing, is a line."""
+    from matplotlib.ticker import NullFormatter
+
+    found = overview(results)
+    figure = new_figure((11, 3.6))
+    for axes, (setting, title) in zip(figure.subplots(1, len(SETTINGS)), SETTINGS.items(), strict=True):
+        for method, name in METHODS.items():
+            cell = found[setting][method]
+            if cell.bits == 0:
+                axes.axhline(mean(cell.accuracies), linestyle="--", color="grey", label=name)
+                continue
+            spread = stdev(cell.accuracies) if len(cell.accuracies) > 1 else 0.0
+            axes.errorbar(
+                [cell.bits / 1e6], [mean(cell.accuracies)], yerr=[spread], marker=MARKERS[method], linestyle="none",
+                capsize=3, label=name,
+            )  # fmt: skip
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_title(title, fontsize=9)
+        axes.set_xlabel("Mb, all clients, whole run")
+        axes.grid(alpha=0.3)
+    figure.axes[0].set_ylabel("accuracy, mean over clients (%)")
+    figure.axes[0].legend(fontsize=8)
+    return svg(figure)
+
+
+def _read(folder: Path) -> Cell:
+    runs: Sequence[dict[str, float]] = [
+        json.loads(path.read_text()) for path in sorted(folder.glob("seed-*/summary.json"))
+    ]
+    if not runs:
+        raise InputError(f"no records in {folder}", hint="run this in the project's folder, or give --results")
+    by_seed = {int(run["seed"]): 100 * run["accuracy_mean_over_clients"] for run in runs}
+    return Cell(by_seed, int(runs[0]["bits_up"] + runs[0]["bits_down"]))
+
+
+def _describe_bits(bits: int) -> str:
+    if bits == 0:
+        return "nothing sent"
+    return f"{bits / 1e9:.1f} Gb" if bits >= 1e9 else f"{bits / 1e6:.3g} Mb"
