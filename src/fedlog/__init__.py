@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from fedlog.errors import FedlogError as FedlogError
     from fedlog.errors import InputError as InputError
     from fedlog.errors import RunError as RunError
+    from fedlog.estimators import FedLinearHead as FedLinearHead
+    from fedlog.estimators import FedLogHead as FedLogHead
     from fedlog.experiments.run.callbacks import Callback as Callback
     from fedlog.models.model import Model as Model
 
@@ -30,6 +32,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "Callback": "fedlog.experiments.run.callbacks",
     "Comparison": "fedlog.api.compare",
+    "FedLinearHead": "fedlog.estimators",
+    "FedLogHead": "fedlog.estimators",
     "Federation": "fedlog.data.federation",
     "FedlogError": "fedlog.errors",
     "InputError": "fedlog.errors",

@@ -34,9 +34,13 @@ def _tensor(values: ArrayLike) -> torch.Tensor:
 class FedLogHead(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A linear classifier that is solved from class counts, sums and, for `lda` and `ridge`, second moments.
 
-    head: lda (shared covariance), ridge (least squares on labels), fedlog (the paper's MAP head, for features of
-    about unit variance) or ncm (nearest class mean). share: of the identity in lda's covariance; None: closed form.
-    strength: ridge's penalty. nu: the prior records of fedlog.
+    Args:
+        head: lda (shared covariance), ridge (least squares on labels), fedlog (the paper's MAP head, for features of
+            about unit variance) or ncm (nearest class mean).
+        share: of the identity in lda's covariance; None: closed form.
+        strength: ridge's penalty.
+        nu: the prior records of fedlog.
+
     """
 
     def __init__(
@@ -52,7 +56,16 @@ class FedLogHead(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.nu = nu
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Sum up these records and solve the head; what was summed before is forgotten."""
+        """Sum up these records and solve the head; what was summed before is forgotten.
+
+        Args:
+            X: features, one row a record.
+            y: the records' labels.
+
+        Returns:
+            The estimator itself, fitted.
+
+        """
         X, y = validate_data(self, X, y)
         check_classification_targets(y)
         self.classes_ = np.unique(y)
@@ -60,7 +73,17 @@ class FedLogHead(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._solve()
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
-        """Add these records to those summed before; `classes` names all that will ever come, at the first call."""
+        """Add these records to those summed before.
+
+        Args:
+            X: features, one row a record.
+            y: the records' labels.
+            classes: all labels that will ever come, at the first call; by default those in `y`.
+
+        Returns:
+            The estimator itself, fitted on all records so far.
+
+        """
         first = not hasattr(self, "moments_")
         X, y = validate_data(self, X, y, reset=first)
         check_classification_targets(y)
@@ -74,7 +97,15 @@ class FedLogHead(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._solve()
 
     def merge(self, other: FedLogHead) -> FedLogHead:
-        """The head of both estimators' records, from their sums alone; both must know the same classes."""
+        """Add up the sums of two estimators and solve the head of both their records.
+
+        Args:
+            other: an estimator that was fitted elsewhere, with the same classes.
+
+        Returns:
+            A new estimator.
+
+        """
         check_is_fitted(self)
         check_is_fitted(other)
         if not np.array_equal(self.classes_, other.classes_):
@@ -85,21 +116,52 @@ class FedLogHead(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return both._solve()
 
     def decision_function(self, X: ArrayLike) -> Array:
-        """The logits, (n, classes); for two classes the difference, (n,)."""
+        """The logits of each class, before the softmax.
+
+        Args:
+            X: features, one row a record.
+
+        Returns:
+            (n, classes); for two classes the difference, (n,).
+
+        """
         check_is_fitted(self)
         logits = self._logits(X)
         return logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits
 
     def predict(self, X: ArrayLike) -> Array:
-        """The most likely class of each record."""
+        """The most likely class of each record.
+
+        Args:
+            X: features, one row a record.
+
+        Returns:
+            (n,) labels.
+
+        """
         check_is_fitted(self)
         found: Array = self.classes_[self._logits(X).argmax(axis=1)]
         return found
 
     def predict_proba(self, X: ArrayLike) -> Array:
-        """(n, classes): the softmax of the logits."""
+        """The probability of each class for each record.
+
+        Args:
+            X: features, one row a record.
+
+        Returns:
+            (n, classes), rows that sum to 1: the softmax of the logits.
+
+        """
         check_is_fitted(self)
         found: Array = torch.softmax(torch.from_numpy(self._logits(X)), dim=1).numpy()
+        return found
+
+    @property
+    def statistics_(self) -> Moments:
+        """The sums that the head is solved from; those of several sites add up with `+`."""
+        check_is_fitted(self)
+        found: Moments = self.moments_
         return found
 
     def _logits(self, X: ArrayLike) -> Array:
@@ -127,20 +189,40 @@ class FedLogHead(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 class FedLinearHead(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Bayesian linear regression that is solved from sums, with predictive intervals.
 
-    strength: of the prior on the weights, in units of a feature's own spread; None: that of largest evidence.
+    Args:
+        strength: of the prior on the weights, in units of a feature's own spread; None: that of largest evidence.
+
     """
 
     def __init__(self, strength: float | None = None) -> None:
         self.strength = strength
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Sum up these records and solve the posterior; what was summed before is forgotten."""
+        """Sum up these records and solve the posterior; what was summed before is forgotten.
+
+        Args:
+            X: features, one row a record.
+            y: the records' targets.
+
+        Returns:
+            The estimator itself, fitted.
+
+        """
         X, y = validate_data(self, X, y, y_numeric=True)
         self.moments_ = regression_moments(_tensor(X), _tensor(y))
         return self._solve()
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Add these records to those summed before."""
+        """Add these records to those summed before.
+
+        Args:
+            X: features, one row a record.
+            y: the records' targets.
+
+        Returns:
+            The estimator itself, fitted on all records so far.
+
+        """
         first = not hasattr(self, "moments_")
         X, y = validate_data(self, X, y, y_numeric=True, reset=first)
         added = regression_moments(_tensor(X), _tensor(y))
@@ -148,7 +230,15 @@ class FedLinearHead(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return self._solve()
 
     def merge(self, other: FedLinearHead) -> FedLinearHead:
-        """The regression of both estimators' records, from their sums alone."""
+        """Add up the sums of two estimators and solve the regression of both their records.
+
+        Args:
+            other: an estimator that was fitted elsewhere.
+
+        Returns:
+            A new estimator.
+
+        """
         check_is_fitted(self)
         check_is_fitted(other)
         both = FedLinearHead(**self.get_params())
@@ -157,12 +247,30 @@ class FedLinearHead(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return both._solve()
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
-        """The expected targets, (n,); with `return_std` also the scale of their Student distribution."""
+        """The expected targets.
+
+        Args:
+            X: features, one row a record.
+            return_std: whether to return the scale of their Student distribution too.
+
+        Returns:
+            (n,) targets; with `return_std` a pair of targets and scales.
+
+        """
         location, scale = self._posterior().predict(self._features(X))
         return (location.numpy(), scale.numpy()) if return_std else location.numpy()
 
     def predict_interval(self, X: ArrayLike, level: float = 0.9) -> tuple[Array, Array]:
-        """Low and high ends, (n,) each, between which a share `level` of new targets lies."""
+        """The interval in which a share `level` of new targets lies.
+
+        Args:
+            X: features, one row a record.
+            level: the share.
+
+        Returns:
+            The low and the high ends, (n,) each.
+
+        """
         low, high = self._posterior().interval(self._features(X), level)
         return low.numpy(), high.numpy()
 

@@ -48,7 +48,15 @@ class Comparison:
         return tuple(dict.fromkeys(method for method, _ in self.runs))
 
     def runs_of(self, method: str) -> tuple[Result, ...]:
-        """The runs of one method, one a seed."""
+        """The runs of one method.
+
+        Args:
+            method: its name.
+
+        Returns:
+            One run a seed.
+
+        """
         return tuple(result for (name, _), result in self.runs.items() if name == method)
 
     @property

@@ -61,7 +61,15 @@ class Result:
 
     @classmethod
     def read(cls, folder: Path) -> Result:
-        """The finished run in a folder."""
+        """Read a finished run.
+
+        Args:
+            folder: where it is.
+
+        Returns:
+            The outcome; models are read when they are asked for.
+
+        """
         if ended(folder) is None:
             raise InputError(f"not a finished run: {folder}", hint=f"go on with `fedlog run --resume {folder}`")
         summary = stored_summary(folder)

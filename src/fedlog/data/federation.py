@@ -182,7 +182,15 @@ class Federation:
         return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
 
     def encoding_of(self, client: int) -> Encoding:
-        """How that client's raw records become inputs."""
+        """How a client's raw records become inputs.
+
+        Args:
+            client: its position among the clients.
+
+        Returns:
+            Its scaling: its own, or the one that all clients share.
+
+        """
         return self.encodings[client] if self.encodings else Encoding(self.transform)
 
     def described_schema(self) -> Schema:

@@ -70,7 +70,15 @@ class Model:
         return self.probabilities(self.inputs(records)).numpy().astype(np.float64)
 
     def inputs(self, records: Any) -> Tensor:
-        """What the body sees of these records: a path, an array, a tensor or a data frame."""
+        """What the body sees of these records.
+
+        Args:
+            records: as for `predict`.
+
+        Returns:
+            (n, *input_shape), encoded and scaled.
+
+        """
         if isinstance(records, str | Path):
             return self._inputs_of_file(Path(records))
         from fedlog.data.own_arrays import read_inputs, table_columns
@@ -95,7 +103,15 @@ class Model:
         return self.transform.prepare(_raw_inputs(path, self.schema))
 
     def probabilities(self, inputs: Tensor) -> Tensor:
-        """(n, *input_shape) -> (n, n_class), rows that sum to 1."""
+        """The probability of each class, for records that were encoded before.
+
+        Args:
+            inputs: (n, *input_shape), as `inputs` returns them.
+
+        Returns:
+            (n, n_class), rows that sum to 1.
+
+        """
         with torch.no_grad():
             features = self.body.features(self.params, inputs, None)
             return logits(features, self.params).softmax(1)
