@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedlog.cli import federate_privacy, federate_run
+from fedlog.cli import federate_ledger, federate_privacy, federate_run
 from fedlog.cli.subcommand import command
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def add_parser(subparsers: Subparsers) -> None:
     _add_site(commands)
     federate_run.add_commands(commands)
     federate_privacy.add_roster(commands)
+    federate_ledger.add_commands(commands)
 
 
 def _add_schema(commands: Subparsers) -> None:
@@ -182,6 +183,9 @@ def _add_join(commands: Subparsers) -> None:
     parser.add_argument("--name", help="the site's name (default: the folder's)")
     parser.add_argument("--ca", type=Path, help="the authority's certificate from the operator (default: DIR/ca.crt)")
     parser.add_argument("--schema", type=Path, help="the agreed schema file (default: DIR/schema.toml)")
+    parser.add_argument(
+        "--ledger", type=Path, metavar="FILE", help="rows that took part from another folder: its state/privacy.jsonl"
+    )
 
 
 def _join(args: argparse.Namespace) -> int:
@@ -192,7 +196,7 @@ def _join(args: argparse.Namespace) -> int:
 
     folder = SiteFolder(args.folder)
     config = SiteConfig(args.name or args.folder.resolve().name, parse_server_address(args.server))
-    line = create_site(folder, config, args.ca or folder.authority, args.schema or folder.schema_file)
+    line = create_site(folder, config, args.ca or folder.authority, args.schema or folder.schema_file, args.ledger)
     print(line)
     _say(f"fingerprint {fingerprint(line)}: read it to the operator when you send the line above ({folder.public_key})")
     _say(f"the private key stays in {folder.private_key}; nobody else ever needs it")
@@ -219,10 +223,12 @@ def _site(args: argparse.Namespace) -> int:
     from fedlog.flower.ops.processes import StopRequestedError, stopping_on_sigterm
     from fedlog.flower.ops.site import serve_site
     from fedlog.flower.protocol.promise import Limit
-    from fedlog.flower.site.budget import describe_spending
+    from fedlog.flower.site.budget import check_record, describe_spending
     from fedlog.flower.site.data import check_site
 
     folder = SiteFolder(args.folder)
+    folder.read_config()
+    check_record(folder)
     if args.require_privacy is not None:
         Limit.read(args.require_privacy)
         folder.write_config(replace(folder.read_config(), privacy=args.require_privacy))

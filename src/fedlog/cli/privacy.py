@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedlog.cli import privacy_audit, privacy_calibrate
-from fedlog.privacy.accounting import Spending, TrainingRound
+from fedlog.privacy.accounting import Spending, TrainingRound, describe_unbounded
 from fedlog.privacy.across_runs import add_up_across_runs
-from fedlog.privacy.guarantee import Unit
+from fedlog.privacy.guarantee import DEFAULT_DELTA, Unit
 from fedlog.privacy.release_log import FILE_NAME, ReleaseLog, read_log
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ def add_parser(subparsers: Subparsers) -> None:
 def spend_command(args: argparse.Namespace) -> int:
     """Exit code 0, after what the run has spent has been printed release by release."""
     log = read_log(args.run / FILE_NAME)
-    delta = log.budget.delta if args.delta is None else args.delta
+    own = DEFAULT_DELTA if log.limit is None else log.limit.delta
+    delta = own if args.delta is None else args.delta
     spending = add_up_across_runs(log.events, delta)
     if args.json:
         print(json.dumps(_spending_facts(args.run, log, spending, delta), indent=2))
@@ -50,7 +51,7 @@ def _spending_facts(run: Path, log: ReleaseLog, spending: Spending, delta: float
     name = "nominal_epsilon" if nominal else "epsilon"
     return {
         "run": str(run),
-        "budget": {"epsilon": log.budget.epsilon, "delta": log.budget.delta},
+        "budget": None if log.limit is None else {"epsilon": log.limit.epsilon, "delta": log.limit.delta},
         "delta": delta,
         "releases": [
             {
@@ -72,7 +73,8 @@ def _spending_facts(run: Path, log: ReleaseLog, spending: Spending, delta: float
 
 
 def _spending_text(log: ReleaseLog, spending: Spending, delta: float) -> str:
-    budget = f"budget: epsilon {log.budget.epsilon:g} at delta {log.budget.delta:g}"
+    limit = log.limit
+    budget = "budget: none" if limit is None else f"budget: epsilon {limit.epsilon:g} at delta {limit.delta:g}"
     if spending.guarantee is None:
         return f"nothing spent: no release is recorded\n{budget}"
     column = "epsilon so far" if spending.guarantee.unit is not Unit.PAPER else "by Theorem 4's formula"
@@ -81,4 +83,4 @@ def _spending_text(log: ReleaseLog, spending: Spending, delta: float) -> str:
         noise = f"{release.sigma:>10.5g} {release.sensitivity:>11.5g}"
         named = f"{release.steps} SGD steps" if isinstance(release, TrainingRound) else release.exchange
         lines.append(f"{release.round:>5}  {named:<14} {noise}  {epsilon:.5g}")
-    return "\n".join([*lines, f"spent: {spending.guarantee}", budget])
+    return "\n".join([*lines, f"spent: {describe_unbounded(spending.releases) or spending.guarantee}", budget])

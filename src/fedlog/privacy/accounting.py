@@ -295,6 +295,11 @@ def allow(releases: Sequence[Event], upcoming: Event, budget: Budget) -> tuple[E
 
 def check_covered(together: Sequence[Event], formula: Calibration, budget: Budget) -> None:
     """Raise BudgetSpentError if the budget does not cover the last of these releases after the others."""
+    if found := describe_unbounded(together):
+        raise BudgetSpentError(
+            f"the privacy budget does not cover another release: {found}",
+            hint="no later noise makes up for it; a guarantee needs rows that have not left",
+        )
     loss = sum((_Loss.of(release) for release in together), _Loss())
     if not loss.within(formula, budget):
         after = loss.epsilon(formula, budget.delta)
@@ -303,6 +308,12 @@ def check_covered(together: Sequence[Event], formula: Calibration, budget: Budge
             f"{after:.6g} of {budget.epsilon:g} at delta {budget.delta:g}, after {len(together) - 1} releases",
             hint="plan the number of releases before the run starts: the noise is set for it",
         )
+
+
+def describe_unbounded(releases: Sequence[Event]) -> str | None:
+    """Why there is no guarantee, in words; None where an epsilon bounds everything that left."""
+    reasons = dict.fromkeys(release.reason for release in releases if isinstance(release, Unbounded))
+    return f"no guarantee: {'; '.join(reasons)}" if reasons else None
 
 
 def promises_of(releases: Sequence[Event]) -> set[tuple[Unit, Trust]]:

@@ -77,6 +77,10 @@ def trusted_party(trust: Trust) -> str:
     return _TRUSTED[trust]
 
 
+# Where a record of releases names no delta of its own.
+DEFAULT_DELTA = 1e-5
+
+
 @dataclass(frozen=True)
 class Budget:
     """How much may be spent in total, in the hockey-stick sense of (epsilon, delta)."""

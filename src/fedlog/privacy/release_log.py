@@ -2,7 +2,7 @@
 
 The first line holds the budget, so a resumed run is held to the budget it started with. The log of all runs of a site
 is held to the site's own limit, which the site may change: a later budget line replaces the one before, and whatever
-was released before it still counts.
+was released before it still counts. Such a log begins without a budget where exact statistics were the first to leave.
 """
 
 from __future__ import annotations
@@ -30,8 +30,16 @@ _Line = TypeVar("_Line")
 class ReleaseLog:
     """A run's budget and what it has released so far."""
 
-    budget: Budget
+    limit: Budget | None
+    """None: nobody has set one, as at a site that has sent nothing but exact statistics."""
     events: tuple[Event, ...] = ()
+
+    @property
+    def budget(self) -> Budget:
+        """The budget that the log is held to; InputError where there is none."""
+        if self.limit is None:
+            raise InputError("this record of releases has no budget: exact statistics were all that left")
+        return self.limit
 
     @property
     def releases(self) -> tuple[Release, ...]:
@@ -42,6 +50,11 @@ class ReleaseLog:
 def budget_line(budget: Budget) -> str:
     """The first line of a log."""
     return json.dumps({"event": "budget", "version": _VERSION, **asdict(budget)})
+
+
+def no_budget_line() -> str:
+    """The first line of a site's log that has no budget yet."""
+    return json.dumps({"event": "no budget", "version": _VERSION})
 
 
 def release_line(event: Event) -> str:
@@ -60,7 +73,7 @@ def parse_log(text: str, where: str) -> ReleaseLog:
             f"{where}: expected a budget in line 1, found no whole line",
             hint="restore the file from a copy: without it nobody knows what was released",
         )
-    budget = _parse(lines[0], f"{where}: line 1", _budget)
+    budget = _parse(lines[0], f"{where}: line 1", _budget_or_none)
     events: list[Event] = []
     for number, line in enumerate(lines[1:], 2):
         found = _parse(line, f"{where}: line {number}", _budget_or_event)
@@ -131,12 +144,23 @@ def count_across_runs(path: Path, upcoming: Event, budget: Budget, earlier: Sequ
     return ReleaseLog(budget, (*log.events, upcoming))
 
 
+def record_without_bound(path: Path, events: Sequence[Unbounded], earlier: Sequence[Event]) -> None:
+    """Add to the log of all runs of a site what no epsilon bounds, each reason once."""
+    with _lock(path):
+        if not path.exists():
+            _create(path, [no_budget_line(), *map(release_line, earlier)])
+        known = {event.reason for event in read_log(path).events if isinstance(event, Unbounded)}
+        for event in events:
+            if event.reason not in known:
+                _append(path, release_line(event))
+
+
 def _under_budget(path: Path, budget: Budget, earlier: Sequence[Event]) -> ReleaseLog:
     """The log with this as its present budget."""
     if not path.exists():
         _create(path, [budget_line(budget), *map(release_line, earlier)])
     log = read_log(path)
-    if log.budget != budget:
+    if log.limit != budget:
         _append(path, budget_line(budget))
     return log
 
@@ -189,6 +213,13 @@ def _budget(entry: dict[str, object]) -> Budget:
     if entry["version"] != _VERSION:
         raise ValueError(f"version {entry['version']!r}, expected {_VERSION}")
     return Budget(_number(entry, "epsilon"), _number(entry, "delta"))
+
+
+def _budget_or_none(entry: dict[str, object]) -> Budget | None:
+    if entry.get("event") != "no budget":
+        return _budget(entry)
+    _expect_keys(entry, "no budget", {"version"})
+    return None
 
 
 def _budget_or_event(entry: dict[str, object]) -> Budget | Event:

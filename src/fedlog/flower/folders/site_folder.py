@@ -71,6 +71,11 @@ class SiteFolder:
         return self.path / "state"
 
     @property
+    def took_part_file(self) -> Path:
+        """There from the first upload on, beside the state: it tells a lost record from one not yet begun."""
+        return self.path / "took-part"
+
+    @property
     def models(self) -> Path:
         """The finished models, a folder for each run."""
         return self.path / "models"

@@ -13,10 +13,12 @@ from fedlog.errors import InputError, RunError
 from fedlog.flower.folders.event_log import EventFollower
 from fedlog.flower.folders.keys import create_site_key
 from fedlog.flower.folders.layout import check_site_name
+from fedlog.flower.folders.roster import KEY
 from fedlog.flower.folders.secrets import SECRET_FOLDER_MODE, check_secret
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops.event_text import SiteEventText
 from fedlog.flower.ops.processes import Command, Running, find_free_port, find_program, flower_environment, start
+from fedlog.flower.site.budget import restore_record
 from fedlog.flower.site.guard import write_guard
 
 Say = Callable[[str], None]
@@ -27,8 +29,13 @@ PATIENCE_SECONDS = 120.0
 NOT_ACTIVATED = "Failed to activate SuperNode"
 
 
-def create_site(folder: SiteFolder, config: SiteConfig, authority: Path, schema: Path) -> str:
-    """The site's public key line, after its folder was made: key, certificate of the authority, schema."""
+def create_site(
+    folder: SiteFolder, config: SiteConfig, authority: Path, schema: Path, ledger: Path | None = None
+) -> str:
+    """The site's public key line, after its folder was made: key, certificate of the authority, schema.
+
+    A site whose rows have taken part before, from another folder, brings the record of what left.
+    """
     check_site_name(config.name)
     load_schema(schema)
     if not authority.is_file():
@@ -37,7 +44,11 @@ def create_site(folder: SiteFolder, config: SiteConfig, authority: Path, schema:
             hint="the operator has it as certificates/ca.crt; it is public",
         )
     if folder.config_file.exists():
-        raise InputError(f"expected a new folder, found a site: {folder.path}")
+        raise InputError(
+            f"expected a new folder, found a site: {folder.path}", hint="`fedlog federate rekey` makes it a new key"
+        )
+    if ledger is not None:
+        restore_record(folder, ledger)
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.path.chmod(SECRET_FOLDER_MODE)
     line = create_site_key(folder.private_key, folder.public_key, config.name)
@@ -45,6 +56,21 @@ def create_site(folder: SiteFolder, config: SiteConfig, authority: Path, schema:
         if source.resolve() != target.resolve():
             shutil.copyfile(source, target)
     folder.write_config(config)
+    return line
+
+
+def replace_keys(folder: SiteFolder) -> str:
+    """The line of a new public key, in place of the old one; the key for secure sums is made anew too.
+
+    What belongs to the site's rows and not to its keys stays: state, models, and the record of what has left.
+    """
+    name = folder.read_config().name
+    drafts = folder.path / "site.key.new", folder.path / "site.pub.new"
+    drafts[0].unlink(missing_ok=True)  # of an attempt that was cut short
+    line = create_site_key(*drafts, name)
+    (folder.path / KEY).unlink(missing_ok=True)
+    for draft, target in zip(drafts, (folder.private_key, folder.public_key), strict=True):
+        draft.replace(target)
     return line
 
 

@@ -15,7 +15,12 @@ from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind
 from fedlog.flower.protocol.handshake import check_identity, identity, read_identity
 from fedlog.flower.protocol.plan import read_hello, welcome
-from fedlog.flower.site.budget import record_release_at_site, refuse_beyond_limit
+from fedlog.flower.site.budget import (
+    record_exact_statistics,
+    record_release_at_site,
+    refuse_beyond_limit,
+    refuse_without_record,
+)
 from fedlog.flower.site.context import SiteContext, site_context
 from fedlog.flower.site.finish import finish
 from fedlog.flower.site.run_state import RunState, step_of
@@ -62,7 +67,11 @@ def respond(request: Frame, folder: SiteFolder) -> Frame:
     if stored is not None:
         context.log("answered again", round=request.round_number, kind=kind.name)
         return request.reply(kind, stored)
-    return request.reply(kind, (work if request.kind is FrameKind.WORK else finish)(request, context, state))
+    if request.kind is FrameKind.WORK:
+        return request.reply(kind, work(request, context, state))
+    if not context.plan.figures_stay:
+        record_exact_statistics(folder, context.plan.name, request.round_number, "report")
+    return request.reply(kind, finish(request, context, state))
 
 
 def greet(request: Frame, folder: SiteFolder) -> Frame:
@@ -73,6 +82,7 @@ def greet(request: Frame, folder: SiteFolder) -> Frame:
     plan = read_hello(request.payload)
     context = SiteContext(folder, config, plan)
     context.check_plan()
+    refuse_without_record(folder)
     state = RunState.of(folder, request.run)
     if context.guard is not None:
         refuse_beyond_limit(folder, state.path, context.guard.release_event(1, plan.method))
@@ -100,6 +110,8 @@ def work(request: Frame, context: SiteContext, state: RunState) -> bytes:
     if context.guard is not None:
         release = context.guard.release_event(request.round_number, exchange.name)
         record_release_at_site(context.folder, state.path, context.guard, release)
+    else:
+        record_exact_statistics(context.folder, context.plan.name, request.round_number, exchange.name)
     if opening is None:
         ((_, upload),) = cohort.exchange(request.round_number, exchange, ONE)
     else:

@@ -2,18 +2,30 @@
 
 Every release of a private run is counted in `state/privacy.jsonl`, with a limit or without one, so that a limit that is
 set or changed later finds all of them. Runs may promise different things: they are added up as what one record bears.
+A run without noise is counted too, as something that no epsilon bounds. The record belongs to the site's rows, not to
+its key: where a site has taken part and the record is missing, nothing leaves until someone says what became of it.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from fedlog.errors import InputError
+from fedlog.files.durable import write_file
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.protocol.frame import FrameError
 from fedlog.flower.protocol.promise import Limit
-from fedlog.privacy.accounting import BudgetSpentError, Event, Release, allow
+from fedlog.privacy.accounting import (
+    BudgetSpentError,
+    Event,
+    Release,
+    Unbounded,
+    allow,
+    describe_unbounded,
+)
 from fedlog.privacy.across_runs import add_up_across_runs, allow_across_runs
+from fedlog.privacy.guarantee import DEFAULT_DELTA
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.release_log import (
     FILE_NAME,
@@ -21,8 +33,11 @@ from fedlog.privacy.release_log import (
     read_log,
     record_across_runs,
     record_release,
+    record_without_bound,
     start_log,
 )
+
+LOST = "the record of what left before is lost"
 
 
 def read_limit(config: SiteConfig) -> Limit | None:
@@ -40,7 +55,7 @@ def record_release_at_site(folder: SiteFolder, run: Path, guard: Protection, upc
     # Before anything is counted: a server that asks for more than the run has must not use the site's limit up.
     allow(own.events, upcoming, own.budget)
     limit, path = read_limit(folder.read_config()), folder.state / FILE_NAME
-    earlier = () if path.exists() else _read_run_logs(folder)
+    earlier = _begin_record(folder)
     try:
         if limit is None:
             count_across_runs(path, upcoming, guard.budget, earlier)
@@ -49,6 +64,60 @@ def record_release_at_site(folder: SiteFolder, run: Path, guard: Protection, upc
     except BudgetSpentError as error:
         raise FrameError(_limit_message(error)) from None
     record_release(run / FILE_NAME, upcoming)
+
+
+def record_exact_statistics(folder: SiteFolder, run: str, round_number: int, exchange: str) -> None:
+    """Record that exact statistics leave in this run: once a run, since no epsilon bounds the first of them."""
+    event = Unbounded(round_number, exchange, _exact_reason(run))
+    record_without_bound(folder.state / FILE_NAME, [event], _begin_record(folder))
+
+
+def check_record(folder: SiteFolder) -> None:
+    """Raise InputError where this site has taken part and its record of what left is missing."""
+    if folder.took_part_file.exists() and not (folder.state / FILE_NAME).exists() and not _read_run_logs(folder):
+        raise InputError(
+            f"expected the record of what has left this site, found none: {folder.state / FILE_NAME}",
+            hint=f"`fedlog federate ledger {folder.path} --restore FILE` takes over a copy; with --lost you state that "
+            "there is none, and with --new-rows that no row of before is among the data",
+        )
+
+
+def refuse_without_record(folder: SiteFolder) -> None:
+    """Refuse every run until someone at the site has said what became of its missing record."""
+    try:
+        check_record(folder)
+    except InputError:
+        raise FrameError("this site cannot find its record of what it has released") from None
+
+
+def restore_record(folder: SiteFolder, source: Path) -> None:
+    """Take over a copy of the record, or the one of an earlier folder of the same rows."""
+    path = folder.state / FILE_NAME
+    read_log(source)
+    if path.exists():
+        raise InputError(
+            f"expected no record of what has left this site, found one: {path}",
+            hint="both count: move this one away, restore the other, and state with --lost what is then missing",
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(path, source.read_text(encoding="utf-8"))
+    _mark_part(folder)
+
+
+def state_record_lost(folder: SiteFolder) -> None:
+    """Begin a record that says that an earlier one is lost: no epsilon bounds what it held."""
+    folder.state.mkdir(parents=True, exist_ok=True)
+    record_without_bound(folder.state / FILE_NAME, [Unbounded(0, "unknown", LOST)], _read_run_logs(folder))
+    _mark_part(folder)
+
+
+def begin_for_new_rows(folder: SiteFolder) -> None:
+    """Put the state of the earlier rows aside as a whole, and begin an empty record."""
+    if folder.state.exists():
+        numbers = (at for at in range(1, 10**6) if not folder.state.with_name(f"state.earlier-{at}").exists())
+        folder.state.rename(folder.state.with_name(f"state.earlier-{next(numbers)}"))
+    folder.state.mkdir(parents=True)
+    record_without_bound(folder.state / FILE_NAME, [], ())
 
 
 def refuse_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) -> None:
@@ -73,11 +142,11 @@ def describe_spending(folder: SiteFolder) -> str | None:
     if not events:
         return None
     path = folder.state / FILE_NAME
-    before = read_log(path).budget if path.exists() else None
-    delta = limit.budget.delta if limit else before.delta if before else 1e-5
-    found = add_up_across_runs(events, delta).guarantee
-    sentence = f"privacy spent in all runs so far: {found}"
-    if limit is None or found is None:
+    before = read_log(path).limit if path.exists() else None
+    delta = limit.budget.delta if limit else before.delta if before else DEFAULT_DELTA
+    none = describe_unbounded(events)
+    sentence = f"privacy spent in all runs so far: {none or add_up_across_runs(events, delta).guarantee}"
+    if limit is None:
         return sentence
     sentence += f"; the limit is epsilon {limit.budget.epsilon:g} at delta {delta:g}"
     if before is not None and before != limit.budget:
@@ -89,15 +158,47 @@ def describe_spending(folder: SiteFolder) -> str | None:
     return sentence
 
 
+def _begin_record(folder: SiteFolder) -> tuple[Event, ...]:
+    """Mark that the site takes part, and return what left before it had a record of all runs."""
+    refuse_without_record(folder)
+    folder.state.mkdir(parents=True, exist_ok=True)
+    _mark_part(folder)
+    return () if (folder.state / FILE_NAME).exists() else _read_run_logs(folder)
+
+
+def _mark_part(folder: SiteFolder) -> None:
+    if not folder.took_part_file.exists():
+        write_file(folder.took_part_file, f"what has left this site is counted in {folder.state.name}/{FILE_NAME}\n")
+
+
 def _read_releases(folder: SiteFolder) -> tuple[Event, ...]:
+    """What left in all runs, those included that were not counted when they took place."""
     path = folder.state / FILE_NAME
-    return read_log(path).events if path.exists() else _read_run_logs(folder)
+    if not path.exists():
+        return _read_run_logs(folder)
+    counted = read_log(path).events
+    known = {event.reason for event in counted if isinstance(event, Unbounded)}
+    return (*counted, *(event for event in _find_exact_runs(folder) if event.reason not in known))
 
 
 def _read_run_logs(folder: SiteFolder) -> tuple[Event, ...]:
-    """What the logs of the single runs hold."""
+    """What the folders of the single runs hold."""
     logs = sorted(folder.state.glob(f"*/{FILE_NAME}"))
-    return tuple(event for path in logs for event in read_log(path).events)
+    return (*(event for path in logs for event in read_log(path).events), *_find_exact_runs(folder))
+
+
+def _find_exact_runs(folder: SiteFolder) -> tuple[Unbounded, ...]:
+    """The runs without noise in which this site has answered."""
+    found = []
+    for path in sorted(folder.state.glob("*/plan.json")):
+        plan = json.loads(path.read_text())["plan"]
+        if plan.get("promise") is None and any(path.parent.glob("step-*-*/")):
+            found.append(Unbounded(0, str(plan.get("method")), _exact_reason(str(plan["name"]))))
+    return tuple(found)
+
+
+def _exact_reason(run: str) -> str:
+    return f"exact statistics of these rows left in {run}"
 
 
 def _limit_message(error: BudgetSpentError) -> str:
