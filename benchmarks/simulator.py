@@ -63,19 +63,31 @@ class Ours:
         record = next(self._rounds)
         return time.perf_counter() - start, record.accuracy_mean_over_clients
 
+    @property
+    def reason(self) -> str:
+        """Which backend trains the body, and why."""
+        return self._simulation.engine.explain(self._simulation.bodies[0])
+
     def stop(self) -> None:
         """End the workers."""
         self._simulation.stop()
 
 
 def variants(work: Workload) -> dict[str, Variant]:
-    """What is compared; the plain loop once for each sensible number of threads."""
+    """What is compared."""
     cores = os.cpu_count() or 1
-    made: dict[str, Variant] = {
+    return {
         f"block, {cores} processes": Ours(work, "fedlog", BackendChoice.BLOCK, cores),
         f"loop, {cores} processes": Ours(work, "fedlog", BackendChoice.LOOP, cores),
+        **plain_variants(work, cores),
     }
-    made |= {f"plain loop, {threads} threads": PlainLoop(work, threads) for threads in sorted({1, cores})}
+
+
+def plain_variants(work: Workload, cores: int) -> dict[str, Variant]:
+    """The plain loop, once for each sensible number of threads, and split over processes."""
+    made: dict[str, Variant] = {
+        f"plain loop, {threads} threads": PlainLoop(work, threads) for threads in sorted({1, cores})
+    }
     made[f"plain loop, {cores} processes"] = PlainProcesses(work, cores)
     return made
 
@@ -84,15 +96,8 @@ def measure(work: Workload, repeats: int) -> dict[str, Any]:
     """Seconds a round of every variant, taken in turns; ratios are formed within each turn."""
     torch.set_num_threads(1)
     made = variants(work)
+    seconds, accuracy = take_turns(made, repeats)
     workers = {name: variant.workers for name, variant in made.items() if isinstance(variant, Ours)}
-    seconds: dict[str, list[float]] = {name: [] for name in made}
-    accuracy: dict[str, list[float]] = {name: [] for name in made}
-    for turn in range(repeats + 1):
-        for name, variant in made.items():
-            took, reached = variant.round()
-            accuracy[name].append(reached)
-            if turn:  # the first round warms up
-                seconds[name].append(took)
     memory = {name: sum(peak_bytes(pid) for pid in pids) for name, pids in workers.items()}
     for variant in made.values():
         variant.stop()
@@ -111,6 +116,19 @@ def measure(work: Workload, repeats: int) -> dict[str, Any]:
         "matmul_gflops_per_core": matmul_gflops(),
         "block_gflops_in_all": arithmetic_gflop(work) / statistics.median(seconds[block]),
     }
+
+
+def take_turns(made: dict[str, Variant], repeats: int) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Seconds a round after a first one that warms up, and mean accuracies, of every variant, one round at a time."""
+    seconds: dict[str, list[float]] = {name: [] for name in made}
+    accuracy: dict[str, list[float]] = {name: [] for name in made}
+    for turn in range(repeats + 1):
+        for name, variant in made.items():
+            took, reached = variant.round()
+            accuracy[name].append(reached)
+            if turn:
+                seconds[name].append(took)
+    return seconds, accuracy
 
 
 def matmul_gflops() -> float:

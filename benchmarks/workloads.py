@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from fedlog.models.cnn import cifar_cnn, mnist_cnn
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """One of the paper's settings."""
+    """One of the paper's settings, or one with a body of its own."""
 
     name: str
     federation: Federation
@@ -27,10 +28,7 @@ class Workload:
     learning_rate: float
     width: int
     real: bool
-
-    def make_body(self) -> nn.Module:
-        """A fresh body as a plain module."""
-        return mnist_cnn() if self.name == "mnist" else cifar_cnn()
+    make_body: Callable[[], nn.Module]  # a fresh body as a plain module
 
     def first_head(self) -> Tensor:
         """The random first head that every variant starts from."""
@@ -39,10 +37,10 @@ class Workload:
 
 def workload(name: str, clients: int | None = None) -> Workload:
     """`mnist`: 50 clients x 60 images, batch 10, 5 epochs. `cifar10`: 100 x 500, batch 50, 1 epoch, crop and flip."""
-    federation, real = _federation(name, clients)
+    federation, real = federation_of(name, clients)
     if name == "mnist":
-        return Workload(name, federation, 5, 10, 0.001, 50, real)
-    return Workload(name, federation, 1, 50, 0.0005, 100, real)
+        return Workload(name, federation, 5, 10, 0.001, 50, real, mnist_cnn)
+    return Workload(name, federation, 1, 50, 0.0005, 100, real, cifar_cnn)
 
 
 def repeated(base: Workload, clients: int, train: int, test: int) -> Workload:
@@ -65,10 +63,11 @@ def repeated(base: Workload, clients: int, train: int, test: int) -> Workload:
         pools.transform,
         pools.class_names,
     )
-    return Workload(base.name, federation, base.epochs, base.batch_size, base.learning_rate, base.width, base.real)
+    return replace(base, federation=federation)
 
 
-def _federation(name: str, clients: int | None) -> tuple[Federation, bool]:
+def federation_of(name: str, clients: int | None) -> tuple[Federation, bool]:
+    """The data set, and whether it is the real one."""
     try:
         return load_federation(DataSpec(name, clients=clients)), True
     except InputError:

@@ -51,11 +51,12 @@ class Engine:
 
     def decide(self, federation: Federation, clients: Iterable[Client]) -> Engine:
         """The engine with a decision for each body; what cannot be known is measured on a few of the clients."""
-        made = {
-            name: self.decisions.get(name) or self._decide(federation, group)
-            for name, group in _by_body(clients).items()
-        }
+        made = {name: self._decide(federation, group) for name, group in _by_body(clients).items()}
         return replace(self, decisions=made)
+
+    def recorded(self) -> dict[str, str]:
+        """The backend of each body: what a run writes down, so that it is resumed and repeated by the same."""
+        return {name: decision.backend.value for name, decision in self.decisions.items()}
 
     def backends(self, federation: Federation, clients: Iterable[Client]) -> dict[str, Backend]:
         """A backend for each architecture, by its name."""
@@ -93,6 +94,9 @@ class Engine:
     def _decide(self, federation: Federation, clients: list[Client]) -> Decision:
         body = clients[0].body
         possible = self._possible(body)
+        known = self.decisions.get(body.name)
+        if known is not None and known.backend in [one.backend for one in possible]:
+            return known
         if len(possible) == 1:
             return possible[0]
         backends = {one.backend.value: partial(self.make, one.backend, federation) for one in possible}
@@ -122,6 +126,14 @@ class Engine:
             return [Decision(BackendChoice.BLOCK, stacked[BackendChoice.BLOCK])]
         why_not = find_vmap_obstacle(body) if not stacked else "stacking it does not pay"
         return [*(Decision(kind, reason) for kind, reason in stacked.items()), _loop(why_not or "")]
+
+
+def decisions_of(recorded: Mapping[str, str]) -> dict[str, Decision]:
+    """The decisions that a run has written down."""
+    return {
+        name: Decision(BackendChoice(backend), f"{backend}, as this run was begun")
+        for name, backend in recorded.items()
+    }
 
 
 def _stacked_ways(body: Body, choice: BackendChoice) -> dict[BackendChoice, str]:

@@ -19,6 +19,7 @@ from pathlib import Path
 import platformdirs
 import torch
 
+import fedlog
 from fedlog.algorithms.losses import cross_entropy
 from fedlog.algorithms.shape import EVERYTHING, Phase, Work
 from fedlog.core.keys import Key
@@ -83,7 +84,8 @@ def _key(body: Body, clients: int, settings: Settings, n_class: int, kinds: list
         min(clients, MOST_CLIENTS),
     ]
     machine = [platform.machine(), _processor(), os.cpu_count(), convolve.instructions(), torch.get_num_threads()]
-    everything = json.dumps([architecture, sizes, machine, torch.__version__, kinds])
+    code = [torch.__version__, fedlog.__version__, convolve.fingerprint()]
+    everything = json.dumps([architecture, sizes, machine, code, kinds])
     return hashlib.sha256(everything.encode()).hexdigest()[:32]
 
 

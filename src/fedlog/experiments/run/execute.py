@@ -94,13 +94,13 @@ def _run(
 ) -> Summary:
     spec = run.spec
     try:
-        simulation = prepare(run, federation, callback.features_computed).start()
+        simulation = prepare(run, federation, callback.features_computed, _stored_backends(folder)).start()
     except BaseException:
         _take_back(made)
         raise
     try:
         with _writing_to(folder):
-            _claim(folder, spec)
+            _claim(folder, spec, simulation)
             done = _restored(simulation, folder)
             private.watch_budget(simulation, folder)
         callback.run_began(RunStart(run, simulation, tuple(done)))
@@ -197,9 +197,17 @@ def _take_back(made: list[Path]) -> None:
             path.rmdir()
 
 
-def _claim(folder: Path, spec: RunSpec) -> None:
+def _claim(folder: Path, spec: RunSpec, simulation: Simulation) -> None:
     """Make the folder this run's."""
-    records.write_json(folder / CONFIG, {"digest": spec.digest, "spec": as_plain(spec), "made_with": made_with()})
+    written = {"digest": spec.digest, "spec": as_plain(spec), "backends": simulation.engine.recorded()}
+    records.write_json(folder / CONFIG, {**written, "made_with": made_with()})
+
+
+def _stored_backends(folder: Path) -> dict[str, str]:
+    """Which backend trained each body so far: the choice may be by measurement, and a run keeps to it."""
+    path = folder / CONFIG
+    found = json.loads(path.read_text()).get("backends", {}) if path.exists() else {}
+    return {str(name): str(backend) for name, backend in found.items()}
 
 
 def _restored(simulation: Simulation, folder: Path) -> list[RoundRecord]:

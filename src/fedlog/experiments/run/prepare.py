@@ -16,7 +16,7 @@ from fedlog.data.catalog import load_federation
 from fedlog.data.federation import Federation
 from fedlog.engine.clients import model_plan
 from fedlog.engine.simulate.simulator import Simulation
-from fedlog.engine.training.backends import Engine
+from fedlog.engine.training.backends import Engine, decisions_of
 from fedlog.engine.training.tasks import Settings
 from fedlog.errors import InputError
 from fedlog.experiments.run.private import make_protection, make_secure_sums
@@ -31,10 +31,16 @@ from fedlog.settings.resolve import ResolvedRun
 from fedlog.settings.spec import RunSpec
 
 
-def prepare(run: ResolvedRun, federation: Federation | None = None, progress: Progress | None = None) -> Simulation:
+def prepare(
+    run: ResolvedRun,
+    federation: Federation | None = None,
+    progress: Progress | None = None,
+    backends: Mapping[str, str] | None = None,
+) -> Simulation:
     """The simulation of a run, on a federation that was given or on the one that it names.
 
-    `progress` hears how far a frozen encoder is with records that it has not seen before.
+    `progress` hears how far a frozen encoder is with records that it has not seen before; `backends` are those by which
+    the run was begun, where it is resumed.
     """
     spec, settings = run.spec, run.settings
     _check_device(settings.execution)
@@ -46,7 +52,12 @@ def prepare(run: ResolvedRun, federation: Federation | None = None, progress: Pr
     algorithm = method_of(spec, plan)
     guard = make_protection(run, algorithm, plan, len(bodies))
     training = Settings(settings.batch_size, settings.execution.device, optimiser=settings.optimiser)
-    engine = Engine(training, settings.execution.backend, training=None if guard is None else guard.training)
+    engine = Engine(
+        training,
+        settings.execution.backend,
+        training=None if guard is None else guard.training,
+        decisions=decisions_of(backends or {}),
+    )
     sums = make_secure_sums(run, guard, len(bodies))
     limits = None if spec.clip is None else Limits(clip_named(spec.clip))
     return Simulation(algorithm, federation, bodies, plan, engine, settings, guard, sums, limits)

@@ -7,10 +7,12 @@ block, and their bodies take a slower path.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import threading
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -70,6 +72,13 @@ def instructions() -> str:
     if LIBRARY is None or not FRAMES:
         return "none" if LIBRARY is None else "of an older build"
     return {0: "plain", 2: "AVX2", 5: "AVX-512"}[LIBRARY.convolve_instructions()]
+
+
+def fingerprint() -> str:
+    """A digest of the compiled passes: what was measured with others says nothing about these."""
+    if LIBRARY is None:
+        return "none"
+    return hashlib.sha256(Path(LIBRARY._name).read_bytes()).hexdigest()
 
 
 @dataclass(frozen=True)

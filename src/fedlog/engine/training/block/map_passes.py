@@ -128,7 +128,7 @@ class Norm(Function):
 def _call_norm(direction: str, shape: NormShape, inputs: Tensor, tensors: tuple[Tensor | None, ...]) -> None:
     clients, batch = inputs.shape[0], inputs.shape[-1]
     sizes = _Norm(clients, shape.groups, shape.channels, shape.places, batch, int(shape.rectify), shape.epsilon)
-    scratch = inputs.new_empty(6 * batch)
+    scratch = inputs.new_empty(8 * 8 * batch)  # patterns of at most eight times the batch
     _run(f"norm_{direction}", inputs.dtype, sizes, (*tensors, scratch))
 
 

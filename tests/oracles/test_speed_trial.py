@@ -1,0 +1,91 @@
+"""The choice among backends: measured once, remembered on the machine, written down by the run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from fedlog.data.federation import Federation
+from fedlog.engine.clients import Client
+from fedlog.engine.training import speed_trial
+from fedlog.engine.training.backends import Engine, decisions_of
+from fedlog.engine.training.tasks import Settings
+from fedlog.models.body import Body, adopt
+from fedlog.models.catalog import body
+from fedlog.settings.execution import BackendChoice
+
+MakeFederation = Callable[..., Federation]
+
+
+@pytest.fixture(autouse=True)
+def _own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDLOG_CACHE", str(tmp_path))
+
+
+def _normed() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5))
+
+
+def _clients(federation: Federation, found: Body) -> list[Client]:
+    return [Client(at, s.name, found, s.train, (s.test,), ()) for at, s in enumerate(federation.shards)]
+
+
+def _counting(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float]) -> list[list[str]]:
+    calls: list[list[str]] = []
+
+    def pretend(body: Any, clients: Any, settings: Any, n_class: int, backends: dict[str, Any]) -> dict[str, float]:
+        calls.append(list(backends))
+        return seconds
+
+    monkeypatch.setattr(speed_trial, "_try", pretend)
+    return calls
+
+
+def test_a_real_trial_times_every_backend_and_leaves_its_figures(make_federation: MakeFederation) -> None:
+    federation = make_federation([7, 0, 3], input_shape=(1, 4, 4))
+    found = adopt("mine:normed", _normed, (1, 4, 4))
+    engine = Engine(Settings(3)).decide(federation, _clients(federation, found))
+    (seconds,) = json.loads(speed_trial.memory_file().read_text()).values()
+    assert set(seconds) == {"block", "vmap", "loop"}
+    assert all(0 < one < 10 for one in seconds.values())
+    assert engine.recorded() == {"mine:normed": min(seconds, key=seconds.get)}
+    assert "fastest in a trial, ms a batch: block" in engine.explain(found)
+
+
+@pytest.mark.parametrize("fastest", ["block", "vmap", "loop"])
+def test_the_fastest_is_taken_and_measured_once(
+    fastest: str, make_federation: MakeFederation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation = make_federation([7, 3], input_shape=(1, 4, 4))
+    found = adopt("mine:normed", _normed, (1, 4, 4))
+    calls = _counting(monkeypatch, {kind: 0.1 if kind == fastest else 0.2 for kind in ("block", "vmap", "loop")})
+    for _ in range(2):
+        engine = Engine(Settings(3)).decide(federation, _clients(federation, found))
+        assert engine.recorded() == {"mine:normed": fastest}
+    assert calls == [["block", "vmap", "loop"]]
+    Engine(Settings(4)).decide(federation, _clients(federation, found))  # another batch size: another question
+    assert len(calls) == 2
+    other = {"block": "loop", "vmap": "block", "loop": "vmap"}[fastest]
+    resumed = Engine(Settings(3), decisions=decisions_of({"mine:normed": other}))
+    assert resumed.decide(federation, _clients(federation, found)).recorded() == {"mine:normed": other}
+
+
+def test_the_papers_bodies_are_never_put_on_trial(
+    make_federation: MakeFederation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = _counting(monkeypatch, {})
+    for name, shape in (("cnn", (1, 28, 28)), ("cnn", (3, 32, 32)), ("mlp:6,5", (4,)), ("signal-cnn", (3, 40))):
+        federation, found = make_federation([4, 4], input_shape=shape), body(name, shape)
+        assert Engine().decide(federation, _clients(federation, found)).recorded() == {name: "block"}
+    assert not calls
+
+
+def test_a_recorded_backend_that_cannot_be_used_is_decided_anew(make_federation: MakeFederation) -> None:
+    federation, found = make_federation([4, 4]), body("mlp:6,5", (4,))
+    engine = Engine(decisions=decisions_of({"mlp:6,5": BackendChoice.MIXED.value}))
+    assert engine.decide(federation, _clients(federation, found)).recorded() == {"mlp:6,5": "block"}
