@@ -16,6 +16,7 @@ from torch import Tensor
 from fedlog.core.keys import Key
 from fedlog.wire.codec import CODECS, Codec, WireError
 from fedlog.wire.message import Kind, Message
+from fedlog.wire.reader import Reader, varint, zigzag
 
 ALL = sorted(CODECS)
 SMALL = [name for name in ALL if CODECS[name].differences]
@@ -251,8 +252,6 @@ def test_forged_bytes_are_refused_or_small(name: str) -> None:
 @pytest.mark.parametrize("shape", [(2**31 - 1,), (2**20, 2**11), (0, 2**31), (2**31, 0), (8, 2**28)])
 @pytest.mark.parametrize("layout", [0, 1, 2, 3, 4, 19, 20])
 def test_a_forged_size_is_refused_before_anything_is_allocated(name: str, shape: tuple[int, ...], layout: int) -> None:
-    from fedlog.wire.reader import varint
-
     array = bytes([layout]) + varint(len(shape)) + b"".join(varint(size) for size in shape) + b"\0" * 64
     body = struct.pack("<2sBBBB", b"fl", 2, CODECS[name].number, Kind.STATISTICS, 0) + varint(1) + array
     tracemalloc.start()
@@ -288,3 +287,14 @@ def test_the_document_lists_every_codec_with_its_number() -> None:
         run = range(int(first), int(last) + 1) if last else [int(number) for number in numbers.split(", ")]
         listed |= zip(re.findall(r"`([^`]*)`", names), run, strict=True)
     assert listed == {name: CODECS[name].number for name in ALL}
+
+
+@pytest.mark.parametrize("blob", [b"\x80\x00", b"\xff" * 11, b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02", b"\x80"])
+def test_a_whole_number_that_is_written_otherwise_than_it_must_be_is_refused(blob: bytes) -> None:
+    with pytest.raises(WireError):
+        Reader(blob).varint()
+
+
+@pytest.mark.parametrize("number", [0, 1, -1, 63, -64, 64, 2**62, -(2**63), 2**63 - 1])
+def test_whole_numbers_of_either_sign_come_back(number: int) -> None:
+    assert Reader(varint(zigzag(number))).signed_varint() == number

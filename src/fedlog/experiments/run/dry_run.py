@@ -15,6 +15,7 @@ from fedlog.experiments.run.prepare import prepare
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import Moments
+from fedlog.settings.transport import transport_of
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,9 @@ def forecast(spec: RunSpec) -> Forecast:
 
 
 def _how_sure(spec: RunSpec) -> str:
+    transport = transport_of(spec)
+    if transport.tailored or "zstd" in f"{transport.up.name}+{transport.down.name}":
+        return "about: how long a message is depends on what it says"
     if spec.aggregation is None:
         return "exact"
     if spec.dropout_rate:
