@@ -122,3 +122,38 @@ def test_the_readmes_table_is_made_from_the_records() -> None:
     written = f"{overview_table(ROOT / 'results')}\n\n{paired_sentence(ROOT / 'results')}"
     assert block == written, "the README is older than results/: run `fedlog docs`"
     assert (ROOT / "docs" / "images" / "overview.svg").exists()
+
+
+def test_the_functions_of_the_data_page_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "data.md").read_text(), re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 2
+    names: dict[str, Any] = {}
+    exec(blocks[0], names)
+    assert names["federation"].clients == ("north", "south")
+    (tmp_path / "my_module.py").write_text(blocks[1])
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    command = ["run", "--data", "my_module:my_data", "--rounds", "1", "--jobs", "1", "--quiet", "--json"]
+    assert main([*command, "--clients", "4"]) == 0
+    assert json.loads(capsys.readouterr().out)["clients"] == [f"site-{at}" for at in range(4)]
+    assert main([*command, "--partition", "iid"]) == 2
+    assert "does not use partition: its function does not look at them" in capsys.readouterr().err
+
+
+def test_a_folder_of_runs_has_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = {"a": (X[::2], Y[::2]), "b": (X[1::2], Y[1::2])}
+    fedlog.compare(fedlog.Federation.from_arrays(rows), ["fedlog", "local"], 1, rounds=1, out=tmp_path / "runs")
+    unfinished = tmp_path / "runs" / "later"
+    unfinished.mkdir()
+    (unfinished / "config.json").write_text((tmp_path / "runs/local/seed-0/config.json").read_text())
+    assert main(["report", str(tmp_path / "runs")]) == 0
+    page = Path(capsys.readouterr().out.removeprefix("report: ").strip())
+    text = page.read_text()
+    assert page == tmp_path / "runs" / "report.html"
+    assert 'href="fedlog/seed-0/report.html"' in text
+    assert (tmp_path / "runs/local/seed-0/report.html").exists()
+    assert "not finished" in text
+    assert main(["report", str(tmp_path)]) == 0  # at any depth
+    assert main(["report", str(tmp_path / "nothing")]) == 2

@@ -17,7 +17,7 @@ from fedlog.files.names import did_you_mean
 COMMANDS = {
     "run": "train one method on one data set",
     "reproduce": "run the tables and figures of the paper",
-    "report": "write the page of a run folder, or of all results",
+    "report": "write the page of a run, of a folder of runs, or of all results",
     "docs": "write the generated pages and pictures of docs/ from the records",
     "data": "list, fetch and check data sets",
     "privacy": "noise for a promise, and what a run has spent",

@@ -12,19 +12,30 @@ if TYPE_CHECKING:
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add the `report` command."""
-    report = subparsers.add_parser("report", help="write the page of a run folder, or of all results")
+    report = subparsers.add_parser("report", help="write the page of a run, of a folder of runs, or of all results")
     report.set_defaults(handler=report_command)
-    report.add_argument("folder", type=Path, metavar="DIR", help="a folder of `fedlog run` or `fedlog reproduce`")
+    report.add_argument(
+        "folder",
+        type=Path,
+        metavar="DIR",
+        help="a run folder, a folder of such folders (runs/), or one of `fedlog reproduce`",
+    )
 
 
 def report_command(args: argparse.Namespace) -> int:
     """Exit code 0, after the page has been written and named."""
     # PyTorch and matplotlib: not for `--help`.
+    from fedlog.experiments.run.execute import CONFIG
     from fedlog.experiments.tables.catalog import on_disk
     from fedlog.report.page import write_run_page
     from fedlog.report.reproduction import write_results_page
+    from fedlog.report.runs_page import run_folders, write_runs_page
 
-    holds_experiments = any((args.folder / experiment.name).is_dir() for experiment in on_disk(args.folder))
-    page = write_results_page(args.folder) if holds_experiments else write_run_page(args.folder)
+    if any((args.folder / experiment.name).is_dir() for experiment in on_disk(args.folder)):
+        page = write_results_page(args.folder)
+    elif (args.folder / CONFIG).exists() or not run_folders(args.folder):
+        page = write_run_page(args.folder)
+    else:
+        page = write_runs_page(args.folder)
     print(f"report: {page}")
     return 0

@@ -75,6 +75,7 @@ class Federation:
     schema: Schema | None = None  # of one's own tables, images or arrays
     encodings: tuple[Encoding, ...] = ()  # one a client, where each has its own; the records are encoded already
     labels: tuple[int, ...] = ()  # the whole number that each class is in the data, where they are numbers
+    raw_images: tuple[Tensor, Tensor] | None = None  # training and test pixels before each client's own scaling
     notes: tuple[str, ...] = ()  # what whoever trains on it should know, e.g. columns that were left out
 
     @classmethod

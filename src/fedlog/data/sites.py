@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 import torch
+from torch import Tensor
 
 from fedlog.data.draft import DraftOptions, draft_images, draft_npz, draft_table_schema, named_label, sort_naturally
 from fedlog.data.federation import Encoding, Federation, Records, Shard, validated
@@ -145,8 +146,17 @@ def join_sites(sites: Sequence[Site], schema: Schema, name: str) -> Federation:
             class_names=schema.label_values,
             schema=schema,
             encodings=tuple(Encoding(site.federation.transform, site.encoder) for site in sites),
+            raw_images=_raw_images(sites),
         )
     )
+
+
+def _raw_images(sites: Sequence[Site]) -> tuple[Tensor, Tensor] | None:
+    """The pixels as they were, for encoders that scale them in their own way; None for other records."""
+    pools = [(site.federation.train.inputs, site.federation.test.inputs) for site in sites]
+    if any(train.dtype != torch.uint8 for train, _ in pools):
+        return None
+    return torch.cat([train for train, _ in pools]), torch.cat([test for _, test in pools])
 
 
 def _prepared(site: Site, records: Records) -> Records:

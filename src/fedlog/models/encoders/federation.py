@@ -22,10 +22,15 @@ def encode_federation(federation: Federation, body: str, progress: Progress | No
     if encoder is None:
         return federation
     cache = FeatureCache(encoder)
+    train, test = federation.raw_images or (federation.train.inputs, federation.test.inputs)
     return replace(
         federation,
         input_shape=(encoder.width,),
-        train=replace(federation.train, inputs=cache.features(federation.train.inputs, progress)),
-        test=replace(federation.test, inputs=cache.features(federation.test.inputs, progress)),
+        train=replace(federation.train, inputs=cache.features(train, progress)),
+        test=replace(federation.test, inputs=cache.features(test, progress)),
         transform=IDENTITY,
+        # A model takes raw records: its encoder scales them in its own way.
+        schema=federation.described_schema(),
+        encodings=tuple(replace(each, transform=IDENTITY) for each in federation.encodings),
+        raw_images=None,
     )
