@@ -22,7 +22,7 @@ import torch
 
 from fedlog.algorithms import registry
 from fedlog.data.catalog import DataSpec, load_federation
-from fedlog.data.federation import Federation, Records, Shard, validated
+from fedlog.data.federation import Federation, Records, Shard, check_federation
 from fedlog.data.schema import Schema
 from fedlog.data.site import Site
 from fedlog.engine.clients import model_plan
@@ -76,7 +76,7 @@ def pooled(sites: dict[str, Site]) -> Federation:
         transform=first.transform,
         class_names=first.class_names,
     )
-    return validated(made)
+    return check_federation(made)
 
 
 def _together(parts: list[Records]) -> Records:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import polars as pl
-import torch
 from flwr.app import Message
 from torch import nn
 
 from fedlog.core.keys import Key
-from fedlog.data.federation import Federation, Records, Shard, validated
-from fedlog.data.schema import Feature, FeatureKind, Schema, dump_schema, load_schema
+from fedlog.data.schema import Feature, FeatureKind, Schema, dump_schema
+from fedlog.data.sites import join_sites
 from fedlog.engine.clients import model_plan
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
@@ -92,40 +91,12 @@ def events_named(server: ServerFolder, name: str) -> list[dict[str, object]]:
     return [dict(event) for event in read_events(server.event_log) if event["event"] == name]
 
 
-def simulation(sites: Iterable[SiteFolder], plan: Plan) -> Simulation:
+def simulation(sites: Collection[SiteFolder], plan: Plan) -> Simulation:
     """The same seeds, shards and bodies in the simulator: the sites' encoded records in one pool."""
-    loaded = [(folder, load_data(folder, folder.read_config())) for folder in sites]
-    shards, bodies, pools = [], [], {"train": [], "test": []}
-    offsets = {"train": 0, "test": 0}
-    for folder, site in loaded:
-        shard, config = site.shard, folder.read_config()
-        shards.append(
-            Shard(
-                config.name,
-                shard.train + offsets["train"],
-                shard.test + offsets["test"],
-                shard.validation + offsets["train"],
-            )
-        )
-        bodies.append(load_body(config, load_schema(folder.schema_file).shape, plan.feature_clip))
-        for pool in pools:
-            records = getattr(site.federation, pool)
-            pools[pool].append(records)
-            offsets[pool] += len(records)
-    federation = validated(
-        Federation(
-            "sites",
-            SCHEMA.n_class,
-            SCHEMA.shape,
-            *(
-                Records(torch.cat([r.inputs for r in pools[p]]), torch.cat([r.labels for r in pools[p]]))
-                for p in ("train", "test")
-            ),
-            tuple(shards),
-            loaded[0][1].federation.transform,
-            SCHEMA.label_values,
-        )
-    )
+    configs = [folder.read_config() for folder in sites]
+    loaded = [load_data(folder, config) for folder, config in zip(sites, configs, strict=True)]
+    bodies = [load_body(config, SCHEMA.shape, plan.feature_clip) for config in configs]
+    federation = join_sites(loaded, SCHEMA, "sites")
     shape = model_plan(federation, bodies)
     course = RunSettings(rounds=plan.rounds, seed=plan.seed, codec=plan.codec, optimiser=plan.optimiser)
     algorithm = plan.algorithm(shape.n_class, shape.width)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedlog.data import DEFAULTS, DataSpec, Federation, load_federation, resolved, validated
+from fedlog.data import DEFAULTS, DataSpec, Federation, check_federation, load_federation, resolve_data
 from fedlog.data.pools import CIFAR100_NAMES
 from fedlog.data.readers import HAR_SIGNALS
 from fedlog.data.sources import SOURCES, data_folder
@@ -185,14 +185,14 @@ def test_a_users_own_function_gives_the_federation(monkeypatch: pytest.MonkeyPat
 
 
 def test_defaults_are_the_papers_and_resolving_twice_changes_nothing() -> None:
-    found = {name: resolved(DataSpec(name)) for name in DEFAULTS}
+    found = {name: resolve_data(DataSpec(name)) for name in DEFAULTS}
     assert set(found) == {"digits", "circle", "mnist", "mnist-selection", "cifar10", "cifar100", "har", "leaf"}
     settings = {name: (spec.clients, spec.classes_per_client, spec.train_records) for name, spec in found.items()}
     assert settings["mnist"] == (50, 2, 3000)
     assert settings["cifar10"] == (100, 2, None)
     assert settings["cifar100"] == (100, 10, None)
-    assert all(resolved(spec) == spec for spec in found.values())
-    assert resolved(DataSpec("mnist", partition="dirichlet")).dirichlet_alpha == 0.5
+    assert all(resolve_data(spec) == spec for spec in found.values())
+    assert resolve_data(DataSpec("mnist", partition="dirichlet")).dirichlet_alpha == 0.5
     assert len(set(CIFAR100_NAMES)) == 100
     assert list(CIFAR100_NAMES) == sorted(CIFAR100_NAMES)
 
@@ -278,4 +278,4 @@ def test_a_federation_that_cannot_be_run_is_refused_by_client_and_record() -> No
     ]
     for federation, says in cases:
         with pytest.raises(InputError, match=says):
-            validated(federation)
+            check_federation(federation)

@@ -1,8 +1,8 @@
 """Data sets, and how they are divided among clients."""
 
-from fedlog.data.catalog import DEFAULTS, load_federation, resolved
+from fedlog.data.catalog import DEFAULTS, load_federation, resolve_data
 from fedlog.data.data_spec import DataSpec
-from fedlog.data.federation import Federation, Records, Shard, validated
+from fedlog.data.federation import Federation, Records, Shard, check_federation
 from fedlog.data.transforms import Augmentation, Transform, draw_augmentation
 
 __all__ = [
@@ -13,8 +13,8 @@ __all__ = [
     "Records",
     "Shard",
     "Transform",
+    "check_federation",
     "draw_augmentation",
     "load_federation",
-    "resolved",
-    "validated",
+    "resolve_data",
 ]

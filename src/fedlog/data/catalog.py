@@ -15,7 +15,7 @@ from fedlog.data import pools
 from fedlog.data.data_spec import DIVISION, SITES, refuse_settings
 from fedlog.data.data_spec import DataSpec as DataSpec
 from fedlog.data.data_spec import Partition as Partition
-from fedlog.data.federation import Federation, Records, Shard, validated
+from fedlog.data.federation import Federation, Records, Shard, check_federation
 from fedlog.data.leaf import leaf_digest, read_leaf
 from fedlog.data.own_function import call_own_function
 from fedlog.data.partition import (
@@ -70,7 +70,7 @@ def load_federation(spec: DataSpec) -> Federation:
     A user's own function gets the specification, and returns a `Federation`; a setting that it does not look at is
     refused, so that no record says that it was used.
     """
-    spec = resolved(spec)
+    spec = resolve_data(spec)
     key = Key(spec.seed).child("data")
     if spec.name in DEFAULTS:
         federation = _named_federation(spec, key)
@@ -78,14 +78,14 @@ def load_federation(spec: DataSpec) -> Federation:
         federation = _site_federation(spec)
     else:
         federation = call_own_function(spec, tuple(DEFAULTS))
-    return hold_out_validation(validated(federation), spec)
+    return hold_out_validation(check_federation(federation), spec)
 
 
 def hold_out_validation(federation: Federation, spec: DataSpec) -> Federation:
     """The federation with the share of each client's training records that the specification asks for held out."""
     if spec.validation_fraction and any(len(shard.validation) for shard in federation.shards):
         refuse_settings(spec, ("validation_fraction",), "it has validation records of its own")
-    return validated(_with_validation(federation, spec, Key(spec.seed).child("data", "validation")))
+    return check_federation(_with_validation(federation, spec, Key(spec.seed).child("data", "validation")))
 
 
 def has_own_content(name: str) -> bool:
@@ -98,7 +98,7 @@ def content_digest(spec: DataSpec) -> str | None:
     return leaf_digest(data_folder(spec.data_dir)) if spec.name == "leaf" else None
 
 
-def resolved(spec: DataSpec) -> DataSpec:
+def resolve_data(spec: DataSpec) -> DataSpec:
     """The specification with the defaults of its data set filled in, and refused if its parts do not fit together."""
     if spec.name.startswith(SITES):
         refuse_settings(spec, (*DIVISION, "validation_fraction", "data_dir"), "the files are the sites")

@@ -11,7 +11,7 @@ import polars as pl
 
 from fedlog.data.arrays import read_npz
 from fedlog.data.images import class_folders, image_files, image_shape
-from fedlog.data.schema import Feature, FeatureKind, Schema, checked, dump_schema
+from fedlog.data.schema import Feature, FeatureKind, Schema, check_schema, dump_schema
 from fedlog.data.tables import TABLE_SUFFIXES, read_frame
 from fedlog.errors import InputError
 
@@ -52,7 +52,7 @@ def draft_schema(source: Path, options: DraftOptions) -> str:
         '- [split] group = "column" keeps a person\'s rows together; time = "column" tests on the latest rows.',
         *(f"- {note}" for note in notes),
     )
-    return dump_schema(checked(schema, str(source)), comments)
+    return dump_schema(check_schema(schema, str(source)), comments)
 
 
 def _draft_table(frame: pl.DataFrame, where: str, options: DraftOptions) -> tuple[Schema, tuple[str, ...]]:

@@ -217,7 +217,7 @@ class Federation:
         return found.hexdigest()
 
 
-def validated(federation: Federation) -> Federation:
+def check_federation(federation: Federation) -> Federation:
     """The same federation, after checking that it can be trained and evaluated.
 
     Every client needs a training record, and a test record too: the accuracy reported is a mean over clients.
@@ -244,14 +244,14 @@ def validated(federation: Federation) -> Federation:
 
 def _check_records(records: Records, federation: Federation, where: str) -> None:
     if records.labels.dtype != torch.int64 or records.labels.ndim != 1:
-        raise InputError(f"{where}: labels must be int64 of shape (n,); found {_described(records.labels)}")
+        raise InputError(f"{where}: labels must be int64 of shape (n,); found {_describe(records.labels)}")
     if tuple(records.inputs.shape) != (len(records), *federation.input_shape):
         expected = (len(records), *federation.input_shape)
-        raise InputError(f"{where}: inputs must have shape {expected}; found {_described(records.inputs)}")
+        raise InputError(f"{where}: inputs must have shape {expected}; found {_describe(records.inputs)}")
     if records.inputs.dtype not in (torch.uint8, torch.float32):
-        raise InputError(f"{where}: inputs must be uint8 or float32; found {_described(records.inputs)}")
+        raise InputError(f"{where}: inputs must be uint8 or float32; found {_describe(records.inputs)}")
     if records.users is not None and records.users.shape != records.labels.shape:
-        raise InputError(f"{where}: users must have shape ({len(records)},); found {_described(records.users)}")
+        raise InputError(f"{where}: users must have shape ({len(records)},); found {_describe(records.users)}")
     outside = (records.labels < 0) | (records.labels >= federation.n_class)
     if bool(outside.any()):
         first = int(outside.nonzero()[0])
@@ -285,7 +285,7 @@ def _check_shard(shard: Shard, federation: Federation, where: str) -> None:
     for part, pool in pools.items():
         positions: Tensor = getattr(shard, part)
         if positions.dtype != torch.int64 or positions.ndim != 1:
-            raise InputError(f"{where}: {part} positions must be int64 of shape (n,); found {_described(positions)}")
+            raise InputError(f"{where}: {part} positions must be int64 of shape (n,); found {_describe(positions)}")
         if len(positions) == 0 and part != "validation":
             raise InputError(f"{where}: no {part} records", hint="use fewer clients or another partition")
         if len(positions) and not (int(positions.min()) >= 0 and int(positions.max()) < len(pool)):
@@ -294,5 +294,5 @@ def _check_shard(shard: Shard, federation: Federation, where: str) -> None:
         raise InputError(f"{where}: training and validation records overlap")
 
 
-def _described(tensor: Tensor) -> str:
+def _describe(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

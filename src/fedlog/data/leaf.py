@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlog.core.keys import Key
-from fedlog.data.federation import Federation, Records, Shard, validated
+from fedlog.data.federation import Federation, Records, Shard, check_federation
 from fedlog.data.images import read_image
 from fedlog.data.partition import by_user, hold_out
 from fedlog.data.sources import sha256_of
@@ -82,7 +82,7 @@ def read_leaf(folder: Path, *, users: int | None = None, image_size: int = IMAGE
         transform=IMAGE_TRANSFORM if pools[0].inputs.dtype == torch.uint8 else IDENTITY,
         class_names=tuple(str(label) for label in classes),
     )
-    return validated(federation)
+    return check_federation(federation)
 
 
 def leaf_parts(folder: Path) -> list[Path]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedlog.data.arrays import Arrays
 from fedlog.data.draft import draft_features, sort_naturally
 from fedlog.data.federation import Federation
-from fedlog.data.schema import Feature, FeatureKind, Schema, checked
+from fedlog.data.schema import Feature, FeatureKind, Schema, check_schema
 from fedlog.data.site import Site, site_of_arrays, site_of_table, split_key, split_rows
 from fedlog.data.sites import join_sites
 from fedlog.data.split import Shares, Split
@@ -162,7 +162,7 @@ class _Classes:
             raise InputError(f"expected labels that are all whole numbers or all texts, found: {found}")
         values = np.unique(np.concatenate(list(labels))).tolist()
         if names is None:
-            return cls(tuple(map(str, values)), tuple(values)) if kinds == {"number"} else cls(_sorted(values), ())
+            return cls(tuple(map(str, values)), tuple(values)) if kinds == {"number"} else cls(_sort(values), ())
         given = tuple(str(name) for name in names)
         return cls(given, tuple(range(len(given))) if kinds == {"number"} else ())
 
@@ -177,7 +177,7 @@ class _Classes:
         return codes
 
 
-def _sorted(texts: list[str]) -> tuple[str, ...]:
+def _sort(texts: list[str]) -> tuple[str, ...]:
     return tuple(sort_naturally(texts))
 
 
@@ -191,15 +191,17 @@ def _schema(inputs: Sequence[Inputs], names: tuple[str, ...]) -> tuple[Schema, t
         if any(set(frame.columns) != set(columns) for frame in frames):
             raise InputError("expected data frames with the same columns at every site")
         features, notes = draft_features(pl.concat([frame.select(columns) for frame in frames], how="vertical_relaxed"))
-        return checked(Schema(_free_name(columns), names, features), where), notes
+        return check_schema(Schema(_free_name(columns), names, features), where), notes
     shapes = {part.shape[1:] for part in inputs if not isinstance(part, pl.DataFrame)}
     if len(shapes) > 1:
         raise InputError(f"expected records of one shape at every site, found: {', '.join(map(str, sorted(shapes)))}")
     (shape,) = shapes
     if len(shape) > 1:
-        return checked(Schema("label", names, input_shape=shape), where), ()
+        return check_schema(Schema("label", names, input_shape=shape), where), ()
     columns = [f"x{at}" for at in range(shape[0])]
-    return checked(Schema("label", names, tuple(Feature(column, FeatureKind.NUMERIC) for column in columns)), where), ()
+    return check_schema(
+        Schema("label", names, tuple(Feature(column, FeatureKind.NUMERIC) for column in columns)), where
+    ), ()
 
 
 def _free_name(columns: Sequence[str]) -> str:

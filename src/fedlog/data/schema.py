@@ -103,10 +103,10 @@ def _schema(document: dict[str, Any], where: str) -> Schema:
         group_column=_text(split, "group", f"{where}, [split]") if "group" in split else None,
         time_column=_text(split, "time", f"{where}, [split]") if "time" in split else None,
     )
-    return checked(schema, where)
+    return check_schema(schema, where)
 
 
-def checked(schema: Schema, where: str) -> Schema:
+def check_schema(schema: Schema, where: str) -> Schema:
     """The same schema, or an InputError when no federation could use it."""
     if schema.n_class < 2:
         raise InputError(f"expected at least 2 label values in {where}, found: {schema.n_class}")
@@ -132,34 +132,34 @@ def checked(schema: Schema, where: str) -> Schema:
 def dump_schema(schema: Schema, comments: tuple[str, ...] = ()) -> str:
     """The TOML text of a schema, with comment lines at its top; `parse_schema` gives the same schema back."""
     lines = [f"# {comment}".rstrip() for comment in comments]
-    lines += [f"version = {VERSION}", "", "[label]", f"column = {toml_quoted(schema.label_column)}"]
+    lines += [f"version = {VERSION}", "", "[label]", f"column = {quote_toml(schema.label_column)}"]
     lines.append(f"values = {_quoted_list(schema.label_values)}")
     if schema.group_column or schema.time_column:
         lines += ["", "[split]"]
-        lines += [f"group = {toml_quoted(schema.group_column)}"] if schema.group_column else []
-        lines += [f"time = {toml_quoted(schema.time_column)}"] if schema.time_column else []
+        lines += [f"group = {quote_toml(schema.group_column)}"] if schema.group_column else []
+        lines += [f"time = {quote_toml(schema.time_column)}"] if schema.time_column else []
     if schema.input_shape:
         lines += ["", "[input]", f"shape = {list(schema.input_shape)}"]
     for feature in schema.features:
         lines += [
             "",
             "[[feature]]",
-            f"column = {toml_quoted(feature.column)}",
-            f"kind = {toml_quoted(feature.kind.value)}",
+            f"column = {quote_toml(feature.column)}",
+            f"kind = {quote_toml(feature.kind.value)}",
         ]
         if feature.kind is FeatureKind.CATEGORICAL:
             lines.append(f"categories = {_quoted_list(feature.categories)}")
     return "\n".join(lines) + "\n"
 
 
-def toml_quoted(text: str) -> str:
+def quote_toml(text: str) -> str:
     """The text as a TOML basic string."""
     # A JSON string is a TOML basic string, but for DEL, which JSON leaves bare and TOML does not allow.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _quoted_list(texts: tuple[str, ...]) -> str:
-    return "[" + ", ".join(toml_quoted(text) for text in texts) + "]"
+    return "[" + ", ".join(quote_toml(text) for text in texts) + "]"
 
 
 def _feature(entry: object, where: str) -> Feature:

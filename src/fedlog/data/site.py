@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.data.arrays import Arrays, check_arrays, read_npz
-from fedlog.data.federation import Federation, Records, Shard, validated
+from fedlog.data.federation import Federation, Records, Shard, check_federation
 from fedlog.data.images import read_images
 from fedlog.data.schema import Schema
 from fedlog.data.split import Shares, Split, split_by_class, split_by_content, split_by_group, split_by_time
@@ -116,12 +116,14 @@ def site_of_table(table: Table, schema: Schema, name: str, split: Split) -> Site
     """The site with the rows of a table in these parts; the encoder sees the training rows only."""
     encoder = fit_encoder(schema, table.columns, split.train)
     arrays = Arrays(encoder.encode(table.columns), table.labels, table.groups, table.group_names)
-    return Site(validated(_federation(name, schema, arrays, split, IDENTITY)), encoder)
+    return Site(check_federation(_federation(name, schema, arrays, split, IDENTITY)), encoder)
 
 
 def site_of_arrays(arrays: Arrays, schema: Schema, name: str, split: Split) -> Site:
     """The site with these arrays in these parts; images are scaled by the training rows, other numbers left alone."""
-    return Site(validated(_federation(name, schema, arrays, split, _image_transform(arrays.inputs, split))), None)
+    return Site(
+        check_federation(_federation(name, schema, arrays, split, _image_transform(arrays.inputs, split))), None
+    )
 
 
 def split_rows(

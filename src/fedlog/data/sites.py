@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from fedlog.data.draft import DraftOptions, draft_images, draft_npz, draft_table_schema, named_label, sort_naturally
-from fedlog.data.federation import Encoding, Federation, Records, Shard, validated
-from fedlog.data.schema import Schema, checked, load_schema
+from fedlog.data.federation import Encoding, Federation, Records, Shard, check_federation
+from fedlog.data.schema import Schema, check_schema, load_schema
 from fedlog.data.site import Preparation, Site, load_site, split_key
 from fedlog.data.tables import TABLE_SUFFIXES, read_frame
 from fedlog.data.transforms import IDENTITY
@@ -98,7 +98,7 @@ def draft_sites_schema(sources: SiteSources, label: str | None) -> tuple[Schema,
         raise InputError(f"a label column is for tables, found: {paths[0].name}")
     drafts = [draft_images(path) if path.is_dir() else draft_npz(path) for path in paths]
     values = sort_naturally({value for draft in drafts for value in draft.label_values})
-    return checked(replace(drafts[0], label_values=tuple(values)), f"the drafted schema of {sources.name}"), ()
+    return check_schema(replace(drafts[0], label_values=tuple(values)), f"the drafted schema of {sources.name}"), ()
 
 
 def _draft_tables(paths: Sequence[Path], label: str | None) -> tuple[Schema, tuple[str, ...]]:
@@ -121,7 +121,7 @@ def _draft_tables(paths: Sequence[Path], label: str | None) -> tuple[Schema, tup
     # Parquet files keep the types of their columns, which may differ between sites; texts never do.
     everything = pl.concat(frames if len({str(frame.schema) for frame in frames}) == 1 else texts)
     schema, notes = draft_table_schema(everything, f"the {len(paths)} sites", DraftOptions(label))
-    return checked(schema, "the schema drafted from all sites"), notes
+    return check_schema(schema, "the schema drafted from all sites"), notes
 
 
 def join_sites(sites: Sequence[Site], schema: Schema, name: str) -> Federation:
@@ -131,16 +131,16 @@ def join_sites(sites: Sequence[Site], schema: Schema, name: str) -> Federation:
     for site in sites:
         own, shard = site.federation, site.shard
         shards.append(Shard(shard.name, shard.train + n_train, shard.test + n_test, shard.validation + n_train))
-        train.append(_prepared(site, own.train))
-        test.append(_prepared(site, own.test))
+        train.append(_prepare(site, own.train))
+        test.append(_prepare(site, own.test))
         n_train, n_test = n_train + len(own.train), n_test + len(own.test)
-    return validated(
+    return check_federation(
         Federation(
             name=name,
             n_class=schema.n_class,
             input_shape=schema.shape,
-            train=_joined(train),
-            test=_joined(test),
+            train=_concatenate(train),
+            test=_concatenate(test),
             shards=tuple(shards),
             transform=IDENTITY,
             class_names=schema.label_values,
@@ -159,10 +159,10 @@ def _raw_images(sites: Sequence[Site]) -> tuple[Tensor, Tensor] | None:
     return torch.cat([train for train, _ in pools]), torch.cat([test for _, test in pools])
 
 
-def _prepared(site: Site, records: Records) -> Records:
+def _prepare(site: Site, records: Records) -> Records:
     # Each site scales its images by its own figures, and a federation has one transform for all.
     return replace(records, inputs=site.federation.transform.prepare(records.inputs))
 
 
-def _joined(parts: Sequence[Records]) -> Records:
+def _concatenate(parts: Sequence[Records]) -> Records:
     return Records(torch.cat([part.inputs for part in parts]), torch.cat([part.labels for part in parts]))

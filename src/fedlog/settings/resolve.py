@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.algorithms import registry
-from fedlog.data.catalog import DataSpec, content_digest, resolved
+from fedlog.data.catalog import DataSpec, content_digest, resolve_data
 from fedlog.data.data_spec import DIVISION, refuse_settings
 from fedlog.data.federation import Federation
 from fedlog.errors import InputError
@@ -89,7 +89,7 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
     )
     data = data_spec(spec)
     if federation is None:
-        data = resolved(data)
+        data = resolve_data(data)
     else:
         refuse_settings(data, (*DIVISION, "data_dir", "label", "schema"), "the federation is given as it is")
     written = replace(

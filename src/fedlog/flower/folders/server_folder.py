@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedlog.data.schema import toml_quoted
+from fedlog.data.schema import quote_toml
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
 from fedlog.files.lock import lock_folder
@@ -89,8 +89,8 @@ class ServerFolder:
 
     def write_config(self, config: ServerConfig) -> None:
         """Write the decisions of `init`."""
-        hosts = ", ".join(toml_quoted(host) for host in config.hosts)
-        text = f"hosts = [{hosts}]\nlisten = {toml_quoted(config.listen)}\nport = {config.port}\n"
+        hosts = ", ".join(quote_toml(host) for host in config.hosts)
+        text = f"hosts = [{hosts}]\nlisten = {quote_toml(config.listen)}\nport = {config.port}\n"
         write_file(self.config_file, text)
 
     def read_config(self) -> ServerConfig:
@@ -109,8 +109,8 @@ class ServerFolder:
         authority = str(self.certificates.authority.resolve())
         write_file(
             self.flower_home / "config.toml",
-            f"[superlink]\ndefault = {toml_quoted(CONNECTION)}\n\n[superlink.{CONNECTION}]\n"
-            f'address = "127.0.0.1:{port}"\nroot-certificates = {toml_quoted(authority)}\n',
+            f"[superlink]\ndefault = {quote_toml(CONNECTION)}\n\n[superlink.{CONNECTION}]\n"
+            f'address = "127.0.0.1:{port}"\nroot-certificates = {quote_toml(authority)}\n',
         )
 
     def remember_site(self, name: str, node_id: str, public_key: str) -> None:

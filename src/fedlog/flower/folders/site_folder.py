@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from fedlog.data.schema import toml_quoted
+from fedlog.data.schema import quote_toml
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
 from fedlog.files.toml import read_toml
@@ -92,7 +92,7 @@ class SiteFolder:
 
     def write_config(self, config: SiteConfig) -> None:
         """Write the site's decisions."""
-        lines = [f"{key} = {toml_quoted(value)}" for key, value in asdict(config).items() if value is not None]
+        lines = [f"{key} = {quote_toml(value)}" for key, value in asdict(config).items() if value is not None]
         write_file(self.config_file, "\n".join(lines) + "\n")
 
     def read_config(self) -> SiteConfig:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedlog import __version__
-from fedlog.data.schema import toml_quoted
+from fedlog.data.schema import quote_toml
 from fedlog.files.durable import write_file
 from fedlog.flower.protocol.plan import Plan, SettingValue, plan_settings
 from fedlog.flower.server.run_folder import RoundRules
@@ -27,14 +27,14 @@ def app_settings(plan: Plan, rules: RoundRules) -> dict[str, SettingValue]:
 
 def write_app(folder: Path, settings: Mapping[str, SettingValue]) -> Path:
     """The folder, ready for `flwr run`; `flwr run --run-config` can change the settings that stand here."""
-    lines = [f"{name} = {toml_quoted(value) if isinstance(value, str) else value}" for name, value in settings.items()]
+    lines = [f"{name} = {quote_toml(value) if isinstance(value, str) else value}" for name, value in settings.items()]
     write_file(
         folder / "pyproject.toml",
         "\n".join(
             [
                 "[project]",
                 'name = "fedlog-federation"',
-                f"version = {toml_quoted(__version__)}",
+                f"version = {quote_toml(__version__)}",
                 'description = "A federation with fedlog; sites run the fedlog they installed, not this bundle"',
                 'license = "Apache-2.0"',
                 "dependencies = []",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedlog.data.schema import load_schema, toml_quoted
+from fedlog.data.schema import load_schema, quote_toml
 from fedlog.errors import InputError, RunError
 from fedlog.flower.folders.event_log import EventFollower
 from fedlog.flower.folders.keys import create_site_key
@@ -82,7 +82,7 @@ def supernode_command(folder: SiteFolder, config: SiteConfig, port: int) -> Comm
             *("--superlink", config.server, "--root-certificates", str(folder.authority.resolve())),
             *("--auth-supernode-private-key", str(folder.private_key.resolve())),
             *("--host", "127.0.0.1", "--port", str(port)),
-            *("--node-config", f"folder={toml_quoted(str(folder.path.resolve()))}"),
+            *("--node-config", f"folder={quote_toml(str(folder.path.resolve()))}"),
         ),
         flower_environment(folder.flower_home.resolve(), first_on_path=folder.programs.resolve()),
     )
