@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("data", choices=["cifar10", "cifar100"])
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--side", type=int, default=SIDE, help="of the images that go into the body")
-    parser.add_argument("--only", default="", help="variants whose name begins like this, several by commas")
+    parser.add_argument("--only", default="", help="these variants alone, by commas")
     parser.add_argument("--results", type=Path, default=RESULTS)
     args = parser.parse_args()
     rows = variants(args.data, args.side) if args.what == "runs" else private_variants(args.data, args.side)
@@ -118,7 +118,7 @@ def main() -> None:
     place = args.results / f"one-exchange-{args.data}{suffix}{'-privacy' if args.what == 'privacy' else ''}"
     for seed in (int(part) for part in args.seeds.split(",")):
         for name, spec in rows.items():
-            if args.only and not name.startswith(tuple(args.only.split(","))):
+            if args.only and name not in args.only.split(","):
                 continue
             folder = place / name / f"seed-{seed}"
             found = execute(replace(spec, seed=seed), folder, keep=Keep.RECORDS)
