@@ -344,11 +344,11 @@ def test_a_run_trains_by_dp_sgd_and_spends_one_budget_on_all_of_it(
         ({"privacy": "client", "message_norm": 5.0}, "DP-SGD is for --privacy record"),
         ({"privacy": None, "epsilon": None, "delta": None}, "DP-SGD is for --privacy record"),
         ({"calibration": "paper"}, "the paper's calibration"),
-        ({"sample_rate": 1.5}, r"the sample rate of DP-SGD must lie in \(0, 1\]"),
+        ({"sample_rate": 1.5}, "sample rate must be above 0 and at most 1: 1.5"),
         ({"sgd_noise": 0.1}, "the training alone would spend the budget"),
         ({"method": "fedavg"}, "cannot be accounted for under DP-SGD"),
         ({"body": ("mlp:8", "mlp:9,8")}, "one body for everyone"),
-        ({"body_training": "frozen"}, "not trained by DP-SGD, and yet the run was told: sample_rate"),
+        ({"body_training": "frozen"}, "these settings need --body-training dp-sgd: sample_rate"),
     ],
 )
 def test_what_dp_sgd_cannot_do_is_refused(tmp_path: Path, given: dict[str, Any], said: str) -> None:

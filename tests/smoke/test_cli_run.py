@@ -90,9 +90,8 @@ def test_without_a_terminal_there_are_plain_lines_and_a_table(capsys: pytest.Cap
 def _on_a_terminal() -> str:
     """What a run of two rounds shows there."""
     run = resolve(RunSpec(data="circle", rounds=2, options={"epochs": 1}))
-    simulation = prepare(run)
     screen = StringIO()
-    with Progress(Console(file=screen, force_terminal=True, width=100)) as progress:
+    with Progress(Console(file=screen, force_terminal=True, width=100)) as progress, prepare(run) as simulation:
         progress.run_began(RunStart(run, simulation))
         for record in simulation.rounds():
             progress.round_ended(record)

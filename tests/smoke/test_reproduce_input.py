@@ -277,6 +277,9 @@ def test_the_calibration_does_not_count_what_others_do(monkeypatch: pytest.Monke
         def __init__(self, *_: object) -> None:
             pass
 
+        def start(self) -> object:
+            return self
+
         def rounds(self) -> object:
             for _ in range(2):
                 time.sleep(0.5)

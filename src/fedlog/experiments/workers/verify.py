@@ -33,13 +33,10 @@ def repeat_rounds(cell: Cell, rounds: int, data_dir: Path | None) -> Repetition:
     """Run the first rounds of a finished cell again, and compare every client's count with its records."""
     stored = records.read(cell.records)[:rounds]
     spec = replace(stored_spec(cell.folder), jobs=1, data_dir=None if data_dir is None else str(data_dir))
-    simulation = prepare(resolve(spec))
-    try:
+    with prepare(resolve(spec)) as simulation:
         for before, now in zip(stored, islice(simulation.rounds(), len(stored)), strict=True):
             if before.correct_per_client != now.correct_per_client:
                 return Repetition(cell, len(stored), before.round)
-    finally:
-        simulation.stop()
     return Repetition(cell, len(stored), None)
 
 
