@@ -135,7 +135,7 @@ def test_one_message_reads_no_table_and_builds_no_method(tmp_path: Path) -> None
         "models/catalog.py",
     }  # no file is read, nothing is built
     flower = {path for path in ours if path.startswith("flower/")}
-    assert len(flower) <= 7, sorted(flower)
+    assert len(flower) <= 8, sorted(flower)  # the ledger of what left among them, in plain runs too
     assert len(ours) <= 30, sorted(ours)  # 38 when each message read and built all of it anew
 
 
