@@ -18,12 +18,13 @@ from math import prod
 
 import numpy as np
 import torch
-import zstandard
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlog.core.keys import Key
-from fedlog.wire.limits import MAGIC, MAX_ARRAYS, MAX_DIMENSIONS, MAX_ENTRIES, WireError
+from fedlog.wire.compression import compress, decompress
+from fedlog.wire.counts import counts_and_means, pack_counts, unpack_counts
+from fedlog.wire.limits import MAGIC, MAX_ARRAYS, MAX_DIMENSIONS, MAX_ENTRIES, WireError, largest_from
 from fedlog.wire.message import Kind, Message
 from fedlog.wire.numbers import Floats, Numbers, Singles
 from fedlog.wire.reader import Reader, packed_bits, varint, zigzag
@@ -33,10 +34,7 @@ _HEAD = struct.Struct("<2sBBBB")
 _CRC = struct.Struct("<I")
 _DIFFERENCE, _COMPRESSED = 1, 2  # flags
 _BITS, _WHOLE, _WIDE_WHOLE, _FLOATS, _MEANS = range(5)  # layouts
-_SIGNED, _FRACTIONAL_COUNTS, _SAME_COUNTS = 16, 32, 64  # beside the layout, in the same byte
-# What a forged frame of few bytes may make at most: empty rows and zstandard both stand for more than was sent.
-_FREE_ENTRIES, _ENTRIES_PER_BYTE = 2**22, 64
-_STORED_WHOLE = 2**53  # counts up to here are exact in the arithmetic of both sides
+_SIGNED, _FRACTIONAL, _SAME_COUNTS = 16, 32, 64  # beside the layout, in the same byte
 
 
 @dataclass(frozen=True)
@@ -86,8 +84,8 @@ class Compact:
             body += writer._pack(message.kind, array, old, None if key is None else key.child(at))
         flags = 0 if known is None else _DIFFERENCE
         if self.compressed:
-            smaller = _compress(body)
-            if len(smaller) < len(body) <= _FREE_ENTRIES + _ENTRIES_PER_BYTE * len(smaller):
+            smaller = compress(body)
+            if len(smaller) < len(body) <= largest_from(len(smaller)):
                 body, flags = smaller, flags | _COMPRESSED
         framed = _HEAD.pack(MAGIC, VERSION, self.number, message.kind, flags) + body
         return framed + _CRC.pack(zlib.crc32(framed, _checksum(known)))
@@ -112,7 +110,7 @@ class Compact:
         if kind not in Kind._value2member_map_:
             raise WireError(f"a message of unknown kind: {kind}")
         body = blob[_HEAD.size : -_CRC.size]
-        return self._for(kind)._message(Kind(kind), _decompress(body) if flags & _COMPRESSED else body, old)
+        return self._for(kind)._message(Kind(kind), decompress(body) if flags & _COMPRESSED else body, old)
 
     def _reference(self, kind: int, known: Message | None) -> Message:
         if not self._for(kind).differences or known is None or known.kind != kind:
@@ -123,7 +121,7 @@ class Compact:
 
     def _message(self, kind: Kind, body: bytes, known: Message | None) -> Message:
         reader, arrays = Reader(body), []
-        allowance = _FREE_ENTRIES + _ENTRIES_PER_BYTE * len(body)
+        allowance = largest_from(len(body))
         count = reader.varint()
         if count > MAX_ARRAYS or (known is not None and count != len(known.arrays)):
             raise WireError(f"a message with another number of arrays: {count}")
@@ -153,7 +151,7 @@ class Compact:
                 # Grid steps of a private run: a length that depends on them would tell of them.
                 return _WIDE_WHOLE, whole.astype("<i8").tobytes()
             return _WHOLE, b"".join(varint(zigzag(int(number))) for number in whole.reshape(-1))
-        found = None if isinstance(self.numbers, Singles) or kind is not Kind.STATISTICS else _counts_and_means(array)
+        found = None if isinstance(self.numbers, Singles) or kind is not Kind.STATISTICS else counts_and_means(array)
         if found is None:
             matrix = _as_matrix(array.to(torch.float32))
             if known is not None:
@@ -161,14 +159,13 @@ class Compact:
             return self._rows_of(_FLOATS, matrix, b"", key)
         counts, means = found
         layout = _MEANS
-        if known is not None and (old := _counts_and_means(known)) is not None:
+        if known is not None and (old := counts_and_means(known)) is not None:
             layout |= _SAME_COUNTS if np.array_equal(old[0], counts) else 0
             means = means - old[1]
         present = _present(counts[:, None]) if self.rows and known is None else np.ones(len(counts), bool)
-        told, flag = _packed_counts(counts[present])
-        if layout & _SAME_COUNTS:
-            told, flag = b"", 0
-        return self._rows_of(layout | flag, means.astype(np.float32), told, key, present)
+        told, fractional = (b"", False) if layout & _SAME_COUNTS else pack_counts(counts[present])
+        layout |= _FRACTIONAL if fractional else 0
+        return self._rows_of(layout, means.astype(np.float32), told, key, present)
 
     def _rows_of(
         self, layout: int, matrix: Floats, counts: bytes, key: Key | None, present: NDArray[np.bool_] | None = None
@@ -203,15 +200,15 @@ class Compact:
         return self._unpack_means(reader, marks, rows, columns - 1, known)
 
     def _unpack_means(self, reader: Reader, marks: int, rows: int, columns: int, known: Tensor | None) -> Tensor:
-        old = None if known is None else _counts_and_means(known)
-        if marks & _SAME_COUNTS and (old is None or marks & _FRACTIONAL_COUNTS):
+        old = None if known is None else counts_and_means(known)
+        if marks & _SAME_COUNTS and (old is None or marks & _FRACTIONAL):
             raise WireError("counts as before, of a message that is not here")
         present = reader.bits(rows) if self.rows else np.ones(rows, bool)
         counts = np.zeros(rows)
         if marks & _SAME_COUNTS and old is not None:
             counts = old[0]
         else:
-            counts[present] = _unpack_counts(reader, int(present.sum()), bool(marks & _FRACTIONAL_COUNTS))
+            counts[present] = unpack_counts(reader, int(present.sum()), bool(marks & _FRACTIONAL))
         means = self._matrix(reader, present, columns, bool(marks & _SIGNED)).astype(np.float64)
         if old is not None:
             means = means + old[1]
@@ -260,36 +257,6 @@ def _present(matrix: NDArray[np.floating]) -> NDArray[np.bool_]:
     return found
 
 
-def _counts_and_means(sums: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """Statistics as counts and class means; None where they are none (noise in the counts, sums of no record)."""
-    if sums.ndim != 2 or not sums.shape[1] or not sums.is_floating_point():
-        return None
-    entries = sums.to(torch.float64).numpy()
-    counts = entries[:, 0]
-    if not np.isfinite(entries).all() or (counts < 0).any() or entries[counts == 0].any():
-        return None
-    return counts, entries[:, 1:] / np.where(counts > 0, counts, 1.0)[:, None]
-
-
-def _packed_counts(counts: NDArray[np.float64]) -> tuple[bytes, int]:
-    """The counts, and the mark of counts that are no whole numbers (a decayed posterior's)."""
-    if (counts == np.floor(counts)).all() and (counts <= _STORED_WHOLE).all():
-        return b"".join(varint(int(count)) for count in counts), 0
-    return counts.astype("<f8").tobytes(), _FRACTIONAL_COUNTS
-
-
-def _unpack_counts(reader: Reader, rows: int, fractional: bool) -> NDArray[np.float64]:
-    if not fractional:
-        counts = np.array([reader.varint() for _ in range(rows)], np.float64)
-        if (counts > _STORED_WHOLE).any():
-            raise WireError("a count that is too large")
-        return counts
-    counts = np.frombuffer(reader.take(8 * rows), "<f8").astype(np.float64)
-    if not np.isfinite(counts).all() or (counts < 0).any():
-        raise WireError("a count that is negative or not finite")
-    return counts
-
-
 def _unpack_whole(reader: Reader, sort: int, shape: tuple[int, ...]) -> Tensor:
     entries = prod(shape)
     if sort == _BITS:
@@ -310,22 +277,3 @@ def _shape(reader: Reader) -> tuple[int, ...]:
     if prod(size for size in shape if size) > MAX_ENTRIES:
         raise WireError(f"an array that is too large: shape {shape} (at most {MAX_ENTRIES} entries)")
     return shape
-
-
-def _compress(body: bytes) -> bytes:
-    settings = zstandard.ZstdCompressionParameters(
-        compression_level=19, format=zstandard.FORMAT_ZSTD1_MAGICLESS, write_content_size=True
-    )
-    return zstandard.ZstdCompressor(compression_params=settings).compress(body)
-
-
-def _decompress(body: bytes) -> bytes:
-    limit = _FREE_ENTRIES + _ENTRIES_PER_BYTE * len(body)
-    try:
-        size = zstandard.get_frame_parameters(body, format=zstandard.FORMAT_ZSTD1_MAGICLESS).content_size
-        if size > limit:  # an unknown size is the largest number there is
-            raise WireError("a message that becomes too large when it is opened")
-        opener = zstandard.ZstdDecompressor(format=zstandard.FORMAT_ZSTD1_MAGICLESS, max_window_size=2**23)
-        return opener.decompress(body, max_output_size=limit, allow_extra_data=False)
-    except zstandard.ZstdError as error:
-        raise WireError(f"a message that zstandard cannot open: {error}") from None

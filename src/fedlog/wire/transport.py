@@ -58,8 +58,6 @@ class Transport:
 
     def refuse_in(self, where: str) -> None:
         """Refuse what shows more than dense messages do; `where` is the mode that must not show it."""
-        refuse_open_codec(self.codec, where)
-        refuse_open_codec(self.down.name, where)
         if self.closed_world:
             raise InputError(
                 f"a closed world cannot be used in {where}: the rows that a client gets show which classes it holds",
@@ -71,6 +69,8 @@ class Transport:
                 "accounting covers that",
                 hint="leave out --skip-below",
             )
+        refuse_open_codec(self.codec, where)
+        refuse_open_codec(self.down.name, where)
 
 
 def movement(message: Message, known: Message) -> float:

@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
+from fedlog.algorithms.fedlog import FedLog
+from fedlog.algorithms.shape import Algorithm
 from fedlog.core.keys import Key
+from fedlog.errors import InputError
 from fedlog.models.body import Params
 from fedlog.wire.message import Kind, Message
 from fedlog.wire.transport import Transport, movement, restricted
@@ -79,3 +82,17 @@ class Downlink:
             self.copies[client] = Copy(version, Message(Kind(kind), (*before, tensors[name])))
             if classes:
                 self.classes[client] = frozenset(classes)
+
+
+def check_transport(algorithm: Algorithm, transport: Transport) -> None:
+    """Refuse ways of sending that the method cannot use."""
+    if transport.skip_below is not None and not algorithm.sums_last_uploads:
+        raise InputError(
+            f"skipping needs a server that keeps everyone's last statistics, and {algorithm.name} has none",
+            hint="fedlog or fedlog-c, without --carry",
+        )
+    if transport.closed_world and not isinstance(algorithm, FedLog):
+        raise InputError(
+            f"a closed world is for methods with a head of one row a class that is solved: {algorithm.name}",
+            hint="fedlog or fedlog-c",
+        )

@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedlog.algorithms.fedlog import FedLog
 from fedlog.algorithms.shape import Algorithm, Audience, Bodies, Exchange, ModelPlan
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.engine.clients import Client, any_body, clients_of
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.cohort import Cohort, Score
-from fedlog.engine.protocol.downlink import Downlink
+from fedlog.engine.protocol.downlink import Downlink, check_transport
 from fedlog.engine.protocol.server import Server
 from fedlog.engine.simulate.workers import InProcess, Scores, WorkerProcesses, Workers
 from fedlog.engine.training.backends import Engine
@@ -138,21 +137,7 @@ class Simulation:
                 hint="--validation-fraction 0.2 holds some training records out" if judge is Judge.VALIDATION else None,
             )
         self._check_bodies()
-        self._check_transport()
-
-    def _check_transport(self) -> None:
-        """Refuse ways of sending that the method cannot use."""
-        transport = transport_of(self.settings)
-        if transport.skip_below is not None and not self.algorithm.sums_last_uploads:
-            raise InputError(
-                f"skipping needs a server that keeps everyone's last statistics, and {self.algorithm.name} has none",
-                hint="fedlog or fedlog-c, without --carry",
-            )
-        if transport.closed_world and not isinstance(self.algorithm, FedLog):
-            raise InputError(
-                f"a closed world is for methods with a head of one row a class that is solved: {self.algorithm.name}",
-                hint="fedlog or fedlog-c",
-            )
+        check_transport(self.algorithm, transport_of(self.settings))
 
     def _check_bodies(self) -> None:
         """Refuse bodies, or starts of them, that the method cannot use."""
