@@ -136,7 +136,9 @@ def test_one_message_reads_no_table_and_builds_no_method(tmp_path: Path) -> None
     }  # no file is read, nothing is built
     flower = {path for path in ours if path.startswith("flower/")}
     assert len(flower) <= 8, sorted(flower)  # the ledger of what left among them, in plain runs too
-    assert len(ours) <= 30, sorted(ours)  # 38 when each message read and built all of it anew
+    # How a body is trained is the engine's to divide; around it a message passes through few files.
+    around = {path for path in ours if not path.startswith(("engine/training/", "algorithms/", "core/"))}
+    assert len(around) <= 20, sorted(around)
 
 
 def test_a_worker_answers_as_the_process_itself_would_and_its_end_is_survived(
