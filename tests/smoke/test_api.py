@@ -93,6 +93,7 @@ def test_a_run_is_the_same_in_memory_saved_and_in_a_folder(
     for other in (saved, kept):
         assert repr(other) == repr(result)
         assert np.array_equal(other.models["south"].predict_proba(X), result.models["south"].predict_proba(X))
+        assert other.models["south"].predict(X).tolist() == result.models["south"].predict(X).tolist()
     pl.DataFrame({f"x{at}": X[:, at] for at in range(13)}).write_csv(tmp_path / "new.csv")
     for folder in ("saved", "kept"):
         command = [
@@ -261,6 +262,22 @@ def test_a_comparison_has_a_table(tmp_path: Path) -> None:
 def test_mistakes_are_named(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         fedlog.run(federation(), **settings)
+
+
+def test_record_privacy_takes_rows_that_were_prepared_alone() -> None:
+    private = {
+        "privacy": "record",
+        "epsilon": 5.0,
+        "delta": 1e-5,
+        "body_training": "frozen",
+        "clip": "l2:3",
+        "rounds": 1,
+    }
+    with pytest.raises(InputError, match="were scaled by each other") as error:
+        fedlog.run(federation(), **private)
+    assert error.value.hint == "make the federation with rows_alone=True"
+    alone = Federation.from_arrays(SITES, rows_alone=True)
+    assert (fedlog.run(alone, **private).summary.privacy or {})["unit"] == "record"
 
 
 def test_a_run_leaves_the_callers_threads_and_random_numbers_alone() -> None:

@@ -177,6 +177,11 @@ def test_record_privacy_prepares_each_row_alone(tmp_path: Path) -> None:
     first = [row[0] for row in wine()["east"][0]]
     kept = federation.train.inputs[federation.shards[0].train][:, 0]
     assert set(kept.tolist()) < {float(np.float32(value)) for value in first}  # in their own units
+    assert federation.rows_alone
+    for same in (Federation.from_csv(folder, rows_alone=True), Federation.from_arrays(wine(), rows_alone=True)):
+        assert same.content_digest() == federation.content_digest()
+    with pytest.raises(InputError, match="test records cannot be given beside rows_alone"):
+        Federation.from_arrays(wine(), wine(), rows_alone=True)
 
 
 def _spoil(folder: Path, how: str) -> None:

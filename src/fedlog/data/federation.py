@@ -76,6 +76,7 @@ class Federation:
     encodings: tuple[Encoding, ...] = ()  # one a client, where each has its own; the records are encoded already
     labels: tuple[int, ...] = ()  # the whole number that each class is in the data, where they are numbers
     raw_images: tuple[Tensor, Tensor] | None = None  # training and test pixels before each client's own scaling
+    rows_alone: bool = False  # whether each row was split and scaled by itself
     notes: tuple[str, ...] = ()  # what whoever trains on it should know, e.g. columns that were left out
 
     @classmethod
@@ -87,6 +88,7 @@ class Federation:
         class_names: Sequence[str] | None = None,
         validation: float | None = None,
         split_seed: int = 0,
+        rows_alone: bool = False,
         name: str = "arrays",
     ) -> Federation:
         """A federation from arrays, tensors or data frames, encoded as a site encodes its own records.
@@ -104,15 +106,18 @@ class Federation:
             validation: the share of each site's rows held out for validation: by default a fifth where test rows are
                 held out too, and none where they are given.
             split_seed: decides which rows are held out; 0 holds out those that a deployment holds out.
+            rows_alone: whether what becomes of a row depends on that row alone, as runs with `privacy="record"` need:
+                numbers keep their units, and a row is held out by its own content.
             name: what the data are called in tables and pages.
 
         Returns:
             The federation, one client a site, in the order of the sites' names.
 
         """
-        from fedlog.data.own_arrays import federation_from_arrays
+        from fedlog.data.own_arrays import ArrayPreparation, federation_from_arrays
 
-        return federation_from_arrays(train, test, class_names, validation, split_seed, name)
+        preparation = ArrayPreparation(validation, split_seed, rows_alone)
+        return federation_from_arrays(train, test, class_names, preparation, name)
 
     @classmethod
     def from_csv(
@@ -122,6 +127,7 @@ class Federation:
         schema: str | Path | Schema | None = None,
         *,
         split_seed: int = 0,
+        rows_alone: bool = False,
     ) -> Federation:
         """A federation from one file a site, read, split and encoded as at a site of a deployment.
 
@@ -132,15 +138,18 @@ class Federation:
             schema: what the sites agree on (`docs/deploy.md`): a file or a `Schema`. Without one it is drafted from
                 all files together, and the federation's `notes` say what was left out.
             split_seed: decides which rows are held out; 0 holds out those that a deployment holds out.
+            rows_alone: as for `from_arrays`.
 
         Returns:
             The federation, one client a site, in the order of the sites' names.
 
         """
+        from fedlog.data.site import Preparation
         from fedlog.data.sites import SiteSources, load_sites
 
         read = schema if isinstance(schema, Schema) or schema is None else Path(schema)
-        return load_sites(SiteSources.at(source), label, read, split_seed)
+        preparation = Preparation.ALONE if rows_alone else Preparation.TOGETHER
+        return load_sites(SiteSources.at(source), label, read, split_seed, preparation)
 
     @classmethod
     def named(cls, name: str, **division: Any) -> Federation:

@@ -17,7 +17,16 @@ from fedlog.data.arrays import Arrays
 from fedlog.data.draft import draft_features, sort_naturally
 from fedlog.data.federation import Federation
 from fedlog.data.schema import Feature, FeatureKind, Schema, check_schema
-from fedlog.data.site import Site, site_of_arrays, site_of_table, split_key, split_rows
+from fedlog.data.site import (
+    Preparation,
+    Site,
+    make_array_site,
+    make_table_site,
+    site_of_arrays,
+    site_of_table,
+    split_key,
+    split_rows,
+)
 from fedlog.data.sites import join_sites
 from fedlog.data.split import Shares, Split
 from fedlog.data.tables import Table, check_features
@@ -39,12 +48,25 @@ class Part:
         return len(self.labels)
 
 
+@dataclass(frozen=True)
+class ArrayPreparation:
+    """How the rows of arrays are split and scaled."""
+
+    validation: float | None = None
+    split_seed: int = 0
+    rows_alone: bool = False
+
+    @property
+    def preparation(self) -> Preparation:
+        """The same in the words of a site."""
+        return Preparation.ALONE if self.rows_alone else Preparation.TOGETHER
+
+
 def federation_from_arrays(
     train: Mapping[str, Sequence[Any]],
     test: Mapping[str, Sequence[Any]] | Sequence[Any] | float | None,
     class_names: Sequence[str] | None,
-    validation: float | None,
-    split_seed: int,
+    how: ArrayPreparation,
     name: str,
 ) -> Federation:
     """The federation that `Federation.from_arrays` describes."""
@@ -58,12 +80,12 @@ def federation_from_arrays(
     both = [*parts.values(), *tests.values()]
     classes = _Classes.found([part.labels for part in both], class_names)
     schema, notes = _schema([part.inputs for part in both], classes.names)
-    shares = None if tests else Shares(0.2 if validation is None else validation, _share(test))
-    sites = [
-        _site(site, part, tests.get(site), classes, schema, shares, validation or 0.0, split_seed)
-        for site, part in parts.items()
-    ]
-    return replace(join_sites(sites, schema, name), labels=classes.numbers, notes=notes)
+    if tests and how.rows_alone:
+        raise InputError("rows are split each by itself, so test records cannot be given beside rows_alone")
+    shares = None if tests else Shares(0.2 if how.validation is None else how.validation, _share(test))
+    sites = [_site(site, part, tests.get(site), classes, schema, shares, how) for site, part in parts.items()]
+    joined = join_sites(sites, schema, name)
+    return replace(joined, labels=classes.numbers, notes=notes, rows_alone=how.rows_alone)
 
 
 def read_inputs(values: Any, where: str) -> Inputs:
@@ -210,31 +232,34 @@ def _free_name(columns: Sequence[str]) -> str:
 
 
 def _site(
-    name: str,
-    part: Part,
-    test: Part | None,
-    classes: _Classes,
-    schema: Schema,
-    shares: Shares | None,
-    validation: float,
-    split_seed: int,
-) -> Site:
-    codes, key = classes.codes(part.labels, part.where), split_key(name, split_seed)
-    groups = None if part.groups is None else np.unique(part.groups, return_inverse=True)[1].astype(np.int64)
+    name: str, part: Part, test: Part | None, classes: _Classes, schema: Schema, shares: Shares | None,
+    how: ArrayPreparation,
+) -> Site:  # fmt: skip
+    codes, key = classes.codes(part.labels, part.where), split_key(name, how.split_seed)
+    names: tuple[str, ...] = ()
+    groups: NDArray[np.int64] | None = None
+    if part.groups is not None:
+        found, places = np.unique(part.groups, return_inverse=True)
+        names, groups = tuple(str(each) for each in found.tolist()), places.astype(np.int64)
     if shares is not None:
-        split = split_rows(codes, groups, None, shares, key)
-    else:
-        assert test is not None
-        split = _given_split(codes, groups, len(test), validation, key)
-        codes = np.concatenate([codes, classes.codes(test.labels, test.where)])
-    parts = [part] if test is None else [part, test]
-    if schema.features:
-        columns = [table_columns(each.inputs, schema, each.where) for each in parts]
-        joined = {column: pl.concat([found[column] for found in columns]) for column in columns[0]}
-        return site_of_table(Table(joined, codes, None, (), None), schema, name, split)
-    raw = np.concatenate([np.asarray(each.inputs) for each in parts])
-    inputs = torch.from_numpy(np.ascontiguousarray(raw if raw.dtype == np.uint8 else raw.astype(np.float32)))
-    return site_of_arrays(Arrays(inputs, codes), schema, name, split)
+        if schema.features:
+            table = Table(table_columns(part.inputs, schema, part.where), codes, groups, names, None)
+            return make_table_site(table, schema, name, key, shares, how.preparation)
+        arrays = Arrays(_tensor([part]), codes, groups, names)
+        return make_array_site(arrays, schema, name, key, shares, how.preparation)
+    assert test is not None
+    split = _given_split(codes, groups, len(test), how.validation or 0.0, key)
+    codes = np.concatenate([codes, classes.codes(test.labels, test.where)])
+    if not schema.features:
+        return site_of_arrays(Arrays(_tensor([part, test]), codes), schema, name, split)
+    columns = [table_columns(each.inputs, schema, each.where) for each in (part, test)]
+    joined = {column: pl.concat([found[column] for found in columns]) for column in columns[0]}
+    return site_of_table(Table(joined, codes, None, (), None), schema, name, split)
+
+
+def _tensor(parts: Sequence[Part]) -> Tensor:
+    raw = np.concatenate([np.asarray(part.inputs) for part in parts])
+    return torch.from_numpy(np.ascontiguousarray(raw if raw.dtype == np.uint8 else raw.astype(np.float32)))
 
 
 def _given_split(

@@ -84,10 +84,7 @@ def load_site(
             f"expected a .csv, .tsv, .parquet or .npz file, a folder of images, or package.module:function, "
             f"found: {source}"
         )
-    if preparation is Preparation.ALONE:
-        split = _split_alone(arrays, shares, key)
-        return Site(_federation(name, schema, arrays, split, _public_transform(arrays.inputs)), None)
-    return site_of_arrays(arrays, schema, name, split_rows(arrays.labels, arrays.groups, None, shares, key))
+    return make_array_site(arrays, schema, name, key, shares, preparation)
 
 
 def refuse_split_by_time(schema: Schema) -> None:
@@ -110,6 +107,16 @@ def make_table_site(
         return Site(_federation(name, schema, arrays, _split_alone(arrays, shares, key), IDENTITY), encoder)
     split = split_rows(table.labels, table.groups, table.times, shares, key)
     return site_of_table(table, schema, name, split)
+
+
+def make_array_site(
+    arrays: Arrays, schema: Schema, name: str, key: Key, shares: Shares, preparation: Preparation = Preparation.TOGETHER
+) -> Site:
+    """The site with these arrays, split as their groups and the key say."""
+    if preparation is Preparation.ALONE:
+        split = _split_alone(arrays, shares, key)
+        return Site(_federation(name, schema, arrays, split, _public_transform(arrays.inputs)), None)
+    return site_of_arrays(arrays, schema, name, split_rows(arrays.labels, arrays.groups, None, shares, key))
 
 
 def site_of_table(table: Table, schema: Schema, name: str, split: Split) -> Site:

@@ -83,7 +83,8 @@ def load_sites(
         load_site(str(path), agreed, name, split_key(name, split_seed), preparation=preparation)
         for name, path in sources.paths.items()
     ]
-    return replace(join_sites(sites, agreed, sources.name), notes=notes)
+    alone = preparation is Preparation.ALONE
+    return replace(join_sites(sites, agreed, sources.name), notes=notes, rows_alone=alone)
 
 
 def draft_sites_schema(sources: SiteSources, label: str | None) -> tuple[Schema, tuple[str, ...]]:

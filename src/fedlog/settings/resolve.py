@@ -92,6 +92,11 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
         data = resolve_data(data)
     else:
         refuse_settings(data, (*DIVISION, "data_dir", "label", "schema"), "the federation is given as it is")
+        if data.rows_alone and federation.encodings and not federation.rows_alone:
+            raise InputError(
+                f"--privacy record protects single rows, and those of {federation.name} were scaled by each other",
+                hint="make the federation with rows_alone=True",
+            )
     written = replace(
         spec,
         options=_resolve_options(spec.method, defaults.options(spec.method), options_given(spec)),
