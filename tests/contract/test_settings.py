@@ -26,7 +26,7 @@ from fedlog.settings.flags import add_flags, given_settings
 from fedlog.settings.promise import Promise
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec, as_plain, deployed_settings, from_plain, from_toml
-from fedlog.settings.training import Decay, Moments, Optimiser
+from fedlog.settings.training import AdamMoments, Decay, Optimiser
 
 SETTINGS = fields(RunSpec)
 RECIPE = {"moments": "run", "decay": "cosine", "weight_decay": 0.25}
@@ -72,12 +72,12 @@ def test_flags_files_and_programs_mean_the_same_run(tmp_path: Path) -> None:
     lines = [f"{name} = {json.dumps(value)}" for name, value in asked.items()]
     (tmp_path / "run.toml").write_text("\n".join(lines))
     by_program = RunSpec(
-        data="circle", rounds=2, body=("mlp:4",), moments=Moments.RUN, decay=Decay.COSINE, weight_decay=0.25
+        data="circle", rounds=2, body=("mlp:4",), moments=AdamMoments.RUN, decay=Decay.COSINE, weight_decay=0.25
     )
     assert by_flags == from_toml(tmp_path / "run.toml") == by_program
     run = resolve(by_program)
     assert from_plain(json.loads(json.dumps(as_plain(run.spec))), "here") == run.spec
-    assert run.settings.optimiser == Optimiser(Moments.RUN, Decay.COSINE, 0.25)
+    assert run.settings.optimiser == Optimiser(AdamMoments.RUN, Decay.COSINE, 0.25)
 
 
 def _typed(name: str, value: Any) -> list[str]:
@@ -93,7 +93,7 @@ def test_settings_reach_the_sites_as_they_reach_the_simulator(more: dict[str, An
     again = make_plan(read_plan_settings(plan_settings(plan)), "trial", lambda: 4)
     assert plan == again == read_plan(json.loads(json.dumps(plan.as_plain())))
     run = resolve(replace(spec, data="digits"))
-    assert plan.optimiser == run.settings.optimiser == Optimiser(Moments.RUN, Decay.COSINE, 0.25)
+    assert plan.optimiser == run.settings.optimiser == Optimiser(AdamMoments.RUN, Decay.COSINE, 0.25)
     assert (plan.rounds, plan.seed, plan.codec, plan.batch_size) == (3, 5, "f16", 7)
     assert plan.options == {"epochs": 2}
     assert plan.feature_clip == run.spec.clip

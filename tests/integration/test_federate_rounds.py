@@ -43,7 +43,7 @@ from fedlog.flower.site.answer import respond
 from fedlog.flower.site.run_state import RunState
 from fedlog.models.body import HEAD
 from fedlog.models.folder import load_model
-from fedlog.settings.training import Decay, Moments, Optimiser
+from fedlog.settings.training import AdamMoments, Decay, Optimiser
 from fedlog.wire.codec import codec
 from fedlog.wire.ledger import Direction
 from fedlog.wire.message import Kind, Message
@@ -80,7 +80,7 @@ def state_of(server: ServerFolder, plan: Plan = PLAN) -> checkpoint.ServerState:
     ("method", "more"),
     [
         ("fedlog", {}),
-        ("fedlog-c", {"optimiser": Optimiser(Moments.RUN, Decay.COSINE, weight_decay=3.0), "rounds": 3}),
+        ("fedlog-c", {"optimiser": Optimiser(AdamMoments.RUN, Decay.COSINE, weight_decay=3.0), "rounds": 3}),
         ("fedlog", {"clip": "l2:1"}),
         ("fedlog", {"codec": "rows+q4"}),
         ("fedlog", {"codec": "f16", "options": {"epochs": 2, "learning_rate": 0.01, "carry": 0.5}, "rounds": 3}),

@@ -26,7 +26,7 @@ from fedlog.errors import InputError, RunError
 from fedlog.models.body import logits
 from fedlog.models.catalog import body
 from fedlog.settings.execution import BackendChoice, Execution
-from fedlog.settings.training import Initialisation, Judge, Moments, Optimiser, RunSettings
+from fedlog.settings.training import AdamMoments, Initialisation, Judge, Optimiser, RunSettings
 from fedlog.wire.message import Kind, Message
 
 # From Python 3.12 on, forking a process that has threads is worth a warning; our workers use none of them.
@@ -44,7 +44,7 @@ def simulate(make_federation: MakeFederation) -> Simulate:
         method: str = "fedlog",
         choice: BackendChoice = BackendChoice.AUTO,
         told: dict[str, Any] | None = None,
-        moments: Moments = Moments.EPOCH,
+        moments: AdamMoments = AdamMoments.EPOCH,
         jobs: int = 1,
         **course: Any,
     ) -> Simulation:
@@ -94,9 +94,9 @@ def test_the_number_of_workers_decides_nothing(method: str, jobs: int, simulate:
     assert alone == together
 
 
-@pytest.mark.parametrize(("before", "after", "moments"), [(1, 2, Moments.EPOCH), (3, 1, Moments.RUN)])
+@pytest.mark.parametrize(("before", "after", "moments"), [(1, 2, AdamMoments.EPOCH), (3, 1, AdamMoments.RUN)])
 def test_a_resumed_run_repeats_the_other_to_the_bit_however_many_workers(
-    before: int, after: int, moments: Moments, simulate: Simulate, tmp_path: Path
+    before: int, after: int, moments: AdamMoments, simulate: Simulate, tmp_path: Path
 ) -> None:
     told: dict[str, Any] = {"rounds": 3, "participation": 0.7, "moments": moments}
     whole = _outcome(simulate(**told), tmp_path / "whole")

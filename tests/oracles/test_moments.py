@@ -24,7 +24,7 @@ from fedlog.models.catalog import body
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
-from fedlog.settings.training import Decay, Moments, Optimiser, RunSettings
+from fedlog.settings.training import AdamMoments, Decay, Optimiser, RunSettings
 
 MakeFederation = Callable[..., Federation]
 EPOCHS, ROUNDS, RATE = 2, 3, 0.02
@@ -56,10 +56,10 @@ def _by_hand(start: dict[str, Tensor], inputs: Tensor, labels: Tensor, rule: Opt
     values = [start[name].double().clone().requires_grad_(True) for name in NAMES]
     optimiser = _optimiser(values, rule.weight_decay)
     for rate in _rates(rule.decay):
-        if rule.moments is Moments.ROUND:
+        if rule.moments is AdamMoments.ROUND:
             optimiser = _optimiser(values, rule.weight_decay)
         for _ in range(EPOCHS):
-            if rule.moments is Moments.EPOCH:
+            if rule.moments is AdamMoments.EPOCH:
                 optimiser = _optimiser(values, rule.weight_decay)
             optimiser.param_groups[0]["lr"] = rate
             w1, b1, w2, b2, head = values
@@ -72,10 +72,10 @@ def _by_hand(start: dict[str, Tensor], inputs: Tensor, labels: Tensor, rule: Opt
 
 
 @pytest.mark.parametrize("choice", [BackendChoice.LOOP, BackendChoice.BLOCK, BackendChoice.VMAP])
-@pytest.mark.parametrize("moments", Moments)
+@pytest.mark.parametrize("moments", AdamMoments)
 @pytest.mark.parametrize(("decay", "weight_decay"), [(Decay.NONE, 0.0), (Decay.COSINE, 0.0), (Decay.COSINE, 3.0)])
 def test_a_run_is_that_of_an_optimiser_made_as_often_with_the_rates_of_a_scheduler(
-    moments: Moments, decay: Decay, weight_decay: float, choice: BackendChoice, make_federation: MakeFederation
+    moments: AdamMoments, decay: Decay, weight_decay: float, choice: BackendChoice, make_federation: MakeFederation
 ) -> None:
     found = body("mlp:6,5", (4,))
     federation = make_federation([7, 5])
@@ -111,7 +111,7 @@ def test_clients_of_different_ages_train_together_as_alone(
     clients = clients_of(federation, [found] * 4, algorithm)
     trained: list[list[Fit]] = []
     for one in (BackendChoice.LOOP, choice):
-        settings = Settings(batch_size=3, dtype=torch.float64, optimiser=Optimiser(Moments.RUN))
+        settings = Settings(batch_size=3, dtype=torch.float64, optimiser=Optimiser(AdamMoments.RUN))
         (backend,) = Engine(settings, one).backends(federation, clients).values()
         work = Work({name: value.double() for name, value in start.items()})
         tasks = [Task(c, work, exchange.phases, Key(2).child(c.name)) for c in clients]

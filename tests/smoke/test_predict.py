@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from fedlog.cli.main import main
 from fedlog.core.keys import Key
 from fedlog.data.schema import Feature, FeatureKind, Schema
-from fedlog.data.tables import Encoder
+from fedlog.data.tables import TableEncoder
 from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, initial_head
@@ -32,7 +32,7 @@ TABLE = Schema(
 IMAGES = Schema("y", ("a", "b", "c"), input_shape=(1, 12, 12))
 
 
-def made(schema: Schema, name: str, encoder: Encoder | None, transform: Transform) -> Model:
+def made(schema: Schema, name: str, encoder: TableEncoder | None, transform: Transform) -> Model:
     chosen = body(name, schema.shape)
     head = initial_head(chosen.width, schema.n_class, Key(1))
     params = {**chosen.initial(Key(2)), HEAD: head}
@@ -40,7 +40,7 @@ def made(schema: Schema, name: str, encoder: Encoder | None, transform: Transfor
 
 
 def table_model() -> Model:
-    return made(TABLE, "mlp:6,4", Encoder(TABLE, (1.0,), (2.0,), (0.5,)), IDENTITY)
+    return made(TABLE, "mlp:6,4", TableEncoder(TABLE, (1.0,), (2.0,), (0.5,)), IDENTITY)
 
 
 @pytest.fixture

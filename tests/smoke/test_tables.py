@@ -15,7 +15,7 @@ from fedlog.core.keys import Key
 from fedlog.data.draft import DraftOptions, draft_schema
 from fedlog.data.schema import Feature, FeatureKind, Schema, parse_schema
 from fedlog.data.site import load_site
-from fedlog.data.tables import Encoder, fit_encoder, read_table, read_unlabelled
+from fedlog.data.tables import TableEncoder, fit_encoder, read_table, read_unlabelled
 from fedlog.errors import InputError
 
 SCHEMA = Schema(
@@ -49,12 +49,12 @@ def test_a_row_becomes_value_gap_and_categories(tmp_path: Path) -> None:
 def test_new_rows_pass_through_the_stored_statistics(tmp_path: Path) -> None:
     table = read_table(write(tmp_path / "a.csv", *ROWS), SCHEMA)
     encoder = fit_encoder(SCHEMA, table.columns, np.array([0, 1]))
-    restored = Encoder.from_json(encoder.to_json(), SCHEMA)
+    restored = TableEncoder.from_json(encoder.to_json(), SCHEMA)
     new = read_unlabelled(write(tmp_path / "new.csv", "ward,age", "icu,80"), SCHEMA)
     assert restored.encode(new).tolist() == [[3, 0, 1, 0, 0, 0]]
     other = Schema("outcome", ("no", "maybe"), SCHEMA.features)
     with pytest.raises(InputError, match="expected the scaling of schema"):
-        Encoder.from_json(encoder.to_json(), other)
+        TableEncoder.from_json(encoder.to_json(), other)
 
 
 @pytest.mark.parametrize(

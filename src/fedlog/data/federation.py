@@ -18,7 +18,7 @@ from fedlog.data.transforms import Transform
 from fedlog.errors import InputError
 
 if TYPE_CHECKING:
-    from fedlog.data.tables import Encoder  # polars is loaded by whoever reads a table
+    from fedlog.data.tables import TableEncoder  # polars is loaded by whoever reads a table
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class Encoding:
     """How the raw records of one client become inputs: what its model needs for new records."""
 
     transform: Transform
-    encoder: Encoder | None = None  # of a table
+    encoder: TableEncoder | None = None  # of a table
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,7 +32,7 @@ class Deal:
 
 
 @dataclass(frozen=True)
-class Site:
+class SitePeople:
     """The people whose records one site trains on, and the people it is tested on."""
 
     train_people: tuple[int, ...]
@@ -117,7 +117,7 @@ def by_user(train_users: Tensor, test_users: Tensor) -> Deal:
     )
 
 
-def by_site(train_users: Tensor, test_users: Tensor, sites: tuple[Site, ...]) -> Deal:
+def by_site(train_users: Tensor, test_users: Tensor, sites: tuple[SitePeople, ...]) -> Deal:
     """One client for each site: the training records of its people, and the test records of those it is tested on."""
     return Deal(
         train=tuple(_of_people(train_users, site.train_people) for site in sites),
@@ -143,7 +143,7 @@ def by_order(train_values: Tensor, test_values: Tensor, *, clients: int) -> Deal
     )
 
 
-def group_people(users: Tensor, *, sites: int, key: Key) -> tuple[Site, ...]:
+def group_people(users: Tensor, *, sites: int, key: Key) -> tuple[SitePeople, ...]:
     """People dealt at random to sites of nearly equal size; a fifth of each site's people, at least one, are for test.
 
     Whole people are held out: windows cut from one person's signal resemble each other too much to be split.
@@ -161,7 +161,7 @@ def group_people(users: Tensor, *, sites: int, key: Key) -> tuple[Site, ...]:
     for group in groups:
         held_out = max(1, len(group) // 5)
         test, train = sorted(group[:held_out].tolist()), sorted(group[held_out:].tolist())
-        grouped.append(Site(tuple(train), tuple(test)))
+        grouped.append(SitePeople(tuple(train), tuple(test)))
     return tuple(grouped)
 
 

@@ -18,7 +18,7 @@ from fedlog.data.federation import Federation, Records, Shard, check_federation
 from fedlog.data.images import read_images
 from fedlog.data.schema import Schema
 from fedlog.data.split import Shares, Split, split_by_class, split_by_content, split_by_group, split_by_time
-from fedlog.data.tables import TABLE_SUFFIXES, Encoder, Table, fit_encoder, read_table
+from fedlog.data.tables import TABLE_SUFFIXES, Table, TableEncoder, fit_encoder, read_table
 from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.errors import InputError
 from fedlog.files.names import import_callable
@@ -29,7 +29,7 @@ class Site:
     """A federation of one shard, and for a table the encoder that new rows must pass through too."""
 
     federation: Federation
-    encoder: Encoder | None
+    encoder: TableEncoder | None
 
     @property
     def shard(self) -> Shard:

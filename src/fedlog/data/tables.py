@@ -80,7 +80,7 @@ def read_unlabelled(path: Path, schema: Schema) -> dict[str, pl.Series]:
 
 
 @dataclass(frozen=True)
-class Encoder:
+class TableEncoder:
     """A site's statistics for the numeric columns, in the schema's order."""
 
     schema: Schema
@@ -111,7 +111,7 @@ class Encoder:
         return json.dumps({"schema_digest": self.schema.digest, **numbers})
 
     @classmethod
-    def from_json(cls, text: str, schema: Schema) -> Encoder:
+    def from_json(cls, text: str, schema: Schema) -> TableEncoder:
         """The encoder that `to_json` wrote; refused under another schema than its own."""
         try:
             stored = json.loads(text)
@@ -127,7 +127,7 @@ class Encoder:
         return cls(schema, *parts)
 
 
-def fit_encoder(schema: Schema, columns: dict[str, pl.Series], rows: NDArray[np.int64]) -> Encoder:
+def fit_encoder(schema: Schema, columns: dict[str, pl.Series], rows: NDArray[np.int64]) -> TableEncoder:
     """The encoder whose statistics come from these rows alone (the site's training rows).
 
     A column without any value there gets median 0, and one without spread keeps its unit: dividing by zero would turn
@@ -147,7 +147,7 @@ def fit_encoder(schema: Schema, columns: dict[str, pl.Series], rows: NDArray[np.
         medians.append(median)
         means.append(mean)
         stds.append(std if spread else 1.0)
-    return Encoder(schema, tuple(medians), tuple(means), tuple(stds))
+    return TableEncoder(schema, tuple(medians), tuple(means), tuple(stds))
 
 
 def check_features(frame: pl.DataFrame, schema: Schema, where: str, also: tuple[str, ...] = ()) -> dict[str, pl.Series]:

@@ -28,7 +28,7 @@ from fedlog.models.model import Model
 from fedlog.models.weights_file import METHOD, weights_name
 
 if TYPE_CHECKING:
-    from fedlog.data.tables import Encoder  # polars is loaded by whoever reads a table
+    from fedlog.data.tables import TableEncoder  # polars is loaded by whoever reads a table
 
 VERSION = 1
 WEIGHTS, DESCRIPTION, SCHEMA, ENCODER = "model.safetensors", "model.json", "schema.toml", "encoder.json"
@@ -107,10 +107,10 @@ def _load_from_run(folder: Path, client: str) -> Model:
     return _assemble(folder / own["weights"], own, schema, encoder, described["provenance"])
 
 
-def _read_encoder(text: str, schema: Schema) -> Encoder:
-    from fedlog.data.tables import Encoder
+def _read_encoder(text: str, schema: Schema) -> TableEncoder:
+    from fedlog.data.tables import TableEncoder
 
-    return Encoder.from_json(text, schema)
+    return TableEncoder.from_json(text, schema)
 
 
 def _where_models_are(path: Path) -> str:
@@ -136,7 +136,11 @@ def _describe(model: Model) -> dict[str, Any]:
 
 
 def _assemble(
-    weights: Path, described: Mapping[str, Any], schema: Schema, encoder: Encoder | None, provenance: Mapping[str, Any]
+    weights: Path,
+    described: Mapping[str, Any],
+    schema: Schema,
+    encoder: TableEncoder | None,
+    provenance: Mapping[str, Any],
 ) -> Model:
     params = load_file(weights)
     transform = Transform(mean=tuple(described["mean"]), std=tuple(described["std"]))

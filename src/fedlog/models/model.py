@@ -20,7 +20,7 @@ from fedlog.errors import InputError
 from fedlog.models.body import Body, Params, logits
 
 if TYPE_CHECKING:
-    from fedlog.data.tables import Encoder  # polars is loaded by whoever reads a table
+    from fedlog.data.tables import TableEncoder  # polars is loaded by whoever reads a table
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,7 +33,7 @@ class Model:
     body: Body
     params: Params
     schema: Schema
-    encoder: Encoder | None
+    encoder: TableEncoder | None
     transform: Transform
     provenance: Mapping[str, Any]
     labels: tuple[int, ...] = field(default=())  # the whole number that each class is in the data, where they are such

@@ -9,9 +9,9 @@ from fedlog.experiments.tables.significance import (
     AGREES_WITHIN,
     LEVEL,
     BySeed,
-    Comparison,
     Shift,
     Side,
+    SignificanceTest,
     compare_all,
     seeds_needed,
 )
@@ -28,7 +28,7 @@ def family(experiment: Experiment) -> frozenset[str]:
     return frozenset(chosen - {experiment.reference})
 
 
-def comparisons(experiment: Experiment, values: Mapping[str, BySeed]) -> dict[str, Comparison]:
+def comparisons(experiment: Experiment, values: Mapping[str, BySeed]) -> dict[str, SignificanceTest]:
     """The rows against the reference, where that has been run."""
     if experiment.reference is None or experiment.reference not in values:
         return {}
@@ -40,14 +40,14 @@ def reference_label(experiment: Experiment) -> str:
     return experiment.row(experiment.reference).label if experiment.reference else "reference"
 
 
-def arrow_text(test: Comparison | None) -> str:
+def arrow_text(test: SignificanceTest | None) -> str:
     """The paper's arrow after a space, or nothing."""
     if test is None or not test.significant:
         return ""
     return f" {Arrow.UP if test.side is Side.GREATER else Arrow.DOWN}"
 
 
-def p_text(test: Comparison | None) -> str:
+def p_text(test: SignificanceTest | None) -> str:
     """The p value and its direction, or why there is none."""
     if test is None or not test.pairs:
         return ""
@@ -61,7 +61,7 @@ def p_text(test: Comparison | None) -> str:
     return f"{p_value(test.p)} ({'higher' if test.side is Side.GREATER else 'lower'})"
 
 
-def holm_text(test: Comparison | None) -> str:
+def holm_text(test: SignificanceTest | None) -> str:
     """The corrected p value; that it could not have been small enough; or a dash outside the family."""
     if test is None or not test.pairs:
         return ""
@@ -112,7 +112,7 @@ HOW_TO_READ = (
 )
 
 
-def holm_note(experiment: Experiment, tests: Mapping[str, Comparison]) -> str:
+def holm_note(experiment: Experiment, tests: Mapping[str, SignificanceTest]) -> str:
     """For which rows p was corrected, and how many seeds a correction takes."""
     tested = sum(test.in_family and test.p is not None for test in tests.values())
     printed = any(row.printed is not None for row in experiment.rows)

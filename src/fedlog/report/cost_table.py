@@ -8,7 +8,7 @@ from fedlog.experiments.tables.cells import Experiment, Row
 from fedlog.experiments.tables.cost import Cost, cost_to, threshold_by_rule
 from fedlog.experiments.tables.finished_cells import Collected
 from fedlog.experiments.tables.paper import COMPETITIVE
-from fedlog.experiments.tables.significance import BySeed, Comparison, Mean, paired_ratio
+from fedlog.experiments.tables.significance import BySeed, Mean, SignificanceTest, paired_ratio
 from fedlog.report.comparisons import arrow_text, comparisons, holm_text, p_text, ratio_text, reference_label
 from fedlog.report.tables import TextTable, bits_with_error, with_error
 
@@ -55,7 +55,7 @@ def _row(
     row: Row,
     costs: Mapping[int, Cost],
     both: Mapping[str, BySeed],
-    tests: Mapping[str, Comparison],
+    tests: Mapping[str, SignificanceTest],
     experiment: Experiment,
 ) -> tuple[str, ...]:
     printed, of_printed = _printed_cost(row, experiment)

@@ -9,9 +9,9 @@ from fedlog.experiments.tables.finished_cells import Collected, RunResult
 from fedlog.experiments.tables.paper import PAPER
 from fedlog.experiments.tables.significance import (
     BySeed,
-    Comparison,
     Mean,
     PrintedDifference,
+    SignificanceTest,
     difference_to_print,
     paired_differences,
 )
@@ -126,7 +126,7 @@ def comparison_table(found: Collected) -> TextTable:
 
 
 def _comparison_row(
-    row: Row, final: Mapping[str, BySeed], reference: BySeed, test: Comparison | None
+    row: Row, final: Mapping[str, BySeed], reference: BySeed, test: SignificanceTest | None
 ) -> tuple[str, ...]:
     return (
         row.label + arrow_text(test),

@@ -35,8 +35,8 @@ from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import (
     REFUSED_SHARE,
     REFUSED_SHARE_WITHOUT_PRIVACY,
+    AdamMoments,
     Initialisation,
-    Moments,
     Optimiser,
     RoundSettings,
     RunSettings,
@@ -203,7 +203,7 @@ def _check_dp_sgd(spec: RunSpec, dp_sgd: DpSgd | None) -> None:
         return
     if len(spec.body) > 1:
         raise InputError(f"DP-SGD is accounted for with one body for everyone: {', '.join(spec.body)}")
-    if spec.moments is not Moments.EPOCH:
+    if spec.moments is not AdamMoments.EPOCH:
         raise InputError(f"DP-SGD makes its optimiser anew for each round: --moments {spec.moments}")
     if spec.weight_decay:
         raise InputError(f"DP-SGD has no weight decay: --weight-decay {spec.weight_decay:g}")

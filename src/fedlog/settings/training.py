@@ -28,7 +28,7 @@ REFUSED_SHARE = 0.5
 REFUSED_SHARE_WITHOUT_PRIVACY = 0.0
 
 
-class Moments(StrEnum):
+class AdamMoments(StrEnum):
     """How long a client's Adam remembers: its moments are made anew for each epoch, for each round, or never."""
 
     EPOCH = "epoch"
@@ -83,8 +83,8 @@ class Optimiser(Section):
     A new setting of the optimiser is one more field here, and its use in `engine/training`.
     """
 
-    moments: Moments = setting(
-        Moments.EPOCH,
+    moments: AdamMoments = setting(
+        AdamMoments.EPOCH,
         "of Adam: made anew for each epoch or round, or kept at home for the run",
         recorded=Recorded.UNLESS_DEFAULT,
         deployed=True,

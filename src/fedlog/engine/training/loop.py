@@ -27,7 +27,7 @@ from fedlog.engine.training.tasks import (
 )
 from fedlog.errors import RunError
 from fedlog.models.body import Body, Params, logits
-from fedlog.settings.training import Moments, Optimiser
+from fedlog.settings.training import AdamMoments, Optimiser
 
 EVALUATION_BATCH = 500
 
@@ -114,11 +114,11 @@ class LoopBackend:
             if (before := read_moments(task.moments, number)) is not None:
                 optimiser.resume(*before)
             for epoch in range(phase.epochs):
-                if self._settings.optimiser.moments is Moments.EPOCH:
+                if self._settings.optimiser.moments is AdamMoments.EPOCH:
                     optimiser.restart()
                 key = task.key.child("phase", number, "epoch", epoch)
                 carry = self._epoch(task, phase, optimiser, params, constants, carry, key)
-            if self._settings.optimiser.moments is Moments.RUN and moving:
+            if self._settings.optimiser.moments is AdamMoments.RUN and moving:
                 moments |= name_moments(number, *optimiser.moments)
         trained = {name: value.detach().to("cpu", task.work.params[name].dtype) for name, value in params.items()}
         return Fit(trained, moments)

@@ -14,7 +14,7 @@ from fedlog.engine.training.backends import CHUNK_RECORDS
 from fedlog.experiments.run.prepare import prepare
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
-from fedlog.settings.training import Moments
+from fedlog.settings.training import AdamMoments
 from fedlog.settings.transport import transport_of
 
 
@@ -72,7 +72,7 @@ def forecast(spec: RunSpec) -> Forecast:
     federation = simulation.federation
     parameters = sum(v.numel() for v in simulation.bodies[0].training.parameters())
     parameters += federation.n_class * (1 + simulation.plan.width)
-    kept = 3 if spec.moments is Moments.RUN else 1  # a body, and both moments of each of its parameters
+    kept = 3 if spec.moments is AdamMoments.RUN else 1  # a body, and both moments of each of its parameters
     # Those who train together each have a working copy, its gradient, both moments and a draft of the next.
     stacked = spec.jobs * min(len(federation.shards), max(1, CHUNK_RECORDS // settings.batch_size))
     pools = sum(p.inputs.numel() for p in (federation.train, federation.test))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fedlog.experiments.tables.cells import Experiment, Row, Shape
 from fedlog.experiments.tables.paper import table
-from fedlog.settings.training import Decay, Moments
+from fedlog.settings.training import AdamMoments, Decay
 
 MOMENTS_KEPT = ("fedlog", "fedlog-c", "fedproto", "lg-fedavg-1", "local", "pooled")
 # The rate in round 1 from which it falls: the highest in `select-rate-mnist`, and the paper's for the pooled model.
@@ -24,7 +24,7 @@ def _moments_kept(data: str) -> Experiment:
         name=f"{found.name}-moments",
         title=f"{found.title}, with Adam's moments kept for the run",
         shape=Shape.CURVES,  # costs are those of Table 1
-        rows=tuple(replace(row, spec=replace(row.spec, moments=Moments.RUN)) for row in rows),
+        rows=tuple(replace(row, spec=replace(row.spec, moments=AdamMoments.RUN)) for row in rows),
         remarks=(
             "The authors make Adam anew for each local epoch, and so does Table 1; here it stays with its body. Chosen "
             "by `details-mnist`, on images that no table uses. The printed values are those of Table 1.",

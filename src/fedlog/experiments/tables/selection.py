@@ -10,7 +10,7 @@ from fedlog.experiments.tables.beyond import FALLING_FROM, FEDLOG_C_WEIGHT_DECAY
 from fedlog.experiments.tables.cells import Experiment, Row, Shape
 from fedlog.experiments.tables.paper import FULL_BATCH, LABELS, SMALL_BATCHES
 from fedlog.settings.spec import RunSpec
-from fedlog.settings.training import Decay, Judge, Moments
+from fedlog.settings.training import AdamMoments, Decay, Judge
 
 SELECTION_SEED = 100  # never among a table's seeds
 
@@ -57,8 +57,8 @@ def _details(data: str) -> Experiment:
     base = _run(data, "fedlog", rounds=30)
     changes: dict[str, dict[str, Any]] = {
         "as-described": {},
-        "moments-for-a-round": {"moments": Moments.ROUND},
-        "moments-for-the-run": {"moments": Moments.RUN},
+        "moments-for-a-round": {"moments": AdamMoments.ROUND},
+        "moments-for-the-run": {"moments": AdamMoments.RUN},
         "no-dropout": {"body": ("cnn-plain",)},
         "separate-starts": {"initialisation": "separate", "options": {"first_head": "random"}},
         "nu-0": {"options": {"nu": 0.0}},
@@ -106,7 +106,7 @@ def _first_heads(data: str) -> Experiment:
 
 def _rates(data: str) -> Experiment:
     """The learning rate, level and falling, for bodies that keep their optimiser, and FedLog-C's pull beside it."""
-    base = replace(_run(data, "fedlog", rounds=30), moments=Moments.RUN)
+    base = replace(_run(data, "fedlog", rounds=30), moments=AdamMoments.RUN)
     falling = [("cosine", rate) for rate in (0.001, 0.002, 0.004, 0.008, 0.016)]
     tried: list[tuple[str, str, float, dict[str, Any]]] = [
         (method, decay, rate, {})
@@ -132,7 +132,7 @@ def _rates(data: str) -> Experiment:
 
 def _weight_decay(data: str) -> Experiment:
     """AdamW's weight decay for bodies that keep their optimiser, at each method's falling rate."""
-    base = replace(_run(data, "fedlog", rounds=30), moments=Moments.RUN, decay=Decay.COSINE)
+    base = replace(_run(data, "fedlog", rounds=30), moments=AdamMoments.RUN, decay=Decay.COSINE)
     rows = [
         Row(
             f"{method}-weight-decay-{shrinking:g}",
@@ -149,7 +149,7 @@ def _weight_decay(data: str) -> Experiment:
 def _fedlog_c_once_more(data: str) -> Experiment:
     """FedLog-C's own settings and its rate, one changed at a time, beside the weight decay chosen before."""
     plain = _run(data, "fedlog-c", rounds=30)
-    base = replace(plain, moments=Moments.RUN, decay=Decay.COSINE, weight_decay=FEDLOG_C_WEIGHT_DECAY)
+    base = replace(plain, moments=AdamMoments.RUN, decay=Decay.COSINE, weight_decay=FEDLOG_C_WEIGHT_DECAY)
     rate = FALLING_FROM["fedlog-c"]
     changes: dict[str, dict[str, Any]] = {
         "as-chosen": {},

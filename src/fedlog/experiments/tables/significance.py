@@ -148,7 +148,7 @@ def paired_ratio(row: BySeed, reference: BySeed) -> Shift | None:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SignificanceTest:
     """A row against the reference, over the seeds that both have."""
 
     pairs: int
@@ -165,21 +165,21 @@ class Comparison:
         return self.p is not None and self.p < LEVEL
 
 
-def compare(row: BySeed, reference: BySeed) -> Comparison:
+def compare(row: BySeed, reference: BySeed) -> SignificanceTest:
     """The row's values by seed against the reference's."""
     differences = paired_differences(row, reference)
     pairs, differing = len(differences), sum(difference != 0 for difference in differences)
     if not pairs:
-        return Comparison(0, 0, None, None, None)
+        return SignificanceTest(0, 0, None, None, None)
     found = shift(differences)
     if smallest_p(differing) >= LEVEL:
-        return Comparison(pairs, differing, found, None, None)
+        return SignificanceTest(pairs, differing, found, None, None)
     greater, less = (signed_rank_p(differences, side) for side in Side)
     side = None if greater == less else Side.GREATER if greater < less else Side.LESS
-    return Comparison(pairs, differing, found, side, min(greater, less))
+    return SignificanceTest(pairs, differing, found, side, min(greater, less))
 
 
-def compare_all(rows: Mapping[str, BySeed], reference: str, family: Collection[str]) -> dict[str, Comparison]:
+def compare_all(rows: Mapping[str, BySeed], reference: str, family: Collection[str]) -> dict[str, SignificanceTest]:
     """Every other row against the reference; Holm's correction is over those of the family that could be tested.
 
     It is left out where a row could not be significant after it even if all outcomes were the most extreme.

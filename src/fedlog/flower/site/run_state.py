@@ -25,7 +25,7 @@ from fedlog.flower.protocol.plan import Guest, Plan, read_plan
 STEP = re.compile(r"step-(\d{10})-(\d{3})")
 KEPT_STEPS = 3
 STATE, REPLY, REQUEST = "state.safetensors", "answer.bin", "question.txt"
-Step = tuple[int, int]
+StepNumber = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -70,19 +70,19 @@ class RunState:
     def _read_agreed(self) -> dict[str, Any]:
         return dict(json.loads(self.plan_file.read_text()))
 
-    def stored_reply(self, step: Step, payload: bytes) -> bytes | None:
+    def stored_reply(self, step: StepNumber, payload: bytes) -> bytes | None:
         """Return what this site sent when it had this very request before; None for a new request."""
         place = self._place(step)
         if not place.is_dir() or (place / REQUEST).read_text() != _digest(payload):
             return None
         return (place / REPLY).read_bytes()
 
-    def state_before(self, step: Step) -> Path | None:
+    def state_before(self, step: StepNumber) -> Path | None:
         """Return the newest state before this step; None when there is none yet."""
         earlier = [found for found in self.steps() if found < step and (self._place(found) / STATE).exists()]
         return self._place(max(earlier)) / STATE if earlier else None
 
-    def keep(self, step: Step, payload: bytes, reply: bytes, save: Callable[[Path], None]) -> None:
+    def keep(self, step: StepNumber, payload: bytes, reply: bytes, save: Callable[[Path], None]) -> None:
         """Write a step as a whole; drop later ones (of a course that was given up) and old ones."""
         place = self._place(step)
         draft = place.with_name(place.name + ".part")
@@ -97,18 +97,18 @@ class RunState:
             if found not in kept:
                 shutil.rmtree(self._place(found))
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[StepNumber]:
         """Return the whole steps there are."""
         if not self.path.is_dir():
             return []
         found = (STEP.fullmatch(path.name) for path in self.path.iterdir())
         return sorted((int(match[1]), int(match[2])) for match in found if match)
 
-    def _place(self, step: Step) -> Path:
+    def _place(self, step: StepNumber) -> Path:
         return self.path / f"step-{step[0]:010d}-{step[1]:03d}"
 
 
-def step_of(state: Path) -> Step:
+def step_of(state: Path) -> StepNumber:
     """Return the step that a state file belongs to."""
     match = STEP.fullmatch(state.parent.name)
     assert match

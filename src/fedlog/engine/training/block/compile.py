@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fedlog.engine.training.block import map_stages  # noqa: F401 (it registers its blocks)
-from fedlog.engine.training.block.network import BlockNetwork, StackedBody, Step
+from fedlog.engine.training.block.network import BlockNetwork, StackedBody, StageCall
 from fedlog.engine.training.block.regions import cut_out, region_stage
 from fedlog.engine.training.block.registry import BLOCKS, Block, Follower, Place, Shape, Stage
 from fedlog.engine.training.block.stages import (
@@ -57,7 +57,7 @@ class _Compiler:
     root: nn.Module
     operations: list[Operation]
     slots: dict[Operation, int] = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[StageCall] = field(default_factory=list)
     waiting: list[Operation] = field(default_factory=list)
     without_block: list[str] = field(default_factory=list)
     gains: bool = False  # whether there is a block that is faster than what PyTorch has
@@ -133,7 +133,7 @@ class _Compiler:
             assert after is not None
             one = after
             self.slots[one] = place
-        self.steps.append(Step(built.stage, reads, (place,)))
+        self.steps.append(StageCall(built.stage, reads, (place,)))
 
     def _close_region(self) -> None:
         if not self.waiting:
@@ -144,7 +144,7 @@ class _Compiler:
         reads = tuple(self.slots[one] for one in region.inputs)
         for one in self.waiting:
             self.slots[one] = len(self.slots)
-        self.steps.append(Step(stage, reads, tuple(self.slots[one] for one in region.outputs)))
+        self.steps.append(StageCall(stage, reads, tuple(self.slots[one] for one in region.outputs)))
         self.waiting.clear()
 
 
@@ -157,7 +157,7 @@ def _is_plain(stage: Stage) -> bool:
     return isinstance(stage, LinearStage | FlattenStage)
 
 
-def _with_frees(steps: list[Step], output: int) -> tuple[Step, ...]:
+def _with_frees(steps: list[StageCall], output: int) -> tuple[StageCall, ...]:
     last = {at: number for number, step in enumerate(steps) for at in step.reads}
     return tuple(
         replace(step, frees=tuple(at for at in dict.fromkeys(step.reads) if last[at] == number and at != output))

@@ -47,7 +47,7 @@ class Windows:
         return (*ends, torch.zeros(0, dtype=torch.float64) if self.divisors is None else self.divisors.contiguous())
 
 
-class Pool(Function):
+class PoolMaps(Function):
     """Pooling of (clients, channels, rows, columns, batch), each output place over its own window."""
 
     @staticmethod

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedlog.engine.training.block import map_passes
-from fedlog.engine.training.block.map_passes import Norm, NormShape, Pool, Span, Windows
+from fedlog.engine.training.block.map_passes import Norm, NormShape, PoolMaps, Span, Windows
 from fedlog.engine.training.block.registry import Block, Masks, Params, Place, block, parameters
 from fedlog.engine.training.block.trace import SpatialMean
 
@@ -26,7 +26,7 @@ class PoolStage:
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
         """(clients, channels, [rows,] columns, batch), pooled."""
         inputs = values[0].unsqueeze(2) if self.signals else values[0]
-        pooled: Tensor = Pool.apply(inputs, self.windows)  # type: ignore[no-untyped-call]
+        pooled: Tensor = PoolMaps.apply(inputs, self.windows)  # type: ignore[no-untyped-call]
         return pooled.squeeze(2) if self.signals else pooled
 
 

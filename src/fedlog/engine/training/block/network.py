@@ -13,7 +13,7 @@ from fedlog.engine.training.block.registry import Masks, Stage
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class StageCall:
     """A stage, where it reads and where it writes; values that nobody reads later are let go."""
 
     stage: Stage
@@ -29,7 +29,7 @@ class BlockNetwork:
     input_shape: tuple[int, ...]
     takes_maps: bool
     """Whether records come in as maps, not as units."""
-    steps: tuple[Step, ...]
+    steps: tuple[StageCall, ...]
     output: int
     without_block: tuple[str, ...] = ()
     """The operations that `vmap` or the loop computes, between the blocks."""

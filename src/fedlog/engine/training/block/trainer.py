@@ -30,7 +30,7 @@ from fedlog.engine.training.tasks import (
     read_moments,
 )
 from fedlog.models.body import Body, Params, logits
-from fedlog.settings.training import Moments
+from fedlog.settings.training import AdamMoments
 
 EVALUATION_RECORDS = 50  # a slice of this many records per client stays in the cache
 
@@ -120,12 +120,12 @@ class BlockBackend:
                 if (before := read_moments(task.moments, number)) is not None:
                     adam.resume(row, *before)
             for epoch in range(phase.epochs):
-                if rule.moments is Moments.EPOCH:
+                if rule.moments is AdamMoments.EPOCH:
                     adam.restart()
                 drawn = self._draw(tasks, number, epoch)
                 carry = self._epoch(tasks, phase, adam, frozen, constants, carry, drawn)
             params = {**frozen, **adam.values()}
-            if rule.moments is Moments.RUN:
+            if rule.moments is AdamMoments.RUN:
                 for row, mine in enumerate(moments):
                     mine |= name_moments(number, *adam.moments(row))
         return params, moments
