@@ -21,7 +21,7 @@ class FedlogError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions cross from worker processes; the default would lose the hint.
-        return _rebuilt, (type(self), self.message, self.hint)
+        return _rebuild, (type(self), self.message, self.hint)
 
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
@@ -37,5 +37,5 @@ class RunError(FedlogError):
     """A run that started properly cannot go on (exit code 1)."""
 
 
-def _rebuilt(kind: type[FedlogError], message: str, hint: str | None) -> FedlogError:
+def _rebuild(kind: type[FedlogError], message: str, hint: str | None) -> FedlogError:
     return kind(message, hint=hint)

@@ -283,12 +283,12 @@ def test_the_gate_follows_the_list_of_registered_keys_and_flowers_clock(tmp_path
     callers = Callers(server.sites)
     key = read_signing_key([(n.encode(), v.encode()) for n, v in signed().items()], dt.datetime.now(dt.UTC))
     assert key is not None
-    assert not callers.registered(key)
+    assert not callers.is_registered(key)
     line = KEY.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
     server.remember_site("north", "17", line)
-    assert callers.registered(key)
+    assert callers.is_registered(key)
     server.forget_site("north")
-    assert not callers.registered(key)
+    assert not callers.is_registered(key)
 
 
 def test_the_deploy_page_installs_from_a_clone_and_torch_first() -> None:

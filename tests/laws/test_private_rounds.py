@@ -16,7 +16,7 @@ from fedlog.algorithms.fedlog import NOISE, FedLog, FedLogC
 from fedlog.algorithms.frozen import freeze_bodies
 from fedlog.algorithms.registry import build
 from fedlog.algorithms.shape import Algorithm, Exchange, ModelPlan, Work
-from fedlog.core.clip import Clip, clip_named
+from fedlog.core.clip import Clip, parse_clip
 from fedlog.core.keys import Key
 from fedlog.core.stats import Statistics
 from fedlog.data.federation import Federation, Records, Shard
@@ -54,7 +54,7 @@ def _protection(unit: Unit, trust: Trust, *, clip: str = "clamp:2", releases: in
         unit=unit,
         trust=trust,
         calibration=Calibration.PAPER if unit is Unit.PAPER else Calibration.EXACT,
-        bound=Bound(message_norm=5.0) if client else Bound(clip_named(clip)),
+        bound=Bound(message_norm=5.0) if client else Bound(parse_clip(clip)),
         releases=releases,
         shape=(more.get("n_class", CLASSES), 1 + WIDTH),
         clients=more.get("clients", 1),
@@ -116,7 +116,7 @@ def test_one_record_moves_a_frozen_clients_message_by_the_stated_sensitivity_at_
     rows: list[tuple[list[float], int]], extra: tuple[list[float], int], clip: str, trust: Trust
 ) -> None:
     guard = _protection(Unit.RECORD, trust, clip=clip)
-    body = _linear(clip_named(clip))
+    body = _linear(parse_clip(clip))
     with_it = _exact(guard, freeze_bodies, body, _records([*rows, extra]))
     without = _exact(guard, freeze_bodies, body, _records(rows))
     assert float((with_it - without).norm()) <= guard.mechanism.sensitivity
@@ -154,7 +154,7 @@ def test_a_trained_clients_message_never_exceeds_its_norm_and_two_of_its_data_se
 
 def test_one_record_moves_a_trained_body_far_beyond_what_mode_paper_claims() -> None:
     guard = _protection(Unit.PAPER, Trust.CENTRAL)
-    body = _linear(clip_named("clamp:2"), weight=0.0)
+    body = _linear(parse_clip("clamp:2"), weight=0.0)
     balanced = [([1.0] * INPUTS, at % 2) for at in range(32)]
     with_it = _exact(guard, _as_it_is, body, _records([*balanced, ([1.0] * INPUTS, 0)]))
     without = _exact(guard, _as_it_is, body, _records(balanced))
@@ -167,7 +167,7 @@ def test_every_backend_trains_and_looks_behind_the_same_clip(make_federation: Ma
         return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, WIDTH), nn.ReLU(), nn.Dropout(0.5))
 
     federation = make_federation([7, 5])
-    body = adopt("dropping", make, (4,), clip_named(clip))
+    body = adopt("dropping", make, (4,), parse_clip(clip))
     algorithm = FedLog(model_plan(federation, [body] * 2), epochs=2, learning_rate=0.05)
     clients = clients_of(federation, [body] * 2, algorithm)
     heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(1))), {})
@@ -191,7 +191,7 @@ def test_every_backend_trains_and_looks_behind_the_same_clip(make_federation: Ma
 
 
 def test_a_bodys_name_carries_its_clip() -> None:
-    assert body_named("mlp:5,4@l2:3", (INPUTS,)).clip == clip_named("l2:3")
+    assert body_named("mlp:5,4@l2:3", (INPUTS,)).clip == parse_clip("l2:3")
     for wrong in ("mlp:5,4@l2", "mlp:5,4@l3:1", "mlp:5,4@clamp:-1"):
         with pytest.raises(InputError, match="cl"):
             body_named(wrong, (INPUTS,))
@@ -199,11 +199,11 @@ def test_a_bodys_name_carries_its_clip() -> None:
 
 def test_an_exact_message_travels_exactly_and_a_noisy_one_fills_every_row() -> None:
     data = _records([([0.3, -0.7, 0.1], 0)] * 3)
-    central = _upload(_protection(Unit.RECORD, Trust.CENTRAL), freeze_bodies, _linear(clip_named("clamp:2")), data)
+    central = _upload(_protection(Unit.RECORD, Trust.CENTRAL), freeze_bodies, _linear(parse_clip("clamp:2")), data)
     assert not central.arrays[0].is_floating_point()
     local = _protection(Unit.RECORD, Trust.LOCAL)
-    (noisy,) = _upload(local, freeze_bodies, _linear(clip_named("clamp:2")), data).arrays
-    exact = _exact(local, freeze_bodies, _linear(clip_named("clamp:2")), data)
+    (noisy,) = _upload(local, freeze_bodies, _linear(parse_clip("clamp:2")), data).arrays
+    exact = _exact(local, freeze_bodies, _linear(parse_clip("clamp:2")), data)
     assert bool((noisy[1] != 0).all())  # class 1 has no record, and nobody can tell
     drawn = FloatSampler(Key(3).child("client", "one", "round", 1, "statistics", "noise"))
     torch.testing.assert_close(
@@ -361,7 +361,7 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_poisoned_upload_is_left_out_and_named(case: str) -> None:
-    server, algorithm = _server(None, Limits(clip_named("clamp:2")), share=0.5)
+    server, algorithm = _server(None, Limits(parse_clip("clamp:2")), share=0.5)
     (exchange,) = algorithm.schedule.round
     good = WIRE.encode(Message(Kind.STATISTICS, (_statistics(2.0, 3.9),)))
     bad = WIRE.encode(Message(Kind.STATISTICS, (BAD[case],)))
@@ -396,7 +396,7 @@ def test_the_noise_of_many_entries_is_no_poison_either() -> None:
 def test_limits_hold_for_every_clipped_message() -> None:
     generator = Key(8).torch()
     for name in ("clamp:2", "l2:3"):
-        clip = clip_named(name)
+        clip = parse_clip(name)
         features = clip(10 * torch.randn(50, WIDTH, generator=generator))
         sums = Statistics.of(features, torch.arange(50) % CLASSES, CLASSES).sums
         Limits(clip).check(sums.float())
@@ -410,7 +410,7 @@ def test_discrete_noise_leaves_on_the_grid() -> None:
         unit=Unit.RECORD,
         trust=Trust.DISTRIBUTED,
         calibration=Calibration.EXACT,
-        bound=Bound(clip_named("l2:3")),
+        bound=Bound(parse_clip("l2:3")),
         releases=2,
         shape=(CLASSES, 1 + WIDTH),
         clients=5,

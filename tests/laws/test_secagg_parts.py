@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlog.core.clip import clip_named
+from fedlog.core.clip import parse_clip
 from fedlog.errors import InputError
 from fedlog.privacy.discrete import discrete_gaussian
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
@@ -133,7 +133,7 @@ def test_the_modulus_holds_the_sum_and_its_noise(bound: float, std: float, d: in
 @pytest.mark.parametrize("unit", [Unit.RECORD, Unit.CLIENT])
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 100.0])  # noise above all messages, and far below them
 def test_the_modulus_of_a_private_run_holds_the_sum_of_all_its_clients(unit: Unit, epsilon: float) -> None:
-    bound = Bound(clip_named("clamp:2")) if unit is Unit.RECORD else Bound(message_norm=20.0)
+    bound = Bound(parse_clip("clamp:2")) if unit is Unit.RECORD else Bound(message_norm=20.0)
     largest = 2**16 * math.sqrt(1 + 50 * 4) if unit is Unit.RECORD else 20.0
     for clients in (2**power for power in range(2, 13)):
         guard = protection(

@@ -31,7 +31,7 @@ class Chosen(Dropouts):
     def __init__(self, silent: list[dict[int, Step]]) -> None:
         object.__setattr__(self, "silent", silent)
 
-    def drawn(self, sum_number: int, members: object) -> dict[int, Step]:
+    def draw(self, sum_number: int, members: object) -> dict[int, Step]:
         silent: list[dict[int, Step]] = self.silent  # type: ignore[attr-defined]
         return silent[sum_number] if sum_number < len(silent) else {}
 
@@ -93,8 +93,8 @@ def test_keys_for_other_clients_or_another_shape_are_not_used() -> None:
 
 def test_dropouts_are_drawn_from_the_key_at_their_rate() -> None:
     dropouts = Dropouts(0.3, Key(1))
-    drawn = [dropouts.drawn(number, range(100)) for number in range(30)]
-    assert drawn[0] == dropouts.drawn(0, range(100)) != drawn[1]
+    drawn = [dropouts.draw(number, range(100)) for number in range(30)]
+    assert drawn[0] == dropouts.draw(0, range(100)) != drawn[1]
     assert sum(map(len, drawn)) / 3000 == pytest.approx(0.3, abs=0.04)
     assert {step for each in drawn for step in each.values()} == set(Step)
     with pytest.raises(InputError, match="rate of dropouts"):

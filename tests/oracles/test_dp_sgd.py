@@ -24,7 +24,7 @@ from fedlog.algorithms.losses import cross_entropy
 from fedlog.algorithms.shape import Batch, Loss, Phase, Work
 from fedlog.audit.distinguisher import epsilon_lower_bound
 from fedlog.cli.main import main
-from fedlog.core.clip import Clip, clip_named
+from fedlog.core.clip import Clip, parse_clip
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY
@@ -63,7 +63,7 @@ def _body() -> Body:
     def make() -> nn.Module:
         return nn.Sequential(nn.Linear(INPUTS, 6), nn.Tanh(), nn.Linear(6, WIDTH), nn.Dropout(0.5))
 
-    return adopt("dropping", make, (INPUTS,), clip_named("l2:2"))
+    return adopt("dropping", make, (INPUTS,), parse_clip("l2:2"))
 
 
 def _task(records: Records, plan: SgdPlan) -> tuple[DpSgdBackend, Task]:
@@ -117,7 +117,7 @@ def test_each_records_gradient_is_that_of_the_record_alone(loss: Loss | None) ->
         params = {name: value.clone().requires_grad_(True) for name, value in task.work.params.items()}
         own = {site: mask[at : at + 1] for site, mask in masks.items()}
         features = body.features(params, records.inputs[at : at + 1], own)
-        scores = logits(body.dropped(features, own), params)
+        scores = logits(body.drop_features(features, own), params)
         batch = Batch(features, scores, records.labels[at : at + 1], torch.ones(1), phase.show(params))
         own_loss, _ = phase.loss(batch, task.work.constants, {})
         gradients = torch.autograd.grad(own_loss, [params[name] for name in names])
@@ -381,7 +381,7 @@ def test_settings_are_written_out_and_older_digests_stay() -> None:
 def test_the_client_that_refutes_the_paper_does_not_refute_training_under_noise(noise: float, refuted: bool) -> None:
     """A balanced client whose body moves by a whole step of Adam as soon as one more record breaks the balance."""
     plan = SgdPlan(noise, 1.0, 1.0, 2)
-    clip = clip_named("clamp:2")
+    clip = parse_clip("clamp:2")
     sigma = 6 * clip.sensitivity(1 + WIDTH)
     training = plan.round_event(
         round=1, exchange="statistics", trust=Trust.CENTRAL, coordinates=24, sampler=FloatSampler(Key(0))
@@ -437,7 +437,7 @@ def test_what_a_module_does_not_let_be_trained_gets_no_gradient_and_no_noise(mon
     def partly_fixed() -> Body:
         module = nn.Sequential(nn.Linear(INPUTS, 6), nn.Tanh(), nn.Linear(6, WIDTH))
         module[0].requires_grad_(False)
-        return adopt("partly fixed", lambda: module, (INPUTS,), clip_named("l2:2"))
+        return adopt("partly fixed", lambda: module, (INPUTS,), parse_clip("l2:2"))
 
     monkeypatch.setattr(f"{__name__}._body", partly_fixed)
     plan = SgdPlan(1.0, 1.0, 1.0, 2)

@@ -8,7 +8,7 @@ import dp_accounting
 import pytest
 from dp_accounting.pld import PLDAccountant
 
-from fedlog.core.clip import clip_named
+from fedlog.core.clip import parse_clip
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import Event, TrainingRound, add_up, allow, closeness
 from fedlog.privacy.calibration import sigma_of
@@ -27,7 +27,7 @@ def _planned(epsilon: float, noise: float | None) -> Protection:
         unit=Unit.RECORD,
         trust=Trust.CENTRAL,
         calibration=Calibration.EXACT,
-        bound=Bound(clip_named("l2:3")),
+        bound=Bound(parse_clip("l2:3")),
         releases=rounds,
         shape=(10, 11),
         clients=10,

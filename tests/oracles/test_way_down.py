@@ -24,7 +24,7 @@ from fedlog.settings.execution import BackendChoice
 from fedlog.settings.training import RunSettings
 from fedlog.wire.codec import codec
 from fedlog.wire.message import Kind, Message
-from fedlog.wire.transport import Transport, movement, restricted
+from fedlog.wire.transport import Transport, keep_classes, movement
 
 CLASSES, WIDTH = 4, 5
 HELD = [(0, 1), (1, 2), (2, 3), (0, 3), (3,)]
@@ -120,10 +120,10 @@ def test_a_closed_world_sends_own_rows_only_and_never_predicts_others() -> None:
 
 def test_restricting_changes_nothing_but_the_other_rows() -> None:
     head = torch.arange(12.0).reshape(4, 3) + 1
-    found = restricted(Message(Kind.HEAD, (head,)), frozenset({1, 3})).arrays[0]
+    found = keep_classes(Message(Kind.HEAD, (head,)), frozenset({1, 3})).arrays[0]
     assert torch.equal(found, head * torch.tensor([[0.0], [1.0], [0.0], [1.0]]))
     seed = Message(Kind.SEED, (torch.tensor([4]),))
-    assert restricted(seed, frozenset({1})) is seed
+    assert keep_classes(seed, frozenset({1})) is seed
 
 
 def test_skipping_keeps_the_last_statistics_and_counts_the_word() -> None:

@@ -319,7 +319,7 @@ def test_two_runs_do_not_share_a_folder(monkeypatch: pytest.MonkeyPatch, capsys:
 
     monkeypatch.setattr(run, "SECONDS_TO_WAIT_FOR_LOCK", 0.2)
     Path("r").mkdir()
-    with run.locked(Path("r")):
+    with run.hold_run_folder(Path("r")):
         assert main([*SHORT, "--out", "r"]) == 2
     assert "r is in use by another run" in capsys.readouterr().err
     assert list(Path("r").iterdir()) == []

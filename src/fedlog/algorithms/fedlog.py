@@ -143,7 +143,7 @@ class FedLog(Method):
 
         With privacy noise, n is the sum of the noisy counts; where it drowns in its own noise the old head stays.
         """
-        total = self._with_carried(server, total)
+        total = self._add_carried(server, total)
         (sums,) = total.arrays
         statistics = Statistics(sums)
         if total.noise_std and not count_is_usable(statistics, total.noise_std):
@@ -160,7 +160,7 @@ class FedLog(Method):
             **noise,
         }
 
-    def _with_carried(self, server: Params, total: Contribution) -> Contribution:
+    def _add_carried(self, server: Params, total: Contribution) -> Contribution:
         """The evidence of this round on top of the old posterior's, which is decayed: T <- g * T + Phi.
 
         The prior itself is not decayed, so that clients solve the same head from the statistics alone.

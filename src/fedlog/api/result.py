@@ -13,7 +13,15 @@ from fedlog.api.frames import make_frame
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
-from fedlog.experiments.run.execute import CONFIG, MODELS, RECORDS, SUMMARY, ended, stored_spec, stored_summary
+from fedlog.experiments.run.execute import (
+    CONFIG,
+    MODELS,
+    RECORDS,
+    SUMMARY,
+    finished_summary,
+    stored_spec,
+    stored_summary,
+)
 from fedlog.experiments.run.records import Summary
 from fedlog.models.folder import load_model, model_names, save_run_models
 from fedlog.models.model import Model
@@ -70,7 +78,7 @@ class Result:
             The outcome; models are read when they are asked for.
 
         """
-        if ended(folder) is None:
+        if finished_summary(folder) is None:
             raise InputError(f"not a finished run: {folder}", hint=f"go on with `fedlog run --resume {folder}`")
         summary = stored_summary(folder)
         models = Models(folder / MODELS)

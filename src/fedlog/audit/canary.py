@@ -24,7 +24,7 @@ from fedlog.algorithms.fedlog import FedLog
 from fedlog.algorithms.frozen import freeze_bodies
 from fedlog.algorithms.shape import Exchange
 from fedlog.audit.distinguisher import Observation, epsilon_lower_bound, scores
-from fedlog.core.clip import clip_named
+from fedlog.core.clip import parse_clip
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY
@@ -158,7 +158,7 @@ def _protection(audit: Audit) -> Protection:
         unit=audit.unit,
         trust=audit.trust,
         calibration=Calibration.PAPER if audit.unit is Unit.PAPER else Calibration.EXACT,
-        bound=Bound(message_norm=audit.message_norm) if client else Bound(clip_named(audit.clip)),
+        bound=Bound(message_norm=audit.message_norm) if client else Bound(parse_clip(audit.clip)),
         releases=1,
         shape=(CLASSES, 1 + WIDTH),
         clients=1,

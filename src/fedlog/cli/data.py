@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
-from fedlog.data.sources import SOURCES, Source, data_folder, source_named, state_of
+from fedlog.data.sources import SOURCES, Source, data_folder, find_source, state_of
 from fedlog.errors import InputError
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _sources(names: Sequence[str]) -> list[Source]:
     for name, _, origin in OTHERS:
         if name in names:
             raise InputError(f"{name} is not downloaded: {origin}", hint=f"fedlog run --data {name}")
-    return [source_named(name) for name in names]
+    return [find_source(name) for name in names]
 
 
 def _presence(source: Source, folder: Path) -> str:

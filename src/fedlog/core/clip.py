@@ -76,7 +76,7 @@ class L2Clip:
         return lengths / self.radius
 
 
-def clip_named(text: str) -> Clip:
+def parse_clip(text: str) -> Clip:
     """The clip that `clamp:B` or `l2:R` names; InputError for anything else."""
     kind, _, number = text.partition(":")
     kinds: dict[str, Callable[[float], Clip]] = {"clamp": Clamp, "l2": L2Clip}

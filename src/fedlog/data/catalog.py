@@ -130,10 +130,10 @@ def resolve_data(spec: DataSpec) -> DataSpec:
     return replace(
         spec,
         partition=partition,
-        clients=_given(spec.clients, _PEOPLE if partition == "person" else default.clients),
-        classes_per_client=_given(spec.classes_per_client, shards_default) if partition == "shards" else None,
-        dirichlet_alpha=_given(spec.dirichlet_alpha, DEFAULT_DIRICHLET_ALPHA) if partition == "dirichlet" else None,
-        train_records=_given(spec.train_records, default.train_records),
+        clients=_given_or(spec.clients, _PEOPLE if partition == "person" else default.clients),
+        classes_per_client=_given_or(spec.classes_per_client, shards_default) if partition == "shards" else None,
+        dirichlet_alpha=_given_or(spec.dirichlet_alpha, DEFAULT_DIRICHLET_ALPHA) if partition == "dirichlet" else None,
+        train_records=_given_or(spec.train_records, default.train_records),
     )
 
 
@@ -270,5 +270,5 @@ def _nothing() -> Tensor:
     return torch.empty(0, dtype=torch.int64)
 
 
-def _given(value: Value | None, default: Value | None) -> Value | None:
+def _given_or(value: Value | None, default: Value | None) -> Value | None:
     return default if value is None else value

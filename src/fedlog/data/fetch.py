@@ -167,7 +167,7 @@ def _members(download: Download, archive: Path) -> Iterator[Callable[[str], IO[b
         if download.inside is None:
             yield outer.open
             return
-        with outer.open(download.inside) as stream, zipfile.ZipFile(BytesIO(_limited(stream))) as inner:
+        with outer.open(download.inside) as stream, zipfile.ZipFile(BytesIO(_read_limited(stream))) as inner:
             yield inner.open
 
 
@@ -180,13 +180,13 @@ def _regular(tar: tarfile.TarFile, name: str) -> IO[bytes]:
 
 def _place(file: DataFile, member: IO[bytes], folder: Path) -> None:
     target = folder / file.path
-    content = _limited(member)
+    content = _read_limited(member)
     if file.sha256 is not None and hashlib.sha256(content).hexdigest() != file.sha256:
         raise RunError(f"{file.path}: refused, the file in the archive does not have sha256: {file.sha256}")
     write_file(target, content)
 
 
-def _limited(stream: IO[bytes]) -> bytes:
+def _read_limited(stream: IO[bytes]) -> bytes:
     content = stream.read(MEMBER_LIMIT + 1)
     if len(content) > MEMBER_LIMIT:
         raise RunError(f"refused, a file in the archive is larger than bytes: {MEMBER_LIMIT}")

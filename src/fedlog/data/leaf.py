@@ -155,11 +155,11 @@ def _users_of(path: Path) -> list[tuple[str, list[Any], list[int]]]:
 def _of_users(table: _Table, users: tuple[str, ...]) -> _Table:
     """The records of these users, numbered in this order: two files may name them in different ones."""
     place = {user: at for at, user in enumerate(users)}
-    kept = _taken(table, [i for i, at in enumerate(table.owner) if table.users[at] in place])
+    kept = _select(table, [i for i, at in enumerate(table.owner) if table.users[at] in place])
     return replace(kept, users=users, owner=[place[table.users[at]] for at in kept.owner])
 
 
-def _taken(table: _Table, positions: list[int]) -> _Table:
+def _select(table: _Table, positions: list[int]) -> _Table:
     return _Table(
         table.users,
         [table.inputs[i] for i in positions],
@@ -185,7 +185,7 @@ def _split(table: _Table, data: Path) -> tuple[_Table, _Table]:
             )
         for_test.extend(held.tolist())
     chosen = set(for_test)
-    return _taken(table, [i for i in range(len(owner)) if i not in chosen]), _taken(table, sorted(chosen))
+    return _select(table, [i for i in range(len(owner)) if i not in chosen]), _select(table, sorted(chosen))
 
 
 def _records(table: _Table, data: Path, image_size: int) -> Records:

@@ -78,7 +78,7 @@ def federation_from_arrays(
     parts = {site: _read_part(given, f"site {site}") for site, given in sorted(train.items())}
     tests = _read_tests(test, tuple(parts))
     both = [*parts.values(), *tests.values()]
-    classes = _Classes.found([part.labels for part in both], class_names)
+    classes = _Classes.from_labels([part.labels for part in both], class_names)
     schema, notes = _schema([part.inputs for part in both], classes.names)
     if tests and how.rows_alone:
         raise InputError("rows are split each by itself, so test records cannot be given beside rows_alone")
@@ -174,7 +174,7 @@ class _Classes:
     numbers: tuple[int, ...]
 
     @classmethod
-    def found(cls, labels: Sequence[NDArray[Any]], names: Sequence[str] | None) -> _Classes:
+    def from_labels(cls, labels: Sequence[NDArray[Any]], names: Sequence[str] | None) -> _Classes:
         """The classes in these labels, or those with the given names."""
         kinds = {
             "number" if array.dtype.kind in "iu" else "text" if array.dtype.kind == "U" else "" for array in labels

@@ -76,7 +76,9 @@ def by_dirichlet(
     _check_clients(clients)
     if not (alpha > 0 and np.isfinite(alpha)):
         raise InputError(f"Dirichlet alpha must be positive and finite; found: {alpha}")
-    pools = [_shuffled_classes(labels, n_class, key.child(pool)) for pool, labels in _named(train_labels, test_labels)]
+    pools = [
+        _shuffled_classes(labels, n_class, key.child(pool)) for pool, labels in _both_parts(train_labels, test_labels)
+    ]
     for attempt in range(DIRICHLET_ATTEMPTS):
         generator = key.child("proportions", attempt).numpy()
         proportions = generator.dirichlet(np.full(clients, alpha), size=n_class)  # (n_class, clients)
@@ -96,11 +98,11 @@ def iid(train_labels: Tensor, test_labels: Tensor, *, clients: int, key: Key) ->
     """Shuffled records in even parts, whatever their classes."""
     _check_clients(clients)
     dealt = []
-    for pool, labels in _named(train_labels, test_labels):
+    for pool, labels in _both_parts(train_labels, test_labels):
         if len(labels) < clients:
             raise InputError(f"{clients} clients, but {pool} records: {len(labels)}", hint="use fewer clients")
         order = key.child(pool).numpy().permutation(len(labels))
-        dealt.append(tuple(_sorted(part) for part in np.array_split(order, clients)))
+        dealt.append(tuple(_sort(part) for part in np.array_split(order, clients)))
     return Deal(dealt[0], dealt[1])
 
 
@@ -112,8 +114,8 @@ def by_user(train_users: Tensor, test_users: Tensor) -> Deal:
     if len(strangers):
         raise InputError(f"test records of a user without training records: user {strangers[0]}")
     return Deal(
-        train=tuple(_sorted(np.flatnonzero(train == user)) for user in users),
-        test=tuple(_sorted(np.flatnonzero(test == user)) for user in users),
+        train=tuple(_sort(np.flatnonzero(train == user)) for user in users),
+        test=tuple(_sort(np.flatnonzero(test == user)) for user in users),
     )
 
 
@@ -138,8 +140,8 @@ def by_order(train_values: Tensor, test_values: Tensor, *, clients: int) -> Deal
     borders = [(train[low[-1]] + train[high[0]]) / 2 for low, high in pairwise(bands)]
     band_of_test = np.searchsorted(np.array(borders), test)
     return Deal(
-        train=tuple(_sorted(band) for band in bands),
-        test=tuple(_sorted(np.flatnonzero(band_of_test == band)) for band in range(clients)),
+        train=tuple(_sort(band) for band in bands),
+        test=tuple(_sort(np.flatnonzero(band_of_test == band)) for band in range(clients)),
     )
 
 
@@ -237,7 +239,7 @@ def _deal_shards(labels: Tensor, class_lists: Positions, n_class: int, pool: str
             )
         shards = np.array_split(positions, shards_per_class)
         waiting.append([shards[index] for index in key.child(label).numpy().permutation(shards_per_class)])
-    return tuple(_sorted(np.concatenate([waiting[label].pop() for label in classes])) for classes in class_lists)
+    return tuple(_sort(np.concatenate([waiting[label].pop() for label in classes])) for classes in class_lists)
 
 
 def _shuffled_classes(labels: Tensor, n_class: int, key: Key) -> list[Positions]:
@@ -251,18 +253,18 @@ def _deal_proportions(pool: list[Positions], proportions: NDArray[np.float64]) -
         borders = np.rint(np.cumsum(shares)[:-1] * len(positions)).astype(np.int64)
         for client, part in enumerate(np.split(positions, borders)):
             parts[client].append(part)
-    return tuple(_sorted(np.concatenate(of_client)) for of_client in parts)
+    return tuple(_sort(np.concatenate(of_client)) for of_client in parts)
 
 
 def _of_people(users: Tensor, people: tuple[int, ...]) -> Tensor:
-    return _sorted(np.flatnonzero(np.isin(users.numpy(), people)))
+    return _sort(np.flatnonzero(np.isin(users.numpy(), people)))
 
 
-def _named(train: Tensor, test: Tensor) -> tuple[tuple[str, Tensor], tuple[str, Tensor]]:
+def _both_parts(train: Tensor, test: Tensor) -> tuple[tuple[str, Tensor], tuple[str, Tensor]]:
     return ("training", train), ("test", test)
 
 
-def _sorted(positions: Positions) -> Tensor:
+def _sort(positions: Positions) -> Tensor:
     # File order: a shard's content then says nothing about the draws, and reads through memory in order.
     return torch.from_numpy(np.sort(positions).astype(np.int64, copy=False))
 

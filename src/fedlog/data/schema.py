@@ -85,13 +85,13 @@ def parse_schema(text: str, where: str) -> Schema:
 
 
 def _schema(document: dict[str, Any], where: str) -> Schema:
-    _known(document, {"version", "label", "split", "input", "feature"}, where)
+    _check_names(document, {"version", "label", "split", "input", "feature"}, where)
     if document.get("version") != VERSION:
         raise InputError(f"expected version = {VERSION} in {where}, found: {document.get('version')!r}")
     label = _section(document, "label", where)
-    _known(label, {"column", "values"}, f"{where}, [label]")
+    _check_names(label, {"column", "values"}, f"{where}, [label]")
     split = _section(document, "split", where) if "split" in document else {}
-    _known(split, {"group", "time"}, f"{where}, [split]")
+    _check_names(split, {"group", "time"}, f"{where}, [split]")
     entries = document.get("feature", [])
     if not isinstance(entries, list):
         raise InputError(f"expected [[feature]] tables in {where}, found: {type(entries).__name__}")
@@ -123,9 +123,9 @@ def check_schema(schema: Schema, where: str) -> Schema:
                 f"expected the label, group and time columns not to be features in {where}, found: {taken}"
             )
     for name, values in (("label values", schema.label_values), ("feature columns", tuple(columns))):
-        _distinct(values, name, where)
+        _check_distinct(values, name, where)
     for feature in schema.features:
-        _distinct(feature.categories, f"categories of {feature.column}", where)
+        _check_distinct(feature.categories, f"categories of {feature.column}", where)
     return schema
 
 
@@ -165,7 +165,7 @@ def _quoted_list(texts: tuple[str, ...]) -> str:
 def _feature(entry: object, where: str) -> Feature:
     if not isinstance(entry, dict):
         raise InputError(f"expected a table in {where}, found: {type(entry).__name__}")
-    _known(entry, {"column", "kind", "categories"}, where)
+    _check_names(entry, {"column", "kind", "categories"}, where)
     column = _text(entry, "column", where)
     try:
         kind = FeatureKind(_text(entry, "kind", where))
@@ -182,7 +182,7 @@ def _shape(document: Mapping[str, Any], where: str) -> tuple[int, ...]:
     if "input" not in document:
         return ()
     section = _section(document, "input", where)
-    _known(section, {"shape"}, f"{where}, [input]")
+    _check_names(section, {"shape"}, f"{where}, [input]")
     shape = section.get("shape")
     sizes = shape if isinstance(shape, list) else []
     if not sizes or not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):
@@ -214,13 +214,13 @@ def _texts(section: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]
     return tuple(values)
 
 
-def _known(section: Mapping[str, Any], names: set[str], where: str) -> None:
+def _check_names(section: Mapping[str, Any], names: set[str], where: str) -> None:
     unknown = sorted(set(section) - names)
     if unknown:
         raise InputError(f"expected only {', '.join(sorted(names))} in {where}, found: {', '.join(unknown)}")
 
 
-def _distinct(values: tuple[str, ...], what: str, where: str) -> None:
+def _check_distinct(values: tuple[str, ...], what: str, where: str) -> None:
     repeated = sorted({value for value in values if values.count(value) > 1})
     if repeated:
         raise InputError(f"expected distinct {what} in {where}, found more than once: {', '.join(repeated)}")

@@ -216,7 +216,7 @@ HAR = Source(
 SOURCES = {source.name: source for source in (MNIST, CIFAR10, CIFAR100, HAR)}
 
 
-def source_named(name: str) -> Source:
+def find_source(name: str) -> Source:
     """The public data set of that name."""
     if name not in SOURCES:
         hint = did_you_mean(name, SOURCES, f"one of: {', '.join(SOURCES)}; see fedlog data list")

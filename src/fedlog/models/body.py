@@ -21,7 +21,7 @@ from fedlog.core.clip import Clip
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.models.masking import DropoutSite, MaskedDropout, named_values, replace_dropout
-from fedlog.models.trial import built, refuse_own_randomness, refuse_reserved_names, tried
+from fedlog.models.trial import build_module, measure_width, refuse_own_randomness, refuse_reserved_names
 
 Params = dict[str, Tensor]
 
@@ -80,17 +80,17 @@ class Body:
         """
         values = {name: params[name] for layer in self.layers for name in layer}
         if masks is None:
-            return self.bounded(_call(self.evaluating, values, inputs))
+            return self.clip_features(_call(self.evaluating, values, inputs))
         values |= {f"{site}.multiplier": mask for site, mask in masks.items() if site != FEATURES}
-        return self.bounded(_call(self.training, values, inputs))
+        return self.clip_features(_call(self.training, values, inputs))
 
-    def bounded(self, features: Tensor) -> Tensor:
+    def clip_features(self, features: Tensor) -> Tensor:
         """The features (..., n, width) behind the body's clip; a second time changes nothing."""
         return features if self.clip is None else self.clip(features)
 
-    def dropped(self, features: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
+    def drop_features(self, features: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
         """The features as the head sees them in training: the last dropout, and then the clip once more."""
-        return self.bounded(dropped(features, masks))
+        return self.clip_features(apply_last_dropout(features, masks))
 
 
 def _call(module: nn.Module, values: dict[str, Tensor], inputs: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ def _call(module: nn.Module, values: dict[str, Tensor], inputs: Tensor) -> Tenso
     return output
 
 
-def dropped(features: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
+def apply_last_dropout(features: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
     """The features after the body's last dropout, as the head sees them in training.
 
     Whatever compares features with class means (which are taken in evaluation mode) uses them before it: the variance
@@ -138,8 +138,8 @@ def adopt(name: str, make: Callable[[], nn.Module], input_shape: tuple[int, ...]
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # what is found out below must not depend on what was drawn before
-        module = built(name, make)
-        width, sites = tried(name, module, input_shape)
+        module = build_module(name, make)
+        width, sites = measure_width(name, module, input_shape)
         if isinstance(module, nn.Sequential) and isinstance(module[-1], MaskedDropout):
             module[-1] = nn.Identity()
             sites = (*sites[:-1], replace(sites[-1], name=FEATURES))

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fedlog.core.clip import clip_named
+from fedlog.core.clip import parse_clip
 from fedlog.errors import InputError
 from fedlog.files.names import closest, did_you_mean, import_callable, name_callable
 from fedlog.models.body import Body, adopt
@@ -48,10 +48,10 @@ def body(name: str, input_shape: tuple[int, ...]) -> Body:
     """
     encoder = split_name(name)
     if encoder is not None:
-        clip = clip_named(encoder.clip) if encoder.clip else None
+        clip = parse_clip(encoder.clip) if encoder.clip else None
         return adopt(name, lambda: make_encoder_body(encoder, input_shape), input_shape, clip)
     plain, _, clip_text = name.partition("@")
-    return adopt(name, _factory(plain, input_shape), input_shape, clip_named(clip_text) if clip_text else None)
+    return adopt(name, _factory(plain, input_shape), input_shape, parse_clip(clip_text) if clip_text else None)
 
 
 def name_body(given: str | nn.Module | Callable[..., nn.Module], input_shape: tuple[int, ...]) -> str:

@@ -100,7 +100,9 @@ def load_model(path: Path) -> Model:
 def _load_from_run(folder: Path, client: str) -> Model:
     described = json.loads((folder / RUN_DESCRIPTION).read_text())
     if client not in described["clients"]:
-        raise InputError(f"expected the model of a client in {folder}, found none of: {client}", hint=_listed(folder))
+        raise InputError(
+            f"expected the model of a client in {folder}, found none of: {client}", hint=_name_models(folder)
+        )
     own = described["clients"][client]
     schema = load_schema(folder / SCHEMA)
     encoder = None if own["encoder"] is None else _read_encoder(json.dumps(own["encoder"]), schema)
@@ -116,11 +118,11 @@ def _read_encoder(text: str, schema: Schema) -> TableEncoder:
 def _where_models_are(path: Path) -> str:
     for folder in (path, path / "models"):
         if (folder / RUN_DESCRIPTION).exists():
-            return _listed(folder)
+            return _name_models(folder)
     return "a site writes one at the end of a run: SITE/models/RUN; a run of the simulator: RUN/models/CLIENT"
 
 
-def _listed(folder: Path) -> str:
+def _name_models(folder: Path) -> str:
     names = model_names(folder)
     more = ", ..." if len(names) > 5 else ""
     return f"name one of its models: {', '.join(str(folder / name) for name in names[:5])}{more}"

@@ -12,7 +12,7 @@ from fedlog.errors import InputError
 from fedlog.models.masking import DROPOUTS, DropoutSite, MaskedDropout, named_values, replace_dropout
 
 
-def built(name: str, make: Callable[[], nn.Module]) -> nn.Module:
+def build_module(name: str, make: Callable[[], nn.Module]) -> nn.Module:
     try:
         module: object = make()
     except Exception as error:  # a user's own code: whatever it raises, it is the body that cannot be made
@@ -38,7 +38,7 @@ def built(name: str, make: Callable[[], nn.Module]) -> nn.Module:
     return replace_dropout(module)
 
 
-def tried(name: str, module: nn.Module, input_shape: tuple[int, ...]) -> tuple[int, tuple[DropoutSite, ...]]:
+def measure_width(name: str, module: nn.Module, input_shape: tuple[int, ...]) -> tuple[int, tuple[DropoutSite, ...]]:
     """The width of the features, and the dropout sites in the order in which they are passed."""
     sites: list[DropoutSite] = []
     hooks = [

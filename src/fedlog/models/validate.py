@@ -21,10 +21,10 @@ def find_mixing(body: Body) -> str | None:
     for name, layer in body.training.named_modules():
         normalises = isinstance(layer, nn.modules.batchnorm._BatchNorm)
         if normalises and (layer.training or layer.running_mean is None):
-            return f"{_described(name, layer)} lets the records of a batch see each other"
+            return f"{_layer_text(name, layer)} lets the records of a batch see each other"
         if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.training and layer.track_running_stats:
-            return f"{_described(name, layer)} keeps running statistics"
-    return _tried_mixing(body)
+            return f"{_layer_text(name, layer)} keeps running statistics"
+    return _find_mixing_by_trial(body)
 
 
 def find_sharing(body: Body) -> str | None:
@@ -42,7 +42,7 @@ def find_obstacle(body: Body) -> str | None:
     return find_mixing(body) or find_sharing(body)
 
 
-def _tried_mixing(body: Body) -> str | None:
+def _find_mixing_by_trial(body: Body) -> str | None:
     """The same, found by running a record in two different companies."""
     first, second, *rest = trial_records(body.input_shape, 5)
     companies = (torch.stack([first, second, rest[0]]), torch.stack([first, *rest[1:]]))
@@ -63,7 +63,7 @@ def _outputs(body: Body, inputs: Tensor) -> dict[str, Tensor]:
     def noting(name: str) -> Any:
         def note(layer: nn.Module, given: tuple[Any, ...], output: Any) -> None:
             if isinstance(output, Tensor) and output.ndim > 0 and len(output) == len(inputs):
-                noted.setdefault(_described(name, layer), output[0].detach().clone())
+                noted.setdefault(_layer_text(name, layer), output[0].detach().clone())
 
         return note
 
@@ -81,7 +81,7 @@ def _outputs(body: Body, inputs: Tensor) -> dict[str, Tensor]:
     return {**noted, "the body": features[0]}
 
 
-def _described(name: str, layer: nn.Module) -> str:
+def _layer_text(name: str, layer: nn.Module) -> str:
     return f"layer {name} ({type(layer).__name__})" if name else type(layer).__name__
 
 

@@ -59,7 +59,7 @@ def synthetic(found: Collected) -> str:
     ours, averaged = found.experiment.rows
     figure = Figure(figsize=(12, 7), layout="constrained")
     panels = figure.subplots(2, 3)
-    of_ours, of_averaged = _drawn(found, ours), _drawn(found, averaged)
+    of_ours, of_averaged = _points_of_clients(found, ours), _points_of_clients(found, averaged)
     either = f"{ours.label} or {averaged.label}"
     if _panel(panels[0, 0], "raw data", of_ours or of_averaged, "points", either):  # both have the same
         panels[0, 0].legend(fontsize="x-small")
@@ -77,7 +77,7 @@ def synthetic(found: Collected) -> str:
     return svg(figure)
 
 
-def _drawn(found: Collected, row: Row) -> list[dict[str, Any]]:
+def _points_of_clients(found: Collected, row: Row) -> list[dict[str, Any]]:
     """What is drawn of each client, nothing if the drawn seed was not run."""
     path = found.folder / row.name / f"seed-{DRAWN_SEED}" / REPRESENTATIONS
     if DRAWN_SEED not in found.sweeps[row.name] or not path.exists():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedlog.core.clip import clip_named
+from fedlog.core.clip import parse_clip
 from fedlog.experiments.tables.finished_cells import Collected
 from fedlog.experiments.tables.privacy_figure import CLIPS, DELTAS, LEVELS, READINGS, level_name, no_noise_name
 from fedlog.privacy.guarantee import Calibration, Trust
@@ -37,7 +37,7 @@ def privacy_plot(found: Collected) -> str:
 
 def _by_noise(axes: Axes, found: Collected) -> None:
     for clip, named in CLIPS.items():
-        unit = clip_named(named).sensitivity(WIDTH)
+        unit = parse_clip(named).sensitivity(WIDTH)
         drawn = [(level * unit, found.final(level_name(clip, level))) for level in LEVELS]
         spots = [(std, sum(finals.values()) / len(finals)) for std, finals in drawn if finals]
         if spots:

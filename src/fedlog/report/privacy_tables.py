@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fedlog.core.clip import clip_named
+from fedlog.core.clip import parse_clip
 from fedlog.experiments.tables.cells import Row
 from fedlog.experiments.tables.finished_cells import Collected, RunResult
 from fedlog.experiments.tables.privacy_figure import (
@@ -47,7 +47,7 @@ def level_table(found: Collected) -> TextTable:
         rows.append((named, "none", "0", _accuracy(runs), "", *[""] * len(READINGS)))
         for level in LEVELS:
             runs = found.runs[level_name(clip, level)]
-            std = level * clip_named(named).sensitivity(WIDTH)
+            std = level * parse_clip(named).sensitivity(WIDTH)
             labels = (_label(reading, level, releases_of(found)) for reading in READINGS)
             rows.append((named, f"{level}", f"{std:.4g}", _accuracy(runs), _old_head_text(runs), *labels))
     notes = (

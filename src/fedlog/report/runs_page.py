@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from pathlib import Path
 
-from fedlog.experiments.run.execute import CONFIG, ended, stored_spec
+from fedlog.experiments.run.execute import CONFIG, finished_summary, stored_spec
 from fedlog.files.durable import write_file
 from fedlog.report.page import write_run_page
 
@@ -43,7 +43,7 @@ def write_runs_page(folder: Path) -> Path:
 def _row(folder: Path, run: Path) -> str:
     name, spec = html.escape(str(run.relative_to(folder))), stored_spec(run)
     about = [html.escape(spec.method), html.escape(spec.data)]
-    summary = ended(run)
+    summary = finished_summary(run)
     if summary is None:
         return _cells([name, *about], [str(spec.seed), "", "not finished", ""])
     page = write_run_page(run).relative_to(folder)

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from fedlog.algorithms.frozen import freeze_bodies
 from fedlog.algorithms.shape import Algorithm, ModelPlan
-from fedlog.core.clip import clip_named
+from fedlog.core.clip import parse_clip
 from fedlog.errors import InputError
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
 from fedlog.privacy.protection import Bound, Protection, protection
@@ -43,7 +43,7 @@ class Promise(Section):
         super().__post_init__()
         self.budget  # noqa: B018 (refuses what is none)
         if self.clip is not None:
-            clip_named(self.clip)
+            parse_clip(self.clip)
 
     @property
     def budget(self) -> Budget:
@@ -200,7 +200,7 @@ def protect(
         unit=promise.unit,
         trust=promise.trust,
         calibration=promise.calibration,
-        bound=Bound(None if promise.clip is None else clip_named(promise.clip), promise.message_norm),
+        bound=Bound(None if promise.clip is None else parse_clip(promise.clip), promise.message_norm),
         releases=rounds * len(schedule.round) + (schedule.opening is not None),
         shape=(plan.n_class, 1 + plan.width),
         clients=clients,
@@ -215,7 +215,7 @@ def normal_clip(clip: str | None) -> str | None:
     """The clip with its number in one form: 2 and 2.0 are one experiment."""
     if clip is None:
         return None
-    clip_named(clip)
+    parse_clip(clip)
     kind, _, number = clip.partition(":")
     return f"{kind}:{float(number):g}"
 

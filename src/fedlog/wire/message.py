@@ -71,7 +71,7 @@ class Gathered(Contribution):
         return Gathered(joined, self.clients + other.clients, math.hypot(self.noise_std, other.noise_std))
 
 
-def _weighted(message: Message) -> tuple[Tensor, ...]:
+def _weigh_by_records(message: Message) -> tuple[Tensor, ...]:
     *values, records = (array.to(torch.float64) for array in message.arrays)
     return (*(value * records for value in values), records)
 
@@ -103,7 +103,7 @@ def _means_to_scatter(message: Message) -> tuple[Tensor, ...]:
 
 _LIFTS: dict[Kind, Callable[[Message], tuple[Tensor, ...]]] = {
     Kind.STATISTICS: _as_they_are,
-    Kind.PARAMETERS: _weighted,
+    Kind.PARAMETERS: _weigh_by_records,
     Kind.MEANS: _means_to_sums,
     Kind.MEASUREMENTS: _weighted_measurements,
     Kind.SIGNS: _signs_to_votes,

@@ -71,7 +71,7 @@ class Halves:
         exponents = np.frombuffer(reader.take(rows), "<i1").astype(np.int32)
         with np.errstate(invalid="ignore"):
             halves = np.frombuffer(reader.take(2 * rows * columns), "<f2").astype(np.float64).reshape(rows, columns)
-            return _bounded(np.ldexp(halves, exponents[:, None]), np.isfinite(halves))
+            return _clip_to_float32(np.ldexp(halves, exponents[:, None]), np.isfinite(halves))
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Codes:
         # Drawn for every row, sent or not: what is rounded does not depend on which rows are left out.
         codes = np.floor(shares + key.numpy().random(matrix.shape))
         stored = (np.clip(codes, -top if signed else 0, top) + (top if signed else 0)).astype(np.uint8)
-        return scales[present].astype("<u2").tobytes() + _packed(stored[present].reshape(-1), self.bits)
+        return scales[present].astype("<u2").tobytes() + _pack_codes(stored[present].reshape(-1), self.bits)
 
     def unpack(self, reader: Reader, rows: int, columns: int, signed: bool) -> Floats:
         """The entries of a matrix."""
@@ -121,7 +121,7 @@ class Codes:
         scales = np.frombuffer(reader.take(2 * rows * blocks), "<u2").reshape(rows, blocks)
         if bool((scales >> 15).any()):
             raise WireError("a block with a negative scale")
-        codes = _unpacked(reader, rows * columns, self.bits).reshape(rows, columns).astype(np.float64)
+        codes = _unpack_codes(reader, rows * columns, self.bits).reshape(rows, columns).astype(np.float64)
         if signed:
             codes -= self._top(signed)
             if bool((codes > self._top(signed)).any()):
@@ -129,10 +129,10 @@ class Codes:
         sizes = np.diff([*range(0, columns, BLOCK), columns])
         with np.errstate(invalid="ignore"):
             steps = np.repeat(_from_bfloat16(scales).astype(np.float64), sizes, axis=1)
-            return _bounded(codes * steps, np.isfinite(steps))
+            return _clip_to_float32(codes * steps, np.isfinite(steps))
 
 
-def _bounded(values: NDArray[np.float64], finite: NDArray[np.bool_]) -> Floats:
+def _clip_to_float32(values: NDArray[np.float64], finite: NDArray[np.bool_]) -> Floats:
     """The values as float32; what was finite stays so, though a scale that was rounded up may lead beyond the end."""
     limit = float(np.finfo(np.float32).max)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -154,7 +154,7 @@ def _from_bfloat16(halves: NDArray[np.uint16]) -> Floats:
     return (halves.astype(np.uint32) << 16).view(np.float32)
 
 
-def _packed(codes: NDArray[np.uint8], bits: int) -> bytes:
+def _pack_codes(codes: NDArray[np.uint8], bits: int) -> bytes:
     """Codes one behind the other, lowest bits of a byte first."""
     if bits == 8:
         return codes.tobytes()
@@ -162,7 +162,7 @@ def _packed(codes: NDArray[np.uint8], bits: int) -> bytes:
     return np.packbits(single.reshape(-1), bitorder="little").tobytes()
 
 
-def _unpacked(reader: Reader, count: int, bits: int) -> NDArray[np.uint8]:
+def _unpack_codes(reader: Reader, count: int, bits: int) -> NDArray[np.uint8]:
     if bits == 8:
         return np.frombuffer(reader.take(count), np.uint8)
     single = reader.bits(count * bits).astype(np.uint8).reshape(count, bits)

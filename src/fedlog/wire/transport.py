@@ -83,7 +83,7 @@ def movement(message: Message, known: Message) -> float:
     return moved / norm if norm else math.inf
 
 
-def restricted(message: Message, classes: frozenset[int]) -> Message:
+def keep_classes(message: Message, classes: frozenset[int]) -> Message:
     """A head or statistics with the rows of these classes alone; the others are zero. Other messages stay whole."""
     if message.kind not in (Kind.HEAD, Kind.STATISTICS):
         return message

@@ -42,14 +42,14 @@ def draw_features(mixtures: Mixtures, labels: Tensor, key: Key) -> tuple[Tensor,
 
     `labels` (parts of all mixtures,) says which class each Gaussian belongs to.
     """
-    mixtures, labels = _ordered(mixtures, labels)
+    mixtures, labels = _sort_by_content(mixtures, labels)
     counts = mixtures.records.round().clamp_min(0).to(torch.int64)
     which = torch.repeat_interleave(torch.arange(len(counts)), counts)
     noise = torch.randn(len(which), mixtures.means.shape[1], dtype=torch.float64, generator=key.torch())
     return mixtures.means[which] + noise * mixtures.variances[which].sqrt(), labels[which]
 
 
-def _ordered(mixtures: Mixtures, labels: Tensor) -> tuple[Mixtures, Tensor]:
+def _sort_by_content(mixtures: Mixtures, labels: Tensor) -> tuple[Mixtures, Tensor]:
     """Those with records, by their content: who sent them, and in which order, decides no draw."""
     used = (mixtures.records > 0).nonzero()[:, 0].tolist()
     order = sorted(used, key=lambda at: (int(labels[at]), *mixtures.means[at].tolist(), float(mixtures.records[at])))

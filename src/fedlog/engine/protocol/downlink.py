@@ -17,7 +17,7 @@ from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.models.body import Params
 from fedlog.wire.message import Kind, Message
-from fedlog.wire.transport import Transport, movement, restricted
+from fedlog.wire.transport import Transport, keep_classes, movement
 
 Sent = tuple[Kind, bytes]
 
@@ -49,7 +49,7 @@ class Downlink:
             own = self.classes.get(client) if self.transport.closed_world else None
             wanted = (copy.name if copy else "", own)
             if wanted not in made:
-                part = message if own is None else restricted(message, own)
+                part = message if own is None else keep_classes(message, own)
                 key = self.key.child("round", round_number, message.kind.name, wanted[0], *sorted(own or ()))
                 made[wanted] = self._update(part, copy, key)
             sent[client], self.copies[client] = made[wanted]

@@ -42,7 +42,7 @@ class OwnMessages:
                 continue
             if (id(message), id(before)) not in known:
                 after = algorithm.hear(message, before)
-                known[id(message), id(before)] = closed(after) if closed_world else after
+                known[id(message), id(before)] = never_predict_missing_classes(after) if closed_world else after
             self.copies[index], self.heard[index] = message, known[id(message), id(before)]
 
     def as_tensors(self) -> Params:
@@ -71,7 +71,7 @@ class OwnMessages:
         self.copies, self.sent = found["received"], found["sent"]
 
 
-def closed(heard: Params) -> Params:
+def never_predict_missing_classes(heard: Params) -> Params:
     """What was heard, where classes without a row in the head are never predicted and take no part in the loss."""
     head = heard[HEAD].clone()
     head[(head == 0).all(dim=1), 0] = NEVER

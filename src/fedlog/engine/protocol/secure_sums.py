@@ -95,7 +95,7 @@ class Dropouts:
         if not 0 <= self.rate < 1:
             raise InputError(f"the rate of dropouts lies in [0, 1): {self.rate}", hint="--dropout-rate 0.1")
 
-    def drawn(self, sum_number: int, members: Sequence[int]) -> dict[int, Step]:
+    def draw(self, sum_number: int, members: Sequence[int]) -> dict[int, Step]:
         """From which step on each of those that drop out is silent."""
         draws = self.key.child("sum", sum_number).numpy()
         gone = draws.random(len(members)) < self.rate
@@ -187,7 +187,7 @@ class SecureSums:
             self._early = {}
             terms = replace(terms, round=self.sums_made)
         early = self._early
-        silent = {} if self.dropouts is None else self.dropouts.drawn(self.sums_made, members)
+        silent = {} if self.dropouts is None else self.dropouts.draw(self.sums_made, members)
         book, traffic = _Booking(ledger, round_number, silent), RoundTraffic()
         self._early, self.survivors = {}, ()
         self.sums_made += 1
@@ -196,7 +196,7 @@ class SecureSums:
         finally:
             self.turns += traffic.turns
         if sorted(following) == members:
-            book.sent(Step.KEYS, self._keys_ahead(terms.next(), traffic.helped))
+            book.record_up(Step.KEYS, self._keys_ahead(terms.next(), traffic.helped))
         self.survivors = found.survivors
         return read_sum(found, self.protection, shapes)
 
@@ -234,7 +234,7 @@ class _Booking:
             self.ledger.book(self.round_number, Direction(direction), f"secure {step.name.lower()}", blob)
         return heard
 
-    def sent(self, step: Step, mail: Mail) -> None:
+    def record_up(self, step: Step, mail: Mail) -> None:
         """Book these messages up."""
         for _, blob in mail:
             self.ledger.book(self.round_number, Direction.UP, f"secure {step.name.lower()}", blob)

@@ -74,7 +74,7 @@ class InProcess:
     def cohort(self) -> Cohort:
         """The cohort with every client; RunError before `start`."""
         if self._cohort is None:
-            raise not_started()
+            raise not_running_error()
         return self._cohort
 
     def start(self) -> None:
@@ -204,24 +204,24 @@ class WorkerProcesses:
     def _all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Each worker's answer to a call; the first error of any of them is raised here."""
         if not self._pipes:
-            raise not_started()
+            raise not_running_error()
         for number, (pipe, given) in enumerate(zip(self._pipes, arguments, strict=True)):
             try:
                 pipe.send((method, given))
             except OSError as error:
-                raise self._lost(number) from error
+                raise self._lost_error(number) from error
         answers = []
         for number, pipe in enumerate(self._pipes):
             try:
                 answers.append(pipe.recv())
             except (EOFError, OSError) as error:
-                raise self._lost(number) from error
+                raise self._lost_error(number) from error
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
         return answers
 
-    def _lost(self, number: int) -> RunError:
+    def _lost_error(self, number: int) -> RunError:
         process = self._processes[number]
         process.join(timeout=1)
         ended = f"exit code {process.exitcode}" if process.exitcode is not None else "no answer"
@@ -231,7 +231,7 @@ class WorkerProcesses:
         )
 
 
-def not_started() -> RunError:
+def not_running_error() -> RunError:
     """The error of whoever asks workers before their start, or after their end."""
     return RunError("the workers of the simulation are not running", hint="use it within `with simulation:`")
 

@@ -78,12 +78,12 @@ class Engine:
             return DpSgdBackend(body, federation, self.settings, self.training)
         if backend is BackendChoice.LOOP:
             return LoopBackend(body, federation, self.settings)
-        network: Stacked | None = VmapNetwork(body) if backend is BackendChoice.VMAP else _compiled(body)
+        network: Stacked | None = VmapNetwork(body) if backend is BackendChoice.VMAP else _compile_once(body)
         assert network is not None
-        at_once = self.clients_at_once or self._fitting(network)
+        at_once = self.clients_at_once or self._best_group_size(network)
         return BlockBackend(body, federation, clients, self.settings, network, at_once)
 
-    def _fitting(self, network: Stacked) -> int:
+    def _best_group_size(self, network: Stacked) -> int:
         """How many clients are best trained together."""
         most = max(1, CHUNK_RECORDS // self.settings.batch_size)
         if not isinstance(network, StackedBody) or network.training.is_plain:
@@ -121,7 +121,7 @@ class Engine:
             return [Decision(self.choice, stacked[self.choice])]
         if mixing:
             return [_loop(mixing)]
-        network = _compiled(body) if BackendChoice.BLOCK in stacked else None
+        network = _compile_once(body) if BackendChoice.BLOCK in stacked else None
         if network is not None and network.training.is_plain:
             return [Decision(BackendChoice.BLOCK, stacked[BackendChoice.BLOCK])]
         why_not = find_vmap_obstacle(body) if not stacked else "stacking it does not pay"
@@ -139,7 +139,7 @@ def decisions_of(recorded: Mapping[str, str]) -> dict[str, Decision]:
 def _stacked_ways(body: Body, choice: BackendChoice) -> dict[BackendChoice, str]:
     """The ways to train stacked clients with this body, most promising first, each with its reason."""
     ways: dict[BackendChoice, str] = {}
-    network = None if choice is BackendChoice.VMAP else _compiled(body)
+    network = None if choice is BackendChoice.VMAP else _compile_once(body)
     without = _without_block(network)
     if network is not None and not without:
         ways[BackendChoice.BLOCK] = "stacked clients in specialised blocks"
@@ -155,7 +155,7 @@ def _refusal(body: Body, choice: BackendChoice, mixing: str | None) -> str:
         return f"cannot be stacked: {mixing}"
     if choice is BackendChoice.VMAP:
         return f"cannot be stacked: {find_vmap_obstacle(body)}"
-    sharing, without = find_sharing(body), _without_block(_compiled(body))
+    sharing, without = find_sharing(body), _without_block(_compile_once(body))
     if choice is BackendChoice.MIXED and sharing is None and not without:
         return "has a block for every layer, or for none"
     return f"has no block network: {sharing}" if sharing else f"has a layer without a block: {without or 'all of it'}"
@@ -171,7 +171,7 @@ def _loop(reason: str) -> Decision:
 
 
 @lru_cache(maxsize=16)
-def _compiled(body: Body) -> StackedBody | None:
+def _compile_once(body: Body) -> StackedBody | None:
     """The body's stacked network, compiled once: bodies are compared by identity."""
     return compile_stacked(body)
 

@@ -130,12 +130,12 @@ class DpSgdBackend:
             layer.multiplier = seen.masks.get(name, torch.ones(()))
         for value in self._values.values():
             value.grad = None
-        features = self._body.bounded(
+        features = self._body.clip_features(
             self._module(seen.inputs.requires_grad_(True))
         )  # Opacus listens to every layer's inputs
         weights = features.new_ones(len(seen.labels))
         params = {HEAD: task.work.params[HEAD].to(features.dtype)}
-        scores = logits(self._body.dropped(features, seen.masks), params)
+        scores = logits(self._body.drop_features(features, seen.masks), params)
         batch = Batch(features, scores, seen.labels, weights)
         if phase.reads_params:
             return self._layer_and_direct_gradients(task, phase, batch)

@@ -143,7 +143,7 @@ class LoopBackend:
             inputs, labels = batch
             features = self._features(task, params, inputs, masks)
             weights = features.new_full((len(labels),), 1 / len(labels))
-            scores = logits(self._body.dropped(features, masks), params)
+            scores = logits(self._body.drop_features(features, masks), params)
             seen = Batch(features, scores, labels, weights, phase.show(params))
             loss, carry = phase.loss(seen, constants, carry)
             carry = {name: value.detach() for name, value in carry.items()}

@@ -68,11 +68,11 @@ def execute(
     elif has_own_content(run.data.name):
         federation = load_federation(run.data)
     run = with_data_digest(run, federation)
-    found = ended(folder)
+    found = finished_summary(folder)
     if found is None or stored_spec(folder).digest != run.digest:
         made = enter(folder, run.spec)
-        with locked(folder):
-            found = ended(folder)  # by the run that held the lock until now
+        with hold_run_folder(folder):
+            found = finished_summary(folder)  # by the run that held the lock until now
             if found is None:
                 summary = _run(run, federation, folder, callback, keep, made)
                 callback.run_ended(summary, True)
@@ -81,7 +81,7 @@ def execute(
     return found
 
 
-def ended(folder: Path) -> Summary | None:
+def finished_summary(folder: Path) -> Summary | None:
     """The summary of a run that ended and has the record of every round; without them it has to be run again."""
     if not (folder / SUMMARY).exists():
         return None
@@ -101,7 +101,7 @@ def _run(
     try:
         with _writing_to(folder):
             _claim(folder, spec, simulation)
-            done = _restored(simulation, folder)
+            done = _restore(simulation, folder)
             private.watch_budget(simulation, folder)
         callback.run_began(RunStart(run, simulation, tuple(done)))
         ended_early = None
@@ -181,7 +181,7 @@ def _refuse_another(folder: Path, found: RunSpec, spec: RunSpec) -> None:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def hold_run_folder(folder: Path) -> Iterator[None]:
     """Hold the folder: two runs in it would mix their records."""
     try:
         with lock_folder(folder, SECONDS_TO_WAIT_FOR_LOCK):
@@ -210,7 +210,7 @@ def _stored_backends(folder: Path) -> dict[str, str]:
     return {str(name): str(backend) for name, backend in found.items()}
 
 
-def _restored(simulation: Simulation, folder: Path) -> list[RoundRecord]:
+def _restore(simulation: Simulation, folder: Path) -> list[RoundRecord]:
     where = folder / "checkpoint"
     if not checkpoint.exists(where):
         records.keep_until(folder / RECORDS, 0)

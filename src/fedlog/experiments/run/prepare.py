@@ -10,7 +10,7 @@ import torch
 
 from fedlog.algorithms import registry
 from fedlog.algorithms.shape import Algorithm, ModelPlan
-from fedlog.core.clip import clip_named
+from fedlog.core.clip import parse_clip
 from fedlog.core.keys import Key
 from fedlog.data.catalog import load_federation
 from fedlog.data.federation import Federation
@@ -59,7 +59,7 @@ def prepare(
         decisions=decisions_of(backends or {}),
     )
     sums = make_secure_sums(run, guard, len(bodies))
-    limits = None if spec.clip is None else Limits(clip_named(spec.clip))
+    limits = None if spec.clip is None else Limits(parse_clip(spec.clip))
     return Simulation(algorithm, federation, bodies, plan, engine, settings, guard, sums, limits)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
-from fedlog.experiments.run.execute import CONFIG, RECORDS, SUMMARY, ended, stored_spec
+from fedlog.experiments.run.execute import CONFIG, RECORDS, SUMMARY, finished_summary, stored_spec
 from fedlog.files.names import did_you_mean
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
@@ -150,7 +150,7 @@ class Cell:
         if self.experiment.shape is Shape.SYNTHETIC:
             return (self.folder / SUMMARY).exists() and records.count(self.records) == self.steps
         try:
-            return ended(self.folder) is not None
+            return finished_summary(self.folder) is not None
         except InputError:
             return False
 

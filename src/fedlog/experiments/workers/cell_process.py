@@ -22,7 +22,7 @@ import torch
 
 from fedlog.data.sources import DATA_VARIABLE
 from fedlog.errors import FedlogError
-from fedlog.experiments.run.execute import Keep, execute, locked
+from fedlog.experiments.run.execute import Keep, execute, hold_run_folder
 from fedlog.experiments.tables.cells import Cell, Shape
 from fedlog.experiments.tables.synthetic import sweep_local_iterations
 from fedlog.settings.spec import as_plain, from_plain
@@ -104,7 +104,7 @@ def carry_out(order: Mapping[str, Any]) -> Outcome:
     try:
         spec = from_plain(order["spec"], order["cell"])
         if order["work"] == Shape.SYNTHETIC.name:
-            with locked(folder):
+            with hold_run_folder(folder):
                 accuracy = sweep_local_iterations(spec, folder)
         else:
             accuracy = execute(spec, folder, keep=Keep.RECORDS).accuracy_mean_over_clients

@@ -63,7 +63,7 @@ def run_cells(cells: Sequence[Cell], executor: Executor, watcher: Watcher, data_
                 outcomes.append(outcome)
                 watcher.on_end(outcome)
             ended = {outcome.cell for outcome in outcomes}
-            watcher.on_progress([_standing_at_end(cell) if cell.name in ended else standing(cell) for cell in to_do])
+            watcher.on_progress([_final_progress(cell) if cell.name in ended else progress_of(cell) for cell in to_do])
     finally:
         executor.stop()
     return outcomes
@@ -87,11 +87,11 @@ def _refuse_other_records(done: Sequence[Cell], data_dir: Path | None) -> None:
             )
 
 
-def _standing_at_end(cell: Cell) -> Standing:
+def _final_progress(cell: Cell) -> Standing:
     return Standing(cell, cell.steps, cell.steps, None, None)
 
 
-def standing(cell: Cell) -> Standing:
+def progress_of(cell: Cell) -> Standing:
     """How far the cell is, read off its records."""
     try:
         lines = cell.records.read_text().splitlines()

@@ -12,7 +12,7 @@ def describe_run_event(event: Mapping[str, Any]) -> str | None:
     """What the operator reads of an event of the server; None for events that another line covers."""
     match event["event"]:
         case "greeted":
-            return f"greeted {_listed(event['sites'])}"
+            return f"greeted {_join_names(event['sites'])}"
         case "left out" | "refused":
             at = f"round {event['round']}: " if "round" in event else ""
             return f"{at}without {event['site']}: {event['reason']}"
@@ -33,7 +33,7 @@ def describe_run_event(event: Mapping[str, Any]) -> str | None:
         case "too few":
             return (
                 f"round {event['round']}: {len(event['sites'])} of at least {event['minimum']} sites "
-                f"({_listed(event['sites'])}); the head stays as it was"
+                f"({_join_names(event['sites'])}); the head stays as it was"
             )
         case "resumed":
             return f"going on after round {event['after_round']}"
@@ -45,7 +45,7 @@ def describe_run_event(event: Mapping[str, Any]) -> str | None:
                 f"{left if event['round'] < event['of'] else ''}"
             )
         case "finished":
-            return f"reports from {_listed(event['sites'])}"
+            return f"reports from {_join_names(event['sites'])}"
     return None
 
 
@@ -100,7 +100,7 @@ def _share(value: float | None) -> str:
     return "of no rows" if value is None else f"{value:.3f}"
 
 
-def _listed(sites: list[str]) -> str:
+def _join_names(sites: list[str]) -> str:
     return ", ".join(sites) or "nobody"
 
 

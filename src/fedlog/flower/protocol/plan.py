@@ -12,7 +12,7 @@ from msgspec import Meta
 from fedlog.algorithms import registry
 from fedlog.algorithms.frozen import freeze_bodies
 from fedlog.algorithms.shape import Algorithm, Exchange, ModelPlan
-from fedlog.core.clip import clip_named
+from fedlog.core.clip import parse_clip
 from fedlog.errors import InputError
 from fedlog.flower.folders.layout import check_site_name
 from fedlog.flower.protocol.frame import FrameError
@@ -220,7 +220,7 @@ def check_plan(plan: Plan) -> Plan:
         )
     check_transport(Transport(plan.codec), plan.promise, secure=plan.secure is not None)
     if plan.clip is not None:
-        clip_named(plan.clip)
+        parse_clip(plan.clip)
     if plan.promise is not None:
         _check_promise(plan.promise)
     plan.algorithm(2, 2)

@@ -44,7 +44,7 @@ class Callers:
     _read: dict[str, tuple[int, int]] = field(default_factory=dict)
     _keys: set[bytes] = field(default_factory=set)
 
-    def registered(self, key: bytes) -> bool:
+    def is_registered(self, key: bytes) -> bool:
         """Whether the operator has registered this key."""
         found = {entry.name: entry.stat() for entry in os.scandir(self.folder)} if self.folder.is_dir() else {}
         files = {name: (at.st_mtime_ns, at.st_ino) for name, at in found.items() if name.endswith(".pub")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedlog.core.clip import clip_named
+from fedlog.core.clip import parse_clip
 from fedlog.core.keys import Key
 from fedlog.data.schema import Schema
 from fedlog.engine.protocol import checkpoint
@@ -33,7 +33,7 @@ def begin_server(plan: Plan, schema: Schema, width: int, refused_share: float = 
         key.child("server"),
         guard,
         refused_share=refused_share,
-        limits=None if plan.clip is None else Limits(clip_named(plan.clip)),
+        limits=None if plan.clip is None else Limits(parse_clip(plan.clip)),
         # Under a secure sum there is no single upload to remember, and of a private run the server keeps none.
         remembers=plan.secure is None and plan.promise is None,
     )

@@ -98,7 +98,7 @@ class Gate:
         elif (key := read_signing_key(scope["headers"], dt.datetime.now(dt.UTC))) is None:
             await _answer(send, 401)
         else:
-            limit = self.limit_bytes if self.callers.registered(key) else min(STRANGER_LIMIT_BYTES, self.limit_bytes)
+            limit = self.limit_bytes if self.callers.is_registered(key) else min(STRANGER_LIMIT_BYTES, self.limit_bytes)
             await self._forward(path, scope["headers"], receive, send, limit)
 
     async def _forward(

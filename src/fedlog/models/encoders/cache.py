@@ -44,7 +44,7 @@ class FeatureCache:
     def features(self, raw: Tensor, progress: Progress | None = None) -> Tensor:
         """(n, *input_shape) -> (n, width) float32, those that are not kept yet computed and kept."""
         wanted = hashes_of(raw)
-        known = self._known(set(wanted))
+        known = self._read_known(set(wanted))
         missing = {key: at for at, key in enumerate(wanted) if key not in known}
         order = list(missing.items())
         for start in range(0, len(order), RECORDS_OF_A_FILE):
@@ -56,7 +56,7 @@ class FeatureCache:
                 progress(min(start + RECORDS_OF_A_FILE, len(order)), len(order))
         return torch.stack([known[key] for key in wanted]) if wanted else torch.zeros(0, self._encoder.width)
 
-    def _known(self, wanted: set[bytes]) -> dict[bytes, Tensor]:
+    def _read_known(self, wanted: set[bytes]) -> dict[bytes, Tensor]:
         found: dict[bytes, Tensor] = {}
         for path in sorted(self._folder.glob("*.safetensors")):
             try:

@@ -126,7 +126,7 @@ def _pixels(name: str, shape: list[Any], told: Mapping[str, str]) -> Pixels:
 
 
 def _digest(kind: str, weights_sha256: str, pixels: Pixels | None) -> str:
-    said = {"kind": kind, "weights": weights_sha256, "pixels": None if pixels is None else pixels.described()}
+    said = {"kind": kind, "weights": weights_sha256, "pixels": None if pixels is None else pixels.describe()}
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 

@@ -47,6 +47,6 @@ class Pixels:
         mean, std = (torch.tensor(each).reshape(1, 3, 1, 1) for each in (self.mean, self.std))
         return (values - mean) / std
 
-    def described(self) -> dict[str, object]:
+    def describe(self) -> dict[str, object]:
         """The preparation as plain values, for digests."""
         return {"resize": "bicubic, antialias where it shrinks", **asdict(self)}

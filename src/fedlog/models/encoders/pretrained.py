@@ -87,7 +87,7 @@ def load_pretrained(name: str, threads: int = 1) -> OnnxEncoder:
     """The encoder that `pretrained:NETWORK[:SIDE]` names, its weights from the installed package or the cache."""
     network, side = parse_pretrained(name)
     architecture = _architecture(network, side)
-    graph = efficientnet.build_graph(architecture, _folded(network, architecture), side)
+    graph = efficientnet.build_graph(architecture, _load_folded(network, architecture), side)
     pixels = Pixels(side, MEAN, STD)
     return OnnxEncoder(name, network.width, digest_of(name), open_session(graph, threads), pixels)
 
@@ -95,7 +95,7 @@ def load_pretrained(name: str, threads: int = 1) -> OnnxEncoder:
 def digest_of(name: str) -> str:
     """The digest of a pretrained encoder, without loading it."""
     network, side = parse_pretrained(name)
-    pixels = Pixels(side, MEAN, STD).described()
+    pixels = Pixels(side, MEAN, STD).describe()
     said = {"network": network.name, "weights": network.sha256, "folding": FOLDING, "pixels": pixels}
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
@@ -132,7 +132,7 @@ def _missing(network: Network) -> InputError:
     )
 
 
-def _folded(network: Network, architecture: Any) -> efficientnet.Weights:
+def _load_folded(network: Network, architecture: Any) -> efficientnet.Weights:
     """The folded weights from the cache, put there first if they are not."""
     path = cache_folder() / "weights" / f"{network.name}-{network.sha256[:16]}.safetensors"
     stored = _read_folded(path)

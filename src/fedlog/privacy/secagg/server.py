@@ -132,11 +132,11 @@ def secure_sum(state: ServerRound) -> SecureSum:
         secret = combine({helper + 1: state.unmasking[helper].mask_keys[number] for helper in helpers}, weights)
         if secret is None or crypto.public_of(secret) != _keys_of(state, number).mask:
             raise RoundFailedError(f"the shares of client {number}'s mask key do not fit together")
-        total -= _masks_of_dropped(state, number, secret)
+        total -= _masks_of_dropouts(state, number, secret)
     return SecureSum(total & np.uint64((1 << 8 * terms.value_bytes) - 1), state.survivors.members)
 
 
-def _masks_of_dropped(state: ServerRound, dropped: int, secret: bytes) -> Words:
+def _masks_of_dropouts(state: ServerRound, dropped: int, secret: bytes) -> Words:
     """What the survivors added against a client whose own vector never came."""
     terms = state.terms
     agreement = crypto.Agreement(secret)

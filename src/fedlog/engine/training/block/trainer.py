@@ -88,14 +88,14 @@ class BlockBackend:
         order = sorted(range(len(looks)), key=lambda at: -len(looks[at].positions))
         params = _stack([looks[at].params for at in order], self._settings.dtype)
         sizes = [len(looks[at].positions) for at in order]
-        positions = _padded([looks[at].positions for at in order])
+        positions = _pad([looks[at].positions for at in order])
         feed = self._feeds[looks[0].pool]
         parts = []
         for start in range(0, max(sizes), EVALUATION_RECORDS):
             active = sum(size > start for size in sizes)
             batch = feed.plain(positions[:active, start : start + EVALUATION_RECORDS])
             found = self._network.features({n: v[:active] for n, v in params.items()}, batch, None)
-            parts.append(self._body.bounded(found))
+            parts.append(self._body.clip_features(found))
         each = [torch.zeros(0)] * len(looks)
         for row, at in enumerate(order):
             rows = [part[row] for part in parts if row < len(part)]
@@ -151,13 +151,13 @@ class BlockBackend:
             masks = {site: mask[at] for site, mask in drawn.masks.items()}
             crops = None if drawn.crops is None else drawn.crops[:, at[0], at[1]]
             inputs = self._feeds[Pool.TRAIN].training(drawn.positions[at], crops)
-            features = self._body.bounded(self._network.features(params, inputs, masks))
-            seen = logits(self._body.dropped(features, masks), params)
+            features = self._body.clip_features(self._network.features(params, inputs, masks))
+            seen = logits(self._body.drop_features(features, masks), params)
             batch = Batch(features, seen, drawn.labels[at], drawn.weights[at], phase.show(params))
             losses, after = phase.loss(batch, _first(constants, active), _first(carry, active))
             gradients = torch.autograd.grad(losses.sum(), list(moving.values()), allow_unused=True)
             adam.step(active, gradients)
-            carry = {name: _prefix_replaced(carry[name], value.detach()) for name, value in after.items()}
+            carry = {name: _replace_prefix(carry[name], value.detach()) for name, value in after.items()}
         return carry
 
     def _draw(self, tasks: list[Task], phase: int, epoch: int) -> _Epoch:
@@ -168,17 +168,17 @@ class BlockBackend:
             )
             for task in tasks
         ]
-        positions = _padded([task.client.train[drawn.order] for task, drawn in zip(tasks, draws, strict=True)])
+        positions = _pad([task.client.train[drawn.order] for task, drawn in zip(tasks, draws, strict=True)])
         crops = None
         if self._transform.augments:
             each = [d.augmentation for d in draws]
             parts = ([a.rows for a in each if a], [a.columns for a in each if a], [a.flips.long() for a in each if a])
-            crops = torch.stack([_padded(part) for part in parts])
+            crops = torch.stack([_pad(part) for part in parts])
         return _Epoch(
             positions,
             self._labels[positions],
-            _padded([batch_weights(task.client.records, self._settings.batch_size, dtype) for task in tasks]),
-            {site.name: _padded([drawn.masks[site.name] for drawn in draws]) for site in self._body.dropout},
+            _pad([batch_weights(task.client.records, self._settings.batch_size, dtype) for task in tasks]),
+            {site.name: _pad([drawn.masks[site.name] for drawn in draws]) for site in self._body.dropout},
             crops,
         )
 
@@ -189,7 +189,7 @@ def batch_weights(records: int, batch_size: int, dtype: torch.dtype) -> Tensor:
     return 1 / (records - starts).clamp(max=batch_size).to(dtype)
 
 
-def _padded(rows: list[Tensor]) -> Tensor:
+def _pad(rows: list[Tensor]) -> Tensor:
     """(C, longest, ...): the rows with zeros behind the short ones."""
     longest = max(len(row) for row in rows)
     if all(len(row) == longest for row in rows):
@@ -212,5 +212,5 @@ def _first(stacked: Mapping[str, Tensor], count: int) -> Params:
     return {name: value[:count] for name, value in stacked.items()}
 
 
-def _prefix_replaced(whole: Tensor, prefix: Tensor) -> Tensor:
+def _replace_prefix(whole: Tensor, prefix: Tensor) -> Tensor:
     return prefix if len(prefix) == len(whole) else torch.cat([prefix, whole[len(prefix) :]])
