@@ -19,6 +19,7 @@ from torch import nn
 import fedlog
 from fedlog import Callback, Federation, InputError
 from fedlog.algorithms.averaging import Averaging
+from fedlog.api.progress import make_progress
 from fedlog.cli.main import main
 from fedlog.data import DataSpec
 from fedlog.engine.simulate.simulator import RoundRecord
@@ -282,12 +283,26 @@ def test_record_privacy_takes_rows_that_were_prepared_alone() -> None:
 
 def test_a_run_leaves_the_callers_threads_and_random_numbers_alone() -> None:
     threads = torch.get_num_threads()
-    torch.manual_seed(3)
-    expected = torch.rand(1)
-    torch.manual_seed(3)
-    fedlog.run(federation(), **{**SHORT, "rounds": 1})
-    assert torch.equal(torch.rand(1), expected)
-    assert torch.get_num_threads() == threads
+    torch.set_num_threads(threads + 1)
+    try:
+        torch.manual_seed(3)
+        expected = torch.rand(1)
+        torch.manual_seed(3)
+        fedlog.run(federation(), **{**SHORT, "rounds": 1})
+        assert torch.equal(torch.rand(1), expected)
+        assert torch.get_num_threads() == threads + 1
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_progress_shows_where_someone_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert make_progress(False) == make_progress(None) == []
+    assert len(make_progress(True)) == 1
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert len(make_progress(None)) == 1
+    monkeypatch.setattr("fedlog.api.progress.find_spec", lambda name: None)
+    (in_notebook,) = make_progress(None)
+    assert not in_notebook._draws_live()  # lines, where ipywidgets are not installed
 
 
 def test_a_named_data_set_by_its_name_and_as_a_federation() -> None:
