@@ -81,6 +81,12 @@ def test_noise_is_scaled_to_the_pair_and_covers_every_entry(trust: Trust) -> Non
     noise = torch.cat([array.reshape(-1) for array in total.arrays])
     assert len(noise.unique()) == made.coordinates  # one stream for all: no entry's noise is another's
     assert total.noise_std > 0
+    features, labels = 0.4 * torch.ones(600, WIDTH), torch.arange(600) % N_CLASS
+    exact = made.moments(features, labels, N_CLASS, Detail.SECOND)
+    message = made.protect(Message(Kind.MOMENTS, exact.arrays), Key(1))
+    noisy = made.add_server_noise(made.to_feature_units(lift(message)), Key(2))
+    for found, true in zip(noisy.arrays, exact.arrays, strict=True):
+        assert float((found - true).abs().max()) < 6 * noisy.noise_std
 
 
 def test_a_whole_message_is_clipped_as_one_vector() -> None:
