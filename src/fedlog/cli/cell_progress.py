@@ -40,7 +40,7 @@ class CellProgress:
             self._bar.stop()
 
     def on_start(self, to_do: Sequence[Cell], skipped: Sequence[Cell]) -> None:
-        """Say what is to do; show the bar."""
+        """Print how many cells are to run, and show the bar."""
         self._cells = len(to_do)
         done_before = f", {len(skipped)} done before" if skipped else ""
         self._console.print(f"{len(to_do)} cells to run{done_before}")

@@ -54,7 +54,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def list_command(args: argparse.Namespace) -> int:
-    """Exit code 0, after the data sets have been listed."""
+    """List the data sets; return exit code 0."""
     folder = data_folder(args.data_dir)
     rows = [{"name": name, "title": title, "state": state} for name, title, state in OTHERS]
     rows += [{"name": s.name, "title": s.title, "state": _presence(s, folder)} for s in SOURCES.values()]
@@ -77,7 +77,7 @@ def list_command(args: argparse.Namespace) -> int:
 
 
 def fetch_command(args: argparse.Namespace) -> int:
-    """Exit code 0, after every data set named is here and verified; its folder is printed on stdout."""
+    """Download and verify the data sets, print their folders, and return exit code 0."""
     # Imported here: requests and pooch are needed by nothing but a download.
     from fedlog.data.fetch import Report, fetch
 
@@ -104,7 +104,7 @@ def fetch_command(args: argparse.Namespace) -> int:
 
 
 def check_command(args: argparse.Namespace) -> int:
-    """Exit code 0 if every file is here and right, 2 otherwise, after each file's state has been printed."""
+    """Print the state of each file; return exit code 0 if all are right, else 2."""
     folder = data_folder(args.data_dir)
     sources: Sequence[Source] = _sources(args.names) or list(SOURCES.values())
     states = [(source, file, state_of(file, folder)) for source in sources for file in source.files]
@@ -123,7 +123,7 @@ def check_command(args: argparse.Namespace) -> int:
 
 
 def _sources(names: Sequence[str]) -> list[Source]:
-    """The data sets of these names that come from elsewhere; of the others there is nothing to fetch or check."""
+    """The sources of these data sets; an InputError for one that is not downloaded."""
     for name, _, origin in OTHERS:
         if name in names:
             raise InputError(f"{name} is not downloaded: {origin}", hint=f"fedlog run --data {name}")

@@ -24,7 +24,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def docs_command(args: argparse.Namespace) -> int:
-    """Exit code 0, after the pages have been written and named."""
+    """Write the pages and print their names; return exit code 0."""
     if not args.results.is_dir():
         raise InputError(
             f"no results folder: {args.results}", hint="run this in the project's folder, or give --results"

@@ -32,7 +32,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def spend_command(args: argparse.Namespace) -> int:
-    """Exit code 0, after what the run has spent has been printed release by release."""
+    """Print what the run has spent, release by release; return exit code 0."""
     log = read_log(args.run / FILE_NAME)
     own = DEFAULT_DELTA if log.limit is None else log.limit.delta
     delta = own if args.delta is None else args.delta

@@ -43,7 +43,7 @@ def add_parser(verbs: Subparsers) -> None:
 
 
 def audit_command(args: argparse.Namespace) -> int:
-    """Exit code 0 after an audit that contradicts no promise; 1 if a promise is refuted."""
+    """Run the audit; return exit code 1 if it refutes the promise, else 0."""
     from fedlog.audit.canary import Audit, Fault, run_audit
     from fedlog.privacy.guarantee import NoiseSource
 

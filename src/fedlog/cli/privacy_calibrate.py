@@ -78,7 +78,7 @@ def add_parser(verbs: Subparsers) -> None:
 
 
 def calibrate_command(args: argparse.Namespace) -> int:
-    """Exit code 0, after the noise and the promise have been printed."""
+    """Print the noise and the promise; return exit code 0."""
     budget = Budget(args.epsilon, args.delta)
     unit, trust = Unit(args.privacy), Trust(args.mechanism)
     for name in ("classes", "features", "honest"):

@@ -23,7 +23,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def report_command(args: argparse.Namespace) -> int:
-    """Exit code 0, after the page has been written and named."""
+    """Write the page and print its name; return exit code 0."""
     # PyTorch and matplotlib: not for `--help`.
     from fedlog.experiments.run.execute import CONFIG
     from fedlog.experiments.tables.catalog import on_disk

@@ -51,7 +51,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def reproduce_command(args: argparse.Namespace) -> int:
-    """Exit code 0 when every cell is done, 1 when one of them failed."""
+    """Run the cells; return exit code 0 if all are done, 1 if one failed."""
     for option, number in (("--rounds", args.rounds), ("--jobs", args.jobs), ("--verify", args.verify)):
         if number is not None and number < 1:
             raise InputError(f"{option} must be at least 1: {number}", hint=f"for example {option} 2, or leave it out")
@@ -74,7 +74,7 @@ def reproduce_command(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace, wanted: list[Cell]) -> int:
-    """Exit code 0 when every cell repeats, 1 when one does not."""
+    """Run first rounds again; return exit code 0 if every cell repeats, else 1."""
     from fedlog.experiments.workers.verify import Repetition, verify_cells  # training: not for a listing
 
     def show(found: Repetition) -> None:
@@ -93,7 +93,7 @@ def _verify(args: argparse.Namespace, wanted: list[Cell]) -> int:
 
 
 def _run(args: argparse.Namespace, wanted: list[Cell]) -> list[Outcome]:
-    """How the cells of one experiment ended, told as it goes."""
+    """Run the cells of one experiment, show progress, and return how each ended."""
     # Without markup: a path may have a [word] in it.
     console = Console(stderr=True, highlight=False, markup=False, quiet=args.quiet)
     where = executor(args.executor, args.jobs or cores(), args.out)
@@ -119,7 +119,7 @@ def _choice(args: argparse.Namespace) -> CellChoice:
 
 
 def _split_list(option: str, text: str | None, example: str) -> tuple[str, ...]:
-    """What was named, each once; nothing only if the option was left out, which means all there is."""
+    """The names in the option, each once; an empty tuple if it was left out, which means all."""
     if text is None:
         return ()
     named = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))

@@ -1,4 +1,4 @@
-"""`fedlog run`: its options. What it does is in `running`, imported when it is really done."""
+"""`fedlog run`: its options. `running` does the work, and is imported only then."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run_command(args: argparse.Namespace) -> int:
-    """Exit code 0 after a finished run."""
+    """Run the method; return exit code 0 after a finished run."""
     from fedlog.cli.running import run  # PyTorch takes a second: not for `--help` or a mistyped option
 
     return run(args)

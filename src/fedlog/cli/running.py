@@ -27,7 +27,7 @@ from fedlog.settings.spec import RunSpec, from_toml
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0 after a finished run."""
+    """Train, print the summary and return exit code 0."""
     spec, folder = _what_and_where(args)
     console = Console(stderr=True, highlight=False, quiet=args.quiet)
     if args.dry_run:
@@ -78,7 +78,7 @@ def _new_folder(spec: RunSpec) -> Path:
 
 
 def cores() -> int:
-    """How many cores this process may use: a container or a batch system often grants fewer than the machine has."""
+    """The number of cores that this process may use, which may be fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -16,7 +16,7 @@ from fedlog.models.body import HEAD, Body
 
 
 def any_body() -> str:
-    """The names of the methods whose clients' bodies may differ, and start apart."""
+    """The names of the methods whose clients may have different bodies."""
     return ", ".join(methods_that(lambda method: method.bodies is Bodies.ANY))
 
 

@@ -70,7 +70,7 @@ class Model:
         return self.probabilities(self.inputs(records)).numpy().astype(np.float64)
 
     def inputs(self, records: Any) -> Tensor:
-        """What the body sees of these records.
+        """The records as inputs of the body: encoded and scaled.
 
         Args:
             records: as for `predict`.

@@ -30,7 +30,7 @@ MARKERS = {"local": "s", "fedavg": "^", "fedproto": "D", "fedlog": "o", "fedlog-
 
 
 @dataclass(frozen=True)
-class Cell:
+class MethodFigures:
     """One method in one setting: accuracies over seeds in per cent, and the bits of all clients in a run."""
 
     by_seed: Mapping[int, float]
@@ -47,7 +47,7 @@ class Cell:
         return f"{mean(self.accuracies):.1f}{spread} % ({seeds}), {_describe_bits(self.bits)}"
 
 
-def overview(results: Path) -> dict[str, dict[str, Cell]]:
+def overview(results: Path) -> dict[str, dict[str, MethodFigures]]:
     """The figures of each method in each setting: the last round, whatever it is."""
     return {setting: {method: _read(results / setting / method) for method in METHODS} for setting in SETTINGS}
 
@@ -74,7 +74,7 @@ def paired_sentence(results: Path) -> str:
     )
 
 
-def _gain(cell: Cell, other: Cell) -> str:
+def _gain(cell: MethodFigures, other: MethodFigures) -> str:
     gains = [cell.by_seed[seed] - other.by_seed[seed] for seed in cell.by_seed if seed in other.by_seed]
     return f"{mean(gains):+.1f}" + (f" ± {stdev(gains):.1f}" if len(gains) > 1 else "")
 
@@ -119,14 +119,14 @@ def overview_picture(results: Path) -> str:
     return svg(figure)
 
 
-def _read(folder: Path) -> Cell:
+def _read(folder: Path) -> MethodFigures:
     runs: Sequence[dict[str, float]] = [
         json.loads(path.read_text()) for path in sorted(folder.glob("seed-*/summary.json"))
     ]
     if not runs:
         raise InputError(f"no records in {folder}", hint="run this in the project's folder, or give --results")
     by_seed = {int(run["seed"]): 100 * run["accuracy_mean_over_clients"] for run in runs}
-    return Cell(by_seed, int(runs[0]["bits_up"] + runs[0]["bits_down"]))
+    return MethodFigures(by_seed, int(runs[0]["bits_up"] + runs[0]["bits_down"]))
 
 
 def _describe_bits(bits: int) -> str:

@@ -33,7 +33,7 @@ PAGE = """<!doctype html>
 
 
 def write_run_page(folder: Path) -> Path:
-    """The path of the page, written from the folder's records."""
+    """Write the page from the folder's records, and return its path."""
     summary = stored_summary(folder)
     lines = records.read(folder / RECORDS)
     opening = sum(summary.bits_opening.values())

@@ -54,7 +54,7 @@ class ExperimentPage:
 
     @property
     def status(self) -> str:
-        """How much of it has been run."""
+        """How many cells of the experiment have been run."""
         states = self.found.states
         parts = [f"{states[CellState.DONE]} of {sum(states.values())} cells run"]
         if states[CellState.BEGUN]:

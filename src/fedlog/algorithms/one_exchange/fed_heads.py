@@ -81,7 +81,7 @@ class FedHeads(OneExchange):
         return Message(Kind.HEADS, (server[HEAD], *(server[f"{HEAD}.{name}"] for name in self.names[1:])))
 
     def hear(self, message: Message, known: Params) -> Params:
-        """All heads."""
+        """Every head in the broadcast, by name."""
         if message.kind is Kind.SEED:
             return super().hear(message, known)
         first, *others = message.arrays

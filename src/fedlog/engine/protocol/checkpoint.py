@@ -1,4 +1,4 @@
-"""Where a run can go on from: the server's state, the ledger, and what every client keeps at home.
+"""Checkpoints: the server's state, the ledger, and what every client keeps at home.
 
 A checkpoint is a folder of safetensors and JSON files. It is written beside the one before and then named in
 `latest.json` by an atomic rename, so a kill at any moment leaves a whole one. The format has a number; a checkpoint of
@@ -118,7 +118,7 @@ def read(folder: Path, load_clients: Callable[[Path], None]) -> ServerState:
 
 
 def write_clients(path: Path, store: ClientStore) -> None:
-    """Write what these clients have."""
+    """Write the state of these clients."""
     tensors = {f"{client}/{name}": value for client, home in store.homes.items() for name, value in home.items()}
     for (client, exchange), moments in store.moments.items():
         tensors |= {f"{client}/{MOMENTS}/{exchange}/{name}": value for name, value in moments.items()}
@@ -157,7 +157,7 @@ def read_clients(paths: Sequence[Path], names: Mapping[int, str]) -> ClientStore
 
 
 def _read_client_file(path: Path) -> tuple[set[int], Params]:
-    """Whose homes the file holds, and its entries."""
+    """The numbers of the clients in the file, and its entries."""
     try:
         with safe_open(path, framework="pt") as file:
             about = file.metadata() or {}

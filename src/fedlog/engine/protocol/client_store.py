@@ -34,7 +34,7 @@ class ClientStore:
             self.moments[client, exchange] = {name: value.clone() for name, value in moments.items()}
 
     def heard_by(self, client: int) -> Params:
-        """What the client has heard: its own, or what all have."""
+        """The broadcast as this client knows it: its own copy, or the common one."""
         return self.messages.heard.get(client, self.heard)
 
     def moments_of(self, client: int, exchange: str) -> Params:

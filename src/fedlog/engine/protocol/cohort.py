@@ -72,7 +72,7 @@ class Cohort:
         self.store = ClientStore(self._first_homes(initialisation))
 
     def _first_homes(self, initialisation: Initialisation) -> dict[int, Params]:
-        """What each client keeps at home before the first exchange."""
+        """Each client's own parameters before the first exchange."""
         key, shared, homes = self._key.child("initial"), dict[str, Params](), dict[int, Params]()
         for client in self._clients.values():
             if initialisation is Initialisation.SEPARATE:
@@ -106,7 +106,7 @@ class Cohort:
         return uploads
 
     def _encode(self, index: int, message: Message, key: Key) -> bytes:
-        """The upload, or the word that the last one still stands."""
+        """The encoded upload, or a short message that the last one still holds."""
         if self._transport.skip_below is None:
             return self._codec.encode(message, key)
         last = self.store.messages.sent.get(index)
@@ -163,7 +163,7 @@ class Cohort:
         self.store = checkpoint.read_clients(paths, {index: client.name for index, client in self._clients.items()})
 
     def _groups(self, indices: Sequence[int]) -> Iterator[tuple[Backend, list[Client]]]:
-        """These clients by architecture, larger ones first, as many at a time as the backend wants."""
+        """The clients in groups of one architecture, large clients first, of the size the backend asks for."""
         by_body: dict[str, list[Client]] = {}
         for index in indices:
             client = self._clients[index]

@@ -24,7 +24,7 @@ Sent = tuple[Kind, bytes]
 
 @dataclass(frozen=True, eq=False)
 class Copy:
-    """A message as a client has it, by a name that depends on all the bytes that made it."""
+    """A message as a client has it, with a digest of all bytes that made it."""
 
     name: str
     message: Message
@@ -32,7 +32,7 @@ class Copy:
 
 @dataclass
 class Downlink:
-    """The way down of one run."""
+    """The server's messages to the clients in one run."""
 
     transport: Transport
     key: Key

@@ -18,7 +18,7 @@ NEVER = -1e4  # the bias of a class that a client will not see: its probability 
 
 @dataclass
 class OwnMessages:
-    """What is each client's own of the messages that crossed. Equal things are shared."""
+    """The messages that each client was sent or has sent. Equal ones are stored once."""
 
     copies: dict[int, Message] = field(default_factory=dict)
     """The last broadcast that each client decoded."""
@@ -46,7 +46,7 @@ class OwnMessages:
             self.copies[index], self.heard[index] = message, known[id(message), id(before)]
 
     def as_tensors(self) -> Params:
-        """All of it, for a checkpoint."""
+        """All messages as named tensors, for a checkpoint."""
         found: Params = {}
         for name, messages in (("received", self.copies), ("sent", self.sent)):
             for index, message in messages.items():
@@ -72,7 +72,7 @@ class OwnMessages:
 
 
 def never_predict_missing_classes(heard: Params) -> Params:
-    """What was heard, where classes without a row in the head are never predicted and take no part in the loss."""
+    """The broadcast with a head that never predicts classes without a row; they take no part in the loss."""
     head = heard[HEAD].clone()
     head[(head == 0).all(dim=1), 0] = NEVER
     return {**heard, HEAD: head}

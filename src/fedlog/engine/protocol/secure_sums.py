@@ -45,7 +45,7 @@ PLAIN = FixedPoint(grid=2.0**-24, value_bytes=7)
 
 
 def encoding_of(protection: Protection | None) -> FixedPoint:
-    """How values enter a secure sum."""
+    """The fixed-point encoding of values in a secure sum."""
     if protection is None:
         return PLAIN
     assert protection.fixed_point is not None
@@ -60,7 +60,7 @@ def words_of(upload: Contribution, protection: Protection | None, parties: int) 
 
 
 def read_sum(found: SecureSum, protection: Protection | None, shapes: Sequence[tuple[int, ...]]) -> Contribution:
-    """What a secure sum says, in arrays of these shapes."""
+    """The values of a secure sum, as arrays of these shapes."""
     values = torch.from_numpy(encoding_of(protection).from_words(found.total))
     parts = torch.split(values, [prod(shape) for shape in shapes])
     arrays = tuple(part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
@@ -96,7 +96,7 @@ class Dropouts:
             raise InputError(f"the rate of dropouts lies in [0, 1): {self.rate}", hint="--dropout-rate 0.1")
 
     def draw(self, sum_number: int, members: Sequence[int]) -> dict[int, Step]:
-        """From which step on each of those that drop out is silent."""
+        """The clients that drop out, each with the step from which on it is silent."""
         draws = self.key.child("sum", sum_number).numpy()
         gone = draws.random(len(members)) < self.rate
         steps = draws.integers(len(Step), size=len(members))
@@ -137,7 +137,7 @@ class SecureSums:
             server.kept_state = True
 
     def position(self) -> SumsPosition:
-        """How far the sums are, for a checkpoint."""
+        """How many sums were made and whose keys came ahead, for a checkpoint."""
         if self._early_for is None or not self._early:
             return SumsPosition(self.sums_made)
         members = tuple(sorted(self._early_for.roster))
@@ -235,6 +235,6 @@ class _Booking:
         return heard
 
     def record_up(self, step: Step, mail: Mail) -> None:
-        """Book these messages up."""
+        """Count these messages as sent to the server."""
         for _, blob in mail:
             self.ledger.book(self.round_number, Direction.UP, f"secure {step.name.lower()}", blob)

@@ -206,7 +206,7 @@ class Server:
 
 
 def upload_pattern(algorithm: Algorithm, exchange: Exchange, initial: Params, plan: ModelPlan) -> Message | None:
-    """What an upload of this exchange looks like: a client's own functions, run on the untrained model."""
+    """A sample upload of this exchange, made from the untrained model: the kind and shapes to expect."""
     heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(0))), {})
     home = algorithm.join(initial)
     work = algorithm.open(exchange.name, home, heard)

@@ -113,7 +113,7 @@ class Simulation:
         self.workers = self._make_workers(transport)
 
     def start(self) -> Simulation:
-        """Start the workers; the simulation itself comes back."""
+        """Start the workers and return the simulation."""
         self.workers.start()
         return self
 
@@ -128,7 +128,7 @@ class Simulation:
         self.stop()
 
     def _check_start(self) -> None:
-        """Refuse now what would come to light only in or after the first round."""
+        """Refuse settings that would fail only in or after the first round."""
         judge = self.settings.judge
         held_out = [c.tests if judge is Judge.TEST else c.validations for c in self._clients]
         if not any(len(part) for parts in held_out for part in parts):
@@ -227,7 +227,7 @@ class Simulation:
         return [client.index for client in self._clients]
 
     def participants(self, round_number: int) -> list[int]:
-        """Who takes part in that round: the same whoever asks and whenever."""
+        """The clients that take part in that round; a function of the seed and the round."""
         everyone = self._everyone
         count = max(1, round(self.settings.participation * len(everyone)))
         if count == len(everyone):

@@ -56,7 +56,7 @@ class Workers(Protocol):
         """Write what all clients keep at home."""
 
     def load(self, folder: Path) -> None:
-        """Take it back."""
+        """Read back what `save` wrote."""
 
     def stop(self) -> None:
         """End the workers, if there are any."""
@@ -110,7 +110,7 @@ class InProcess:
         self.cohort.save(folder / "clients-0.safetensors")
 
     def load(self, folder: Path) -> None:
-        """Take it back."""
+        """Read back what `save` wrote."""
         self.cohort.load(sorted(folder.glob("clients-*.safetensors")))
 
     def stop(self) -> None:
@@ -176,12 +176,12 @@ class WorkerProcesses:
         self._all("save", [(folder / f"clients-{number}.safetensors",) for number in range(len(self._pipes))])
 
     def load(self, folder: Path) -> None:
-        """Take it back, from however many workers had written it."""
+        """Read back what `save` wrote, by any number of workers."""
         files = sorted(folder.glob("clients-*.safetensors"))
         self._all("load", [(files,)] * len(self._pipes))
 
     def stop(self) -> None:
-        """End the workers; those that do not listen are killed."""
+        """End the workers; kill those that do not end by themselves."""
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:
@@ -232,12 +232,12 @@ class WorkerProcesses:
 
 
 def not_running_error() -> RunError:
-    """The error of whoever asks workers before their start, or after their end."""
+    """The error for a call to workers that are not running."""
     return RunError("the workers of the simulation are not running", hint="use it within `with simulation:`")
 
 
 def deal(clients: Sequence[Client], hands: int) -> list[list[Client]]:
-    """The clients in so many hands of about equal work: largest first, each to the lightest hand."""
+    """The clients in groups of about equal work: largest first, each into the lightest group."""
     shares: list[list[Client]] = [[] for _ in range(min(hands, len(clients)))]
     loads = [0] * len(shares)
     for client in sorted(clients, key=lambda c: (-c.records, c.index)):
@@ -258,7 +258,7 @@ def _serve(
     share: list[Client],
     threads: int,
 ) -> None:
-    """A worker's life: answer calls until the other end is closed."""
+    """Answer calls until the other end of the connection is closed."""
     # Ctrl-C reaches the whole group; the parent decides. Inherited ends are closed, so that a dead parent is noticed.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for other in others:

@@ -57,7 +57,7 @@ class StepwiseAdam:
 
     @property
     def moments(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Both, flat, and the steps so far."""
+        """Adam's first and second moments, flattened, and the number of steps."""
         first, second = (torch.cat([value.flatten().cpu() for value in each]) for each in (self._first, self._second))
         return first, second, self._steps[0].clone()
 

@@ -1,4 +1,4 @@
-"""Who is told how a run goes: one small class to derive from."""
+"""Callbacks: a small class to derive from, whose methods are called as a run goes on."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RunStart:
 
 
 class Callback:
-    """Something that is told how a run goes. Derive from it, override what you need, and give it to `fedlog.run`.
+    """Is called as a run goes on. Derive from it, override what you need, and give it to `fedlog.run`.
 
     Methods are called in the process that called `fedlog.run`, in the order of the run. What they raise ends the run;
     one with `out=` can then be resumed.
@@ -82,27 +82,27 @@ class Callback:
 
 
 class Callbacks(Callback):
-    """Several callbacks, told one after the other."""
+    """Several callbacks, called one after the other."""
 
     def __init__(self, each: Iterable[Callback]) -> None:
         self._each = tuple(each)
 
     def run_began(self, start: RunStart) -> None:
-        """Tell everyone."""
+        """Call every callback."""
         for callback in self._each:
             callback.run_began(start)
 
     def features_computed(self, done: int, records: int) -> None:
-        """Tell everyone."""
+        """Call every callback."""
         for callback in self._each:
             callback.features_computed(done, records)
 
     def round_ended(self, record: RoundRecord) -> None:
-        """Tell everyone."""
+        """Call every callback."""
         for callback in self._each:
             callback.round_ended(record)
 
     def run_ended(self, summary: Summary, trained: bool) -> None:
-        """Tell everyone."""
+        """Call every callback."""
         for callback in self._each:
             callback.run_ended(summary, trained)

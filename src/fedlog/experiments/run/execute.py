@@ -109,7 +109,7 @@ def _run(
             for record in _rounds(simulation, folder, done):
                 callback.round_ended(record)
         except BudgetSpentError as error:
-            ended_early = _back_to_the_last_round(simulation, folder, error)
+            ended_early = _go_back_to_last_round(simulation, folder, error)
         with _writing_to(folder):
             return _finish(spec, simulation, folder, keep, ended_early)
     finally:
@@ -147,7 +147,7 @@ def stored_summary(folder: Path) -> Summary:
 
 
 def enter(folder: Path, spec: RunSpec) -> list[Path]:
-    """The folders made for this run; one that holds something else, or that cannot be written, is refused."""
+    """Make the folders of this run; refuse one that holds something else or cannot be written."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -191,7 +191,7 @@ def hold_run_folder(folder: Path) -> Iterator[None]:
 
 
 def _take_back(made: list[Path]) -> None:
-    """A mistake in the settings leaves no empty folder behind, which would be in the way of the next attempt."""
+    """Delete the empty folders after a mistake in the settings, so that the next attempt can use them."""
     for path in made:
         with contextlib.suppress(OSError):
             path.rmdir()
@@ -204,7 +204,7 @@ def _claim(folder: Path, spec: RunSpec, simulation: Simulation) -> None:
 
 
 def _stored_backends(folder: Path) -> dict[str, str]:
-    """Which backend trained each body so far: the choice may be by measurement, and a run keeps to it."""
+    """The backend that has trained each body so far; a resumed run uses the same."""
     path = folder / CONFIG
     found = json.loads(path.read_text()).get("backends", {}) if path.exists() else {}
     return {str(name): str(backend) for name, backend in found.items()}
@@ -220,7 +220,7 @@ def _restore(simulation: Simulation, folder: Path) -> list[RoundRecord]:
 
 
 def _rounds(simulation: Simulation, folder: Path, done: list[RoundRecord]) -> Iterator[RoundRecord]:
-    """The rounds to come, each recorded and then checkpointed before it is told."""
+    """Run the remaining rounds; yield each record after it and a checkpoint are written."""
     for record in simulation.rounds(done[-1] if done else None):
         with _writing_to(folder):
             records.append(folder / RECORDS, record)
@@ -228,8 +228,8 @@ def _rounds(simulation: Simulation, folder: Path, done: list[RoundRecord]) -> It
         yield record
 
 
-def _back_to_the_last_round(simulation: Simulation, folder: Path, error: BudgetSpentError) -> str:
-    """Why the run ends early, when it has a round to end with: an interruption costs a release that was not made."""
+def _go_back_to_last_round(simulation: Simulation, folder: Path, error: BudgetSpentError) -> str:
+    """Restore the last whole round after the budget ran out, and return why the run ends early."""
     if not checkpoint.exists(folder / "checkpoint"):
         raise error
     simulation.resume(folder / "checkpoint")  # bodies have been trained for the round that cannot be
@@ -261,7 +261,7 @@ def _save_models(spec: RunSpec, simulation: Simulation, folder: Path) -> None:
 
 
 def _finish(spec: RunSpec, simulation: Simulation, folder: Path, keep: Keep, ended_early: str | None = None) -> Summary:
-    """The models and the summary, written; the checkpoint is of no more use."""
+    """Write the models and the summary, and delete the checkpoint."""
     closed = simulation.close()
     if keep is Keep.MODELS:
         _save_models(spec, simulation, folder)
@@ -296,7 +296,7 @@ def _finish(spec: RunSpec, simulation: Simulation, folder: Path, keep: Keep, end
 
 
 def made_with() -> dict[str, str]:
-    """The versions behind a record."""
+    """The versions of the software that made a record."""
     return {
         "fedlog": fedlog.__version__,
         "commit": _commit(),

@@ -59,7 +59,7 @@ def _survivors(run: ResolvedRun, clients: int) -> int:
 
 
 def warn_before_start(spec: RunSpec, simulation: Simulation) -> list[str]:
-    """What a user should know before a private run starts."""
+    """The facts and warnings to show before a private run starts."""
     guard = simulation.protection
     if guard is None:
         return []

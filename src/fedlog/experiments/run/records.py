@@ -62,7 +62,7 @@ def count(path: Path) -> int:
 
 
 def keep_until(path: Path, round_number: int) -> list[RoundRecord]:
-    """The records up to that round, the only ones left in the file: later ones will be made again."""
+    """Cut the file after that round and return the records left; later rounds are run again."""
     kept = [record for record in read(path) if record.round <= round_number]
     if len(kept) != round_number:
         raise InputError(f"{path}: {len(kept)} records before the checkpoint of round {round_number}")
@@ -72,5 +72,5 @@ def keep_until(path: Path, round_number: int) -> list[RoundRecord]:
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Write a JSON file whole."""
+    """Write a JSON file in one durable step."""
     write_file(path, json.dumps(values, indent=1) + "\n")

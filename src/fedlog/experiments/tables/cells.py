@@ -72,7 +72,7 @@ class Experiment:
 
     @property
     def command(self) -> str:
-        """What runs it."""
+        """The command that runs the experiment."""
         if self.cut_from is None:
             return f"fedlog reproduce {self.name}"
         return f"fedlog reproduce {self.cut_from} --rounds {self.rows[0].spec.rounds}"
@@ -117,7 +117,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The cell's name, as it is shown."""
         return f"{self.row.name} seed {self.seed}"
 
     @property

@@ -22,7 +22,7 @@ class Cost:
 
     @property
     def both(self) -> int:
-        """Both directions."""
+        """The bits of both directions."""
         return self.bits_up + self.bits_down
 
 

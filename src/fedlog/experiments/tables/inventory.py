@@ -29,7 +29,7 @@ class Entry:
     hours_left: float | None  # None where the data are missing
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """The entry as JSON values."""
         experiment = self.experiment
         return {
             "name": experiment.name,

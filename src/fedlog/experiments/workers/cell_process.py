@@ -52,7 +52,7 @@ def order_of(cell: Cell, data_dir: Path | None) -> str:
 
 
 def command() -> list[str]:
-    """What starts the process."""
+    """The command that starts a cell's process."""
     return [sys.executable, "-m", "fedlog.experiments.workers.cell_process"]
 
 
@@ -62,7 +62,7 @@ def environment() -> dict[str, str]:
 
 
 def read_answer(order: str, stdout: str, stderr: str, code: int) -> Outcome:
-    """The outcome that a finished process tells; one that died without an answer is an error with its last words."""
+    """The outcome of a finished process; one without an answer counts as failed, with its last output."""
     name = json.loads(order)["cell"]
     lines = stdout.strip().splitlines()
     try:
@@ -97,7 +97,7 @@ def run_order(order: str) -> str:
 
 
 def carry_out(order: Mapping[str, Any]) -> Outcome:
-    """Run the cell, or find it done."""
+    """Run the cell unless it is done, and return the outcome."""
     if order["data_dir"] is not None:
         os.environ[DATA_VARIABLE] = order["data_dir"]
     folder = Path(order["folder"])
@@ -122,7 +122,7 @@ def _end_with_input() -> None:
 
 
 def main() -> int:
-    """Exit code 0 after an answer, whatever it says."""
+    """Read an order, carry it out, print the answer and exit with code 0."""
     order = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_input, daemon=True).start()
     torch.set_num_threads(1)

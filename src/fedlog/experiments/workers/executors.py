@@ -26,7 +26,7 @@ class Executor(Protocol):
         """Take these orders, first come first served."""
 
     def wait(self, seconds: float) -> list[Outcome]:
-        """What has ended since the last call, after waiting at most so long for something to end."""
+        """Wait at most that long for cells to end, and return those that have."""
 
     def stop(self) -> None:
         """Start nothing more, and end what runs where that is possible."""
@@ -47,7 +47,7 @@ class Processes:
         self._waiting.extend(orders)
 
     def wait(self, seconds: float) -> list[Outcome]:
-        """What has ended, after waiting at most so long."""
+        """Wait at most that long, and return what has ended."""
         deadline = time.monotonic() + seconds
         while True:
             while self._waiting and len(self._running) < self._jobs:
@@ -69,7 +69,7 @@ class Processes:
 
 
 class _Running:
-    """A process at work, its words kept in files so that no pipe can fill up."""
+    """A process at work; its output goes to files, since a pipe could fill up."""
 
     def __init__(self, order: str) -> None:
         self._order = order
@@ -98,7 +98,7 @@ class _Running:
         return told
 
     def close(self) -> None:
-        """Let go of its files."""
+        """Close its files."""
         if self.process.stdin is not None:
             self.process.stdin.close()
         self._stdout.close()
@@ -147,7 +147,7 @@ class DaskCluster:
             self._ended.add(future)
 
     def wait(self, seconds: float) -> list[Outcome]:
-        """What has ended, after waiting at most so long."""
+        """Wait at most that long, and return what has ended."""
         deadline = time.monotonic() + seconds
         while self._orders and self._ended.is_empty() and time.monotonic() < deadline:
             time.sleep(0.05)

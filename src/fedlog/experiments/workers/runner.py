@@ -37,20 +37,20 @@ class Standing:
 
 
 class Watcher(Protocol):
-    """Who is told how the cells go."""
+    """Is called as cells start, go on and end."""
 
     def on_start(self, to_do: Sequence[Cell], skipped: Sequence[Cell]) -> None:
-        """These are about to run; those were done before."""
+        """Hear which cells are about to run, and which were done before."""
 
     def on_progress(self, standings: Sequence[Standing]) -> None:
-        """How far every cell of this call is."""
+        """Hear how far every cell of this call is."""
 
     def on_end(self, outcome: Outcome) -> None:
-        """One cell has ended."""
+        """Hear that a cell has ended."""
 
 
 def run_cells(cells: Sequence[Cell], executor: Executor, watcher: Watcher, data_dir: Path | None) -> list[Outcome]:
-    """How each cell ended that was not done before; the executor is stopped at the end, whatever happens."""
+    """Run the cells that are not done and return how each ended; the executor is always stopped."""
     skipped = [cell for cell in cells if cell.state() is CellState.DONE]
     _refuse_other_records(skipped, data_dir)
     to_do = [cell for cell in cells if cell not in skipped]
@@ -92,7 +92,7 @@ def _final_progress(cell: Cell) -> Standing:
 
 
 def progress_of(cell: Cell) -> Standing:
-    """How far the cell is, read off its records."""
+    """How far the cell is, by its records."""
     try:
         lines = cell.records.read_text().splitlines()
     except OSError:

@@ -38,7 +38,7 @@ class CertificateFiles:
 
     @classmethod
     def under(cls, folder: Path) -> CertificateFiles:
-        """The fixed names inside a folder."""
+        """The certificate files of this folder."""
         return cls(folder / "ca.crt", folder / "ca.key", folder / "server.crt", folder / "server.key")
 
 
@@ -116,7 +116,7 @@ def _write_server_certificate(
 
 
 def _alternative_names(hosts: tuple[str, ...]) -> list[x509.GeneralName]:
-    """One alternative name a host: an address where it is one, else a host name."""
+    """The hosts as names in a certificate: an address as an address, anything else as a host name."""
     if not hosts:
         raise InputError("expected at least one host name for the server's certificate, found none")
     # The operator's own commands and the SuperLink's own workers always reach the server through the loopback.

@@ -30,14 +30,14 @@ def read_events(path: Path) -> list[dict[str, Value]]:
 
 @dataclass
 class EventFollower:
-    """A reader of the lines that are still to come."""
+    """Reads the lines that are added to a log after it was opened."""
 
     path: Path
     position: int = 0
 
     @classmethod
     def from_now(cls, path: Path) -> EventFollower:
-        """A follower that skips what is there already."""
+        """A follower that begins behind the lines that are there now."""
         return cls(path, path.stat().st_size if path.exists() else 0)
 
     def read_new(self) -> list[dict[str, Any]]:

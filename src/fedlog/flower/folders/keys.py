@@ -15,7 +15,7 @@ from fedlog.flower.folders.secrets import write_secret
 
 
 def create_site_key(private: Path, public: Path, comment: str) -> str:
-    """The public key's line, after a new P-384 pair was written in the OpenSSH form that Flower reads."""
+    """Write a new P-384 key pair in OpenSSH form, as Flower reads it, and return the line of the public key."""
     key = ec.generate_private_key(ec.SECP384R1())
     write_secret(
         private,

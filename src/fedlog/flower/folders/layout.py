@@ -11,7 +11,7 @@ DEFAULT_PORT = 8443
 
 
 def check_site_name(text: str) -> str:
-    """The text, when it can name a site in file names, logs and Flower's list."""
+    """Return the name; refuse one that does not fit into file names, logs and Flower's list."""
     if not NAME.fullmatch(text):
         raise InputError(
             f"expected a name of at most 32 lower-case letters, digits, dots, dashes or underscores, found: {text!r}"
@@ -20,7 +20,7 @@ def check_site_name(text: str) -> str:
 
 
 def parse_server_address(text: str) -> str:
-    """HOST:PORT, with the usual port where none is given."""
+    """The address as HOST:PORT, with the usual port if none is given."""
     host, separator, port = text.rpartition(":")
     if not separator:
         host, port = text, str(DEFAULT_PORT)

@@ -1,4 +1,4 @@
-"""Who is who in a secure sum: each site's signing key, and the list of all public halves that every site has.
+"""The signing keys of secure sums: a site's own, and the list of all sites' public keys.
 
 The list must reach a site from somewhere other than the server, for example by telephone or from the other sites: a
 server that could choose the keys could be every other site.
@@ -32,12 +32,12 @@ def own_key(folder: SiteFolder) -> bytes:
 
 
 def format_own_entry(folder: SiteFolder) -> str:
-    """NAME=KEY with the public half, for the others' lists."""
+    """The site's entry for the list, as NAME=KEY with its public key."""
     return f"{folder.read_config().name}={SigningIdentity(0, own_key(folder)).public.hex()}"
 
 
 def write_roster(folder: Path, entries: Iterable[str]) -> Roster:
-    """The list in the folder, after it was written from texts NAME=KEY; at a site, its own entry must be among them."""
+    """Write the list from texts NAME=KEY and return it; at a site, its own entry must be among them."""
     roster: Roster = {}
     for text in entries:
         name, separator, key = text.partition("=")
@@ -70,7 +70,7 @@ def read_roster(folder: Path) -> Roster:
 
 
 def read_own_roster(site: SiteFolder) -> Roster:
-    """The list at a site; an InputError where there is none, or none with the site's own key."""
+    """The list at a site; an InputError if it is missing or lacks the site's own key."""
     roster = read_roster(site.path)
     _check_own(roster, site)
     return roster

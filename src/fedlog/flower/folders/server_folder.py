@@ -19,7 +19,7 @@ CONNECTION = "federation"
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """What the operator decided at `init`."""
+    """The settings that the operator gave to `fedlog federate init`."""
 
     hosts: tuple[str, ...]  # the names in the certificate; the first is what the sites are told
     listen: str
@@ -28,13 +28,13 @@ class ServerConfig:
 
 @dataclass(frozen=True)
 class ServerFolder:
-    """Where the operator's things are."""
+    """The paths in the operator's folder."""
 
     path: Path
 
     @property
     def config_file(self) -> Path:
-        """The decisions of `init`."""
+        """The file with the settings of `init`."""
         return self.path / "federation.toml"
 
     @property
@@ -44,7 +44,7 @@ class ServerFolder:
 
     @property
     def certificates(self) -> CertificateFiles:
-        """The authority's and the server's."""
+        """The certificates of the authority and of the server."""
         return CertificateFiles.under(self.path / "certificates")
 
     @property
@@ -54,7 +54,7 @@ class ServerFolder:
 
     @property
     def database(self) -> Path:
-        """The SuperLink's: registered keys, runs and messages under way."""
+        """The SuperLink's database: registered keys, runs and messages under way."""
         return self.path / "superlink.db"
 
     @property
@@ -74,7 +74,7 @@ class ServerFolder:
 
     @property
     def logs(self) -> Path:
-        """What the programs said."""
+        """The log files of Flower's programs."""
         return self.path / "logs"
 
     @property
@@ -88,13 +88,13 @@ class ServerFolder:
         return self.logs / "traffic.json"
 
     def write_config(self, config: ServerConfig) -> None:
-        """Write the decisions of `init`."""
+        """Write the settings of `init`."""
         hosts = ", ".join(quote_toml(host) for host in config.hosts)
         text = f"hosts = [{hosts}]\nlisten = {quote_toml(config.listen)}\nport = {config.port}\n"
         write_file(self.config_file, text)
 
     def read_config(self) -> ServerConfig:
-        """The decisions of `init`; an InputError when this is no server's folder."""
+        """The settings of `init`; an InputError if this is not a server's folder."""
         stored = read_toml(self.config_file, "the settings of a federation", "`fedlog federate init` makes them")
         try:
             return ServerConfig(tuple(map(str, stored["hosts"])), str(stored["listen"]), int(stored["port"]))
@@ -104,7 +104,7 @@ class ServerFolder:
             ) from None
 
     def write_connection(self, port: int) -> None:
-        """Tell the `flwr` command where the SuperLink listens on the loopback."""
+        """Write the connection file from which `flwr` learns the SuperLink's port."""
         self.flower_home.mkdir(parents=True, exist_ok=True)
         authority = str(self.certificates.authority.resolve())
         write_file(
@@ -114,7 +114,7 @@ class ServerFolder:
         )
 
     def remember_site(self, name: str, node_id: str, public_key: str) -> None:
-        """Keep who was registered under which node, since Flower's list shows numbers only."""
+        """Store a site's node number under its name, since Flower lists numbers only."""
         self.sites.mkdir(parents=True, exist_ok=True)
         write_file(self.sites / f"{name}.pub", public_key.strip() + "\n")
         with lock_folder(self.sites):  # two keys may be registered at the same time

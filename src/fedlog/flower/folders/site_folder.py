@@ -14,7 +14,7 @@ from fedlog.models.frozen import FROZEN
 
 @dataclass(frozen=True)
 class SiteConfig:
-    """What a site decided: who it is, where its server is, and later its data and its body."""
+    """A site's settings: its name, its server, and later its data and its body."""
 
     name: str
     server: str  # HOST:PORT
@@ -26,13 +26,13 @@ class SiteConfig:
 
 @dataclass(frozen=True)
 class SiteFolder:
-    """Where a site's things are."""
+    """The paths in a site's folder."""
 
     path: Path
 
     @property
     def config_file(self) -> Path:
-        """The site's decisions."""
+        """The file with the site's settings."""
         return self.path / "site.toml"
 
     @property
@@ -47,12 +47,12 @@ class SiteFolder:
 
     @property
     def private_key(self) -> Path:
-        """The site's secret."""
+        """The site's private key."""
         return self.path / "site.key"
 
     @property
     def public_key(self) -> Path:
-        """What the operator registers."""
+        """The site's public key, which the operator registers."""
         return self.path / "site.pub"
 
     @property
@@ -67,7 +67,7 @@ class SiteFolder:
 
     @property
     def state(self) -> Path:
-        """The body and what else the site keeps between rounds, by run."""
+        """A folder for each run, with the body and the rest of the site's state between rounds."""
         return self.path / "state"
 
     @property
@@ -82,7 +82,7 @@ class SiteFolder:
 
     @property
     def logs(self) -> Path:
-        """What the programs said."""
+        """The log files of Flower's programs."""
         return self.path / "logs"
 
     @property
@@ -91,12 +91,12 @@ class SiteFolder:
         return self.logs / "events.jsonl"
 
     def write_config(self, config: SiteConfig) -> None:
-        """Write the site's decisions."""
+        """Write the site's settings."""
         lines = [f"{key} = {quote_toml(value)}" for key, value in asdict(config).items() if value is not None]
         write_file(self.config_file, "\n".join(lines) + "\n")
 
     def read_config(self) -> SiteConfig:
-        """The site's decisions; an InputError when this is no site's folder."""
+        """The site's settings; an InputError if this is not a site's folder."""
         stored = read_toml(self.config_file, "the settings of a site", "`fedlog federate join` makes them")
         texts = {key: value for key, value in stored.items() if isinstance(value, str)}
         if not {"name", "server"} <= set(texts):
@@ -105,7 +105,7 @@ class SiteFolder:
         return SiteConfig(texts["name"], texts["server"], *chosen)
 
     def choose(self, data: str | None, body: str | None, hold_out: str | None = None) -> SiteConfig:
-        """The decisions with this data, body and split, written; what is None stays as it was."""
+        """Write the settings with this data, body and split, and return them; None leaves a setting as it was."""
         config = self.read_config()
         # The apps of a run start in another folder than the person who typed the paths.
         if data is not None and Path(data).exists():

@@ -26,7 +26,7 @@ def app_settings(plan: Plan, rules: RoundRules) -> dict[str, SettingValue]:
 
 
 def write_app(folder: Path, settings: Mapping[str, SettingValue]) -> Path:
-    """The folder, ready for `flwr run`; `flwr run --run-config` can change the settings that stand here."""
+    """Write the app's folder for `flwr run` and return it; `--run-config` can change its settings."""
     lines = [f"{name} = {quote_toml(value) if isinstance(value, str) else value}" for name, value in settings.items()]
     write_file(
         folder / "pyproject.toml",

@@ -47,12 +47,12 @@ def write_tables(folder: Path, seed: int) -> dict[str, Path]:
 
 
 def demo_schema() -> Schema:
-    """What the three sites have agreed on."""
+    """The schema of the three sites."""
     return Schema("digit", tuple(map(str, range(10))), tuple(Feature(name, FeatureKind.NUMERIC) for name in PIXELS))
 
 
 def run_demo(root: Path, rounds: int, seed: int, say: Say) -> dict[str, Any]:
-    """The report: sites, rounds, bits, wire bytes and seconds; every process has ended when it comes back."""
+    """Run the demo and return its report: sites, rounds, bits, wire bytes and seconds. It ends every process."""
     start = time.monotonic()
     say(f"everything in one place, on the loopback alone: {root}")
     say("in a real federation the server and each site have a machine of their own; see docs/deploy.md")

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def describe_run_event(event: Mapping[str, Any]) -> str | None:
-    """What the operator reads of an event of the server; None for events that another line covers."""
+    """The line that the operator reads for an event; None for events without a line of their own."""
     match event["event"]:
         case "greeted":
             return f"greeted {_join_names(event['sites'])}"
@@ -50,7 +50,7 @@ def describe_run_event(event: Mapping[str, Any]) -> str | None:
 
 
 def describe_site_event(event: Mapping[str, Any]) -> str | None:
-    """What the person at a site reads of an event there."""
+    """The line that the person at a site reads for an event there."""
     match event["event"]:
         case "welcome":
             return f"run {event['run']}: {event['method']}, {event['rounds']} rounds, body {event['body']}"
@@ -79,12 +79,12 @@ def describe_site_event(event: Mapping[str, Any]) -> str | None:
 
 @dataclass
 class SiteEventText:
-    """Events at a site in words, with the time that is left by the pace from one round to the next."""
+    """Describes events at a site, and estimates the time left from the rounds so far."""
 
     worked: dict[str, tuple[int, dt.datetime]] = field(default_factory=dict)  # run -> newest round and when
 
     def line(self, event: Mapping[str, Any]) -> str | None:
-        """What the person at the site reads."""
+        """The line for this event."""
         told = describe_site_event(event)
         if told is None or event["event"] != "worked":
             return told

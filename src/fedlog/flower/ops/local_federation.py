@@ -30,7 +30,7 @@ DEADLINE_SECONDS = 240.0
 
 @dataclass(frozen=True)
 class LocalSite:
-    """What one site brings."""
+    """The data and the settings of one site."""
 
     data: Path
     body: str
@@ -39,14 +39,14 @@ class LocalSite:
 
 @dataclass(frozen=True)
 class LocalFederation:
-    """The folders of a federation whose parts all lie under one folder."""
+    """The folders of a server and its sites, all under one folder."""
 
     server: ServerFolder
     sites: Mapping[str, SiteFolder]
 
     @classmethod
     def make(cls, root: Path, schema: Schema, sites: Mapping[str, LocalSite]) -> LocalFederation:
-        """The folders of the server and of the sites, which join with keys of their own."""
+        """Make the folders of the server and of the sites, each site with its own key."""
         agreed = root / "schema.toml"
         agreed.write_text(dump_schema(schema))
         server = ServerFolder(root / "server")
@@ -61,7 +61,7 @@ class LocalFederation:
         return cls(server, folders)
 
     def run(self, plan: Plan, say: Say) -> RunOutcome:
-        """The outcome of the run; every process has ended when it comes back."""
+        """Run the federation, end every process and return the outcome."""
         with ExitStack() as stack:
             stack.enter_context(running_server(self.server, say))
             port, traffic = stack.enter_context(counting_relay(self.server.read_config().port))
@@ -92,7 +92,7 @@ class LocalFederation:
         return [e for e in read_events(self.server.event_log) if e["event"] == event and e["run"] == run]
 
     def work(self, run: str) -> dict[str, list[dict[str, Any]]]:
-        """Each site's events of finished work."""
+        """The events of finished work, by site."""
         found = {name: read_events(folder.event_log) for name, folder in self.sites.items()}
         return {
             name: [e for e in events if e["event"] == "worked" and e["run"] == run] for name, events in found.items()
@@ -101,7 +101,7 @@ class LocalFederation:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """A run's report, and the bytes between sites and server: TLS and all in it, TCP's own headers apart."""
+    """A run's report, and the bytes between sites and server, TLS included, TCP headers not."""
 
     report: Mapping[str, Any]
     wire_bytes_up: int

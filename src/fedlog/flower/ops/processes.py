@@ -1,4 +1,4 @@
-"""Flower's programs as commands that are printed, started, watched and stopped without leaving anything behind."""
+"""Start, watch and stop Flower's programs, with every process that they start."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SAME_START_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Command:
-    """One program with its arguments, and what it sees of the environment besides ours."""
+    """A program, its arguments, and the variables added to its environment."""
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -71,7 +71,7 @@ def flower_environment(
 
 
 def find_program(name: str) -> str:
-    """The path of a program installed beside our interpreter; an InputError with the remedy when it is not there."""
+    """The path of a program installed beside our interpreter; an InputError if it is missing."""
     path = Path(sys.executable).parent / name
     if not path.exists():
         raise InputError(
@@ -99,7 +99,7 @@ class Running:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs. Asking also reaps it: Flower's helpers take a parent that is not reaped for alive."""
+        """The exit code; None while it runs. Asking also reaps the process, as Flower's helper processes expect."""
         return self.process.poll()
 
     def log_tail(self, lines: int = 12) -> str:
@@ -108,7 +108,7 @@ class Running:
         return "\n".join(written.decode(errors="replace").splitlines()[-lines:])
 
     def below(self) -> list[psutil.Process]:
-        """All processes that it started, and those started by them."""
+        """All processes below it, at any depth."""
         try:
             return _descendants(psutil.Process(self.process.pid))
         except psutil.NoSuchProcess:
@@ -120,7 +120,7 @@ class Running:
 
 
 def stop_together(*running: Running) -> None:
-    """End these and everything they started: first by asking all of them at once, then, after a while, by force."""
+    """End these processes and all that they started: ask them first, kill them after a while."""
     below = [child for each in running for child in each.below()]
     alive = [each.process for each in running if each.exit_code is None]
     for process in alive:
@@ -142,7 +142,7 @@ def stop_together(*running: Running) -> None:
 
 
 def start(command: Command, log: Path) -> Running:
-    """The command, running in a session of its own so that a Ctrl-C in our terminal reaches us first and us alone.
+    """Start the command in a session of its own, so that a Ctrl-C in our terminal reaches only us.
 
     One command a log file: what an earlier start left behind, because we were killed, is ended first. It would hold
     the port, or the site's place at the server.
@@ -169,7 +169,7 @@ def start(command: Command, log: Path) -> Running:
 
 
 def call(command: Command, timeout_seconds: float = 180.0) -> str:
-    """What a short command printed; a RunError with its last lines when it failed or took too long."""
+    """Run a short command and return what it printed; a RunError if it fails or takes too long."""
     try:
         done = subprocess.run(
             command.arguments,

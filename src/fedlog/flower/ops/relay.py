@@ -13,7 +13,7 @@ CHUNK_BYTES = 65536
 
 @dataclass
 class Traffic:
-    """Bytes so far; up is towards the server."""
+    """The bytes counted so far; up is towards the server."""
 
     up: int = 0
     down: int = 0
@@ -32,7 +32,7 @@ class Traffic:
 
 @contextmanager
 def counting_relay(target_port: int) -> Iterator[tuple[int, Traffic]]:
-    """A port on the loopback that leads to another one, and the count, until the block ends."""
+    """Open a loopback port that leads to another one, and count the bytes until the block ends."""
     traffic = Traffic()
     listener = socket.create_server(("127.0.0.1", 0))
     open_sockets: list[socket.socket] = [listener]

@@ -32,7 +32,7 @@ NOT_ACTIVATED = "Failed to activate SuperNode"
 def create_site(
     folder: SiteFolder, config: SiteConfig, authority: Path, schema: Path, ledger: Path | None = None
 ) -> str:
-    """The site's public key line, after its folder was made: key, certificate of the authority, schema.
+    """Make the site's folder (key, certificate of the authority, schema) and return the line of its public key.
 
     A site whose rows have taken part before, from another folder, brings the record of what left.
     """
@@ -60,7 +60,7 @@ def create_site(
 
 
 def replace_keys(folder: SiteFolder) -> str:
-    """The line of a new public key, in place of the old one; the key for secure sums is made anew too.
+    """Replace the site's key and its key for secure sums, and return the line of the new public key.
 
     What belongs to the site's rows and not to its keys stays: state, models, and the record of what has left.
     """
@@ -90,7 +90,7 @@ def supernode_command(folder: SiteFolder, config: SiteConfig, port: int) -> Comm
 
 @contextmanager
 def running_site(folder: SiteFolder, say: Say) -> Iterator[Running]:
-    """The site's SuperNode, until the block ends."""
+    """Run the site's SuperNode until the block ends."""
     check_secret(folder.private_key)
     write_guard(folder.programs)
     command = supernode_command(folder, folder.read_config(), find_free_port())

@@ -57,17 +57,17 @@ class Frame:
     payload: bytes
 
     def encode(self) -> bytes:
-        """The bytes that cross."""
+        """The bytes of the frame."""
         header = (MAGIC, VERSION, self.kind, self.run, self.round_number, self.exchange, len(self.payload))
         return _HEADER.pack(*header) + self.payload
 
     def reply(self, kind: FrameKind, payload: bytes) -> Frame:
-        """A frame of the same run, round and exchange."""
+        """A frame of the same run, round and exchange, with another kind and payload."""
         return Frame(kind, self.run, self.round_number, self.exchange, payload)
 
 
 def run_tag(name: str) -> bytes:
-    """8 bytes that tell one run from another."""
+    """The 8 bytes that stand for a run in its frames."""
     return hashlib.sha256(name.encode()).digest()[:8]
 
 
@@ -90,7 +90,7 @@ def decode_frame(data: bytes, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Frame:
 
 
 def expect_reply(request: Frame, answer: Frame, kind: FrameKind) -> Frame:
-    """The answer, when it is of that kind and belongs to the request."""
+    """Return the answer; a FrameError if it is of another kind or belongs to another request."""
     if answer.kind is not kind:
         raise FrameError(f"expected a frame of kind {kind.name}, found: {answer.kind.name}")
     if answer.run != request.run:

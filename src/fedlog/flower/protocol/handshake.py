@@ -13,7 +13,7 @@ HELLO_LIMIT_BYTES = 65536
 
 @dataclass(frozen=True)
 class Identity:
-    """What must agree before anything else is sent."""
+    """The versions and the schema on which both sides must agree."""
 
     fedlog: str
     frame: int
@@ -21,12 +21,12 @@ class Identity:
 
 
 def identity(schema_digest: str) -> Identity:
-    """Who we are."""
+    """The identity of this installation with this schema."""
     return Identity(__version__, VERSION, schema_digest)
 
 
 def read_identity(payload: bytes) -> Identity:
-    """Who the other side is; a FrameError when the bytes do not say it."""
+    """The other side's identity; a FrameError if the bytes hold none."""
     if len(payload) > HELLO_LIMIT_BYTES:
         raise FrameError(f"expected at most {HELLO_LIMIT_BYTES} bytes in a greeting, found: {len(payload)}")
     try:

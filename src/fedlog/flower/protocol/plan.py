@@ -128,7 +128,7 @@ class Plan(Section):
 
 @dataclass(frozen=True)
 class Guest:
-    """What a site tells of itself when it takes part."""
+    """What a site tells the server about itself when it joins a run."""
 
     body: str
     width: int
@@ -143,7 +143,7 @@ class Guest:
 
 @dataclass(frozen=True)
 class EqualBody:
-    """The untrained body of all sites: the name that one of them has for it, and the digest that each must have."""
+    """The untrained body that all sites share: its name, and the digest that each site must have."""
 
     name: str
     digest: str | None
@@ -208,7 +208,7 @@ def read_plan_settings(settings: Mapping[str, Any]) -> RunSpec:
 
 
 def check_plan(plan: Plan) -> Plan:
-    """The plan, after refusing what no site would take."""
+    """Return the plan; refuse one that no site would accept."""
     check_site_name(plan.name)  # it names a folder at every site
     # A site refuses any other method: whoever operates the server must not be able to ask for a body, nor to name a
     # function for the site to import.
@@ -229,7 +229,7 @@ def check_plan(plan: Plan) -> Plan:
 
 
 def _check_promise(promise: Promise) -> None:
-    """Refuse what only the simulator can promise."""
+    """Refuse promises that only the simulator can keep."""
     if promise.unit is Unit.PAPER:
         raise InputError(
             f"a deployment promises record or client privacy, found: {promise.unit}",

@@ -16,7 +16,7 @@ POLL_SECONDS = 0.2
 
 
 class Node(Protocol):
-    """What Flower tells of a connected SuperNode."""
+    """A connected SuperNode, as Flower describes it."""
 
     @property
     def node_id(self) -> int: ...
@@ -40,7 +40,7 @@ class Post(Protocol):
 
 @dataclass(frozen=True)
 class Replies:
-    """What came back, by site name; every site that was asked is in exactly one of the four."""
+    """The outcome for each site that was asked: it is in exactly one of the four."""
 
     answers: Mapping[str, Frame]
     refused: Mapping[str, str]

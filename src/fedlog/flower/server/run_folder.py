@@ -37,7 +37,7 @@ class RoundRules:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """What the server keeps of one run."""
+    """The folder in which the server keeps a run."""
 
     path: Path
 
@@ -62,7 +62,7 @@ class RunFolder:
 
     @property
     def checkpoint(self) -> Path:
-        """Where the run goes on from."""
+        """The folder of the checkpoint."""
         return self.path / "checkpoint"
 
     def report(self) -> dict[str, Any] | None:
@@ -75,7 +75,7 @@ class RunFolder:
         write_file(self.path / REPORT, json.dumps(report, indent=1) + "\n")
 
     def forget_report(self) -> None:
-        """The run is to be finished once more."""
+        """Delete the report, so that the run is finished again."""
         (self.path / REPORT).unlink(missing_ok=True)
 
     def record(self, line: Mapping[str, Any]) -> None:

@@ -114,7 +114,7 @@ class SumAtServer:
         return sum_terms(opening.session, opening.number, keys, self.plan.secure.honest, coordinates, value_bytes)
 
     def _opening(self, members: tuple[str, ...]) -> Opening:
-        """A sum with a number of its own, used up before anyone hears of it."""
+        """Open a sum under a new number, which is stored first so that it is never used again."""
         path = self.home.path / "secure.json"
         stored: dict[str, Any] = {"session": os.urandom(16).hex(), "next": 0}
         if path.exists():

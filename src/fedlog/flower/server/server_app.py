@@ -28,7 +28,7 @@ app = ServerApp()
 
 @app.main()  # type: ignore[untyped-decorator]
 def main(grid: Grid, context: Context) -> None:
-    """One run, with the settings of `[tool.flwr.app.config]` and `flwr run --run-config`."""
+    """Conduct a run with the settings of `[tool.flwr.app.config]` and `flwr run --run-config`."""
     torch.set_num_threads(1)
     folder = ServerFolder(Path(os.environ[FOLDER_VARIABLE]))
     name = str(context.run_config.get("name"))
