@@ -1,6 +1,6 @@
 """Bodies that users bring: `auto` against the plain loop, interleaved in one run, with ratios and their spread.
 
-python -m benchmarks.bodies [--body lenet] [--repeats 5]
+python -m benchmarks.bodies [--body lenet] [--repeats 5] [--clients 50]
 
 Each body sees images of MNIST, or signals of UCI HAR, 60 records a client, one epoch a round in batches of ten, and
 every client is evaluated after every round. MobileNetV2 has fewer clients: a round of it takes as long as all others.
@@ -97,18 +97,18 @@ BODIES: dict[str, tuple[Callable[[], nn.Module], int, str, int]] = {
 }
 
 
-def workload_of(name: str) -> Workload:
+def workload_of(name: str, clients: int = CLIENTS) -> Workload:
     """The body on its data."""
-    make, width, data, clients = BODIES[name]
+    make, width, data, most = BODIES[name]
     federation, real = federation_of(data, None)
     base = Workload(name, federation, 1, BATCH, 0.001, width, real, make)
-    return repeated(base, clients, TRAIN, TEST)
+    return repeated(base, min(clients, most), TRAIN, TEST)
 
 
-def measure(name: str, repeats: int) -> dict[str, Any]:
+def measure(name: str, repeats: int, clients: int) -> dict[str, Any]:
     """Seconds a round of every variant, taken in turns; ratios are formed within each turn."""
     torch.set_num_threads(1)
-    work, cores = workload_of(name), os.cpu_count() or 1
+    work, cores = workload_of(name, clients), os.cpu_count() or 1
     ours = Ours(work, "fedlog", BackendChoice.AUTO, cores)
     made = {f"auto, {cores} processes": ours, **plain_variants(work, cores)}
     seconds, accuracy = take_turns(made, repeats)
@@ -133,17 +133,17 @@ def measure(name: str, repeats: int) -> dict[str, Any]:
     }
 
 
-def main(out: Path = RECORDS, names: tuple[str, ...] = tuple(BODIES), repeats: int = 5) -> None:
+def main(out: Path = RECORDS, names: tuple[str, ...] = tuple(BODIES), repeats: int = 5, clients: int = CLIENTS) -> None:
     """Measure, print and write `bodies.json`; bodies that are not measured now stay in it as they were."""
     path = out / "bodies.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"bodies": {}}
     for name in names:
-        one = measure(name, repeats)
+        one = measure(name, repeats, clients)
         one |= {
             "matmul_gflops_per_core": matmul_gflops(),
             "load_of_the_machine": os.getloadavg()[0],
             "made_with": made_with(),
-            "command": f"python -m benchmarks.bodies --body {name} --repeats {repeats}",
+            "command": f"python -m benchmarks.bodies --body {name} --repeats {repeats} --clients {clients}",
         }
         found["bodies"][name] = one
         out.mkdir(exist_ok=True)
@@ -161,5 +161,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--body", choices=list(BODIES), action="append")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--clients", type=int, default=CLIENTS)
     args = parser.parse_args()
-    main(names=tuple(args.body or BODIES), repeats=args.repeats)
+    main(names=tuple(args.body or BODIES), repeats=args.repeats, clients=args.clients)

@@ -23,6 +23,7 @@ def add_parser(subparsers: Subparsers) -> None:
     run.add_argument("--resume", type=Path, metavar="DIR", help="go on with an interrupted run")
     run.add_argument("--dry-run", action="store_true", help="say what would be sent, the memory and the time, and stop")
     run.add_argument("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
+    run.add_argument("--profile", action="store_true", help="say where a round's time went, part by part")
     run.add_argument("--quiet", action="store_true", help="no progress; warnings are still said")
     run.add_argument(
         "--personal", action="store_true", help="each client solves a head of its own, chosen on validation records"

@@ -16,11 +16,13 @@ from rich.console import Console
 from rich.table import Table
 
 from fedlog.api.progress import Progress
+from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
+from fedlog.experiments.run.callbacks import Callback, Callbacks, RunStart
 from fedlog.experiments.run.dry_run import forecast
 from fedlog.experiments.run.execute import CONFIG, RECORDS, execute, stored_spec
-from fedlog.experiments.run.records import Summary
+from fedlog.experiments.run.records import Summary, mean_parts
 from fedlog.settings.fields import Recorded, about
 from fedlog.settings.flags import given_settings
 from fedlog.settings.spec import RunSpec, from_toml
@@ -35,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     # --quiet silences progress, not warnings.
     with Progress(console, Console(stderr=True, highlight=False) if args.quiet else console) as progress:
         try:
-            summary = execute(spec, folder, progress)
+            summary = execute(spec, folder, Callbacks([progress, Profile()]) if args.profile else progress)
             from fedlog.report.page import write_run_page  # matplotlib takes a second: not before the training
 
             report = write_run_page(folder)
@@ -47,7 +49,28 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({**asdict(summary), "report": str(report)}))
     else:
         _show(console, summary, report)
+        if args.profile:
+            _show_profile(console, records.read(folder / RECORDS))
     return 0
+
+
+class Profile(Callback):
+    """Has a run note where its time goes."""
+
+    def run_began(self, start: RunStart) -> None:
+        """Switch it on."""
+        start.simulation.profiles = True
+
+
+def _show_profile(console: Console, rounds: list[RoundRecord]) -> None:
+    timed = [record for record in rounds if record.seconds_by_part]
+    table = Table(title=f"a round's time, mean of {len(timed)}")
+    table.add_column("part")
+    table.add_column("seconds", justify="right")
+    table.add_column("share", justify="right")
+    for part, seconds, share in mean_parts(timed):
+        table.add_row(part, f"{seconds:.4f}", f"{100 * share:.1f} %")
+    console.print(table)
 
 
 def _what_and_where(args: argparse.Namespace) -> tuple[RunSpec, Path]:

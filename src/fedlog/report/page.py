@@ -13,6 +13,7 @@ from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import RECORDS, stored_spec, stored_summary
 from fedlog.files.durable import write_file
 from fedlog.report.curves import draw_curves
+from fedlog.report.profile_bar import profile_bar
 from fedlog.settings.spec import as_plain
 
 PAGE = """<!doctype html>
@@ -27,6 +28,7 @@ PAGE = """<!doctype html>
 <h1>{title}</h1>
 <table>{rows}</table>
 <p><img alt="accuracy by round, and by bits" src="data:image/svg+xml;base64,{plot}"></p>
+{profile}
 <h2>Settings</h2><pre>{settings}</pre>
 </body></html>
 """
@@ -53,7 +55,13 @@ def write_run_page(folder: Path) -> Path:
     rows = "".join(f"<tr><td>{html.escape(k)}</td><td>{html.escape(v)}</td></tr>" for k, v in figures.items())
     settings = json.dumps(as_plain(stored_spec(folder)), indent=1)
     title = html.escape(f"{summary.method} on {summary.data}, seed {summary.seed}")
-    page = PAGE.format(title=title, rows=rows, plot=_curves(lines, opening), settings=html.escape(settings))
+    page = PAGE.format(
+        title=title,
+        rows=rows,
+        plot=_curves(lines, opening),
+        profile=profile_bar(records.mean_parts(lines)),
+        settings=html.escape(settings),
+    )
     path = folder / "report.html"
     write_file(path, page)
     return path

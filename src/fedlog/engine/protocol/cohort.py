@@ -22,6 +22,7 @@ from fedlog.data.federation import Federation
 from fedlog.engine.clients import Client
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.client_store import ClientStore
+from fedlog.engine.stopwatch import CLOCK
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Backend, Fit, Look, Pool, Task
 from fedlog.errors import RunError
@@ -102,8 +103,13 @@ class Cohort:
         uploads: list[tuple[int, bytes | None]] = []
         for client, message in self.messages(round_number, exchange, indices):
             key = self._work_key(client, round_number, exchange, "wire")
-            uploads.append((client.index, None if message is None else self._encode(client.index, message, key)))
+            with CLOCK.time("encode"):
+                uploads.append((client.index, None if message is None else self._encode(client.index, message, key)))
         return uploads
+
+    def take_times(self) -> dict[str, float]:
+        """Where this process's time went since this was last asked."""
+        return CLOCK.take()
 
     def _encode(self, index: int, message: Message, key: Key) -> bytes:
         """The encoded upload, or a short message that the last one still holds."""
@@ -139,7 +145,9 @@ class Cohort:
         """The scores after the method's closing local phase, on copies: the homes stay as they are."""
         scores = []
         for backend, group in self._groups(indices):
-            scores += self._score(backend, group, self._close_models(backend, group, closing), judge)
+            models = self._close_models(backend, group, closing)
+            with CLOCK.time("evaluate"):
+                scores += self._score(backend, group, models, judge)
         return scores
 
     def personalised_models(self, closing: tuple[Phase, ...], indices: Sequence[int]) -> Iterator[tuple[int, Params]]:
@@ -190,7 +198,7 @@ class Cohort:
             self.store.keep_moments(client.index, exchange.name, fit.moments)
         trained = [fit.params for fit in fits]
         looks = [Look(c, p, Pool.TRAIN, c.train) for c, p in zip(group, trained, strict=True)]
-        summaries = self._summaries(backend, looks, exchange, keys)
+        summaries = CLOCK.along("statistics", self._summaries(backend, looks, exchange, keys))
         for client, work, params, summary in zip(group, works, trained, summaries, strict=True):
             _require_finite(client, params, round_number)
             yield client, work, replace(summary, params=params, records=client.records)

@@ -22,6 +22,7 @@ from fedlog.engine.protocol.cohort import Cohort, Score
 from fedlog.engine.protocol.downlink import Downlink, check_transport
 from fedlog.engine.protocol.server import Server
 from fedlog.engine.simulate.workers import InProcess, Scores, WorkerProcesses, Workers
+from fedlog.engine.stopwatch import CLOCK, combine
 from fedlog.engine.training.backends import Engine
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, initial_head
@@ -56,6 +57,7 @@ class RoundRecord:
     observed: dict[str, float]
     refused: dict[str, str]
     seconds: float
+    seconds_by_part: dict[str, float] = field(default_factory=dict)  # in a run that is profiled
 
     @property
     def accuracy_per_client(self) -> list[float | None]:
@@ -82,6 +84,7 @@ class Simulation:
     limits: Limits | None = None  # what statistics can be at most, in a run with a clip and without privacy
     record_release: Callable[[Event], object] | None = None  # None: the budget is watched in memory only
     round_number: int = 0
+    profiles: bool = False  # whether records say where a round's time went
     _released: tuple[Event, ...] = ()
     workers: Workers = field(init=False)
     server: Server = field(init=False)
@@ -249,15 +252,25 @@ class Simulation:
         if opening is not None:
             self._exchange(0, opening, self._everyone, self._hearers(self.participants(1)), self.participants(1))
 
+    def _take_times(self, seconds: float) -> dict[str, float]:
+        """Where these seconds went, since this was last asked."""
+        workers = self.workers.take_times()
+        return combine(seconds, CLOCK.take(), workers)
+
     def _broadcast(self, number: int, hearers: list[int]) -> None:
         """Send the broadcast to these clients; the same bytes for all are heard by everyone, for evaluation's sake."""
         if self.server.downlink is None:
-            self.workers.hear(self.server.broadcast(number, len(hearers)))
+            with CLOCK.time("encode"):
+                blob = self.server.broadcast(number, len(hearers))
+            self.workers.hear(blob)
             return
-        sent = self.server.send(number, [self._clients[index].name for index in hearers])
+        with CLOCK.time("encode"):
+            sent = self.server.send(number, [self._clients[index].name for index in hearers])
         self.workers.hear_own({index: sent[self._clients[index].name] for index in hearers})
 
     def _round(self, number: int) -> RoundRecord:
+        if self.profiles:
+            self._take_times(0.0)  # what lies between two rounds belongs to none
         start = time.perf_counter()
         participants = self.participants(number)
         exchanges = self.algorithm.schedule.round
@@ -270,6 +283,7 @@ class Simulation:
         scores = _flat(self.workers.evaluate(self._everyone, self.settings.judge))
         judged = [score for score in scores if score.records]
         ledger = self.server.ledger
+        seconds = time.perf_counter() - start
         return RoundRecord(
             round=number,
             accuracy_mean_over_clients=sum(score.correct / score.records for score in judged) / len(judged),
@@ -282,7 +296,8 @@ class Simulation:
             observed={**self.algorithm.observe(self.server.state), **self._privacy_figures()},
             # The opening exchange has no record of its own.
             refused={r.client: r.reason for at, r in self.server.refusals if max(at, 1) == number},
-            seconds=time.perf_counter() - start,
+            seconds=seconds,
+            seconds_by_part=self._take_times(seconds) if self.profiles else {},
         )
 
     def _privacy_figures(self) -> dict[str, float]:
@@ -314,10 +329,11 @@ class Simulation:
         sent = [(index, blob) for index, blob in uploads if blob is not None]
         if not sent:
             return  # a local-only method: nothing crosses in either direction
-        if self.secure is None:
-            self.server.receive(number, exchange, [(self._clients[index].name, blob) for index, blob in sent])
-        else:
-            self.secure.receive(self.server, number, exchange, sent, following)
+        with CLOCK.time("head"):
+            if self.secure is None:
+                self.server.receive(number, exchange, [(self._clients[index].name, blob) for index, blob in sent])
+            else:
+                self.secure.receive(self.server, number, exchange, sent, following)
         self._broadcast(number, hearers)
 
     def _release(self, number: int, exchange: Exchange) -> None:

@@ -20,6 +20,7 @@ import torch
 from fedlog.algorithms.shape import Exchange, Phase
 from fedlog.engine.clients import Client
 from fedlog.engine.protocol.cohort import Cohort, Score
+from fedlog.engine.stopwatch import CLOCK
 from fedlog.errors import FedlogError, RunError
 from fedlog.settings.training import Judge
 
@@ -57,6 +58,9 @@ class Workers(Protocol):
 
     def load(self, folder: Path) -> None:
         """Read back what `save` wrote."""
+
+    def take_times(self) -> list[dict[str, float]]:
+        """Where the time of each process beside this one went since this was last asked."""
 
     def stop(self) -> None:
         """End the workers, if there are any."""
@@ -113,6 +117,10 @@ class InProcess:
         """Read back what `save` wrote."""
         self.cohort.load(sorted(folder.glob("clients-*.safetensors")))
 
+    def take_times(self) -> list[dict[str, float]]:
+        """None: there is no process beside this one."""
+        return []
+
     def stop(self) -> None:
         """Do nothing: there is no process to end."""
 
@@ -165,6 +173,10 @@ class WorkerProcesses:
         """The scores after the closing phase, in the clients' order."""
         found: Scores = self._split("close_and_evaluate", indices, lambda own: (closing, own, judge))
         return found
+
+    def take_times(self) -> list[dict[str, float]]:
+        """Where each worker's time went since this was last asked."""
+        return self._all("take_times", [()] * len(self._pipes))
 
     def save_models(self, closing: tuple[Phase, ...], folder: Path) -> None:
         """Write every client's personalised model."""
@@ -267,7 +279,8 @@ def _serve(
     cohort: Cohort | None = None
     while True:
         try:
-            method, arguments = pipe.recv()
+            with CLOCK.time("wait"):
+                method, arguments = pipe.recv()
         except (EOFError, OSError):
             os._exit(0)
         try:

@@ -13,6 +13,7 @@ from fedlog.algorithms.shape import Batch, Carry, Phase
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.data.transforms import Augmentation
+from fedlog.engine.stopwatch import CLOCK
 from fedlog.engine.training.tasks import (
     EpochDraws,
     Fit,
@@ -139,16 +140,21 @@ class LoopBackend:
         for value in optimiser.params:
             value.requires_grad_(True)
         for start in range(0, records, self._settings.batch_size):
-            batch, masks = self._batch(task, draws, slice(start, start + self._settings.batch_size))
+            with CLOCK.time("gather"):
+                batch, masks = self._batch(task, draws, slice(start, start + self._settings.batch_size))
             inputs, labels = batch
-            features = self._features(task, params, inputs, masks)
-            weights = features.new_full((len(labels),), 1 / len(labels))
-            scores = logits(self._body.drop_features(features, masks), params)
-            seen = Batch(features, scores, labels, weights, phase.show(params))
-            loss, carry = phase.loss(seen, constants, carry)
+            with CLOCK.time("forward"):
+                features = self._features(task, params, inputs, masks)
+                weights = features.new_full((len(labels),), 1 / len(labels))
+                scores = logits(self._body.drop_features(features, masks), params)
+                seen = Batch(features, scores, labels, weights, phase.show(params))
+                loss, carry = phase.loss(seen, constants, carry)
             carry = {name: value.detach() for name, value in carry.items()}
             if optimiser.params:
-                optimiser.step(torch.autograd.grad(loss, optimiser.params, allow_unused=True))
+                with CLOCK.time("backward"):
+                    gradients = torch.autograd.grad(loss, optimiser.params, allow_unused=True)
+                with CLOCK.time("optimiser"):
+                    optimiser.step(gradients)
         for value in optimiser.params:
             value.requires_grad_(False)
         return carry

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,10 @@ class Summary:
 
 def append(path: Path, record: RoundRecord) -> None:
     """Add one line and force it to disk."""
-    append_line(path, json.dumps(asdict(record), separators=(",", ":")))
+    written = asdict(record)
+    if not record.seconds_by_part:
+        del written["seconds_by_part"]  # of runs that are profiled only
+    append_line(path, json.dumps(written, separators=(",", ":")))
 
 
 def read(path: Path) -> list[RoundRecord]:
@@ -54,6 +58,15 @@ def read(path: Path) -> list[RoundRecord]:
         except (json.JSONDecodeError, TypeError):
             break
     return records
+
+
+def mean_parts(rounds: Sequence[RoundRecord]) -> list[tuple[str, float, float]]:
+    """Each part of a round with its mean seconds and its share, over the rounds that were timed."""
+    timed = [record.seconds_by_part for record in rounds if record.seconds_by_part]
+    total = sum(sum(parts.values()) for parts in timed) or 1.0
+    names = list(timed[0]) if timed else []
+    sums = {name: sum(parts[name] for parts in timed) for name in names}
+    return [(name, sums[name] / len(timed), sums[name] / total) for name in names]
 
 
 def count(path: Path) -> int:

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedlog.algorithms.shape import Batch, Carry, Phase
 from fedlog.data.federation import Federation
 from fedlog.engine.clients import Client
+from fedlog.engine.stopwatch import CLOCK
 from fedlog.engine.training.block.adam import FlatAdam
 from fedlog.engine.training.block.feed import Feed, Stacked
 from fedlog.engine.training.tasks import (
@@ -122,7 +123,8 @@ class BlockBackend:
             for epoch in range(phase.epochs):
                 if rule.moments is AdamMoments.EPOCH:
                     adam.restart()
-                drawn = self._draw(tasks, number, epoch)
+                with CLOCK.time("gather"):
+                    drawn = self._draw(tasks, number, epoch)
                 carry = self._epoch(tasks, phase, adam, frozen, constants, carry, drawn)
             params = {**frozen, **adam.values()}
             if rule.moments is AdamMoments.RUN:
@@ -150,13 +152,17 @@ class BlockBackend:
             params = {**_first(frozen, active), **moving}
             masks = {site: mask[at] for site, mask in drawn.masks.items()}
             crops = None if drawn.crops is None else drawn.crops[:, at[0], at[1]]
-            inputs = self._feeds[Pool.TRAIN].training(drawn.positions[at], crops)
-            features = self._body.clip_features(self._network.features(params, inputs, masks))
-            seen = logits(self._body.drop_features(features, masks), params)
-            batch = Batch(features, seen, drawn.labels[at], drawn.weights[at], phase.show(params))
-            losses, after = phase.loss(batch, _first(constants, active), _first(carry, active))
-            gradients = torch.autograd.grad(losses.sum(), list(moving.values()), allow_unused=True)
-            adam.step(active, gradients)
+            with CLOCK.time("gather"):
+                inputs = self._feeds[Pool.TRAIN].training(drawn.positions[at], crops)
+            with CLOCK.time("forward"):
+                features = self._body.clip_features(self._network.features(params, inputs, masks))
+                seen = logits(self._body.drop_features(features, masks), params)
+                batch = Batch(features, seen, drawn.labels[at], drawn.weights[at], phase.show(params))
+                losses, after = phase.loss(batch, _first(constants, active), _first(carry, active))
+            with CLOCK.time("backward"):
+                gradients = torch.autograd.grad(losses.sum(), list(moving.values()), allow_unused=True)
+            with CLOCK.time("optimiser"):
+                adam.step(active, gradients)
             carry = {name: _replace_prefix(carry[name], value.detach()) for name, value in after.items()}
         return carry
 
