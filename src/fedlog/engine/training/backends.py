@@ -111,7 +111,7 @@ class Engine:
             return [_loop("DP-SGD takes the gradient of every record")]
         if self.choice is BackendChoice.LOOP:
             return [Decision(BackendChoice.LOOP, "one client after another, as asked for")]
-        if self.settings.device != "cpu":
+        if self.settings.device != "cpu" and self.choice is not BackendChoice.VMAP:
             return [_loop(f"stacking is for the CPU, not {self.settings.device}")]
         mixing = find_mixing(body)
         stacked = {} if mixing else _stacked_ways(body, self.choice)

@@ -23,7 +23,7 @@ class FlatAdam:
         self._gradients = torch.zeros_like(self._rows)
         self._first = torch.zeros_like(self._rows)
         self._second = torch.zeros_like(self._rows)
-        self._steps = torch.zeros(len(self._rows), dtype=torch.float32)
+        self._steps = torch.zeros(len(self._rows), dtype=torch.float32, device=self._rows.device)
 
     def restart(self) -> None:
         """Forget the moments, as an optimiser made anew."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedlog.data.federation import Records
 from fedlog.data.transforms import Augmentation, Transform
 from fedlog.engine.training.block.crops import Crops
+from fedlog.engine.training.tasks import Settings
 
 
 class Stacked(Protocol):
@@ -33,22 +34,22 @@ class Feed:
     """The records of one pool that these clients hold."""
 
     def __init__(
-        self, network: Stacked, records: Records, transform: Transform, held: Sequence[Tensor], dtype: torch.dtype
+        self, network: Stacked, records: Records, transform: Transform, held: Sequence[Tensor], settings: Settings
     ) -> None:
         self._network = network
         self._transform = transform
-        self._dtype = dtype
+        self._dtype, self._device = settings.dtype, torch.device(settings.device)
         own: Tensor = torch.unique(torch.cat([*held, torch.zeros(0, dtype=torch.int64)]))
         # Position in the pool -> row among the own records; padding (position 0) may point anywhere.
         self._row = torch.zeros(len(records), dtype=torch.int64)
         self._row[own] = torch.arange(len(own))
         self._raw = records.inputs[own]
-        self._arranged = network.arrange(transform.prepare(self._raw).to(dtype))
+        self._arranged = network.arrange(transform.prepare(self._raw).to(self._device, self._dtype))
         self._crops = self._crops_by_index()
 
     def plain(self, positions: Tensor) -> Tensor:
         """The batch at these positions (clients, batch), as in evaluation."""
-        return self._network.gather(self._arranged, self._row[positions])
+        return self._network.gather(self._arranged, self._row[positions].to(self._device))
 
     def training(self, positions: Tensor, crops: Tensor | None) -> Tensor:
         """The batch as in training; `crops` (3, clients, batch) holds each record's row, column and flip."""
@@ -59,9 +60,9 @@ class Feed:
         clients, batch = positions.shape
         rows, columns, flips = crops.flatten(1)
         raw = self._raw[self._row[positions].flatten()]
-        inputs = self._transform.augment(raw, Augmentation(rows, columns, flips.bool())).to(self._dtype)
+        inputs = self._transform.augment(raw, Augmentation(rows, columns, flips.bool())).to(self._device, self._dtype)
         arranged = self._network.arrange(inputs)
-        return self._network.gather(arranged, torch.arange(clients * batch).view(clients, batch))
+        return self._network.gather(arranged, torch.arange(clients * batch, device=self._device).view(clients, batch))
 
     def _crops_by_index(self) -> Crops | None:
         """The fast way to crop, where the network is made of blocks and takes images."""

@@ -69,8 +69,8 @@ class BlockBackend:
         trained_on = [c.train for c in clients]
         judged_on = [part for c in clients for part in c.tests]
         self._feeds = {
-            Pool.TRAIN: Feed(network, federation.train, federation.transform, trained_on + held_out, settings.dtype),
-            Pool.TEST: Feed(network, federation.test, federation.transform, judged_on, settings.dtype),
+            Pool.TRAIN: Feed(network, federation.train, federation.transform, trained_on + held_out, settings),
+            Pool.TEST: Feed(network, federation.test, federation.transform, judged_on, settings),
         }
 
     def train(self, tasks: Sequence[Task]) -> list[Fit]:
@@ -79,7 +79,7 @@ class BlockBackend:
         stacked, moments = self._train_chunk([tasks[at] for at in order])
         fits = [Fit({})] * len(tasks)
         for row, at in enumerate(order):
-            params = {n: v[row].to(tasks[at].work.params[n].dtype) for n, v in stacked.items()}
+            params = {n: v[row].to("cpu", tasks[at].work.params[n].dtype) for n, v in stacked.items()}
             fits[at] = Fit(params, moments[row])
         return fits
 
@@ -87,7 +87,7 @@ class BlockBackend:
     def features(self, looks: Sequence[Look]) -> list[Tensor]:
         """(n, width) for each look, in evaluation mode."""
         order = sorted(range(len(looks)), key=lambda at: -len(looks[at].positions))
-        params = _stack([looks[at].params for at in order], self._settings.dtype)
+        params = _stack([looks[at].params for at in order], self._settings)
         sizes = [len(looks[at].positions) for at in order]
         positions = _pad([looks[at].positions for at in order])
         feed = self._feeds[looks[0].pool]
@@ -101,17 +101,17 @@ class BlockBackend:
         for row, at in enumerate(order):
             rows = [part[row] for part in parts if row < len(part)]
             empty = torch.zeros(0, self._body.width, dtype=self._settings.dtype)
-            each[at] = torch.cat(rows)[: sizes[row]] if rows else empty
+            each[at] = torch.cat(rows)[: sizes[row]].cpu() if rows else empty
         return each
 
     def _train_chunk(self, tasks: list[Task]) -> tuple[Params, list[Params]]:
         """The trained parameters of a chunk sorted by size, stacked, and each client's moments."""
-        dtype, rule = self._settings.dtype, self._settings.optimiser
-        params = _stack([task.work.params for task in tasks], dtype)
-        constants = _stack([task.work.constants for task in tasks], dtype)
+        rule = self._settings.optimiser
+        params = _stack([task.work.params for task in tasks], self._settings)
+        constants = _stack([task.work.constants for task in tasks], self._settings)
         moments: list[Params] = [{} for _ in tasks]
         for number, phase in enumerate(tasks[0].phases):
-            carry: Carry = _stack([task.work.carry for task in tasks], dtype)
+            carry: Carry = _stack([task.work.carry for task in tasks], self._settings)
             moving = moving_names(params, phase, self._body)
             if not moving:
                 continue
@@ -129,7 +129,7 @@ class BlockBackend:
             params = {**frozen, **adam.values()}
             if rule.moments is AdamMoments.RUN:
                 for row, mine in enumerate(moments):
-                    mine |= name_moments(number, *adam.moments(row))
+                    mine |= name_moments(number, *(value.cpu() for value in adam.moments(row)))
         return params, moments
 
     def _epoch(
@@ -167,7 +167,7 @@ class BlockBackend:
         return carry
 
     def _draw(self, tasks: list[Task], phase: int, epoch: int) -> _Epoch:
-        dtype = self._settings.dtype
+        dtype, device = self._settings.dtype, self._settings.device
         draws: list[EpochDraws] = [
             draw_epoch(
                 task.key.child("phase", phase, "epoch", epoch), task.client.records, self._body, self._transform, dtype
@@ -182,9 +182,11 @@ class BlockBackend:
             crops = torch.stack([_pad(part) for part in parts])
         return _Epoch(
             positions,
-            self._labels[positions],
-            _pad([batch_weights(task.client.records, self._settings.batch_size, dtype) for task in tasks]),
-            {site.name: _pad([drawn.masks[site.name] for drawn in draws]) for site in self._body.dropout},
+            self._labels[positions].to(device),
+            _pad([batch_weights(task.client.records, self._settings.batch_size, dtype) for task in tasks]).to(
+                device
+            ),
+            {site.name: _pad([drawn.masks[site.name] for drawn in draws]).to(device) for site in self._body.dropout},
             crops,
         )
 
@@ -206,12 +208,12 @@ def _pad(rows: list[Tensor]) -> Tensor:
     return padded
 
 
-def _stack(each: Sequence[Mapping[str, Tensor]], dtype: torch.dtype) -> Params:
-    return {name: torch.stack([_cast(values[name], dtype) for values in each]) for name in each[0]}
+def _stack(each: Sequence[Mapping[str, Tensor]], settings: Settings) -> Params:
+    return {name: torch.stack([_cast(values[name], settings) for values in each]) for name in each[0]}
 
 
-def _cast(value: Tensor, dtype: torch.dtype) -> Tensor:
-    return value.to(dtype) if value.is_floating_point() else value
+def _cast(value: Tensor, settings: Settings) -> Tensor:
+    return value.to(settings.device, settings.dtype if value.is_floating_point() else value.dtype)
 
 
 def _first(stacked: Mapping[str, Tensor], count: int) -> Params:

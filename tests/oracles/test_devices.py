@@ -1,0 +1,68 @@
+"""Training on another device than the CPU, as far as it can be seen without one: no operation mixes devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from fedlog.algorithms.losses import cross_entropy
+from fedlog.algorithms.shape import EVERYTHING, Phase, Work
+from fedlog.core.keys import Key
+from fedlog.data.federation import Federation
+from fedlog.data.transforms import Transform
+from fedlog.engine.clients import Client
+from fedlog.engine.training.backends import Engine
+from fedlog.engine.training.tasks import Settings, Task
+from fedlog.models.body import HEAD, adopt, initial_head
+from fedlog.settings.execution import BackendChoice
+
+MakeFederation = Callable[..., Federation]
+COPIES = ("aten::_to_copy", "aten::copy_")
+
+
+class OneDevice(TorchDispatchMode):
+    """Refuses operations whose tensors lie on different devices, but for copies and single numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        tensors = [leaf for leaf in tree_leaves((args, kwargs or {})) if isinstance(leaf, Tensor) and leaf.ndim]
+        devices = {tensor.device.type for tensor in tensors}
+        self.seen |= devices
+        assert len(devices) < 2 or func._schema.name in COPIES, f"{func._schema.name}: {devices}"
+        return func(*args, **(kwargs or {}))
+
+
+def _body() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.Dropout2d(0.5), nn.Flatten(), nn.Linear(64, 5)
+    )
+
+
+@pytest.mark.parametrize("transform", [Transform(), Transform((0.5,), (0.5,), crop_padding=1, flip=True)])
+def test_no_operation_of_the_vmap_path_mixes_devices(transform: Transform, make_federation: MakeFederation) -> None:
+    federation = make_federation([5, 0, 3], input_shape=(1, 4, 4), transform=transform)
+    found = adopt("mine", _body, (1, 4, 4))
+    clients = [Client(at, s.name, found, s.train, (s.test,), ()) for at, s in enumerate(federation.shards)]
+    work = Work({HEAD: initial_head(found.width, 3, Key(0)), **found.initial(Key(0))})
+    tasks = [Task(c, work, (Phase(EVERYTHING, 2, cross_entropy, 0.01),), Key(0).child(c.index)) for c in clients]
+    tasks.sort(key=lambda task: -task.client.records)
+    engine = Engine(Settings(2, device="meta"), BackendChoice.VMAP)
+    with OneDevice() as mode:
+        (backend,) = engine.backends(federation, clients).values()
+        stacked, _ = backend._train_chunk(tasks)  # what comes after it is a copy to the CPU
+    assert mode.seen == {"cpu", "meta"}
+    assert {value.device.type for value in stacked.values()} == {"meta"}
+
+
+def test_without_being_asked_for_another_device_means_the_loop() -> None:
+    found = adopt("mine", _body, (1, 4, 4))
+    assert "stacking is for the CPU, not cuda" in Engine(Settings(2, device="cuda")).explain(found)
+    assert "vmap" in Engine(Settings(2, device="cuda"), BackendChoice.VMAP).explain(found)
