@@ -183,9 +183,7 @@ class BlockBackend:
         return _Epoch(
             positions,
             self._labels[positions].to(device),
-            _pad([batch_weights(task.client.records, self._settings.batch_size, dtype) for task in tasks]).to(
-                device
-            ),
+            _pad([batch_weights(task.client.records, self._settings.batch_size, dtype) for task in tasks]).to(device),
             {site.name: _pad([drawn.masks[site.name] for drawn in draws]).to(device) for site in self._body.dropout},
             crops,
         )
