@@ -145,3 +145,45 @@ def test_weights_that_a_run_has_written_are_told_from_others(tmp_path: Path, fol
             refuse_trained(path)
     with pytest.raises(InputError, match="no weights can be read"):
         refuse_trained(tmp_path / "nothing.safetensors")
+
+
+def own_body() -> torch.nn.Module:
+    """A body of one's own, named `test_predict:own_body`."""
+    return torch.nn.Linear(6, 4)
+
+
+def rename_body(folder: Path, name: str) -> None:
+    path = folder / "model.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "body": name}))
+
+
+@pytest.mark.parametrize("name", ["os:abort", "os:abort@clamp:2", "antigravity:x"])
+def test_a_model_folder_cannot_name_code(
+    folder: Path, new: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    rename_body(folder, name)
+    assert main(["predict", str(folder), "--data", str(new)]) == 2
+    assert f"names code that would be run: {name.partition('@')[0]}" in capsys.readouterr().err
+    assert main(["predict", str(folder), "--data", str(new), "--allow-code", "os:getpid"]) == 2  # must match
+
+
+def test_the_metadata_of_weights_cannot_name_code(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    save_file({"weight": torch.zeros(4, 6), "bias": torch.zeros(4)}, path, metadata={"body": "os:abort"})
+    with pytest.raises(InputError, match="names code that would be run: os:abort"):
+        body(f"frozen:{path}", (6,))
+
+
+def test_code_that_is_allowed_by_name_is_used(
+    tmp_path: Path, new: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FEDLOG_ALLOW_CODE", "")
+    path = tmp_path / "weights.safetensors"
+    save_file({"weight": torch.zeros(4, 6), "bias": torch.zeros(4)}, path, metadata={"body": "test_predict:own_body"})
+    with monkeypatch.context() as changed:
+        changed.setenv("FEDLOG_ALLOW_CODE", "test_predict:own_body")
+        model = made(TABLE, f"frozen:{path}", Encoder(TABLE, (1.0,), (2.0,), (0.5,)), IDENTITY)
+    folder = save_model(tmp_path / "own", model)
+    assert main(["predict", str(folder), "--data", str(new)]) == 2
+    assert main(["predict", str(folder), "--data", str(new), "--allow-code", "test_predict:own_body"]) == 0
+    assert capsys.readouterr().out.startswith("label,")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedlog.cli import federate_ledger, federate_privacy, federate_run
+from fedlog.cli.own_code import add_allow_code
 from fedlog.cli.subcommand import command
 
 if TYPE_CHECKING:
@@ -216,6 +217,7 @@ def _add_site(commands: Subparsers) -> None:
         metavar="[U:]T:E:D",
         help="noise and budget for all runs together, e.g. local:8:1e-5, or client:local:8:1e-5 for that unit only",
     )
+    add_allow_code(parser)
 
 
 def _site(args: argparse.Namespace) -> int:

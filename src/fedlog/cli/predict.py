@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedlog.cli.own_code import add_allow_code
+
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -23,6 +25,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--data", help="a table without the label column, an .npz file, or a folder of images")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout instead of CSV")
     parser.add_argument("--onnx", type=Path, metavar="FILE", help="also write the model as ONNX, checked")
+    add_allow_code(parser)
     parser.set_defaults(handler=_predict)
 
 

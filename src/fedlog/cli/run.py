@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedlog.cli.own_code import add_allow_code
 from fedlog.settings.fields import type_hints
 from fedlog.settings.flags import add_flags
 from fedlog.settings.spec import RunSpec
@@ -22,6 +23,7 @@ def add_parser(subparsers: Subparsers) -> None:
     run.add_argument("--out", type=Path, metavar="DIR", help="run folder (default: runs/<time>-<data>-<method>)")
     run.add_argument("--resume", type=Path, metavar="DIR", help="go on with an interrupted run")
     run.add_argument("--dry-run", action="store_true", help="say what would be sent, the memory and the time, and stop")
+    add_allow_code(run)
     run.add_argument("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
     run.add_argument("--profile", action="store_true", help="say where a round's time went, part by part")
     run.add_argument("--quiet", action="store_true", help="no progress; warnings are still said")

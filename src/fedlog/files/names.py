@@ -39,6 +39,11 @@ def name_callable(given: Callable[..., Any], name: str | None = None) -> str:
     return chosen
 
 
+def was_given(name: str) -> bool:
+    """Whether the object of that name was given to this process, so that nothing has to be imported."""
+    return name in _GIVEN
+
+
 def import_callable(name: str, what: str, hint: str = "is its folder on PYTHONPATH?") -> Callable[..., Any]:
     """The function or class that `package.module:name` names; `what` says in errors what it is for."""
     if name in _GIVEN:

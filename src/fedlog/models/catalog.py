@@ -15,16 +15,19 @@ from torch import nn
 
 from fedlog.core.clip import parse_clip
 from fedlog.errors import InputError
-from fedlog.files.names import closest, did_you_mean, import_callable, name_callable
+from fedlog.files.names import closest, did_you_mean, import_callable, name_callable, was_given
 from fedlog.models.body import Body, adopt
 from fedlog.models.cnn import cifar_cnn, cifar_cnn_small, mnist_cnn, signal_cnn, small_cnn, without_dropout
 from fedlog.models.encoders.names import make_encoder_body, split_name
 from fedlog.models.frozen import frozen
 from fedlog.models.mlp import mlp, mlp_signed
 from fedlog.models.mobilenet import mobilenet_v2
+from fedlog.models.own_code import check_code
 
 _FIXED = ("cnn", "cnn-plain", "cnn-small", "signal-cnn", "mobilenet-v2")
 _WITH_WIDTHS = ("mlp", "mlp-signed")
+# Functions that a user of this process typed or gave as bodies: a file that names one of them brings in nothing new.
+_typed: set[str] = set()
 OWN_WIDTH = 32  # of the features, for functions that ask for it
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 NAMES = (
@@ -51,7 +54,22 @@ def body(name: str, input_shape: tuple[int, ...]) -> Body:
         clip = parse_clip(encoder.clip) if encoder.clip else None
         return adopt(name, lambda: make_encoder_body(encoder, input_shape), input_shape, clip)
     plain, _, clip_text = name.partition("@")
+    if is_own_code(plain):
+        _typed.add(plain)
     return adopt(name, _factory(plain, input_shape), input_shape, parse_clip(clip_text) if clip_text else None)
+
+
+def check_loaded_body(name: str, where: object) -> None:
+    """Refuse the name of a body in a loaded file that is neither of the catalogue nor allowed."""
+    plain = name.partition("@")[0]
+    if split_name(name) is None and is_own_code(plain) and not was_given(plain) and plain not in _typed:
+        check_code(plain, where)
+
+
+def is_own_code(plain: str) -> bool:
+    """Whether a body's name is that of a function to import, and not one of the catalogue."""
+    family, _, rest = plain.partition(":")
+    return bool(rest) and family not in ("frozen", *_WITH_WIDTHS, *_FIXED)
 
 
 def name_body(given: str | nn.Module | Callable[..., nn.Module], input_shape: tuple[int, ...]) -> str:
@@ -95,7 +113,7 @@ def _fill_in(name: str, make: Callable[..., nn.Module], input_shape: tuple[int, 
 def _factory(name: str, input_shape: tuple[int, ...]) -> Callable[[], nn.Module]:
     family, _, rest = name.partition(":")
     if family == "frozen":
-        return frozen(name, Path(rest), lambda inner: _factory(inner, input_shape))
+        return frozen(name, Path(rest), partial(_inner_factory, Path(rest), input_shape))
     if family in _WITH_WIDTHS:
         return partial(mlp if family == "mlp" else mlp_signed, prod(input_shape), _widths(name, rest))
     if rest and family not in _FIXED:
@@ -120,6 +138,12 @@ def _factory(name: str, input_shape: tuple[int, ...]) -> Callable[[], nn.Module]
         raise InputError(f"body {name} is not made for records of shape {input_shape}", hint="try --body mlp:64,64")
     meant = did_you_mean(family, (*_FIXED, *_WITH_WIDTHS), f"one of {', '.join(NAMES)}")
     raise InputError(f"unknown body: {name}", hint=meant)
+
+
+def _inner_factory(path: Path, input_shape: tuple[int, ...], inner: str) -> Callable[[], nn.Module]:
+    """The body that a file of weights names; code of one's own only where it is allowed."""
+    check_loaded_body(inner, path)
+    return _factory(inner, input_shape)
 
 
 _CNNS: dict[tuple[int, ...], Callable[[], nn.Sequential]] = {(1, 28, 28): mnist_cnn, (3, 32, 32): cifar_cnn}

@@ -24,6 +24,7 @@ from fedlog.errors import InputError
 from fedlog.files.durable import write_file
 from fedlog.models.body import HEAD, RESERVED, Body, Params
 from fedlog.models.catalog import body as body_named
+from fedlog.models.catalog import check_loaded_body
 from fedlog.models.model import Model
 from fedlog.models.weights_file import METHOD, weights_name
 
@@ -144,6 +145,7 @@ def _assemble(
     encoder: TableEncoder | None,
     provenance: Mapping[str, Any],
 ) -> Model:
+    check_loaded_body(str(described["body"]), weights.parent)
     params = load_file(weights)
     transform = Transform(mean=tuple(described["mean"]), std=tuple(described["std"]))
     body = body_named(described["body"], schema.shape)

@@ -85,8 +85,10 @@ def frozen(name: str, path: Path, factory: Callable[[str], Factory]) -> Factory:
             hint='save_file(tensors, path, metadata={"body": "mlp:64,64"})',
         )
 
+    make_inner = factory(inner_name)
+
     def make() -> nn.Module:
-        inner = factory(inner_name)()
+        inner = make_inner()
         wanted = inner.state_dict()
         # A counter of batches has no effect in evaluation mode, and saved models leave it out.
         missing = sorted(key for key in wanted if key not in weights and not key.endswith("num_batches_tracked"))
