@@ -234,6 +234,14 @@ def test_the_gate_forwards_a_signed_fleet_call_unchanged(tmp_path: Path) -> None
         ("POST", "//v1/fleet/x", 404),
         ("GET", "/v1/fleet/pull-messages", 404),
         ("GET", "/health", 200),
+        ("POST", "/v1/fleet/register-node%3Fx", 404),
+        ("POST", "/v1/fleet/%2572egister-node", 404),
+        ("POST", "/v1/fleet/%72egister-node", 404),
+        ("POST", "/v1/fleet/register-node?x", 404),
+        ("POST", "/v1/fleet/register-node/", 404),
+        ("POST", "/v1/fleet/pull-messages?x=1", 404),
+        ("POST", "/v1/fleet/pull-messages%2f..%2fregister-node", 404),
+        ("POST", "/v1//fleet/pull-messages", 404),
     ],
 )
 def test_the_gate_keeps_everything_else_out(tmp_path: Path, method: str, path: str, status: int) -> None:
@@ -262,7 +270,15 @@ def test_the_gate_reads_no_body_before_it_knows_the_key() -> None:
         sent.append(event)
 
     gate = Gate("https://127.0.0.1:1", httpx.AsyncClient(), Callers(Path("nowhere")))
-    scope = {"type": "http", "method": "POST", "path": "/v1/fleet/push-object", "headers": []}
+    path = "/v1/fleet/push-object"
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "headers": [],
+        "raw_path": path.encode(),
+        "query_string": b"",
+    }
     asyncio.run(gate(scope, receive, send))
     assert sent[0]["status"] == 401
 

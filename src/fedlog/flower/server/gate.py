@@ -31,8 +31,23 @@ Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
 
 FLEET_PREFIX = "/v1/fleet/"
-# An operator registers keys; a node that could add itself would make the list of keys meaningless.
-REFUSED = frozenset({"/v1/fleet/register-node", "/v1/fleet/unregister-node"})
+# Without register-node and unregister-node: an operator registers keys, and a node that could add itself would make the
+# list of keys meaningless. As raw bytes, since the server behind the gate decodes a path once more.
+ALLOWED = frozenset(
+    f"{FLEET_PREFIX}{call}".encode()
+    for call in (
+        "activate-node",
+        "deactivate-node",
+        "send-node-heartbeat",
+        "pull-messages",
+        "push-messages",
+        "get-run",
+        "get-fab",
+        "push-object",
+        "pull-object",
+        "confirm-message-received",
+    )
+)
 DEFAULT_LIMIT_BYTES = 64 * 2**20
 STRANGER_LIMIT_BYTES = 2**16  # with a key that is not registered: enough to ask to be let in, and to be told no
 # Headers that belong to one connection and not to the message (RFC 9110, 7.6.1), and those the two servers set anew.
@@ -90,16 +105,16 @@ class Gate:
                 return
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path: str = scope["path"]
-        if scope["method"] in ("GET", "HEAD") and path == "/health":
+        path: bytes = scope["raw_path"]
+        if scope["method"] in ("GET", "HEAD") and path == b"/health":
             await _answer(send, 200)
-        elif scope["method"] != "POST" or not path.startswith(FLEET_PREFIX) or path in REFUSED or ".." in path:
+        elif scope["method"] != "POST" or path not in ALLOWED or scope["query_string"]:
             await _answer(send, 404)
         elif (key := read_signing_key(scope["headers"], dt.datetime.now(dt.UTC))) is None:
             await _answer(send, 401)
         else:
             limit = self.limit_bytes if self.callers.is_registered(key) else min(STRANGER_LIMIT_BYTES, self.limit_bytes)
-            await self._forward(path, scope["headers"], receive, send, limit)
+            await self._forward(path.decode("ascii"), scope["headers"], receive, send, limit)
 
     async def _forward(
         self, path: str, headers: list[tuple[bytes, bytes]], receive: Receive, send: Send, limit_bytes: int
