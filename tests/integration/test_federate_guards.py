@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from three_sites import BODIES, SCHEMA, InProcess, events_named, fill_site, make_server, quick_clock
 
 from fedlog.errors import RunError
+from fedlog.flower.folders.caps import Caps
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import FrameError
@@ -87,7 +89,7 @@ OPENING = Opening(b"s" * 16, 3, ("east", "north", "south")).payload(b"broadcast"
 
 
 def damaged(**changes: object) -> bytes:
-    text = json.dumps({"session": "00", "number": 1, "members": ["east"], **changes}).encode()
+    text = json.dumps({"session": "00" * 16, "number": 1, "members": ["east"], **changes}).encode()
     return len(text).to_bytes(4, "little") + text
 
 
@@ -100,6 +102,11 @@ def damaged(**changes: object) -> bytes:
         (2**31).to_bytes(4, "little") + OPENING[4:],
         damaged(session="no hex"),
         damaged(session=None),
+        damaged(session="00"),
+        damaged(number=2**64),
+        damaged(number=2**63),
+        damaged(number=-1),
+        damaged(members=["east"] * 10_001),
         damaged(number="many"),
         damaged(number=None),
         damaged(members=None),
@@ -114,8 +121,14 @@ def test_an_opening_that_is_none_is_refused(payload: bytes) -> None:
     assert (opening.number, opening.members, broadcast) == (3, ("east", "north", "south"), b"broadcast")
 
 
+def allow_untrained(post: InProcess) -> None:
+    for site in post.sites.values():
+        site.write_config(replace(site.read_config(), caps=Caps(untrained=True)))
+
+
 def test_a_method_that_opens_with_untrained_features_needs_one_body_everywhere(tmp_path: Path) -> None:
     post = InProcess({name: fill_site(SiteFolder(tmp_path / name), name, body) for name, body in BODIES.items()})
+    allow_untrained(post)
     folder = make_server(ServerFolder(tmp_path / "server"))
     plan = Plan("trial", "fedlog-c", {"epochs": 1, "first_head": "statistics"}, rounds=1)
     assert begin_server(plan, SCHEMA, 8).algorithm.schedule.opening is not None
@@ -123,6 +136,7 @@ def test_a_method_that_opens_with_untrained_features_needs_one_body_everywhere(t
         Run(post, folder, SCHEMA, plan, RoundRules(2, 20.0), quick_clock()).conduct()
     assert events_named(folder, "uploads") == []
     equal = InProcess({n: fill_site(SiteFolder(tmp_path / "b" / n), n, "mlp:8") for n in BODIES})
+    allow_untrained(equal)
     again = make_server(ServerFolder(tmp_path / "again"))
     Run(equal, again, SCHEMA, plan, RoundRules(2, 20.0), quick_clock()).conduct()
     assert [event["round"] for event in events_named(again, "uploads")] == [0, 1]

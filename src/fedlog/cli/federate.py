@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedlog.cli import federate_ledger, federate_privacy, federate_run
+from fedlog.cli import federate_caps, federate_ledger, federate_privacy, federate_run
 from fedlog.cli.own_code import add_allow_code
 from fedlog.cli.subcommand import command
 
@@ -36,6 +36,7 @@ def add_parser(subparsers: Subparsers) -> None:
     federate_run.add_commands(commands)
     federate_privacy.add_roster(commands)
     federate_ledger.add_commands(commands)
+    federate_caps.add_commands(commands)
 
 
 def _add_schema(commands: Subparsers) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from fedlog.data.schema import quote_toml
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
 from fedlog.files.toml import read_toml
+from fedlog.flower.folders.caps import Caps, read_caps
 from fedlog.models.frozen import FROZEN
 
 
@@ -22,6 +23,7 @@ class SiteConfig:
     body: str | None = None
     hold_out: str | None = None  # the shares of the rows for validation and test, e.g. 0.2,0.5
     privacy: str | None = None  # what it asks of every run: [UNIT:]TRUST:EPSILON:DELTA
+    caps: Caps = field(default_factory=Caps)
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,9 @@ class SiteFolder:
 
     def write_config(self, config: SiteConfig) -> None:
         """Write the site's settings."""
-        lines = [f"{key} = {quote_toml(value)}" for key, value in asdict(config).items() if value is not None]
-        write_file(self.config_file, "\n".join(lines) + "\n")
+        texts = {key: value for key, value in asdict(config).items() if isinstance(value, str)}
+        lines = [f"{key} = {quote_toml(value)}" for key, value in texts.items()]
+        write_file(self.config_file, "\n".join([*lines, *config.caps.lines()]) + "\n")
 
     def read_config(self) -> SiteConfig:
         """The site's settings; an InputError if this is not a site's folder."""
@@ -102,7 +105,7 @@ class SiteFolder:
         if not {"name", "server"} <= set(texts):
             raise InputError(f"expected name and server in {self.config_file}, found: {sorted(texts)}")
         chosen = (texts.get(key) for key in ("data", "body", "hold_out", "privacy"))
-        return SiteConfig(texts["name"], texts["server"], *chosen)
+        return SiteConfig(texts["name"], texts["server"], *chosen, read_caps(stored.get("caps", {}), self.config_file))
 
     def choose(self, data: str | None, body: str | None, hold_out: str | None = None) -> SiteConfig:
         """Write the settings with this data, body and split, and return them; None leaves a setting as it was."""

@@ -15,6 +15,13 @@ from fedlog.algorithms.shape import Algorithm, Exchange, ModelPlan
 from fedlog.core.clip import parse_clip
 from fedlog.errors import InputError
 from fedlog.flower.folders.layout import check_site_name
+from fedlog.flower.protocol.bounds import (
+    check_clip,
+    check_options,
+    check_promise_numbers,
+    check_seed,
+    check_weight_decay,
+)
 from fedlog.flower.protocol.frame import FrameError
 from fedlog.flower.protocol.handshake import HELLO_LIMIT_BYTES, Identity
 from fedlog.models.body import HEAD
@@ -219,8 +226,12 @@ def check_plan(plan: Plan) -> Plan:
             hint=f"one of {', '.join(federated)}; the others run in the simulator: `fedlog run`",
         )
     check_transport(Transport(plan.codec), plan.promise, secure=plan.secure is not None)
+    check_seed(plan.seed)
+    check_options(plan.options)
+    check_weight_decay(plan.optimiser.weight_decay)
     if plan.clip is not None:
         parse_clip(plan.clip)
+        check_clip(plan.clip)
     if plan.promise is not None:
         _check_promise(plan.promise)
     plan.algorithm(2, 2)
@@ -229,7 +240,8 @@ def check_plan(plan: Plan) -> Plan:
 
 
 def _check_promise(promise: Promise) -> None:
-    """Refuse promises that only the simulator can keep."""
+    """Refuse what only the simulator can promise, and numbers that no noise can be computed for."""
+    check_promise_numbers(promise)
     if promise.unit is Unit.PAPER:
         raise InputError(
             f"a deployment promises record or client privacy, found: {promise.unit}",

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from fedlog.flower.protocol.frame import FrameError
 
 _LENGTH = 4
+SESSION_BYTES = 16
+LARGEST_NUMBER = 2**63
+MOST_MEMBERS = 10_000
 
 
 @dataclass(frozen=True)
@@ -33,4 +36,9 @@ def read_opening(payload: bytes) -> tuple[Opening, bytes]:
         opening = Opening(bytes.fromhex(told["session"]), int(told["number"]), tuple(map(str, told["members"])))
     except (ValueError, KeyError, TypeError, RecursionError):
         raise FrameError("expected the opening of a secure sum, found something else") from None
+    # Before anything is spent: a number that does not fit its field would fail after the release was counted.
+    if len(opening.session) != SESSION_BYTES or not 0 <= opening.number < LARGEST_NUMBER:
+        raise FrameError("expected the opening of a secure sum with a session and a number, found others")
+    if len(opening.members) > MOST_MEMBERS:
+        raise FrameError(f"expected at most {MOST_MEMBERS} sites in the opening of a secure sum, found more")
     return opening, payload[_LENGTH + length :]

@@ -10,6 +10,7 @@ import torch
 
 from fedlog.algorithms.shape import Exchange
 from fedlog.data.schema import load_schema
+from fedlog.errors import InputError
 from fedlog.flower.folders.event_log import log_event
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind
@@ -21,6 +22,7 @@ from fedlog.flower.site.budget import (
     refuse_beyond_limit,
     refuse_without_record,
 )
+from fedlog.flower.site.caps import check_plain_runs
 from fedlog.flower.site.context import SiteContext, site_context
 from fedlog.flower.site.finish import finish
 from fedlog.flower.site.run_state import RunState, step_of
@@ -83,12 +85,20 @@ def greet(request: Frame, folder: SiteFolder) -> Frame:
     context = SiteContext(folder, config, plan)
     context.check_plan()
     refuse_without_record(folder)
+    _refuse_more_plain_runs(context)
     state = RunState.of(folder, request.run)
     if context.guard is not None:
         refuse_beyond_limit(folder, state.path, context.guard.release_event(1, plan.method))
     state.agree(plan, context.guest)
     context.log("welcome", method=plan.method, rounds=plan.rounds, body=context.body.name)
     return request.reply(FrameKind.WELCOME, welcome(ours, context.guest))
+
+
+def _refuse_more_plain_runs(context: SiteContext) -> None:
+    try:
+        check_plain_runs(context.folder, context.config.caps, context.plan)
+    except InputError as error:
+        raise FrameError(error.message) from None
 
 
 def work(request: Frame, context: SiteContext, state: RunState) -> bytes:
@@ -137,6 +147,8 @@ def work(request: Frame, context: SiteContext, state: RunState) -> bytes:
 def _find_exchange(context: SiteContext, request: Frame) -> Exchange:
     """Return the exchange that the request asks for, with the learning rates of its round."""
     algorithm = context.algorithm
+    if request.round_number > context.plan.rounds:
+        raise FrameError(f"expected one of {context.plan.rounds} rounds, found: {request.round_number}")
     if request.round_number == 0 and algorithm.schedule.opening is not None:
         return algorithm.schedule.opening
     if request.round_number == 0 or request.exchange >= len(algorithm.schedule.round):

@@ -29,6 +29,7 @@ from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.protocol.frame import FrameError
 from fedlog.flower.protocol.plan import Guest, Plan
 from fedlog.flower.protocol.promise import Limit, warning
+from fedlog.flower.site.caps import check_caps
 from fedlog.flower.site.data import body_digest, load_body, load_data, refuse_body_across_records, refuse_trained_body
 from fedlog.flower.site.run_state import RunState
 from fedlog.flower.site.secure_sum import SumAtSite
@@ -140,6 +141,7 @@ class SiteContext:
         The data are not looked at, so that a FrameError tells nothing about them.
         """
         try:
+            check_caps(self.config.caps, self.plan, self.plan.algorithm(2, 2), self.config)
             if self.config.privacy is not None:
                 Limit.read(self.config.privacy).check(self.plan.promise)
             if self.plan.secure is not None:

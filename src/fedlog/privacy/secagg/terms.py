@@ -49,7 +49,12 @@ class Terms:
 
     def __post_init__(self) -> None:
         n = len(self.roster)
-        if len(self.session) != 16 or self.round < 0 or self.coordinates < 1 or not 1 <= self.value_bytes <= 7:
+        if (
+            len(self.session) != 16
+            or not 0 <= self.round < 2**63
+            or self.coordinates < 1
+            or not 1 <= self.value_bytes <= 7
+        ):
             raise InputError(f"a secure sum needs a 16-byte session, a round, coordinates and 1 to 7 bytes: {self}")
         if any(not 0 <= member < 2**32 - 1 or len(key) != 32 for member, key in self.roster.items()):
             raise InputError("the roster must map numbers from 0 to 2^32 - 2 to 32-byte Ed25519 keys")

@@ -1,0 +1,62 @@
+"""Bounds on the numbers of a plan: with anything beyond them no run makes sense, and arithmetic may fail halfway."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from fedlog.errors import InputError
+from fedlog.settings.promise import Promise
+
+LARGEST_OPTION = 1e6
+MOST_EPOCHS = 10_000
+CLIPS = (1e-6, 1e6)
+NORMS = (1e-6, 1e9)
+EPSILONS = (1e-6, 1e4)
+SMALLEST_DELTA = 1e-30
+LARGEST_SEED = 2**63
+
+
+def check_options(options: Mapping[str, object]) -> None:
+    """Refuse an option of a method with a number that is none, or beyond all use."""
+    for name, value in options.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        most = MOST_EPOCHS if "epochs" in name else LARGEST_OPTION
+        if not (math.isfinite(value) and abs(value) <= most):
+            raise InputError(f"option {name} must lie within {most:g}: {_shown(value)}")
+
+
+def check_seed(seed: int) -> None:
+    """Refuse a seed of more than 64 bits."""
+    if not -LARGEST_SEED <= seed < LARGEST_SEED:
+        raise InputError(f"a seed must fit 64 bits: {_shown(seed)}")
+
+
+def check_weight_decay(value: float) -> None:
+    """Refuse a weight decay that is no number, or beyond all use."""
+    _check_within("weight decay", value, (0.0, LARGEST_OPTION))
+
+
+def check_clip(clip: str | None) -> None:
+    """Refuse a clip so wide or so narrow that its noise cannot be computed."""
+    if clip is not None:
+        _check_within("a clip", float(clip.partition(":")[2]), CLIPS)
+
+
+def check_promise_numbers(promise: Promise) -> None:
+    """Refuse a promise whose noise cannot be computed."""
+    check_clip(promise.clip)
+    _check_within("epsilon", promise.epsilon, EPSILONS)
+    _check_within("delta", promise.delta, (SMALLEST_DELTA, 1.0))
+    if promise.message_norm is not None:
+        _check_within("the message norm", promise.message_norm, NORMS)
+
+
+def _check_within(what: str, value: float, bounds: tuple[float, float]) -> None:
+    if not bounds[0] <= value <= bounds[1]:
+        raise InputError(f"{what} must lie from {bounds[0]:g} to {bounds[1]:g}: {value!r}")
+
+
+def _shown(value: float) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else f"{'-' * (value < 0)}2^{value.bit_length()} or so"

@@ -1,0 +1,115 @@
+"""What a site refuses whatever a plan says: numbers beyond all use, and more than its own caps allow."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from three_sites import SCHEMA, fill_site
+
+from fedlog.cli.main import main
+from fedlog.errors import InputError
+from fedlog.flower.folders.caps import Caps, Only
+from fedlog.flower.folders.site_folder import SiteFolder
+from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, run_tag
+from fedlog.flower.protocol.handshake import identity
+from fedlog.flower.protocol.plan import Plan, hello, read_plan
+from fedlog.flower.site.answer import respond
+from fedlog.privacy.release_log import FILE_NAME
+from fedlog.settings.promise import Promise
+
+LOCAL = Promise("client", "local", 4.0, 1e-5, message_norm=20.0)
+CENTRAL = replace(LOCAL, trust="central")
+PLAIN = Plan("run-1", rounds=2, options={"epochs": 1, "learning_rate": 0.01}, seed=4)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> SiteFolder:
+    return fill_site(SiteFolder(tmp_path / "east"), "east", "mlp:8")
+
+
+def greet(site: SiteFolder, plan: Plan) -> FrameKind:
+    payload = hello(identity(SCHEMA.digest), plan)
+    return respond(Frame(FrameKind.HELLO, run_tag(plan.name), 0, 0, payload), site).kind
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"options": {"epochs": 10**9}}, "option epochs must lie within"),
+        ({"options": {"learning_rate": 1e300}}, "option learning_rate must lie within"),
+        ({"seed": 2**64}, "a seed must fit 64 bits"),
+        ({"clip": "clamp:1e300"}, "a clip must lie from"),
+        ({"optimiser": {**asdict(PLAIN.optimiser), "weight_decay": 1e300}}, "weight decay must lie"),
+        ({"promise": {**asdict(CENTRAL), "unit": "record", "message_norm": None, "clip": "l2:1e300"}}, "a clip must"),
+        ({"promise": {**asdict(CENTRAL), "message_norm": 1e300}}, "the message norm must"),
+        ({"promise": {**asdict(CENTRAL), "epsilon": 1e300}}, "epsilon must lie from"),
+        ({"promise": {**asdict(CENTRAL), "delta": 1e-300}}, "delta must lie from"),
+    ],
+)
+def test_numbers_beyond_all_use_are_refused_in_a_plan(change: dict[str, object], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        read_plan(json.loads(json.dumps({**PLAIN.as_plain(), **change})))
+
+
+@pytest.mark.parametrize(
+    ("caps", "plan", "said"),
+    [
+        (Caps(), replace(PLAIN, rounds=1001), "1000 rounds a run, found: 1001"),
+        (Caps(rounds=1), PLAIN, "1 rounds a run, found: 2"),
+        (Caps(), replace(PLAIN, options={"epochs": 101}), "100 epochs a round, found: 101"),
+        (Caps(), replace(PLAIN, options={"epochs": 0}), "features that nobody has trained"),
+        (Caps(), replace(PLAIN, options={"epochs": 1, "learning_rate": 1e-9}), "features that nobody has trained"),
+        (Caps(), replace(PLAIN, method="fed-ncm", options={}), "features that nobody has trained"),
+        (Caps(), replace(PLAIN, method="fedlog-c", options={"first_head": "statistics"}), "features that nobody"),
+        (Caps(only=Only.PRIVATE), PLAIN, "private runs only"),
+        (Caps(only=Only.SECURE), PLAIN, "secure sum or with local noise only"),
+        (Caps(only=Only.SECURE), replace(PLAIN, promise=CENTRAL), "secure sum or with local noise only"),
+        (Caps(plain_runs=0), PLAIN, "begins 0 runs without noise a day"),
+    ],
+)
+def test_a_plan_beyond_the_caps_of_a_site_is_refused(site: SiteFolder, caps: Caps, plan: Plan, said: str) -> None:
+    site.write_config(replace(site.read_config(), caps=caps))
+    with pytest.raises(FrameError, match=said):
+        greet(site, plan)
+    assert not list(site.path.glob(f"**/{FILE_NAME}"))
+    site.write_config(replace(site.read_config(), caps=Caps(None, None, None, untrained=True)))
+    assert greet(site, plan) is FrameKind.WELCOME
+
+
+def test_plain_runs_are_counted_a_day_and_a_run_under_way_goes_on(site: SiteFolder) -> None:
+    site.write_config(replace(site.read_config(), caps=Caps(plain_runs=2)))
+    for name in ("run-1", "run-2", "run-1"):
+        assert greet(site, replace(PLAIN, name=name)) is FrameKind.WELCOME
+    with pytest.raises(FrameError, match="2 runs without noise a day, and has begun 2"):
+        greet(site, replace(PLAIN, name="run-3"))
+    assert greet(site, replace(PLAIN, name="run-4", promise=LOCAL)) is FrameKind.WELCOME
+
+
+def test_a_round_beyond_the_plan_is_refused_before_anything_is_counted(site: SiteFolder) -> None:
+    greet(site, PLAIN)
+    with pytest.raises(FrameError, match="expected one of 2 rounds, found: 3"):
+        respond(Frame(FrameKind.WORK, run_tag("run-1"), 3, 0, b""), site)
+    assert not (site.state / FILE_NAME).exists()
+
+
+def test_a_cap_is_removed_by_a_command_and_not_by_deleting_its_line(
+    site: SiteFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = ["federate", "caps", str(site.path)]
+    assert main([*shown, "--epochs", "7", "--only", "secure"]) == 0
+    assert site.read_config().caps == Caps(epochs=7, only=Only.SECURE)
+    assert main([*shown, "--remove", "epochs", "--remove", "only", "--remove", "untrained"]) == 0
+    assert site.read_config().caps == Caps(epochs=None, untrained=True)
+    assert "epochs of a round: no cap" in capsys.readouterr().out
+    text = site.config_file.read_text()
+    site.config_file.write_text("\n".join(line for line in text.splitlines() if "epochs" not in line) + "\n")
+    assert site.read_config().caps == Caps(untrained=True)
+    assert main([*shown, "--remove", "everything"]) == 2
+    assert main([*shown, "--rounds", "-1"]) == 2
+    for wrong in ("epoch = 3", 'epochs = "many"', "epochs = true", "untrained = 1", 'only = "friends"'):
+        site.config_file.write_text(f'name = "east"\nserver = "a:1"\n[caps]\n{wrong}\n')
+        with pytest.raises(InputError, match="cap"):
+            site.read_config()
