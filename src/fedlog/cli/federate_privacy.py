@@ -51,4 +51,11 @@ def print_private(report: dict[str, Any]) -> None:
         print(f"privacy: {'nothing was released' if promised is None else promised['statement']}")
     else:
         print("privacy: none; secure sums hid each site's part from the server, and the sums are exact")
+    if report.get("new_heads") == 0:
+        print(
+            "learned nothing: in every round the sum drowned in its noise, and the head is the one that the run began "
+            "with; more records or sites, a larger epsilon, fewer rounds or a narrower clip raise the signal"
+        )
+    elif "new_heads" in report:
+        print(f"rounds that moved the head: {report['new_heads']} of {report['rounds']}")
     print("how well each model does is known to its site alone: `report.json` beside the model there")

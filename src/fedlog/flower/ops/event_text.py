@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+NEVER_MOVED = "no round that this site saw moved the head: the federated model learned nothing from the others"
+DROWNED = "the sum drowned in its noise, and the head stays as it was"
+
 
 def describe_run_event(event: Mapping[str, Any]) -> str | None:
     """The line that the operator reads for an event; None for events without a line of their own."""
@@ -43,6 +46,7 @@ def describe_run_event(event: Mapping[str, Any]) -> str | None:
                 f"round {event['round']} of {event['of']}: {event['bits_up'] / 1000:.1f} kbit up and "
                 f"{event['bits_down'] / 1000:.1f} kbit down so far, {event['seconds']:.1f} s"
                 f"{left if event['round'] < event['of'] else ''}"
+                f"{'; ' + DROWNED if event.get('kept_old_head') else ''}"
             )
         case "finished":
             return f"reports from {_join_names(event['sites'])}"
@@ -55,10 +59,12 @@ def describe_site_event(event: Mapping[str, Any]) -> str | None:
         case "welcome":
             return f"run {event['run']}: {event['method']}, {event['rounds']} rounds, body {event['body']}"
         case "worked":
+            since = event.get("head_since")
             return (
                 f"run {event['run']}, round {event['round']} of {event['of']}: validation accuracy "
                 f"{_share(event['validation_accuracy'])}, {event['bits_up'] / 1000:.1f} kbit sent, "
                 f"{event['bits_down'] / 1000:.1f} kbit received, {event['load_seconds'] + event['work_seconds']:.1f} s"
+                f"{'' if since is None else f'; the head is still the one of round {since}'}"
             )
         case "finished":
             beside = event.get("unprotected_model")
@@ -67,6 +73,7 @@ def describe_site_event(event: Mapping[str, Any]) -> str | None:
                 f"run {event['run']}: kept the {event['kept']} model, {why}; test "
                 f"accuracy {_share(event['test_accuracy'])} (local-only {_share(event['local_only_test_accuracy'])}); "
                 f"model in {event['model']}"
+                f"{f'; {NEVER_MOVED}' if event.get('head_moved') is False else ''}"
             )
         case "warning":
             return f"run {event['run']}: warning: {event['reason']}"

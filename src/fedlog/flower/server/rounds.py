@@ -210,6 +210,8 @@ class Run:
             "seconds": round(time.perf_counter() - start, 2),
             **server.algorithm.observe(server.state),
         }
+        if server.protection is not None:
+            record["kept_old_head"] = int(full and server.kept_state)
         self._log_event("round", **record)
         self.home.record({**record, "refused": self.refused})
         self.refused = []
@@ -307,7 +309,7 @@ class Run:
         if not sites:
             raise RunError(f"expected reports of the sites after the last round, found none within {patience:.0f} s")
         self._save(server, number)
-        self.home.keep_report(run_report(self.plan, server, ending, sites, self.home.path))
+        self.home.keep_report(run_report(self.plan, server, ending, sites, self.home))
         self._log_event("finished", sites=[str(site["name"]) for site in sites])
 
 

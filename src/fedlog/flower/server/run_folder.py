@@ -87,6 +87,12 @@ class RunFolder:
         path = self.path / ROUNDS
         return path.exists() and any(json.loads(line)["full"] for line in path.read_text().splitlines())
 
+    def count_new_heads(self) -> int:
+        """In how many rounds the head moved: there were enough sites, and the sum did not drown in its noise."""
+        path = self.path / ROUNDS
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return sum(bool(line["full"]) and not line.get("kept_old_head", 0) for line in lines)
+
     def seconds(self) -> float:
         """How long the rounds so far have taken together."""
         path = self.path / ROUNDS

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from fedlog.engine.protocol.server import Server
 from fedlog.flower.protocol.frame import Frame, FrameError
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.protocol.promise import spent_in
+from fedlog.flower.server.run_folder import RunFolder
 from fedlog.wire.ledger import Direction
 
 
@@ -74,7 +74,9 @@ def read_reports(plan: Plan, answers: Mapping[str, Frame]) -> tuple[list[dict[st
     return sites, wrong
 
 
-def run_report(plan: Plan, server: Server, ending: Ending, sites: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
+def run_report(
+    plan: Plan, server: Server, ending: Ending, sites: list[dict[str, Any]], home: RunFolder
+) -> dict[str, Any]:
     """Return the report of the run in the folder; one that ended early says how many rounds it was to have, and why."""
     early = {} if ending.reason is None else {"rounds_planned": plan.rounds, "ended_early": ending.reason}
     return {
@@ -85,5 +87,5 @@ def run_report(plan: Plan, server: Server, ending: Ending, sites: list[dict[str,
         "bits_up": server.ledger.bits(Direction.UP),
         "bits_down": server.ledger.bits(Direction.DOWN),
         "sites": sites,
-        **({} if server.protection is None else {"privacy": spent_in(folder)}),
+        **({} if server.protection is None else {"privacy": spent_in(home.path), "new_heads": home.count_new_heads()}),
     }

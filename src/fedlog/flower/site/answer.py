@@ -115,6 +115,7 @@ def work(request: Frame, context: SiteContext, state: RunState) -> bytes:
     if context.plan.secure is not None:
         opening, broadcast = context.secure_sum(state).open(request.payload)
     cohort.hear(broadcast)
+    head_since = None if context.guard is None else state.note_head(request.round_number, broadcast)
     # The model as the last round left it: the own body under the head that has just arrived.
     ((_, (score,)),) = cohort.evaluate(ONE, Judge.VALIDATION)
     if context.guard is not None:
@@ -134,6 +135,7 @@ def work(request: Frame, context: SiteContext, state: RunState) -> bytes:
         "worked",
         round=request.round_number,
         of=context.plan.rounds,
+        head_since=head_since,
         own_state_of_round=None if earlier is None else step_of(earlier)[0],
         validation_accuracy=score.correct / score.records if score.records else None,
         bits_up=8 * len(upload),

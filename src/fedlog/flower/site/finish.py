@@ -55,7 +55,8 @@ def finish(request: Frame, context: SiteContext, state: RunState) -> bytes:
     if beside is not None:
         _save(context, beside, "local-only", models)
     figures = {name: {"validation": asdict(m.validation), "test": asdict(m.test)} for name, m in models.items()}
-    write_file(folder / "report.json", json.dumps({"kept": kept, **figures}, indent=1) + "\n")
+    moved = {} if context.guard is None else {"head_moved": state.saw_new_head(request.payload)}
+    write_file(folder / "report.json", json.dumps({"kept": kept, **moved, **figures}, indent=1) + "\n")
     report = json.dumps(_report(context, kept, models)).encode()
     state.keep((request.round_number, request.exchange), request.payload, report, cohort.save)
     context.log(
@@ -64,6 +65,7 @@ def finish(request: Frame, context: SiteContext, state: RunState) -> bytes:
         kept=kept,
         test_accuracy=models[kept].test.accuracy,
         local_only_test_accuracy=models["local-only"].test.accuracy,
+        **moved,
         **({} if beside is None else {"unprotected_model": str(beside)}),
     )
     return report

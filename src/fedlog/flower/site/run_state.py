@@ -25,6 +25,7 @@ from fedlog.flower.protocol.plan import Guest, Plan, read_plan
 STEP = re.compile(r"step-(\d{10})-(\d{3})")
 KEPT_STEPS = 3
 STATE, REPLY, REQUEST = "state.safetensors", "answer.bin", "question.txt"
+HEADS = "heads.json"
 StepNumber = tuple[int, int]
 
 
@@ -96,6 +97,23 @@ class RunState:
         for found in self.steps():
             if found not in kept:
                 shutil.rmtree(self._place(found))
+
+    def note_head(self, round_number: int, broadcast: bytes) -> int | None:
+        """Note the head of a round, and return the earlier round that had it already; None for a new one."""
+        heads = {**self.heads(), round_number: _digest(broadcast)}
+        write_file(self.path / HEADS, json.dumps(heads) + "\n")
+        same = [number for number in heads if number < round_number and heads[number] == heads[round_number]]
+        return min(same, default=None)
+
+    def heads(self) -> dict[int, str]:
+        """The digest of the head that each round began with, as far as this site was asked."""
+        path = self.path / HEADS
+        return {int(number): head for number, head in json.loads(path.read_text()).items()} if path.exists() else {}
+
+    def saw_new_head(self, broadcast: bytes) -> bool:
+        """Whether the last head is another one than the first that this site saw."""
+        heads = self.heads()
+        return not heads or heads[min(heads)] != _digest(broadcast)
 
     def steps(self) -> list[StepNumber]:
         """Return the whole steps there are."""
