@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from flwr.supercore.task_identity import TaskIdentity
@@ -14,8 +15,9 @@ from safetensors.torch import save_file
 from three_sites import BODIES, SCHEMA, InProcess, events_named, fill_site, make_server, quick_clock
 
 from fedlog.core.keys import Key
-from fedlog.data.schema import dump_schema
-from fedlog.data.site import Preparation
+from fedlog.data.schema import Schema, dump_schema
+from fedlog.data.site import Preparation, load_site
+from fedlog.data.split import Shares
 from fedlog.errors import InputError
 from fedlog.flower.folders.event_log import read_events
 from fedlog.flower.folders.server_folder import ServerFolder
@@ -30,6 +32,7 @@ from fedlog.flower.site.data import load_data, refuse_body_across_records
 from fedlog.flower.site.run_state import RunState
 from fedlog.models.catalog import body
 from fedlog.models.folder import load_model
+from fedlog.privacy.release_log import FILE_NAME, read_log
 from fedlog.settings.promise import Promise
 
 LOCAL = Promise("client", "local", 20.0, 1e-5, message_norm=20.0)
@@ -213,3 +216,46 @@ def test_where_sites_are_protected_a_model_says_that_its_body_is_not(equals: InP
         told = load_model(folder.models / "trial").provenance
         assert "not protected" in str(told["privacy"]) or "the body is not" in str(told["privacy"])
         assert not (folder.models / "trial.local-only").exists()
+
+
+HEADER = "x1,x2,z,y\n"
+
+
+@pytest.mark.parametrize("promise", [LOCAL, RECORD])
+@pytest.mark.parametrize(
+    "table",
+    ["", HEADER, HEADER + "1,2,p,label-nine\n", HEADER + "one,2,p,label-one\n", "x1,z,y\n1,p,label-one\n"],
+    ids=["empty file", "no rows", "unknown label", "no number", "no column"],
+)
+def test_a_private_run_does_not_hear_that_a_site_cannot_read_its_rows(
+    equals: InProcess, server: ServerFolder, promise: Promise, table: str
+) -> None:
+    east = equals.sites["east"]
+    (east.path / "data.csv").write_text(table)
+    conduct(equals, server, plan(promise))
+    assert not events_named(server, "refused")
+    assert all("east" in event["sites"] for event in events_named(server, "uploads"))  # type: ignore[operator]
+    assert "east" in events_named(server, "finished")[0]["sites"]  # type: ignore[operator]
+    assert len(read_log(east.state / FILE_NAME).releases) == PLAN.rounds
+    warned = [str(event["reason"]) for event in read_events(east.event_log) if event["event"] == "warning"]
+    assert any(reason.startswith("this site sends the message of a site without rows: expected") for reason in warned)
+    assert not events_named(server, "warning")
+
+
+def test_one_value_changes_no_other_row_by_changing_the_type_of_a_file(tmp_path: Path) -> None:
+    pixels = Schema("y", ("a", "b"), input_shape=(1, 2, 2))
+    rows = np.arange(40, dtype=np.uint8).reshape(10, 1, 2, 2)
+    wide = np.concatenate([rows.astype(np.int64), np.full((1, 1, 2, 2), 256)])
+    found = []
+    for inputs in (rows, wide, wide.astype(np.float64)):
+        path = tmp_path / "rows.npz"
+        np.savez(path, inputs=inputs, labels=np.zeros(len(inputs), dtype=np.int64))
+        site = load_site(str(path), pixels, "east", Key(1), Shares(1e-9, 1e-9), Preparation.ALONE)
+        prepared = site.federation.transform.prepare(site.federation.train.inputs)
+        found.append(prepared[:10])
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    numbers = Schema("y", ("a", "b"), input_shape=(4,))
+    np.savez(path, inputs=rows.reshape(10, 4), labels=np.zeros(10, dtype=np.int64))
+    site = load_site(str(path), numbers, "east", Key(1), Shares(1e-9, 1e-9), Preparation.ALONE)
+    assert site.federation.train.inputs.dtype == torch.float32

@@ -25,7 +25,7 @@ from fedlog.flower.site.context import forget_contexts, site_context
 from fedlog.flower.site.guard import serve_worker
 from fedlog.flower.site.run_state import RunState
 
-PLAN = Plan("trial", rounds=3, options={"epochs": 2, "learning_rate": 0.01}, seed=4)
+PLAN = Plan("trial", rounds=4, options={"epochs": 2, "learning_rate": 0.01}, seed=4)
 HELLO = Frame(FrameKind.HELLO, run_tag("trial"), 0, 0, hello(identity(SCHEMA.digest), PLAN))
 ROOT = str(Path(fedlog.__file__).parent)
 

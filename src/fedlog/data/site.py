@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from torch import Tensor
 from fedlog.core.keys import Key
 from fedlog.data.arrays import Arrays, check_arrays, read_npz
 from fedlog.data.federation import Federation, Records, Shard, check_federation
-from fedlog.data.images import read_images
-from fedlog.data.schema import Schema
+from fedlog.data.images import MODES, read_images
+from fedlog.data.schema import FeatureKind, Schema
 from fedlog.data.split import Shares, Split, split_by_class, split_by_content, split_by_group, split_by_time
 from fedlog.data.tables import TABLE_SUFFIXES, Table, TableEncoder, fit_encoder, read_table
 from fedlog.data.transforms import IDENTITY, Transform
@@ -84,7 +84,19 @@ def load_site(
             f"expected a .csv, .tsv, .parquet or .npz file, a folder of images, or package.module:function, "
             f"found: {source}"
         )
+    if preparation is Preparation.ALONE:
+        arrays = replace(arrays, inputs=_type_by_schema(arrays.inputs, schema))
     return make_array_site(arrays, schema, name, key, shares, preparation)
+
+
+def empty_site(schema: Schema, name: str) -> Site:
+    """A site of no rows: what a private run sends for one whose data cannot be read."""
+    none = np.arange(0)
+    inputs = _type_by_schema(torch.zeros((0, *schema.shape)), schema)
+    numeric = sum(feature.kind is FeatureKind.NUMERIC for feature in schema.features)
+    encoder = Encoder(schema, (0.0,) * numeric, (0.0,) * numeric, (1.0,) * numeric) if schema.features else None
+    arrays = Arrays(inputs, none.astype(np.int64))
+    return Site(_federation(name, schema, arrays, Split(none, none, none), _public_transform(inputs)), encoder)
 
 
 def refuse_split_by_time(schema: Schema) -> None:
@@ -183,6 +195,16 @@ def _records(arrays: Arrays, rows: NDArray[np.int64]) -> Records:
     at = torch.from_numpy(rows)
     users = None if arrays.groups is None else torch.from_numpy(arrays.groups)[at]
     return Records(arrays.inputs[at], torch.from_numpy(arrays.labels)[at], users)
+
+
+def _type_by_schema(inputs: Tensor, schema: Schema) -> Tensor:
+    """Pixels as bytes, anything else as numbers: by the shape in the schema, since one value can change a file's type.
+
+    What is no whole number from 0 to 255 becomes the nearest one, each value by itself.
+    """
+    if len(schema.shape) == 3 and schema.shape[0] in MODES:
+        return inputs if inputs.dtype == torch.uint8 else inputs.round().clamp(0, 255).to(torch.uint8)
+    return inputs.float()
 
 
 def _public_transform(inputs: Tensor) -> Transform:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from fedlog.errors import InputError
 from fedlog.settings.promise import Promise
 
-LARGEST_OPTION = 1e6
+LARGEST_COUNT = 1_000_000
+LARGEST_NUMBER = 1e38  # of single precision, in which clients train
 MOST_EPOCHS = 10_000
 CLIPS = (1e-6, 1e6)
 NORMS = (1e-6, 1e9)
@@ -22,7 +23,7 @@ def check_options(options: Mapping[str, object]) -> None:
     for name, value in options.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
-        most = MOST_EPOCHS if "epochs" in name else LARGEST_OPTION
+        most = MOST_EPOCHS if "epochs" in name else LARGEST_COUNT if isinstance(value, int) else LARGEST_NUMBER
         if not (math.isfinite(value) and abs(value) <= most):
             raise InputError(f"option {name} must lie within {most:g}: {_shown(value)}")
 
@@ -35,7 +36,7 @@ def check_seed(seed: int) -> None:
 
 def check_weight_decay(value: float) -> None:
     """Refuse a weight decay that is no number, or beyond all use."""
-    _check_within("weight decay", value, (0.0, LARGEST_OPTION))
+    _check_within("weight decay", value, (0.0, LARGEST_NUMBER))
 
 
 def check_clip(clip: str | None) -> None:

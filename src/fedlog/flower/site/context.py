@@ -17,7 +17,7 @@ from fedlog.algorithms import registry
 from fedlog.algorithms.shape import Algorithm
 from fedlog.core.keys import Key
 from fedlog.data.schema import Schema, load_schema
-from fedlog.data.site import Preparation, Site, refuse_split_by_time
+from fedlog.data.site import Preparation, Site, empty_site, refuse_split_by_time
 from fedlog.engine.clients import Client
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.training.backends import Engine
@@ -64,7 +64,15 @@ class SiteContext:
     @cached_property
     def site(self) -> Site:
         """The site's data, split and scaled; where single records are protected, each row by itself."""
-        return load_data(self.folder, self.config, Preparation.ALONE if self.by_record else Preparation.TOGETHER)
+        preparation = Preparation.ALONE if self.by_record else Preparation.TOGETHER
+        if self.plan.promise is None:
+            return load_data(self.folder, self.config, preparation)
+        try:
+            return load_data(self.folder, self.config, preparation)
+        except Exception as error:  # whatever it is, an answer that fails would tell the server of the rows
+            reason = error.message if isinstance(error, InputError) else f"{type(error).__name__} while reading"
+            self.log("warning", reason=f"this site sends the message of a site without rows: {reason}")
+            return empty_site(self.schema, self.config.name)
 
     @cached_property
     def by_record(self) -> bool:
@@ -87,6 +95,11 @@ class SiteContext:
     def algorithm(self) -> Algorithm:
         """The run's method."""
         return self.plan.algorithm(self.schema.n_class, self.body.width)
+
+    @cached_property
+    def _method_of_the_plan(self) -> Algorithm:
+        """The run's method for heads of no matter which shape: what it asks for, before the body is looked at."""
+        return self.plan.algorithm(2, 2)
 
     @cached_property
     def local_only(self) -> Algorithm:
@@ -141,7 +154,7 @@ class SiteContext:
         The data are not looked at, so that a FrameError tells nothing about them.
         """
         try:
-            check_caps(self.config.caps, self.plan, self.plan.algorithm(2, 2), self.config)
+            check_caps(self.config.caps, self.plan, self._method_of_the_plan, self.config)
             if self.config.privacy is not None:
                 Limit.read(self.config.privacy).check(self.plan.promise)
             if self.plan.secure is not None:
