@@ -182,7 +182,7 @@ def test_code_that_is_allowed_by_name_is_used(
     save_file({"weight": torch.zeros(4, 6), "bias": torch.zeros(4)}, path, metadata={"body": "test_predict:own_body"})
     with monkeypatch.context() as changed:
         changed.setenv("FEDLOG_ALLOW_CODE", "test_predict:own_body")
-        model = made(TABLE, f"frozen:{path}", Encoder(TABLE, (1.0,), (2.0,), (0.5,)), IDENTITY)
+        model = made(TABLE, f"frozen:{path}", TableEncoder(TABLE, (1.0,), (2.0,), (0.5,)), IDENTITY)
     folder = save_model(tmp_path / "own", model)
     assert main(["predict", str(folder), "--data", str(new)]) == 2
     assert main(["predict", str(folder), "--data", str(new), "--allow-code", "test_predict:own_body"]) == 0

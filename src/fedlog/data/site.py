@@ -94,7 +94,7 @@ def empty_site(schema: Schema, name: str) -> Site:
     none = np.arange(0)
     inputs = _type_by_schema(torch.zeros((0, *schema.shape)), schema)
     numeric = sum(feature.kind is FeatureKind.NUMERIC for feature in schema.features)
-    encoder = Encoder(schema, (0.0,) * numeric, (0.0,) * numeric, (1.0,) * numeric) if schema.features else None
+    encoder = TableEncoder(schema, (0.0,) * numeric, (0.0,) * numeric, (1.0,) * numeric) if schema.features else None
     arrays = Arrays(inputs, none.astype(np.int64))
     return Site(_federation(name, schema, arrays, Split(none, none, none), _public_transform(inputs)), encoder)
 

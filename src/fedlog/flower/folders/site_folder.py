@@ -104,8 +104,9 @@ class SiteFolder:
         texts = {key: value for key, value in stored.items() if isinstance(value, str)}
         if not {"name", "server"} <= set(texts):
             raise InputError(f"expected name and server in {self.config_file}, found: {sorted(texts)}")
-        chosen = (texts.get(key) for key in ("data", "body", "hold_out", "privacy"))
-        return SiteConfig(texts["name"], texts["server"], *chosen, read_caps(stored.get("caps", {}), self.config_file))
+        data, body, hold_out, privacy = (texts.get(key) for key in ("data", "body", "hold_out", "privacy"))
+        caps = read_caps(stored.get("caps", {}), self.config_file)
+        return SiteConfig(texts["name"], texts["server"], data, body, hold_out, privacy, caps)
 
     def choose(self, data: str | None, body: str | None, hold_out: str | None = None) -> SiteConfig:
         """Write the settings with this data, body and split, and return them; None leaves a setting as it was."""

@@ -97,9 +97,14 @@ class SiteContext:
         return self.plan.algorithm(self.schema.n_class, self.body.width)
 
     @cached_property
-    def _method_of_the_plan(self) -> Algorithm:
-        """The run's method for heads of no matter which shape: what it asks for, before the body is looked at."""
-        return self.plan.algorithm(2, 2)
+    def _beyond_caps(self) -> InputError | None:
+        """Why the site's caps do not allow this plan; None where they do. Another `site.toml` makes a new context."""
+        try:
+            # For a head of no matter which shape: what the method asks for shows before the body is looked at.
+            check_caps(self.config.caps, self.plan, self.plan.algorithm(2, 2), self.config)
+        except InputError as error:
+            return error
+        return None
 
     @cached_property
     def local_only(self) -> Algorithm:
@@ -154,7 +159,8 @@ class SiteContext:
         The data are not looked at, so that a FrameError tells nothing about them.
         """
         try:
-            check_caps(self.config.caps, self.plan, self._method_of_the_plan, self.config)
+            if self._beyond_caps is not None:
+                raise self._beyond_caps
             if self.config.privacy is not None:
                 Limit.read(self.config.privacy).check(self.plan.promise)
             if self.plan.secure is not None:
