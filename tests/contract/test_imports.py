@@ -29,7 +29,7 @@ LEVELS = (
     {"flower/folders", "experiments/run", "audit"},
     {"flower/protocol", "experiments/tables"},
     {"flower/site", "flower/server", "experiments/workers"},
-    {"flower/ops"},
+    {"flower/ops", "experiments/compare"},
     {"report", "testing"},
     {"api"},
     {"cli"},

@@ -233,17 +233,21 @@ def test_methods_are_names_or_classes() -> None:
         fedlog.run(federation(), 3, **SHORT)  # type: ignore[arg-type]
 
 
+SITES_SORTED = ["east", "north", "south"]
+
+
 def test_a_comparison_has_a_table(tmp_path: Path) -> None:
     found = fedlog.compare(
         federation(), ["fedlog", "local"], seeds=2, out=tmp_path / "all", options={"local": {"epochs": 2}}, **SHORT
     )
-    assert list(found.table["method"]) == ["fedlog", "local"]
-    assert list(found.table["seeds"]) == [2, 2]
+    assert found.methods == ("fedlog", "local", "pooled")  # pooling is always there
+    assert [row.repetitions for row in found.rows] == [2, 2, 2]
     assert found.runs["local", 1].spec.options["epochs"] == 2
-    assert found.table["bits"][1] == 0
+    assert found.rows[1].bits == 0
+    assert list(found.table["site"]) == ["all", *SITES_SORTED] * 3
     assert "± " in repr(found)
-    assert found._repr_html_().count("<tr>") == 3
-    assert len(found.plot().axes) == 1
+    assert found._repr_html_().count("<tr>") == 8  # a head, three methods, a head, three sites
+    assert len(found.plot().axes) == 4  # all sites, and each
     again = fedlog.compare(federation(), ["fedlog"], seeds=[1], out=tmp_path / "all", **SHORT)
     assert again.runs["fedlog", 1].accuracy == found.runs["fedlog", 1].accuracy
     with pytest.raises(InputError, match="different seeds"):

@@ -1,51 +1,72 @@
-"""`fedlog.compare`: several methods and seeds on one federation, side by side."""
+"""`fedlog.compare`: several methods on one federation, repeated, against training alone, with advice."""
 
 from __future__ import annotations
 
-import html
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
+import torch
+from rich.console import Console
+
 from fedlog.algorithms.registry import Factory, name_method
+from fedlog.api.comparison_bar import ComparisonBar
 from fedlog.api.frames import make_frame
-from fedlog.api.result import Result, describe_bits
-from fedlog.api.run import run
+from fedlog.api.result import Result
+from fedlog.api.run import Body, input_shape_of, name_bodies
+from fedlog.data.catalog import DEFAULTS, load_federation
+from fedlog.data.data_spec import SITES
 from fedlog.data.federation import Federation
 from fedlog.errors import InputError
+from fedlog.experiments.compare import running
+from fedlog.experiments.compare.advice import WORTH, Advice, advise
+from fedlog.experiments.compare.findings import Findings, VariantFigures
+from fedlog.experiments.compare.quick import shorten
+from fedlog.experiments.compare.reading import read_runs
+from fedlog.experiments.compare.variants import (
+    METHODS,
+    Choices,
+    ComparedRun,
+    check_options,
+    lay_out,
+    make_variants,
+    with_references,
+)
 from fedlog.experiments.run.callbacks import Callback
+from fedlog.experiments.workers.executors import DASK, executor
+from fedlog.settings.fields import type_hints
+from fedlog.settings.resolve import resolve
+from fedlog.settings.spec import RunSpec, from_plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-METHODS: tuple[str, ...] = ("fedlog", "fedlog-c", "fedproto", "fedavg", "local", "pooled")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One method's figures over all seeds."""
-
-    method: str
-    seeds: int
-    accuracy: float  # the mean over seeds of the mean over clients
-    accuracy_std: float | None  # over seeds; None for a single one
-    bits: float  # up and down, all clients, mean over seeds
-    seconds: float
+SEEDS = 5
+VALIDATION_SHARE = 0.2  # of the training records, for data that come without validation records
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """The outcome of `fedlog.compare`: a run for each method and seed, and a table of them."""
+    """The outcome of `fedlog.compare`: a run for each method and seed, a table, a picture and advice."""
 
-    data: str
+    findings: Findings
     runs: Mapping[tuple[str, int], Result]
+    worth: float = WORTH
+    notes: tuple[str, ...] = ()
+
+    @property
+    def data(self) -> str:
+        """The name of the data."""
+        return self.findings.data
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The methods, in the order they were given."""
-        return tuple(dict.fromkeys(method for method, _ in self.runs))
+        """The methods, in the order they were given; with several codecs, bodies or recipes each has its own label."""
+        return self.findings.labels
 
     def runs_of(self, method: str) -> tuple[Result, ...]:
         """The runs of one method.
@@ -60,99 +81,246 @@ class Comparison:
         return tuple(result for (name, _), result in self.runs.items() if name == method)
 
     @property
-    def rows(self) -> tuple[Row, ...]:
-        """Each method's figures over all seeds."""
-        return tuple(_summarise(method, self.runs_of(method)) for method in self.methods)
+    def rows(self) -> tuple[VariantFigures, ...]:
+        """Each method's figures over all seeds, overall and by site, with intervals."""
+        return tuple(self.findings.figures.values())
+
+    @cached_property
+    def advice(self) -> Advice:
+        """What to do, from validation rows; `str(comparison.advice)` is one sentence."""
+        return advise(self.findings, self.worth)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sites of which little can be said, and runs that failed."""
+        return self.findings.warnings
 
     @property
     def table(self) -> Any:
-        """One row a method: a pandas data frame, or a polars one where pandas is not installed.
+        """One row a method, and one for each of its sites: a pandas data frame, or a polars one without pandas.
 
-        Columns: method, seeds, accuracy (mean over seeds and clients), accuracy_std (over seeds), bits, seconds.
+        Columns: method, site (`all` or a name), accuracy on test rows, gain over training alone on validation rows and
+        gain_on_test, each with `_low` and `_high`, the ends of its interval; balanced_accuracy, macro_f1, auroc,
+        calibration_error and bits for all sites together.
         """
-        return make_frame([vars(row) for row in self.rows])
+        from fedlog.report.comparison import flat_rows
+
+        return make_frame(flat_rows(self.findings))
 
     def plot(self) -> Figure:
-        """Draw the accuracy of each method against the bits it sent.
+        """Draw the accuracy of each method against the bits it sent, over all sites and at each.
 
         Returns:
             A matplotlib figure, which notebooks show; `figure.savefig("compare.png")` writes it.
 
         """
-        from fedlog.report.curves import draw_methods
+        from fedlog.report.comparison_plot import draw_comparison
 
-        return draw_methods([(row.method, row.bits, row.accuracy, row.accuracy_std) for row in self.rows])
+        return draw_comparison(self.findings)
+
+    def write_page(self, path: str | Path) -> Path:
+        """Write the page with the advice, the tables and the picture.
+
+        Args:
+            path: the HTML file.
+
+        Returns:
+            The same path.
+
+        """
+        from fedlog.report.comparison import write_comparison_page
+
+        return write_comparison_page(Path(path), [(self.findings, self.advice, self.notes)])
 
     def __repr__(self) -> str:
-        return "\n".join("  ".join(cells) for cells in self._cells(pad=True))
+        from fedlog.report.comparison import as_text, methods_table, sites_table
+
+        remarks = [f"note: {note}" for note in (*self.warnings, *self.notes)]
+        tables = [as_text(methods_table(self.findings)), as_text(sites_table(self.findings))]
+        said = [line for line in (self.advice.sentence, self.advice.confirmation) if line]
+        return "\n\n".join([*tables, "\n".join([*remarks, *said])])
 
     def _repr_html_(self) -> str:
-        head, *body = self._cells(pad=False)
-        rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in cells) for cells in body]
-        top = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
-        return f"<table><tr>{top}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+        import html
 
-    def _cells(self, *, pad: bool) -> list[list[str]]:
-        lines = [["method", "accuracy", "bits", "seconds"]]
-        for row in self.rows:
-            spread = "" if row.accuracy_std is None else f" ± {100 * row.accuracy_std:.2f}"
-            accuracy = f"{100 * row.accuracy:.2f} %{spread}"
-            lines.append([row.method, accuracy, describe_bits(round(row.bits)), f"{row.seconds:.1f}"])
-        if not pad:
-            return lines
-        widths = [max(len(line[at]) for line in lines) for at in range(4)]
-        return [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]
+        from fedlog.report.comparison import methods_table, sites_table
+
+        said = f"<p><b>{html.escape(self.advice.sentence)}</b> {html.escape(self.advice.confirmation)}</p>"
+        return methods_table(self.findings).html() + sites_table(self.findings).html() + said
 
 
 def compare(
     data: Federation | str,
     methods: Sequence[str | Factory] = METHODS,
-    seeds: int | Iterable[int] = 3,
+    seeds: int | Iterable[int] = SEEDS,
     *,
+    codecs: Sequence[str] = (),
+    bodies: Sequence[str] = (),
+    recipes: Mapping[str, Mapping[str, Any]] | None = None,
+    body: Body | Sequence[Body] | Mapping[str, Body] | None = None,
     out: str | Path | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     callbacks: Iterable[Callback] = (),
     progress: bool | None = None,
+    jobs: int = 1,
+    executor: str = "processes",
+    worth: float = WORTH,
+    quick: bool = False,
     **settings: Any,
 ) -> Comparison:
-    """Run several methods with several seeds on one federation.
+    """Run several methods on one federation, each with every seed, and say whether federating pays.
+
+    Each seed also draws anew which rows are held out, where the data allow it. Training alone (`local`) and all rows in
+    one place (`pooled`) are always among the methods.
 
     Args:
         data: a `Federation`, or the name of a data set, as for `fedlog.run`.
-        methods: names, or classes that make an `Algorithm`; training alone and `pooled` show what there is to gain.
+        methods: names, or classes that make an `Algorithm`.
         seeds: how many (0, 1, ...), or which.
+        codecs: several ways to write messages, each tried with every method that sends something.
+        bodies: several bodies, each tried with every method.
+        recipes: several sets of settings by a name: `{"long": {"rounds": 30}}`; each tried with every method.
+        body: one body for all, or one for each client, as for `fedlog.run`.
         out: a folder to keep the runs in, one each; those that are finished there are not run again.
         options: of single methods, by the method's name: `{"fedlog": {"epochs": 3}}`.
-        callbacks: who is told of every run.
+        callbacks: who is told of every run; only with one job.
         progress: whether to show how it goes; by default in terminals and notebooks.
-        settings: what `fedlog.run` takes beside; the same for every method.
+        jobs: runs side by side, in processes of their own; for a `Federation`, the processes inside each run.
+        executor: `processes`, or `dask://host:port` for a cluster that sees the folder `out`.
+        worth: the smallest gain, as a share, that would pay for a federation; 0.01 is one point.
+        quick: fewer methods, rounds and rows; the comparison's `notes` say what was left out.
+        settings: what `fedlog.run` takes beside; the same for every method. An option goes to the methods that have it.
 
     Returns:
-        The runs, and a table of them.
+        The runs, a table, a picture, and advice from validation rows.
 
     """
+    names = with_references([name_method(method) for method in methods])
+    chosen = Choices(names, tuple(codecs), tuple(bodies), recipes, options)
+    common = _common_spec(data, chosen, settings)
+    federation = data if isinstance(data, Federation) else None
+    common = replace(common, body=name_bodies(body, lambda: input_shape_of(common, federation)), jobs=1)
+    common = _with_validation(common, federation)
+    notes: tuple[str, ...] = ()
+    if quick:
+        common, chosen, notes = shorten(common, chosen, asked_for=tuple(methods) != METHODS)
+    plan = _Plan(common, chosen, _check_seeds(seeds, methods), federation, Workers(jobs, executor))
+    return plan.carry_out(None if out is None else Path(out), tuple(callbacks), progress, worth, notes)
+
+
+def repeat(
+    spec: RunSpec, seeds: int | Iterable[int], out: Path, workers: Workers, progress: bool | None = None
+) -> Comparison:
+    """Run one method with several seeds: a comparison of that method alone, without advice."""
+    plan = _Plan(spec, Choices((spec.method,)), _check_seeds(seeds, [spec.method]), None, workers)
+    return plan.carry_out(out, (), progress, WORTH, ())
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Where the runs are carried out: how many side by side, and by whom."""
+
+    jobs: int = 1
+    executor: str = "processes"
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Everything a comparison needs to know before its first run."""
+
+    common: RunSpec
+    choices: Choices
+    seeds: tuple[int, ...]
+    federation: Federation | None
+    workers: Workers
+
+    def carry_out(
+        self,
+        out: Path | None,
+        callbacks: Sequence[Callback],
+        progress: bool | None,
+        worth: float,
+        notes: tuple[str, ...],
+    ) -> Comparison:
+        """Run what is not done yet, and read all of it."""
+        variants = make_variants(self.common, self.choices)
+        threads = torch.get_num_threads()
+        with _folder(out) as where:
+            runs = lay_out(variants, self.seeds, Path(where))
+            try:
+                failed = self._run(runs, Path(where), callbacks, progress)
+            finally:
+                torch.set_num_threads(threads)  # a run sets its own, and the caller's program goes on
+            findings = read_runs(self.common.data, runs, failed)
+            by_label = {(run.variant.label, run.seed): run.folder for run in runs}
+            results = {key: Result.read(by_label[key]) for key in findings.runs}
+            kept = results if out is not None else {key: each.kept_in_memory() for key, each in results.items()}
+        own_notes = () if self.federation is None else self.federation.notes
+        return Comparison(findings, kept, worth, (*own_notes, *notes))
+
+    def _run(
+        self, runs: Sequence[ComparedRun], out: Path, callbacks: Sequence[Callback], progress: bool | None
+    ) -> running.Failures:
+        console = Console(stderr=True, highlight=False)
+        seen = console.is_terminal or console.is_jupyter
+        console.quiet = progress is False or (progress is None and not seen)
+        with ComparisonBar(console) as bar:
+            if self.federation is not None or (self.workers.jobs == 1 and self.workers.executor == "processes"):
+                inside = [replace(run, variant=self._with_jobs(run)) for run in runs]
+                return running.run_here(inside, self._federation_of(), bar, callbacks)
+            if callbacks:
+                raise InputError("callbacks hear of runs in this process only", hint="leave out jobs, or the callbacks")
+            side_by_side = executor(self.workers.executor, self.workers.jobs, out)
+            on_cluster = self.workers.executor.startswith(DASK)
+            orders = len(runs) if on_cluster else self.workers.jobs * running.ORDERS_A_PROCESS
+            data_dir = None if self.common.data_dir is None else Path(self.common.data_dir)
+            return running.run_side_by_side(runs, side_by_side, orders, bar, data_dir)
+
+    def _with_jobs(self, run: ComparedRun) -> Any:
+        jobs = 1 if self.federation is None else self.workers.jobs
+        return replace(run.variant, spec=replace(run.variant.spec, jobs=jobs))
+
+    def _federation_of(self) -> Callable[[int], Federation | None]:
+        """The records of a seed: held out anew where that is possible, else as they were given."""
+        given = self.federation
+        if given is None:
+            return lambda seed: None
+        split_again = given.split_again
+        return (lambda seed: given) if split_again is None else split_again
+
+
+def _folder(out: Path | None) -> AbstractContextManager[str | Path]:
+    return tempfile.TemporaryDirectory(prefix="fedlog-") if out is None else nullcontext(out)
+
+
+def _with_validation(spec: RunSpec, given: Federation | None) -> RunSpec:
+    """The settings with a share held out for validation where the data come without such rows."""
+    if spec.validation_fraction or spec.data.startswith(SITES):
+        return spec
+    if given is None and spec.data in DEFAULTS:
+        return replace(spec, validation_fraction=VALIDATION_SHARE)
+    federation = given or load_federation(resolve(spec).data)
+    has_some = all(len(shard.validation) for shard in federation.shards)
+    return spec if has_some else replace(spec, validation_fraction=VALIDATION_SHARE)
+
+
+def _check_seeds(seeds: int | Iterable[int], methods: Sequence[object]) -> tuple[int, ...]:
     chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     if not chosen or not methods or len(set(chosen)) < len(chosen):
         raise InputError(f"expected methods and different seeds, found: {len(methods)} methods, seeds {chosen}")
-    told, runs = tuple(callbacks), {}
-    for method in methods:
-        name = name_method(method)
-        own = (options or {}).get(name, {})
-        for seed in chosen:
-            folder = None if out is None else Path(out) / name.replace(":", "-") / f"seed-{seed}"
-            runs[name, seed] = run(
-                data, method, out=folder, callbacks=told, progress=progress, seed=seed, **{**settings, **own}
-            )
-    return Comparison(data.name if isinstance(data, Federation) else data, runs)
+    return chosen
 
 
-def _summarise(method: str, results: Sequence[Result]) -> Row:
-    shares = [result.accuracy for result in results]
-    return Row(
-        method=method,
-        seeds=len(results),
-        accuracy=mean(shares),
-        accuracy_std=stdev(shares) if len(shares) > 1 else None,
-        bits=mean(result.bits for result in results),
-        seconds=sum(result.summary.seconds for result in results),
-    )
+def _common_spec(data: Federation | str, choices: Choices, settings: Mapping[str, Any]) -> RunSpec:
+    """The settings of all runs; what is no setting must be an option of one of the methods."""
+    of_recipes = [name for recipe in (choices.recipes or {}).values() for name in recipe]
+    of_options = [name for given in (choices.options or {}).values() for name in given]
+    check_options(choices.methods, [*settings, *of_recipes, *of_options])
+    known = type_hints(RunSpec)
+    given: dict[str, Any] = {
+        key: str(value) if isinstance(value, Path) else value for key, value in settings.items() if key in known
+    }
+    own = {key: value for key, value in settings.items() if key not in known}
+    given["options"] = {**given.get("options", {}), **own}
+    name = data.name if isinstance(data, Federation) else data
+    return from_plain({**given, "data": name}, "fedlog.compare")

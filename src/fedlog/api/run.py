@@ -61,7 +61,7 @@ def run(
     federation = data if isinstance(data, Federation) else None
     name = data.name if isinstance(data, Federation) else data
     spec = _make_spec(name, method, settings)
-    spec = replace(spec, body=_name_bodies(body, lambda: _input_shape(spec, federation)))
+    spec = replace(spec, body=name_bodies(body, lambda: input_shape_of(spec, federation)))
     told = Callbacks([*make_progress(progress), *callbacks])
     threads = torch.get_num_threads()
     try:
@@ -91,7 +91,8 @@ def _make_spec(data: str, method: str | registry.Factory, settings: Mapping[str,
     return from_plain({**given, "data": data, "method": name}, "fedlog.run")
 
 
-def _name_bodies(body: Any, input_shape: Callable[[], tuple[int, ...]]) -> tuple[str, ...]:
+def name_bodies(body: Any, input_shape: Callable[[], tuple[int, ...]]) -> tuple[str, ...]:
+    """The names of the bodies that were given as names, modules or functions, one or several."""
     if body is None:
         return ()
     if isinstance(body, Mapping):
@@ -104,5 +105,6 @@ def _name_body(body: Body, input_shape: Callable[[], tuple[int, ...]]) -> str:
     return body if isinstance(body, str) else name_body(body, input_shape())
 
 
-def _input_shape(spec: RunSpec, federation: Federation | None) -> tuple[int, ...]:
+def input_shape_of(spec: RunSpec, federation: Federation | None) -> tuple[int, ...]:
+    """The shape of one record of the run's data."""
     return (federation or load_federation(resolve(spec).data)).input_shape

@@ -16,6 +16,7 @@ from fedlog.files.names import did_you_mean
 # The module of a command is imported when it is asked for: PyTorch alone takes a second.
 COMMANDS = {
     "run": "train one method on one data set",
+    "compare": "run several methods on one federation, and say whether federating pays",
     "reproduce": "run the tables and figures of the paper",
     "report": "write the page of a run, of a folder of runs, or of all results",
     "docs": "write the generated pages and pictures of docs/ from the records",

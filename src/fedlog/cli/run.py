@@ -21,6 +21,7 @@ def add_parser(subparsers: Subparsers) -> None:
     run.set_defaults(handler=run_command)
     run.add_argument("config", nargs="?", type=Path, metavar="FILE.toml", help="settings; flags override them")
     run.add_argument("--out", type=Path, metavar="DIR", help="run folder (default: runs/<time>-<data>-<method>)")
+    run.add_argument("--seeds", metavar="N", help="how many seeds, or which (0,1,2): a comparison of this one method")
     run.add_argument("--resume", type=Path, metavar="DIR", help="go on with an interrupted run")
     run.add_argument("--dry-run", action="store_true", help="say what would be sent, the memory and the time, and stop")
     add_allow_code(run)

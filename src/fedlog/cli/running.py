@@ -34,6 +34,10 @@ def run(args: argparse.Namespace) -> int:
     console = Console(stderr=True, highlight=False, quiet=args.quiet)
     if args.dry_run:
         return _dry_run(args, spec)
+    if args.seeds is not None:
+        from fedlog.cli.comparing import run_seeds
+
+        return run_seeds(args, spec, folder)
     # --quiet silences progress, not warnings.
     with Progress(console, Console(stderr=True, highlight=False) if args.quiet else console) as progress:
         try:

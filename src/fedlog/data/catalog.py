@@ -104,7 +104,7 @@ def resolve_data(spec: DataSpec) -> DataSpec:
         refuse_settings(spec, (*DIVISION, "validation_fraction", "data_dir"), "the files are the sites")
     if spec.name not in DEFAULTS:
         return spec
-    refuse_settings(spec, ("label", "schema"), f"they are for {SITES}FOLDER")
+    refuse_settings(spec, ("label", "schema", "site_column", "split_seed"), f"they are for {SITES}FOLDER")
     default = DEFAULTS[spec.name]
     allowed = _PARTITIONS.get(spec.name, _LABEL_PARTITIONS)
     partition = spec.partition or default.partition
@@ -256,8 +256,10 @@ def _site_federation(spec: DataSpec) -> Federation:
     from fedlog.data.sites import SiteSources, load_sites
 
     preparation = Preparation.ALONE if spec.rows_alone else Preparation.TOGETHER
-    sources = SiteSources.at(spec.name.removeprefix(SITES))
-    return load_sites(sources, spec.label, spec.schema, preparation=preparation)
+    named = spec.name.removeprefix(SITES)
+    several = "," in named and not Path(named).exists()
+    sources = SiteSources.at(named.split(",") if several else named, spec.site_column)
+    return load_sites(sources, spec.label, spec.schema, spec.split_seed, preparation)
 
 
 def _users(records: Records) -> Tensor:

@@ -27,6 +27,8 @@ class DataSpec:
     seed: int = 0
     label: str | None = None  # sites only: the column of the labels, where there is no schema
     schema: Path | None = None  # sites only: what the sites agree on
+    site_column: str | None = None  # sites only: the column of a single table that names each row's site
+    split_seed: int = 0  # sites only: decides which rows are held out; 0 as in a deployment
     rows_alone: bool = False  # sites only: no row's scaling or part depends on the others, as under record privacy
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,6 +78,8 @@ class Federation:
     raw_images: tuple[Tensor, Tensor] | None = None  # training and test pixels before each client's own scaling
     rows_alone: bool = False  # whether each row was split and scaled by itself
     notes: tuple[str, ...] = ()  # what whoever trains on it should know, e.g. columns that were left out
+    # The same rows held out by another seed; None where the rows came divided.
+    split_again: Callable[[int], Federation] | None = None
 
     @classmethod
     def from_arrays(
@@ -126,6 +128,7 @@ class Federation:
         label: str | None = None,
         schema: str | Path | Schema | None = None,
         *,
+        site_column: str | None = None,
         split_seed: int = 0,
         rows_alone: bool = False,
     ) -> Federation:
@@ -134,9 +137,11 @@ class Federation:
         Args:
             source: a folder with one table (.csv, .tsv, .parquet), .npz file or folder of images by class for each
                 site, or a list of such files; a site is called as its file. A `schema.toml` in the folder is used.
+                One table is cut into sites by `site_column`.
             label: the column of the labels, where there is no schema.
             schema: what the sites agree on (`docs/deploy.md`): a file or a `Schema`. Without one it is drafted from
                 all files together, and the federation's `notes` say what was left out.
+            site_column: the column of a single table that names each row's site; it is no feature.
             split_seed: decides which rows are held out; 0 holds out those that a deployment holds out.
             rows_alone: as for `from_arrays`.
 
@@ -149,7 +154,7 @@ class Federation:
 
         read = schema if isinstance(schema, Schema) or schema is None else Path(schema)
         preparation = Preparation.ALONE if rows_alone else Preparation.TOGETHER
-        return load_sites(SiteSources.at(source), label, read, split_seed, preparation)
+        return load_sites(SiteSources.at(source, site_column), label, read, split_seed, preparation)
 
     @classmethod
     def named(cls, name: str, **division: Any) -> Federation:

@@ -85,7 +85,14 @@ def federation_from_arrays(
     shares = None if tests else Shares(0.2 if how.validation is None else how.validation, _share(test))
     sites = [_site(site, part, tests.get(site), classes, schema, shares, how) for site, part in parts.items()]
     joined = join_sites(sites, schema, name)
-    return replace(joined, labels=classes.numbers, notes=notes, rows_alone=how.rows_alone)
+    joined = replace(joined, labels=classes.numbers, notes=notes, rows_alone=how.rows_alone)
+    if tests:
+        return joined  # the test rows are those that were given
+
+    def split_again(seed: int) -> Federation:
+        return federation_from_arrays(train, test, class_names, replace(how, split_seed=seed), name)
+
+    return replace(joined, split_again=split_again)
 
 
 def read_inputs(values: Any, where: str) -> Inputs:

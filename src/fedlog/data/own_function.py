@@ -34,7 +34,9 @@ def call_own_function(spec: DataSpec, known: Sequence[str]) -> Federation:
     if not isinstance(federation, Federation):
         raise InputError(f"{spec.name}: expected a fedlog Federation; returned: {type(federation).__name__}")
     seen: set[str] = vars(watched).get("_seen", set())
-    unseen = [name for name in (*DIVISION, "data_dir", "label", "schema") if name not in seen]
+    unseen = [
+        name for name in (*DIVISION, "data_dir", "label", "schema", "site_column", "split_seed") if name not in seen
+    ]
     refuse_settings(spec, unseen, "its function does not look at them")
     return federation
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import polars as pl
@@ -13,8 +13,9 @@ from torch import Tensor
 from fedlog.data.draft import DraftOptions, draft_images, draft_npz, draft_table_schema, named_label, sort_naturally
 from fedlog.data.federation import Encoding, Federation, Records, Shard, check_federation
 from fedlog.data.schema import Schema, check_schema, load_schema
-from fedlog.data.site import Preparation, Site, load_site, split_key
-from fedlog.data.tables import TABLE_SUFFIXES, read_frame
+from fedlog.data.site import Preparation, Site, load_site, make_table_site, refuse_split_by_time, split_key
+from fedlog.data.split import Shares
+from fedlog.data.tables import TABLE_SUFFIXES, check_table, read_frame
 from fedlog.data.transforms import IDENTITY
 from fedlog.errors import InputError
 
@@ -29,19 +30,49 @@ class SiteSources:
     name: str
     paths: dict[str, Path]
     schema: Path | None = None
+    frames: dict[str, pl.DataFrame] = field(default_factory=dict)  # the rows of each site, where one table was cut
 
     @classmethod
-    def at(cls, source: str | Path | Sequence[str | Path]) -> SiteSources:
-        """The sites in a folder, or those in a list of files and folders of images."""
+    def at(cls, source: str | Path | Sequence[str | Path], site_column: str | None = None) -> SiteSources:
+        """The sites in a folder, those in a list of files and folders of images, or those that a column names."""
         if not isinstance(source, str | Path):
+            _refuse_site_column(site_column, "a list of files")
             return cls("files", _by_site([Path(path) for path in source], "the list of sites"))
         folder = Path(source)
+        if folder.is_file() and folder.suffix in TABLE_SUFFIXES:
+            return cls(folder.stem, {}, None, _cut_table(folder, site_column))
+        _refuse_site_column(site_column, str(folder))
         if not folder.is_dir():
             raise InputError(f"expected a folder with {FORMS}, found: {folder}")
         found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
         paths = _by_site([path for path in found if path.name != SCHEMA_FILE], str(folder))
         schema = folder / SCHEMA_FILE
         return cls(folder.name, paths, schema if schema.exists() else None)
+
+
+def _refuse_site_column(column: str | None, where: str) -> None:
+    if column is not None:
+        raise InputError(
+            f"a site column cuts one table into sites; found: {where}", hint="sites:TABLE.csv --site-column COLUMN"
+        )
+
+
+def _cut_table(path: Path, column: str | None) -> dict[str, pl.DataFrame]:
+    """The rows of each site by its name, sorted, without the column that names the sites."""
+    frame = read_frame(path)
+    if column is None:
+        raise InputError(
+            f"which column of {path.name} names the sites? It has: {', '.join(frame.columns)}",
+            hint="--site-column COLUMN, or a folder with one file a site",
+        )
+    if column not in frame.columns:
+        raise InputError(f"expected a column {column} in {path}, found: {', '.join(frame.columns)}")
+    names = frame[column].cast(pl.String).str.strip_chars()
+    if names.null_count():
+        first = int(names.is_null().arg_max() or 0)
+        raise InputError(f"expected the name of a site in column {column} of {path}, found none in row {first + 1}")
+    found = sort_naturally(names.unique().to_list())
+    return {name: frame.filter(names == name).drop(column) for name in found}
 
 
 def _by_site(paths: Sequence[Path], where: str) -> dict[str, Path]:
@@ -79,22 +110,40 @@ def load_sites(
         agreed = given if isinstance(given, Schema) else load_schema(given)
         if label is not None and label != agreed.label_column:
             raise InputError(f"the schema's label column is {agreed.label_column}; another one was given: {label}")
-    sites = [
-        load_site(str(path), agreed, name, split_key(name, split_seed), preparation=preparation)
-        for name, path in sources.paths.items()
-    ]
     alone = preparation is Preparation.ALONE
-    return replace(join_sites(sites, agreed, sources.name), notes=notes, rows_alone=alone)
+
+    def split_again(seed: int) -> Federation:
+        names = sources.frames or sources.paths
+        sites = [_load_site(sources, name, agreed, seed, preparation) for name in names]
+        joined = join_sites(sites, agreed, sources.name)
+        return replace(joined, notes=notes, rows_alone=alone, split_again=split_again)
+
+    return split_again(split_seed)
+
+
+def _load_site(sources: SiteSources, name: str, schema: Schema, split_seed: int, preparation: Preparation) -> Site:
+    key = split_key(name, split_seed)
+    try:
+        if name not in sources.frames:
+            return load_site(str(sources.paths[name]), schema, name, key, preparation=preparation)
+        if preparation is Preparation.ALONE:
+            refuse_split_by_time(schema)
+        table = check_table(sources.frames[name], schema, f"site {name} of {sources.name}")
+        return make_table_site(table, schema, name, key, Shares(), preparation)
+    except InputError as error:
+        raise InputError(f"site {name}: {error.message}", hint=error.hint) from None
 
 
 def draft_sites_schema(sources: SiteSources, label: str | None) -> tuple[Schema, tuple[str, ...]]:
     """A schema that covers all sites, and a sentence for each column that was left out of it."""
+    if sources.frames:
+        return _draft_tables(sources.frames, label)
     paths = list(sources.paths.values())
     kinds = {"folders" if path.is_dir() else "npz" if path.suffix == ".npz" else "tables" for path in paths}
     if len(kinds) > 1:
         raise InputError(f"expected sites with records of one kind, found: {', '.join(path.name for path in paths)}")
     if kinds == {"tables"}:
-        return _draft_tables(paths, label)
+        return _draft_tables({path.name: read_frame(path) for path in paths}, label)
     if label is not None:
         raise InputError(f"a label column is for tables, found: {paths[0].name}")
     drafts = [draft_images(path) if path.is_dir() else draft_npz(path) for path in paths]
@@ -102,26 +151,26 @@ def draft_sites_schema(sources: SiteSources, label: str | None) -> tuple[Schema,
     return check_schema(replace(drafts[0], label_values=tuple(values)), f"the drafted schema of {sources.name}"), ()
 
 
-def _draft_tables(paths: Sequence[Path], label: str | None) -> tuple[Schema, tuple[str, ...]]:
-    frames = [read_frame(path) for path in paths]
+def _draft_tables(tables: Mapping[str, pl.DataFrame], label: str | None) -> tuple[Schema, tuple[str, ...]]:
+    (first, *_), frames = tables, list(tables.values())
     columns = frames[0].columns
-    for path, frame in zip(paths, frames, strict=True):
+    for name, frame in tables.items():
         if set(frame.columns) != set(columns):
             differ = ", ".join(sorted(set(frame.columns) ^ set(columns)))
             raise InputError(
-                f"expected the same columns at every site; not in both {paths[0].name} and {path.name}: {differ}",
+                f"expected the same columns at every site; not in both {first} and {name}: {differ}",
                 hint="name the columns to use in a schema: `fedlog federate schema FILE > schema.toml` drafts one",
             )
     label = label or named_label(frames[0])
     if label is None:
         raise InputError(
-            f"which column of {paths[0].name} holds the labels? It has: {', '.join(columns)}",
+            f"which column of {first} holds the labels? It has: {', '.join(columns)}",
             hint="name it: --label COLUMN, or label= in Python",
         )
     texts = [frame.select(pl.col(name).cast(pl.String) for name in columns) for frame in frames]
     # Parquet files keep the types of their columns, which may differ between sites; texts never do.
     everything = pl.concat(frames if len({str(frame.schema) for frame in frames}) == 1 else texts)
-    schema, notes = draft_table_schema(everything, f"the {len(paths)} sites", DraftOptions(label))
+    schema, notes = draft_table_schema(everything, f"the {len(frames)} sites", DraftOptions(label))
     return check_schema(schema, "the schema drafted from all sites"), notes
 
 

@@ -29,22 +29,8 @@ def draw_curves(lines: Sequence[RoundRecord], opening: int) -> Figure:
     return figure
 
 
-def draw_methods(points: Sequence[tuple[str, float, float, float | None]]) -> Figure:
-    """Accuracy against bits on a log axis, from (method, bits, accuracy, its spread or None); no bits at the left."""
-    figure = new_figure((7, 4.5))
-    axes = figure.subplots()
-    axes.set_xscale("symlog", linthresh=1e3)
-    for method, bits, accuracy, spread in points:
-        error = None if spread is None else 100 * spread
-        axes.errorbar([bits], [100 * accuracy], yerr=error, marker="o", linestyle="none", capsize=3)
-        axes.annotate(method, (bits, 100 * accuracy), xytext=(6, 4), textcoords="offset points")
-    axes.set(xlabel="bits up and down, all clients", ylabel="accuracy, mean over clients (%)")
-    axes.grid(alpha=0.3)
-    return figure
-
-
 def new_figure(size: tuple[float, float]) -> Figure:
-    """An empty figure of that size in inches, which draws without a screen."""
+    """An empty figure of that size in inches, without a window."""
     # Imported here: it takes a second, and only whoever draws needs it.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -1,12 +1,15 @@
-"""One page for a folder of runs: a row a run, with a link to the run's own page."""
+"""One page for a folder of runs: what their scores compare, and a row a run, with a link to the run's own page."""
 
 from __future__ import annotations
 
 import html
 from pathlib import Path
 
+from fedlog.experiments.compare.advice import advise
+from fedlog.experiments.compare.reading import group_findings
 from fedlog.experiments.run.execute import CONFIG, finished_summary, stored_spec
 from fedlog.files.durable import write_file
+from fedlog.report.comparison import comparison_section
 from fedlog.report.page import write_run_page
 
 PAGE = """<!doctype html>
@@ -18,7 +21,7 @@ PAGE = """<!doctype html>
  td, th {{ padding: .25rem .75rem; border-bottom: 1px solid #ddd; text-align: left; }}
  td.number, th.number {{ text-align: right; font-variant-numeric: tabular-nums; }}
 </style></head><body>
-<h1>{title}</h1>
+{comparisons}<h1>{title}</h1>
 <div><table>
 <tr><th>run</th><th>method</th><th>data</th><th class="number">seed</th><th class="number">rounds</th>
 <th class="number">accuracy, mean over clients</th><th class="number">Mb up and down</th></tr>
@@ -35,8 +38,11 @@ def run_folders(folder: Path) -> list[Path]:
 def write_runs_page(folder: Path) -> Path:
     """Write the page of every finished run in the folder, and one page that lists all runs; return its path."""
     rows = "".join(_row(folder, run) for run in run_folders(folder))
+    compared = [findings for findings in group_findings(folder) if len(findings.labels) > 1]
+    comparisons = "".join(comparison_section(findings, advise(findings), ()) for findings in compared)
     path = folder / "report.html"
-    write_file(path, PAGE.format(title=html.escape(f"Runs in {folder.resolve().name}"), rows=rows))
+    title = html.escape(f"Runs in {folder.resolve().name}")
+    write_file(path, PAGE.format(title=title, rows=rows, comparisons=comparisons))
     return path
 
 

@@ -18,8 +18,8 @@ class DataSettings(Section):
 
     data: str = setting(
         "digits",
-        "digits, circle, mnist, cifar10, cifar100, har, leaf; sites:FOLDER with one file a site; or "
-        "package.module:function",
+        "digits, circle, mnist, cifar10, cifar100, har, leaf; sites:FOLDER with one file a site, sites:A.csv,B.csv, "
+        "sites:TABLE.csv with --site-column; or package.module:function",
     )
     label: str | None = setting(
         None,
@@ -32,6 +32,18 @@ class DataSettings(Section):
         "of sites:FOLDER: what the sites agree on (default: schema.toml in the folder, or drafted from all files)",
         recorded=Recorded.NEVER,
         metavar="FILE",
+    )
+    site_column: str | None = setting(
+        None,
+        "of sites:TABLE.csv: the column that names each row's site",
+        recorded=Recorded.NEVER,
+        metavar="COLUMN",
+    )
+    split_seed: int = setting(
+        0,
+        "of sites:...: decides which rows are held out; 0 as in a deployment",
+        recorded=Recorded.UNLESS_DEFAULT,
+        metavar="N",
     )
     data_dir: str | None = setting(
         None,

@@ -91,7 +91,8 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
     if federation is None:
         data = resolve_data(data)
     else:
-        refuse_settings(data, (*DIVISION, "data_dir", "label", "schema"), "the federation is given as it is")
+        own = ("data_dir", "label", "schema", "site_column", "split_seed")
+        refuse_settings(data, (*DIVISION, *own), "the federation is given as it is")
         if data.rows_alone and federation.encodings and not federation.rows_alone:
             raise InputError(
                 f"--privacy record protects single rows, and those of {federation.name} were scaled by each other",
@@ -141,6 +142,8 @@ def data_spec(spec: RunSpec) -> DataSpec:
         seed=spec.seed,
         label=spec.label,
         schema=None if spec.schema is None else Path(spec.schema),
+        site_column=spec.site_column,
+        split_seed=spec.split_seed,
         # What becomes of a row must not depend on the others where single rows are protected.
         rows_alone=spec.privacy is Unit.RECORD,
     )

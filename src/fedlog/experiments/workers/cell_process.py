@@ -14,7 +14,7 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ import torch
 from fedlog.data.sources import DATA_VARIABLE
 from fedlog.errors import FedlogError
 from fedlog.experiments.run.execute import Keep, execute, hold_run_folder
+from fedlog.experiments.run.scores import execute_and_score
 from fedlog.experiments.tables.cells import Cell, Shape
 from fedlog.experiments.tables.synthetic import sweep_local_iterations
 from fedlog.settings.spec import as_plain, from_plain
@@ -35,6 +36,10 @@ class Outcome:
     cell: str
     accuracy: float | None
     error: str | None
+    failed: dict[str, str] = field(default_factory=dict)  # of several runs in one order: why some of them failed
+
+
+SCORED = "SCORED"  # the work of an order with several runs, each to be judged on all held-out rows
 
 
 def order_of(cell: Cell, data_dir: Path | None) -> str:
@@ -100,6 +105,8 @@ def carry_out(order: Mapping[str, Any]) -> Outcome:
     """Run the cell unless it is done, and return the outcome."""
     if order["data_dir"] is not None:
         os.environ[DATA_VARIABLE] = order["data_dir"]
+    if order["work"] == SCORED:
+        return _carry_out_several(order)
     folder = Path(order["folder"])
     try:
         spec = from_plain(order["spec"], order["cell"])
@@ -114,6 +121,20 @@ def carry_out(order: Mapping[str, Any]) -> Outcome:
     except Exception as error:  # whatever it is, it must reach the table of failed cells
         traceback.print_exc()
         return Outcome(order["cell"], None, f"{type(error).__name__}: {error}")
+
+
+def _carry_out_several(order: Mapping[str, Any]) -> Outcome:
+    """Carry out the runs of an order one after another; one that fails does not stop the others."""
+    failed = {}
+    for run in order["runs"]:
+        try:
+            execute_and_score(from_plain(run["spec"], run["name"]), Path(run["folder"]))
+        except FedlogError as error:
+            failed[run["name"]] = str(error).replace("\nhint: ", "; ")
+        except Exception as error:  # whatever it is, it must reach the table of failed runs
+            traceback.print_exc()
+            failed[run["name"]] = f"{type(error).__name__}: {error}"
+    return Outcome(order["cell"], None, None, failed)
 
 
 def _end_with_input() -> None:

@@ -1,0 +1,155 @@
+"""The advice of `fedlog compare` against the truth, on synthetic federations of known kind.
+
+    python -m benchmarks.advice [--draws 5] [--kind NAME]
+
+Each federation is drawn anew: its sizes, its classes, its sites. The comparison sees a few dozen to a few hundred rows
+a site. The truth is what the same models reach on 2,000 fresh rows a site, which no comparison ever has. Writes
+results/advice/KIND.json, one entry a federation, with the command and the versions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import fedlog
+from fedlog.core.keys import Key
+from fedlog.data.federation import Federation
+from fedlog.experiments.compare.advice import WORTH, AdviceKind
+from fedlog.experiments.run.execute import made_with
+
+OUT = Path("results/advice")
+FRESH = 2000  # rows a site that say what is true
+COLUMNS, CLASSES = 8, 4
+METHODS = ("fedlog", "fedavg")
+SETTINGS: dict[str, Any] = {"rounds": 4, "batch_size": 20, "body": "mlp:16,8", "epochs": 5, "learning_rate": 0.005}
+SEEDS = 5
+
+Rows = tuple[NDArray[np.float64], NDArray[np.int64]]
+Draw = Callable[[int], Rows]  # so many rows of one site
+
+
+def _classes(key: Key, spread: float) -> NDArray[np.float64]:
+    return spread * key.child("means").numpy().normal(size=(CLASSES, COLUMNS))
+
+
+def _site(means: NDArray[np.float64], key: Key, classes: list[int], change: Callable[[Any], Any] = lambda x: x) -> Draw:
+    """Rows of a mixture of normal classes; `change` is what this site does to its columns."""
+    drawn = iter(range(10**6))
+
+    def draw(rows: int) -> Rows:
+        generator = key.child(next(drawn)).numpy()
+        labels = np.array(classes)[np.arange(rows) % len(classes)]
+        return change(means[labels] + generator.normal(size=(rows, COLUMNS))), labels
+
+    return draw
+
+
+def same_small(key: Key) -> dict[str, tuple[int, Draw]]:
+    """Five sites of one distribution with 40 rows each: together they know more."""
+    means = _classes(key, 0.7)
+    return {f"s{at}": (40, _site(means, key.child(at), [0, 1, 2, 3])) for at in range(5)}
+
+
+def same_large(key: Key) -> dict[str, tuple[int, Draw]]:
+    """Three sites of one distribution with 600 rows each: every site knows enough."""
+    means = _classes(key, 1.0)
+    return {f"s{at}": (600, _site(means, key.child(at), [0, 1, 2, 3])) for at in range(3)}
+
+
+def different_labels(key: Key) -> dict[str, tuple[int, Draw]]:
+    """Four sites with two of four classes each and 150 rows: a site is only asked about its own classes."""
+    means = _classes(key, 1.0)
+    pairs = [[0, 1], [2, 3], [0, 2], [1, 3]]
+    return {f"s{at}": (150, _site(means, key.child(at), pair)) for at, pair in enumerate(pairs)}
+
+
+def different_meanings(key: Key) -> dict[str, tuple[int, Draw]]:
+    """Four sites with 150 rows whose columns mean different things: each shuffles them and turns some around."""
+    means = _classes(key, 0.9)
+
+    def change(at: int) -> Callable[[Any], Any]:
+        generator = key.child("change", at).numpy()
+        order, signs = generator.permutation(COLUMNS), generator.choice([-1.0, 1.0], COLUMNS)
+        return lambda rows: rows[:, order] * signs
+
+    return {f"s{at}": (150, _site(means, key.child(at), [0, 1, 2, 3], change(at))) for at in range(4)}
+
+
+def one_dominates(key: Key) -> dict[str, tuple[int, Draw]]:
+    """One site with 600 rows and three with 40, of one distribution: the small ones can learn from the large one."""
+    means = _classes(key, 0.7)
+    sizes = (600, 40, 40, 40)
+    return {f"s{at}": (rows, _site(means, key.child(at), [0, 1, 2, 3])) for at, rows in enumerate(sizes)}
+
+
+KINDS = {kind.__name__: kind for kind in (same_small, same_large, different_labels, different_meanings, one_dominates)}
+
+
+def judge(kind: str, number: int) -> dict[str, Any]:
+    """One federation: what was advised, what is true, and whether the two agree."""
+    sites = KINDS[kind](Key(number).child(kind))
+    rows = {name: draw(count) for name, (count, draw) in sites.items()}
+    fresh = {name: draw(FRESH) for name, (_, draw) in sites.items()}
+    found = fedlog.compare(Federation.from_arrays(rows), METHODS, SEEDS, progress=False, **SETTINGS)
+    truth = {method: _true_accuracy(found, method, fresh) for method in found.methods}
+    gains = {method: truth[method] - truth["local"] for method in METHODS}
+    advice = found.advice
+    assert advice.gain is not None
+    assert advice.method is not None
+    return {
+        "number": number,
+        "rows": {name: count for name, (count, _) in sites.items()},
+        "advice": advice.kind.value,
+        "method": advice.method,
+        "gain": [advice.gain.value, advice.gain.low, advice.gain.high],
+        "true_accuracy": truth,
+        "true_gain": gains,
+        "pays": max(gains.values()) >= WORTH,
+        "right": _is_right(advice.kind, gains[advice.method], max(gains.values())),
+        "covered": bool((advice.gain.low or 0) <= gains[advice.method] <= (advice.gain.high or 0)),
+        "sentence": advice.sentence,
+    }
+
+
+def _is_right(kind: AdviceKind, gain: float, most: float) -> bool | None:
+    """Whether the advice is true; None where it gives none."""
+    if kind is AdviceKind.UNCLEAR:
+        return None
+    return gain > 0 if kind is AdviceKind.FEDERATE else most < WORTH
+
+
+def _true_accuracy(found: fedlog.Comparison, method: str, fresh: dict[str, Rows]) -> float:
+    shares = [
+        float(np.mean(result.models[name].predict(rows) == labels))
+        for result in found.runs_of(method)
+        for name, (rows, labels) in fresh.items()
+    ]
+    return float(np.mean(shares))
+
+
+def main() -> None:
+    """Judge the advice on each federation of each kind, and write the records."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--draws", type=int, default=5, help="federations of each kind")
+    parser.add_argument("--kind", choices=KINDS, action="append", help="only this kind; repeatable")
+    args = parser.parse_args()
+    OUT.mkdir(parents=True, exist_ok=True)
+    for kind in args.kind or KINDS:
+        entries = [judge(kind, number) for number in range(args.draws)]
+        about = {"kind": kind, "what": KINDS[kind].__doc__, "settings": SETTINGS, "seeds": SEEDS, "worth": WORTH}
+        command = f"python -m benchmarks.advice --draws {args.draws} --kind {kind}"
+        record = {**about, "command": command, "made_with": made_with(), "federations": entries}
+        (OUT / f"{kind}.json").write_text(json.dumps(record, indent=1) + "\n")
+        for entry in entries:
+            print(kind, entry["number"], entry["advice"], entry["right"], entry["sentence"], flush=True)
+
+
+if __name__ == "__main__":
+    main()

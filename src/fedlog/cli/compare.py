@@ -1,0 +1,67 @@
+"""`fedlog compare`: its options. What it does is in `comparing`, imported when it is really done."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedlog.settings.fields import type_hints
+from fedlog.settings.flags import add_flags
+from fedlog.settings.spec import RunSpec
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+# A comparison has several of these, or sets them itself.
+NOT_COMMON = ("method", "seed", "split_seed", "judge", "jobs", "threads")
+PLAIN = "print one JSON object on stdout and nothing else there"
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the `compare` command."""
+    parser = subparsers.add_parser(
+        "compare", help="run several methods on one federation, and say whether federating pays"
+    )
+    parser.set_defaults(handler=compare_command)
+    parser.add_argument(
+        "--methods", metavar="A,B", help="default: fedlog,fedlog-c,fedproto,fedavg; local and pooled are always added"
+    )
+    parser.add_argument(
+        "--seeds", default="5", metavar="N", help="how many, or which: 0,1,2; each holds out other rows"
+    )
+    parser.add_argument("--codecs", metavar="A,B", help="several codecs, each tried with every method that sends")
+    parser.add_argument(
+        "--bodies", nargs="+", default=[], metavar="NAME", help="several bodies, each tried with every method"
+    )
+    parser.add_argument(
+        "--recipe",
+        action="append",
+        default=[],
+        metavar="NAME:KEY=VALUE,...",
+        help="settings tried with every method under this name, e.g. long:rounds=30,decay=cosine; repeatable",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer methods, rounds and steps; it says what it left out"
+    )
+    parser.add_argument(
+        "--worth", type=float, default=1.0, metavar="POINTS", help="the smallest gain that pays (default: 1 point)"
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the runs (default: runs/<time>-compare-...)")
+    parser.add_argument("--jobs", type=int, metavar="N", help="runs side by side, one core each (default: all cores)")
+    parser.add_argument("--executor", default="processes", help="processes, or dask://host:port (default: processes)")
+    parser.add_argument("--json", action="store_true", help=PLAIN)
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write one row a method and site")
+    parser.add_argument("--latex", type=Path, metavar="FILE", help="write the table of methods and that of sites")
+    parser.add_argument(
+        "--write-plan", type=Path, metavar="DIR", help="draft the schema there, and print the commands of a deployment"
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    add_flags(parser, [name for name in type_hints(RunSpec) if name not in NOT_COMMON])
+
+
+def compare_command(args: argparse.Namespace) -> int:
+    """Exit code 0 after a finished comparison, 1 where some of its runs failed."""
+    from fedlog.cli.comparing import compare  # PyTorch takes a second: not for `--help` or a mistyped option
+
+    return compare(args)

@@ -1,0 +1,132 @@
+"""What `fedlog compare` does: run the comparison, print its tables and its advice, write its page."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import fedlog
+from fedlog.api.compare import Comparison, Workers, repeat
+from fedlog.cli.running import cores
+from fedlog.errors import InputError
+from fedlog.experiments.compare.variants import METHODS
+from fedlog.files.durable import write_file
+from fedlog.report.comparison import as_csv, as_latex, as_text, as_values, methods_table, sites_table
+from fedlog.settings.flags import given_settings
+from fedlog.settings.spec import RunSpec
+
+PAGE = "comparison.html"
+
+
+def compare(args: argparse.Namespace) -> int:
+    """Exit code 0 after a finished comparison, 1 where some of its runs failed."""
+    given = {name: value for name, value in given_settings(args).items() if name != "jobs"}
+    data = given.pop("data", "digits")
+    options = given.pop("options", {})
+    out = args.out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-compare-{_file_name(data)}"
+    try:
+        found = fedlog.compare(
+            data,
+            _listed(args.methods) or METHODS,
+            read_seeds(args.seeds),
+            codecs=_listed(args.codecs),
+            bodies=args.bodies,
+            recipes=_read_recipes(args.recipe),
+            body=given.pop("body", None),
+            out=out,
+            progress=not args.quiet,
+            jobs=args.jobs or cores(),
+            executor=args.executor,
+            worth=args.worth / 100,
+            quick=args.quick,
+            **given,
+            **options,
+        )
+    except KeyboardInterrupt:
+        where = shlex.quote(str(out))
+        raise KeyboardInterrupt(f"the same command with --out {where} goes on where this one stopped") from None
+    page = found.write_page(out / PAGE)
+    show(args, found, page)
+    if args.write_plan is not None:
+        from fedlog.cli.deployment_plan import write_plan
+
+        print(write_plan(args.write_plan, found, args.site_column), end="", file=sys.stderr if args.json else None)
+    return 1 if found.findings.failed else 0
+
+
+def run_seeds(args: argparse.Namespace, spec: RunSpec, out: Path) -> int:
+    """Do what `fedlog run --seeds` asks: run one method with several seeds. Exit code as that of `compare`."""
+    if args.resume is not None:
+        raise InputError(
+            "--resume goes on with one run", hint="the same command with --seeds and --out goes on by itself"
+        )
+    workers = Workers(args.jobs or cores())
+    found = repeat(replace(spec, jobs=1), read_seeds(args.seeds), out, workers, None if not args.quiet else False)
+    page = found.write_page(out / PAGE)
+    if args.json:
+        print(json.dumps({**as_values(found.findings, found.advice, found.notes), "page": str(page)}))
+    else:
+        print(as_text(methods_table(found.findings)))
+        print(f"page: {page}", file=sys.stderr)
+    return 1 if found.findings.failed else 0
+
+
+def show(args: argparse.Namespace, found: Comparison, page: Path) -> None:
+    """Print the comparison, and write the files that were asked for."""
+    if args.csv is not None:
+        write_file(args.csv, as_csv(found.findings))
+    if args.latex is not None:
+        tables = (methods_table(found.findings), sites_table(found.findings))
+        write_file(args.latex, "\n".join(as_latex(table) for table in tables))
+    if args.json:
+        values = as_values(found.findings, found.advice, found.notes)
+        print(json.dumps({**values, "page": str(page), "folder": str(page.parent)}))
+        return
+    print(found)
+    print(f"page: {page}", file=sys.stderr)
+
+
+def read_seeds(text: str) -> int | list[int]:
+    """How many seeds, or which: `5`, or `0,1,7`."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() for part in parts):
+        raise InputError(f"--seeds must be whole numbers from 0 on: {text}", hint="--seeds 5, or --seeds 0,1,2")
+    return int(parts[0]) if len(parts) == 1 and "," not in text else [int(part) for part in parts]
+
+
+def _listed(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def _read_recipes(texts: Sequence[str]) -> dict[str, dict[str, Any]] | None:
+    """The recipes by their names; `usual` is the settings as they are, beside those that were given."""
+    if not texts:
+        return None
+    recipes: dict[str, dict[str, Any]] = {"": {}}
+    for text in texts:
+        name, colon, settings = text.partition(":")
+        pairs = [part.partition("=") for part in settings.split(",")]
+        if not name or not colon or not all(key and equals for key, equals, _ in pairs):
+            raise InputError(f"expected a recipe as NAME:KEY=VALUE,...; found: {text}", hint="long:rounds=30")
+        recipes[name] = {key.strip().replace("-", "_"): _read_value(value) for key, _, value in pairs}
+    return recipes
+
+
+def _read_value(text: str) -> Any:
+    """A number, true, false or null as such; anything else as a text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text.strip()
+
+
+def _file_name(data: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", data).strip("-")[-60:]

@@ -1,0 +1,107 @@
+"""From a comparison to a deployment: the schema, each site's table, and the commands that run what was compared."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedlog.algorithms import registry
+from fedlog.api.compare import Comparison
+from fedlog.data.catalog import load_federation
+from fedlog.data.data_spec import SITES
+from fedlog.data.federation import Federation
+from fedlog.data.schema import dump_schema
+from fedlog.data.sites import SiteSources
+from fedlog.errors import InputError
+from fedlog.experiments.compare.advice import AdviceKind
+from fedlog.files.durable import write_file
+from fedlog.settings.fields import about
+from fedlog.settings.resolve import resolve
+from fedlog.settings.spec import RunSpec, deployed_settings
+
+HOST = "SERVER.EXAMPLE.ORG"
+REVIEW = "Drafted by `fedlog compare` from the files of all sites. Review it before it goes to them."
+
+
+def write_plan(folder: Path, found: Comparison, site_column: str | None) -> str:
+    """Write the schema and the commands into the folder; the commands come back as text."""
+    if not found.data.startswith(SITES):
+        raise InputError(f"a plan is for one's own sites, found: {found.data}", hint=f"--data {SITES}FOLDER")
+    label = choose_deployable(found)
+    spec = found.runs[label, min(seed for name, seed in found.runs if name == label)].spec
+    federation = load_federation(resolve(spec).data)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_file(folder / "schema.toml", dump_schema(federation.described_schema(), (REVIEW,)))
+    tables = _site_tables(folder, found.data.removeprefix(SITES), site_column)
+    text = "\n".join([*_explain(found, label), *commands(folder, spec, federation, tables)]) + "\n"
+    write_file(folder / "commands.sh", text)
+    return text
+
+
+def choose_deployable(found: Comparison) -> str:
+    """The label that was advised; where only the simulator has its method, the best one that sites can run."""
+    deployable = registry.methods_that(lambda method: method.may_federate)
+    labels = [label for label in found.findings.candidates if found.findings.method_of(label) in deployable]
+    if not labels:
+        raise InputError("none of these methods can be deployed", hint=f"--methods {','.join(deployable)}")
+    if found.advice.method in labels:
+        return found.advice.method
+    accuracies = {label: found.findings.figures[label].validation_accuracy for label in labels}
+    return max(labels, key=lambda label: getattr(accuracies[label], "value", 0.0))
+
+
+def _explain(found: Comparison, label: str) -> list[str]:
+    lines = [f"# {found.advice.sentence}"]
+    if found.advice.kind is not AdviceKind.FEDERATE:
+        lines.append(f"# These commands run {label}, the best that sites can run, all the same.")
+    elif found.advice.method != label:
+        lines.append(f"# {found.advice.method} runs in the simulator only; these commands run {label}.")
+    return lines
+
+
+def _site_tables(folder: Path, source: str, site_column: str | None) -> dict[str, Path]:
+    """Where each site's records lie; a single table is cut, its rows in their order."""
+    several = "," in source and not Path(source).exists()
+    sources = SiteSources.at(source.split(",") if several else source, site_column)
+    for name, frame in sources.frames.items():
+        frame.write_csv(folder / f"{name}.csv")
+    return sources.paths or {name: folder / f"{name}.csv" for name in sources.frames}
+
+
+def commands(folder: Path, spec: RunSpec, federation: Federation, tables: Mapping[str, Path]) -> list[str]:
+    """The commands at the server and at each site, with every setting of the run that was compared."""
+    schema = shlex.quote(str(folder / "schema.toml"))
+    lines = ["# At the server:", f"fedlog federate init server --schema {schema} --host {HOST}"]
+    lines += ["fedlog federate server server", ""]
+    for name in federation.clients:
+        site, data = shlex.quote(name), shlex.quote(str(tables[name]))
+        lines += [
+            f"# At {name}, then at the server, then at {name} again:",
+            f"fedlog federate join {site} --server {HOST} --ca ca.crt --schema {schema} --name {site}",
+            f"fedlog federate register server {site}/site.pub --name {site}",
+            f"fedlog federate site {site} --data {data} --body {shlex.quote(body_of(spec, name))}",
+            "",
+        ]
+    return [*lines, "# At the server, once all sites are online:", run_command(spec)]
+
+
+def body_of(spec: RunSpec, site: str) -> str:
+    """The body of that site."""
+    own = dict(name.split("=", 1) for name in spec.body if "=" in name)
+    common = [name for name in spec.body if "=" not in name]
+    if len(common) > 1:
+        raise InputError(f"which site has which body? {', '.join(common)}", hint="--body SITE=NAME for each site")
+    return own.get(site) or common[0]
+
+
+def run_command(spec: RunSpec) -> str:
+    """`fedlog federate run` with the settings of the compared run, defaults included where they could differ."""
+    always = ("method", "rounds", "batch_size", "seed", "codec")
+    words = ["fedlog federate run server"]
+    for entry in deployed_settings():
+        value = getattr(spec, entry.name)
+        if about(entry).flag and value is not None and (entry.name in always or value != entry.default):
+            words.append(f"--{entry.name.replace('_', '-')} {shlex.quote(str(value))}")
+    words += [f"--set {name}={value}" for name, value in spec.options.items() if value is not None]
+    return " ".join(words)

@@ -1,0 +1,1 @@
+"""Several methods side by side on one federation: what to run, what came out, and what to advise."""

@@ -1,0 +1,125 @@
+"""One sentence of advice from validation rows: with which method to federate, not to, or that nobody can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from fedlog.experiments.compare.estimates import Estimate
+from fedlog.experiments.compare.findings import Findings
+
+WORTH = 0.01  # the smallest gain that pays for a federation, unless one is given
+ERROR = 0.05  # how often, at most, a gain is claimed where there is none
+
+
+class AdviceKind(Enum):
+    """What is advised."""
+
+    FEDERATE = "federate"
+    ALONE = "train alone"
+    UNCLEAR = "too few rows to tell"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to do, as a value and as one sentence; `confirmation` is what the test rows say to it."""
+
+    kind: AdviceKind
+    sentence: str
+    confirmation: str
+    method: str | None = None  # the label of what is advised, or of the best of what was tried
+    gain: Estimate | None = None  # its gain on validation rows, the interval widened for choosing among methods
+    winners: tuple[str, ...] = ()
+    losers: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+def advise(findings: Findings, worth: float = WORTH) -> Advice:
+    """The advice that the validation rows of these runs allow; test rows have no part in it."""
+    if findings.alone is None or not findings.candidates:
+        what = "training alone" if findings.alone is None else "a federated method"
+        return Advice(AdviceKind.UNCLEAR, f"No advice: {what} was not run, or failed.", "")
+    # A gain is claimed on the lower end alone, for the best of several: both enter the width of the interval.
+    confidence = 1 - 2 * ERROR / len(findings.candidates)
+    found = {label: findings.gain(label, "validation", confidence) for label in findings.candidates}
+    gains = {label: gain for label, gain in found.items() if gain is not None}
+    if not gains:
+        return Advice(AdviceKind.UNCLEAR, "No advice: no site has validation rows.", "")
+    best = max(gains, key=lambda label: gains[label].value)
+    top = gains[best]
+    if top.low is None or top.high is None:
+        return Advice(AdviceKind.UNCLEAR, "One repetition cannot tell: give five seeds or more.", "", best, top)
+    paying = [label for label, gain in gains.items() if (gain.low or 0) > 0 and (gain.high or 0) >= worth]
+    if paying:
+        return _advise_method(findings, _cheapest(findings, paying, gains, worth), gains)
+    if all((gain.high or 0) < worth for gain in gains.values()):
+        return _advise_alone(findings, best, top, worth)
+    return _advise_more_rows(findings, best, top)
+
+
+def _cheapest(findings: Findings, paying: Sequence[str], gains: dict[str, Estimate], worth: float) -> str:
+    """Of those that gain as much as the best but for less than is worth the while, the one that sends the least."""
+    most = max(gains[label].value for label in paying)
+    near = [label for label in paying if gains[label].value > most - worth]
+    return min(near, key=lambda label: (findings.figures[label].bits, -gains[label].value))
+
+
+def _advise_method(findings: Findings, label: str, gains: dict[str, Estimate]) -> Advice:
+    figures, gain = findings.figures[label], gains[label]
+    sites = {site: found.gain for site, found in figures.sites.items() if found.gain is not None}
+    winners = tuple(site for site, found in sites.items() if (found.low or 0) > 0)
+    losers = tuple(site for site, found in sites.items() if (found.high or 0) < 0)
+    who = f"{_join(winners) or 'no single site'} {'gains' if len(winners) < 2 else 'gain'} for sure, "
+    who += f"{_join(losers) or 'none'} {'loses' if len(losers) < 2 else 'lose'}"
+    sentence = (
+        f"Federate with {label}: {describe_gain(gain)} over training alone on validation rows, for "
+        f"{describe_bits(figures.bits_a_site_and_round)} a site and a round; {who}."
+    )
+    return Advice(AdviceKind.FEDERATE, sentence, _confirm(findings, label), label, gain, winners, losers)
+
+
+def _advise_alone(findings: Findings, best: str, gain: Estimate, worth: float) -> Advice:
+    sentence = (
+        f"Training alone is as good: do not federate. The best other method on validation rows, {best}, gains "
+        f"{describe_gain(gain)}, and no method gains {100 * worth:g} or more."
+    )
+    return Advice(AdviceKind.ALONE, sentence, _confirm(findings, best), best, gain)
+
+
+def _advise_more_rows(findings: Findings, best: str, gain: Estimate) -> Advice:
+    width = gain.half_width or 0.0
+    sentence = (
+        f"Too few rows to tell: a difference below {100 * width:.1f} points cannot be seen here. The best method on "
+        f"validation rows, {best}, gains {describe_gain(gain)} over training alone."
+    )
+    return Advice(AdviceKind.UNCLEAR, sentence, _confirm(findings, best), best, gain)
+
+
+def _confirm(findings: Findings, label: str) -> str:
+    found = findings.gain(label, "test")
+    return "" if found is None else f"Test rows, which had no part in this: {label} gains {describe_gain(found)}."
+
+
+def describe_gain(gain: Estimate) -> str:
+    """A gain in points with its interval: `+3.4 points (between +1.2 and +5.6)`."""
+    said = f"{100 * gain.value:+.1f} points"
+    if gain.low is None or gain.high is None:
+        return said
+    return f"{said} (between {100 * gain.low:+.1f} and {100 * gain.high:+.1f})"
+
+
+def describe_bits(bits: float) -> str:
+    """A number of bits in a unit that suits it: 934 bits, 12.4 kb, 3.1 Mb, 6.8 Gb."""
+    for unit, size in (("Gb", 10**9), ("Mb", 10**6), ("kb", 10**3)):
+        if bits >= size:
+            return f"{bits / size:.3g} {unit}"
+    return f"{bits:.0f} bits"
+
+
+def _join(names: Sequence[str]) -> str:
+    shown = list(names[:10])
+    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    return ", ".join(shown) + more

@@ -1,0 +1,117 @@
+"""What a comparison runs: methods, codecs, bodies and recipes crossed into variants, each once for every seed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedlog.algorithms import registry
+from fedlog.data.data_spec import SITES
+from fedlog.errors import InputError
+from fedlog.files.names import did_you_mean
+from fedlog.settings.fields import type_hints
+from fedlog.settings.spec import RunSpec, from_plain
+
+LOCAL, POOLED = "local", "pooled"
+REFERENCES = (LOCAL, POOLED)  # training alone, and all rows in one place: what there is to gain
+METHODS = ("fedlog", "fedlog-c", "fedproto", "fedavg", *REFERENCES)
+# Sites choose their bodies, so a deployment starts from another first head; what is compared must be what they run.
+DEPLOYED_OPTIONS: dict[str, dict[str, Any]] = {"fedlog-c": {"first_head": "random"}}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One line of the table: a label, and a run whose seed is still open."""
+
+    label: str
+    spec: RunSpec
+
+    @property
+    def folder_name(self) -> str:
+        """The label as the name of a folder."""
+        return re.sub(r"[^A-Za-z0-9.=_-]+", "-", self.label).strip("-")
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """One run of a comparison, and the folder its records go to."""
+
+    variant: Variant
+    seed: int
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.variant.label} seed {self.seed}"
+
+    @property
+    def spec(self) -> RunSpec:
+        """The run of this seed, which also draws the rows that are held out."""
+        spec = self.variant.spec
+        return replace(spec, seed=self.seed, split_seed=self.seed if spec.data.startswith(SITES) else 0)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What is crossed; an empty tuple of codecs, bodies or recipes means: the one of the settings."""
+
+    methods: tuple[str, ...] = METHODS
+    codecs: tuple[str, ...] = ()
+    bodies: tuple[str, ...] = ()
+    recipes: Mapping[str, Mapping[str, Any]] | None = None
+    options: Mapping[str, Mapping[str, Any]] | None = None  # of single methods, by the method's name
+
+
+def make_variants(common: RunSpec, choices: Choices) -> list[Variant]:
+    """Every method with every codec, body and recipe. What sends nothing is not repeated for another codec."""
+    found: list[Variant] = []
+    for recipe, settings in (choices.recipes or {"": {}}).items():
+        for body in choices.bodies or ("",):
+            for method in dict.fromkeys(choices.methods):
+                codecs = choices.codecs[:1] if method in REFERENCES else choices.codecs
+                for codec in codecs or ("",):
+                    deployed = DEPLOYED_OPTIONS.get(method, {}) if common.data.startswith(SITES) else {}
+                    own = {**deployed, **settings, **(choices.options or {}).get(method, {})}
+                    spec = _with_settings(replace(common, method=method), own)
+                    spec = replace(spec, body=(body,)) if body else spec
+                    spec = replace(spec, codec=codec) if codec else spec
+                    told = codec if len(choices.codecs) > 1 and method not in REFERENCES else ""
+                    shown = body if len(choices.bodies) > 1 else ""
+                    found.append(Variant(" ".join(part for part in (method, told, shown, recipe) if part), spec))
+    return found
+
+
+def _with_settings(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
+    """The specification with these settings and options of its method; one that the method lacks is left out."""
+    known, options = type_hints(RunSpec), registry.options(spec.method)
+    settings = {name: value for name, value in given.items() if name in known}
+    own = {name: value for name, value in given.items() if name not in known and name in options}
+    shared = {name: value for name, value in spec.options.items() if name in options}
+    return from_plain({**settings, "options": {**shared, **own}}, "the comparison", spec)
+
+
+def check_options(methods: Sequence[str], names: Sequence[str]) -> None:
+    """Refuse a name that is no setting and no option of any of the methods."""
+    known = {*type_hints(RunSpec), *(name for method in methods for name in registry.options(method))}
+    for name in names:
+        if name not in known:
+            raise InputError(f"unknown setting: {name}", hint=did_you_mean(name, known, "docs/running.md lists them"))
+
+
+def with_references(methods: Sequence[str]) -> tuple[str, ...]:
+    """The methods, with training alone and all rows in one place among them."""
+    return tuple(dict.fromkeys([*methods, *REFERENCES]))
+
+
+def lay_out(variants: Sequence[Variant], seeds: Sequence[int], out: Path) -> list[ComparedRun]:
+    """The runs, all variants of the first seed before those of the second."""
+    names = [variant.folder_name for variant in variants]
+    if len(set(names)) < len(names):
+        raise InputError(f"the same thing twice in one comparison: {', '.join(sorted(names))}")
+    return [
+        ComparedRun(variant, seed, out / variant.folder_name / f"seed-{seed}") for seed in seeds for variant in variants
+    ]

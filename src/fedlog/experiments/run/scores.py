@@ -1,0 +1,136 @@
+"""A finished run judged whole: every client's model on its validation rows and on its test rows, in `scores.json`.
+
+A run records the accuracy on one of the two after each round. A comparison needs both: validation rows to decide with,
+test rows to confirm.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedlog.core.calibration import calibration_error
+from fedlog.core.classification import metrics
+from fedlog.data.catalog import hold_out_validation, load_federation
+from fedlog.data.federation import Federation, Records
+from fedlog.errors import InputError
+from fedlog.experiments.run import records
+from fedlog.experiments.run.callbacks import Callback, Callbacks, RunStart
+from fedlog.experiments.run.execute import MODELS, execute
+from fedlog.experiments.run.records import Summary
+from fedlog.models.folder import load_model
+from fedlog.models.model import Model
+from fedlog.settings.resolve import resolve
+from fedlog.settings.spec import RunSpec
+
+SCORES = "scores.json"
+
+
+@dataclass(frozen=True)
+class ClientScore:
+    """How one client's model does on some of its rows; a figure is None where the rows do not define it."""
+
+    rows: int
+    accuracy: float | None
+    balanced_accuracy: float | None
+    macro_f1: float | None
+    auroc: float | None
+    calibration_error: float | None
+    right: str  # one digit a row: 1 where the model is right
+
+
+@dataclass(frozen=True)
+class RunScores:
+    """Every client's scores on validation and on test rows, and how many rows of each class it trains on."""
+
+    validation: dict[str, ClientScore]
+    test: dict[str, ClientScore]
+    training: dict[str, list[int]]
+
+    def write(self, folder: Path) -> None:
+        """Write the scores into the run's folder."""
+        records.write_json(folder / SCORES, asdict(self))
+
+    @staticmethod
+    def read(folder: Path) -> RunScores | None:
+        """The scores in a run's folder; None where the run was not judged so."""
+        path = folder / SCORES
+        if not path.exists():
+            return None
+        try:
+            stored = json.loads(path.read_text())
+            parts = {part: {name: ClientScore(**score) for name, score in stored[part].items()} for part in JUDGED}
+            return RunScores(parts["validation"], parts["test"], stored["training"])
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise InputError(f"not the scores of a run: {path} ({error})", hint="remove it and run again") from None
+
+
+JUDGED = ("validation", "test")
+
+
+def execute_and_score(
+    spec: RunSpec, folder: Path, callback: Callback | None = None, federation: Federation | None = None
+) -> Summary:
+    """Run the specification in the folder, judge its models, and return the summary. What is done is not done again."""
+    seen = _Federation()
+    summary = execute(spec, folder, Callbacks([seen, *([callback] if callback else [])]), federation=federation)
+    if RunScores.read(folder) is None:
+        found = seen.found or _load(spec, federation)
+        score_models(found, {name: load_model(folder / MODELS / name) for name in found.clients}).write(folder)
+    return summary
+
+
+class _Federation(Callback):
+    """Remembers the federation of a run, so that it is not read twice."""
+
+    found: Federation | None = None
+
+    def run_began(self, start: RunStart) -> None:
+        """Take the federation, unless the run has replaced its records by features."""
+        if not start.run.spec.body_training:
+            self.found = start.simulation.federation
+
+
+def _load(spec: RunSpec, federation: Federation | None) -> Federation:
+    data = resolve(spec, federation).data
+    return load_federation(data) if federation is None else hold_out_validation(federation, data)
+
+
+def score_models(federation: Federation, models: Mapping[str, Model]) -> RunScores:
+    """The scores of each client's model on its own held-out rows."""
+    # Rows are judged as they are, without the random crops of training.
+    plain = replace(federation.transform, crop_padding=0, flip=False)
+    found: dict[str, dict[str, ClientScore]] = {part: {} for part in JUDGED}
+    training = {}
+    for shard in federation.shards:
+        parts = {"validation": federation.train.at(shard.validation), "test": federation.test.at(shard.test)}
+        for part, rows in parts.items():
+            inputs = Records(plain.prepare(rows.inputs), rows.labels)
+            found[part][shard.name] = score_model(models[shard.name], inputs)
+        counts = torch.bincount(federation.train.labels[shard.train], minlength=federation.n_class)
+        training[shard.name] = counts.tolist()
+    return RunScores(found["validation"], found["test"], training)
+
+
+def score_model(model: Model, rows: Records) -> ClientScore:
+    """The scores of one model on rows that are prepared for its body."""
+    if not len(rows):
+        return ClientScore(0, None, None, None, None, None, "")
+    chances = model.probabilities(rows.inputs)
+    labels = rows.labels.numpy()
+    found = metrics(chances.numpy().astype(np.float64), labels)
+    right = chances.argmax(1).numpy() == labels
+    return ClientScore(
+        rows=len(rows),
+        accuracy=found.accuracy,
+        balanced_accuracy=found.balanced_accuracy,
+        macro_f1=found.macro_f1,
+        auroc=found.auroc,
+        calibration_error=calibration_error(chances.clamp_min(1e-38).log(), rows.labels),
+        right="".join("1" if each else "0" for each in right),
+    )
