@@ -1,0 +1,119 @@
+"""`fedlog compare` on one's own files: the command, its files, and what goes on where it stopped."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from sklearn.datasets import load_iris
+
+import fedlog
+from fedlog.cli.main import main
+from fedlog.data.federation import Federation
+from fedlog.errors import InputError
+from fedlog.experiments.compare.variants import DEPLOYED_OPTIONS, Choices, make_variants
+from fedlog.flower.protocol.plan import DEFAULT_OPTIONS
+from fedlog.settings.spec import RunSpec
+
+SITES = ("north", "south", "east")
+SHORT = ["--rounds", "1", "--body", "mlp:4", "--set", "epochs=1", "--seeds", "2", "--quiet"]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Scikit-learn's iris with a column that names each row's hospital."""
+    X, y = load_iris(return_X_y=True)
+    columns = {f"x{at}": X[:, at] for at in range(4)}
+    hospital = [SITES[at % 3] for at in np.arange(len(y))]
+    pl.DataFrame({**columns, "hospital": hospital, "outcome": y}).write_csv(tmp_path / "iris.csv")
+    return tmp_path / "iris.csv"
+
+
+def arguments(table: Path, *more: str) -> list[str]:
+    return ["--data", f"sites:{table}", "--site-column", "hospital", "--label", "outcome", *SHORT, *more]
+
+
+def test_one_command_compares_and_goes_on(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, plan = tmp_path / "out", tmp_path / "plan"
+    more = (
+        "--methods",
+        "fedlog",
+        "--out",
+        str(out),
+        "--csv",
+        str(tmp_path / "a.csv"),
+        "--latex",
+        str(tmp_path / "a.tex"),
+    )
+    assert main(["compare", *arguments(table, *more, "--jobs", "2", "--json")]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [each["label"] for each in told["methods"]] == ["fedlog", "local", "pooled"]
+    assert set(told["methods"][0]["sites"]) == set(SITES)
+    assert told["methods"][0]["bits"] > 0 == told["methods"][1]["bits"]
+    assert told["advice"]["kind"] in ("federate", "train alone", "too few rows to tell")
+    assert (out / "comparison.html").read_text().count("<svg") == 0  # inside base64
+    rows = list(csv.DictReader((tmp_path / "a.csv").read_text().splitlines()))
+    assert len(rows) == 3 * 4
+    assert "\\begin{tabular}" in (tmp_path / "a.tex").read_text()
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")}
+    assert len(before) == 6
+    assert main(["compare", *arguments(table, *more, "--jobs", "1", "--write-plan", str(plan))]) == 0
+    printed = capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")} == before
+    assert told["advice"]["sentence"] in printed
+    assert "--method fedlog --rounds 1" in printed
+    assert "hospital" not in (plan / "schema.toml").read_text()
+    assert pl.read_csv(plan / "north.csv").height == 50
+    assert main(["report", str(tmp_path)]) == 0
+    assert "Runs in" in (tmp_path / "report.html").read_text()
+
+
+def test_every_seed_holds_out_other_rows_of_the_same_files(table: Path) -> None:
+    federation = Federation.from_csv(table, "outcome", site_column="hospital")
+    assert federation.clients == tuple(sorted(SITES))
+    assert federation.split_again is not None
+    again, same = federation.split_again(1), federation.split_again(0)
+    assert same.content_digest() == federation.content_digest() != again.content_digest()
+    assert len(again.train) == len(federation.train)
+    found = fedlog.compare(federation, ["fedlog"], 2, rounds=1, body="mlp:4", epochs=1)
+    assert found.findings.splits.redrawn
+    assert found.runs["fedlog", 0].spec.data_sha256 != found.runs["fedlog", 1].spec.data_sha256
+
+
+def test_codecs_bodies_and_recipes_are_crossed() -> None:
+    choices = Choices(("fedlog", "local"), ("f32", "q8"), ("mlp:4", "mlp:8"), {"": {}, "long": {"rounds": 30}})
+    found = {variant.label: variant.spec for variant in make_variants(RunSpec(rounds=5), choices)}
+    assert len(found) == 2 * 2 * (2 + 1)  # training alone sends nothing, so its codec does not count
+    assert found["fedlog q8 mlp:8 long"].rounds == 30
+    assert found["local mlp:4"].rounds == 5
+    assert make_variants(RunSpec(data="sites:x"), Choices(("fedlog-c",)))[0].spec.options == {"first_head": "random"}
+    assert DEPLOYED_OPTIONS == DEFAULT_OPTIONS  # what is compared is what sites run
+
+
+def test_mistakes_are_named(table: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"which column of iris\.csv names the sites"):
+        Federation.from_csv(table, "outcome")
+    with pytest.raises(InputError, match="expected a column clinic"):
+        Federation.from_csv(table, "outcome", site_column="clinic")
+    with pytest.raises(InputError, match="a site column cuts one table"):
+        Federation.from_csv(tmp_path, "outcome", site_column="hospital")
+    with pytest.raises(InputError, match="unknown setting: epohcs"):
+        fedlog.compare(f"sites:{table}", epohcs=3)
+
+
+def test_several_seeds_of_one_run_are_one_table(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fedlog.cli.main", "run", "--data", "digits", "--rounds", "1", "--set", "epochs=1"]
+    done = subprocess.run(
+        [*command, "--seeds", "2", "--jobs", "1", "--out", str(tmp_path / "r"), "--quiet"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "fedlog " in done.stdout
+    assert "2 repetitions" in done.stdout
