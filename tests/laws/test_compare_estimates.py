@@ -93,7 +93,7 @@ def test_test_rows_have_no_part_in_the_advice(test_gain: float) -> None:
 
 
 def test_few_rows_are_named_and_cannot_support_a_claim() -> None:
-    few = findings([0.05] * 5, rows=6)
+    few = findings([0.04] * 5, rows=6)
     assert advise(few).kind is AdviceKind.UNCLEAR  # 60 rows without a difference allow one in twenty
     assert any("a has 6 validation rows" in warning for warning in few.warnings)
 
