@@ -1,12 +1,13 @@
-"""`make bench`: what can be measured on any machine, one after another. About twenty minutes on two cores."""
+"""`make bench`: what can be measured on any machine, one after another. About half an hour on two cores."""
 
 from __future__ import annotations
 
-from benchmarks import audit, convolution, head, methods, scale, secagg, simulator
+from benchmarks import audit, bodies, convolution, head, methods, scale, secagg, simulator
 
 head.main(head.RECORDS)
 convolution.main()
 simulator.main()
+bodies.main()
 methods.main()
 scale.main()
 secagg.main()
