@@ -148,6 +148,20 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_numbers(
     assert "answered again" in [event["event"] for event in answered]
 
 
+def test_a_round_is_announced_only_after_its_checkpoint(
+    post: InProcess, server: ServerFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedlog.flower.server.rounds.save_server", kill)
+        with pytest.raises(KeyboardInterrupt):
+            run(post, server).conduct()
+    run(post, server).conduct()
+    assert [event["round"] for event in events_named(server, "round")] == [1, 2, 3]
+
+
 def test_a_silent_site_and_a_failing_one_are_named_and_the_round_goes_on(post: InProcess, server: ServerFolder) -> None:
     post.silent = set()
     going = run(post, server, minimum=1)

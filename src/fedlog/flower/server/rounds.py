@@ -66,14 +66,16 @@ class Run:
         empty, ending = 0, Ending(done)
         for number in range(done + 1, self.plan.rounds + 1):
             try:
-                empty = 0 if self._round(server, number) else empty + 1
+                record = self._round(server, number)
             except BudgetSpentError as error:
                 # A round that was begun twice is paid for twice; what there is is finished.
                 self._log_event("budget spent", round=number, reason=error.message)
                 ending = Ending(number - 1, error.message)
                 break
-            ending = Ending(number)
+            empty, ending = 0 if record["full"] else empty + 1, Ending(number)
             self._save(server, number)
+            # Last: a round that the log announces is never done again after a kill.
+            self._log_event("round", **record)
             if empty >= EMPTY_ROUNDS_ALLOWED:
                 raise RunError(
                     f"expected at least {self.rules.minimum} sites, found fewer in {empty} rounds in a row; "
@@ -195,8 +197,8 @@ class Run:
             )
         self._exchange(server, 0, 0, opening)
 
-    def _round(self, server: Server, number: int) -> bool:
-        """Conduct one round and return whether it had enough sites for a new head."""
+    def _round(self, server: Server, number: int) -> dict[str, Value]:
+        """Conduct one round and return its record; `full` is 0 where too few sites took part for a new head."""
         start = time.perf_counter()
         exchanges = server.algorithm.schedule.round
         full = all(self._exchange(server, number, at, exchange) for at, exchange in enumerate(exchanges))
@@ -212,10 +214,9 @@ class Run:
         }
         if server.protection is not None:
             record["kept_old_head"] = int(full and server.kept_state)
-        self._log_event("round", **record)
         self.home.record({**record, "refused": self.refused})
         self.refused = []
-        return full
+        return record
 
     def _exchange(self, server: Server, number: int, at: int, exchange: Exchange) -> bool:
         nodes = self._gather_sites()
