@@ -62,7 +62,7 @@ def test_one_record_moves_a_clients_message_twice_where_a_client_more_or_less_is
 
 def test_a_run_keeps_to_one_promise_and_no_limit_takes_the_papers_formula() -> None:
     rows, whole = release(Unit.RECORD, Trust.LOCAL), release(Unit.CLIENT, Trust.LOCAL)
-    with pytest.raises(InputError, match="one unit with one mechanism"):
+    with pytest.raises(InputError, match="one unit and one trust model"):
         allow([rows], whole, Budget(100.0, DELTA))
     with pytest.raises(InputError, match="paper promises nothing"):
         allow_across_runs([rows], release(Unit.PAPER, Trust.LOCAL), Budget(100.0, DELTA))

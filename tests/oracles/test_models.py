@@ -378,7 +378,7 @@ class Needy(nn.Module):
         (_with(a=nn.AlphaDropout(0.5)), "draws random numbers"),
         (_with(a=nn.RReLU()), "draws random numbers"),
         (_with(a=nn.Dropout(1.0)), "drops everything"),
-        (_with(a=nn.BatchNorm1d(3, momentum=None)), "needs a momentum"),
+        (_with(a=nn.BatchNorm1d(3, momentum=None)), "has momentum=None"),
         (lambda: nn.Sequential(nn.LazyLinear(3)), "lazy layer"),
         (lambda: nn.Linear(4, 3).double(), "parameter weight must be float32: float64 found"),
         (lambda: nn.Linear(5, 3), r"cannot take records of shape \(4,\)"),

@@ -19,7 +19,7 @@ def freeze_bodies(algorithm: Algorithm) -> Algorithm:
 
 
 class _FrozenBodies:
-    """The method it was given, but for the phases of its rounds."""
+    """A method with its training phases taken out, so that bodies stay as they are."""
 
     def __init__(self, algorithm: Algorithm) -> None:
         self._algorithm = algorithm

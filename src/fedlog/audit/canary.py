@@ -139,7 +139,7 @@ def run_audit(audit: Audit) -> Finding:
 
 
 def _trials(audit: Audit, guard: Protection, clients: Sequence[Records], world: str) -> list[Observation]:
-    """What leaves in one of the two worlds, many times."""
+    """The releases of many trials, with the canary or without it."""
     key = Key(audit.seed)
     rounds = [
         _train_clients(audit, guard, clients, key.child("training", number), key.child("noise", world, number))

@@ -40,7 +40,7 @@ def describe_traffic(report: dict[str, Any]) -> str:
 
 
 def print_private(report: dict[str, Any]) -> None:
-    """Print what a private run tells, or one with secure sums alone."""
+    """Print sites, traffic and guarantee of a run that is private or has secure sums."""
     for site in report["sites"]:
         print(f"{site['name']:<10} {site['body']}")
     print(describe_traffic(report))

@@ -54,7 +54,7 @@ class Certificate:
 
     @property
     def holds(self) -> bool:
-        """Whether both residuals are within a tolerance that means something; NaN is not."""
+        """Whether both residuals are within the tolerance, and that is tight enough; False for NaN."""
         within = self.relative_gradient <= self.tolerance and self.scalar_residual <= self.tolerance
         return within and self.tolerance <= _MAX_TOLERANCE
 

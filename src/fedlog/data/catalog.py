@@ -94,7 +94,7 @@ def has_own_content(name: str) -> bool:
 
 
 def content_digest(spec: DataSpec) -> str | None:
-    """Which records these are, for a named data set whose name does not say it: a LEAF folder may hold any."""
+    """The digest of the records, for data sets whose name does not fix them, such as a LEAF folder."""
     return leaf_digest(data_folder(spec.data_dir)) if spec.name == "leaf" else None
 
 

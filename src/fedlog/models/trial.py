@@ -32,7 +32,9 @@ def build_module(name: str, make: Callable[[], nn.Module]) -> nn.Module:
             )
     for site, layer in module.named_modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.momentum is None:
-            raise InputError(f"body {name}: layer {site} needs a momentum: cumulative averages cannot be shared")
+            raise InputError(
+                f"body {name}: layer {site} has momentum=None, whose averages cannot be shared", hint="momentum=0.1"
+            )
         if isinstance(layer, DROPOUTS) and layer.p == 1:
             raise InputError(f"body {name}: layer {site} drops everything: the rate must be below 1")
     return replace_dropout(module)

@@ -326,7 +326,7 @@ def _one_promise(releases: Sequence[Event]) -> tuple[Unit, Trust]:
     promises = promises_of(releases)
     if len(promises) > 1:
         found = ", ".join(sorted(f"{unit}/{trust}" for unit, trust in promises))
-        raise InputError(f"releases of one run must protect one unit with one mechanism: {found}")
+        raise InputError(f"expected one unit and one trust model in all releases of a run, found: {found}")
     return promises.pop()
 
 

@@ -74,7 +74,7 @@ def share_divergence(steps: float, shares: int) -> float:
     10 * sum_{k < shares} exp(-2 pi^2 steps^2 k / (k + 1)).
     """
     if steps < 0.5:
-        raise InputError(f"the bound needs shares of at least half a grid step: {steps:g}")
+        raise InputError(f"each share of the noise must have a std of at least half a grid step, found: {steps:g}")
     return 10 * math.fsum(math.exp(-2 * math.pi**2 * steps**2 * k / (k + 1)) for k in range(1, shares))
 
 

@@ -154,7 +154,7 @@ class DiscreteSampler:
 
     @property
     def entropy(self) -> Entropy:
-        """Any source but the system's counts as a seed."""
+        """Where the randomness comes from: any source but the system's counts as a seed."""
         return Entropy.SYSTEM if self.source is os.urandom else Entropy.SEED
 
     def draw(self, shape: torch.Size, std: float) -> Tensor:

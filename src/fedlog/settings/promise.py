@@ -47,7 +47,7 @@ class Promise(Section):
 
     @property
     def budget(self) -> Budget:
-        """All that the run may spend."""
+        """The privacy budget of the whole run."""
         return Budget(self.epsilon, self.delta)
 
     @property

@@ -205,11 +205,13 @@ def _check_dp_sgd(spec: RunSpec, dp_sgd: DpSgd | None) -> None:
     if dp_sgd is None:
         return
     if len(spec.body) > 1:
-        raise InputError(f"DP-SGD is accounted for with one body for everyone: {', '.join(spec.body)}")
+        raise InputError(f"DP-SGD needs one body for all clients, found: {', '.join(spec.body)}", hint="one --body")
     if spec.moments is not AdamMoments.EPOCH:
-        raise InputError(f"DP-SGD makes its optimiser anew for each round: --moments {spec.moments}")
+        raise InputError(f"DP-SGD cannot keep Adam's moments: --moments {spec.moments}", hint="leave out --moments")
     if spec.weight_decay:
-        raise InputError(f"DP-SGD has no weight decay: --weight-decay {spec.weight_decay:g}")
+        raise InputError(
+            f"DP-SGD has no weight decay: --weight-decay {spec.weight_decay:g}", hint="leave out --weight-decay"
+        )
 
 
 def _check_promise(spec: RunSpec, promise: Promise | None) -> None:

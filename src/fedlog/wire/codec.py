@@ -16,7 +16,7 @@ __all__ = ["CODECS", "MAX_ARRAYS", "MAX_DIMENSIONS", "Codec", "Float32", "WireEr
 
 
 class Codec(Protocol):
-    """How a message becomes bytes."""
+    """Turns messages into bytes and back."""
 
     @property
     def name(self) -> str:

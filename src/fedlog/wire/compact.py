@@ -69,7 +69,7 @@ class Compact:
         return self.numbers.rounding
 
     def _for(self, kind: int) -> Compact:
-        """Moments are not rounded in any codec: a variance is the small difference of two of them."""
+        """This codec for messages of that kind: moments stay float32, since a variance is a small difference of two."""
         return replace(self, numbers=Singles()) if kind == Kind.MOMENTS else self
 
     def encode(self, message: Message, key: Key | None = None, known: Message | None = None) -> bytes:

@@ -86,7 +86,7 @@ class Codes:
 
     @property
     def name(self) -> str:
-        """q and the number of bits."""
+        """The name in a codec: `q` and the number of bits."""
         return f"q{self.bits}"
 
     @property

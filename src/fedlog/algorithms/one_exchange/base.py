@@ -119,7 +119,7 @@ class OneExchange(Method):
         return Work({**home, HEAD: heard[HEAD]})
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
-        """The sums go; where a head of one's own is wanted, a copy of them stays."""
+        """The message with the client's sums; a copy stays at home if the client solves a head of its own."""
         assert trained.statistics is not None
         moments = Moments(trained.statistics, self.detail, trained.second)
         message = Message(Kind.STATISTICS if self.detail is Detail.MEANS else Kind.MOMENTS, moments.arrays)

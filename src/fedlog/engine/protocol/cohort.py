@@ -90,7 +90,7 @@ class Cohort:
         return {**client.body.initial(key.child("body")), HEAD: head}
 
     def hear(self, blob: bytes) -> None:
-        """Take in a broadcast."""
+        """Decode a broadcast and store what the clients learn from it."""
         self.store.heard = self._algorithm.hear(self._codec_down.decode(blob), self.store.heard)
 
     def hear_own(self, blobs: Mapping[int, bytes]) -> None:

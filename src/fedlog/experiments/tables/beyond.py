@@ -33,7 +33,7 @@ def _moments_kept(data: str) -> Experiment:
 
 
 def _rate_falling(data: str) -> Experiment:
-    """The same with a learning rate that falls to the last round."""
+    """The same table with a learning rate that falls towards the last round."""
     kept = _moments_kept(data)
     rows = [
         replace(row, spec=replace(row.spec, decay=Decay.COSINE, options={**row.spec.options, "learning_rate": rate}))

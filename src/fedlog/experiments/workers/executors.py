@@ -174,7 +174,7 @@ def _exists(path: str) -> bool:
 
 @contextmanager
 def _probe(out: Path) -> Iterator[Path]:
-    """An empty file in the results folder, to see who can write and read there."""
+    """Put an empty file into the results folder, to find workers that do not see it."""
     probe = out / f".probe-{uuid.uuid4().hex}"
     try:
         out.mkdir(parents=True, exist_ok=True)

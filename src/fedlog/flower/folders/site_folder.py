@@ -1,4 +1,4 @@
-"""A site's folder, which never leaves the site: its key, its decisions, its state, models and logs."""
+"""A site's folder, which never leaves the site: its key, settings, state, models and logs."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class Running:
         return self.process.poll()
 
     def log_tail(self, lines: int = 12) -> str:
-        """The last lines of its own part of the log."""
+        """The last lines that this process wrote to the log."""
         written = self.log.read_bytes()[self.log_start :]
         return "\n".join(written.decode(errors="replace").splitlines()[-lines:])
 

@@ -29,7 +29,7 @@ class Node(Protocol):
 
 
 class Post(Protocol):
-    """The part of Flower's Grid that is used here."""
+    """The methods of Flower's Grid that the server uses to send and receive messages."""
 
     def get_nodes(self) -> Iterable[Node]: ...
 

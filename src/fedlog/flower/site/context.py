@@ -137,7 +137,7 @@ class SiteContext:
     def secure_sum(self, state: RunState) -> SumAtSite:
         """Return this site's part in the secure sums of the run; raise FrameError in a run that has none."""
         if self.plan.secure is None:
-            raise FrameError("expected no secure sum in this run, found one of its steps")
+            raise FrameError("this run has no secure sums, and yet a step of one was asked for")
         return SumAtSite(self.folder, self.plan, self.guard, state)
 
     def warn(self) -> None:

@@ -56,7 +56,7 @@ class RunState:
 
     def check_body(self, guest: Guest) -> None:
         """Refuse another body than the one with which this site began the run, or other weights of it."""
-        stored = self._read_agreed()
+        stored = self._read_plan_file()
         if stored["body"] != guest.body:
             raise FrameError(f"expected body {stored['body']}, with which this site began the run, found: {guest.body}")
         if stored.get("digest") != guest.digest:
@@ -66,9 +66,9 @@ class RunState:
         """Return the plan of the run; raise FrameError when the site was not greeted."""
         if not self.plan_file.exists():
             raise FrameError("expected a greeting first, found a request of a run that this site does not know")
-        return read_plan(self._read_agreed()["plan"])
+        return read_plan(self._read_plan_file()["plan"])
 
-    def _read_agreed(self) -> dict[str, Any]:
+    def _read_plan_file(self) -> dict[str, Any]:
         return dict(json.loads(self.plan_file.read_text()))
 
     def stored_reply(self, step: StepNumber, payload: bytes) -> bytes | None:

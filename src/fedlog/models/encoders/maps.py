@@ -61,7 +61,7 @@ def _unit(width: int, number: float, key: Key) -> FeatureMap:
 
 
 def _scale(width: int, number: float, key: Key) -> FeatureMap:
-    """The features times a number."""
+    """The features multiplied by the map's factor."""
     if not number > 0:
         raise ValueError
     return FeatureMap(lambda x: x * number, width)

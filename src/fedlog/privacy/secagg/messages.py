@@ -106,7 +106,7 @@ def check_keys(body: bytes) -> PublicKeys:
     """The public keys in a body of step keys."""
     keys = decode(PublicKeys, body)
     if not len(keys.cipher) == len(keys.mask) == len(keys.commitment) == 32:
-        raise RefusalError("public keys and commitments have 32 bytes each")
+        raise RefusalError("expected public keys and a commitment of 32 bytes each, found other lengths")
     return keys
 
 

@@ -144,7 +144,7 @@ def _rectifies(place: Place) -> bool:
 
 @block(nn.GroupNorm)
 def _group_norm(place: Place) -> Block | None:
-    """On maps, where a ReLU joins it, and on units."""
+    """The block of group normalisation, on maps (with a ReLU behind it, if there is one) and on units."""
     layer, channels = place.layer, place.shape[0]
     if len(place.shape) == 1:
         return Block(UnitNormStage(place.name, layer.num_groups, layer.eps))
@@ -195,7 +195,7 @@ class FrozenNormStage:
 
 @block(nn.BatchNorm1d, nn.BatchNorm2d)
 def _frozen_norm(place: Place) -> Block | None:
-    """In evaluation mode, with running statistics: then records do not see each other."""
+    """The block of batch normalisation in evaluation mode; None if it would use the batch's own statistics."""
     layer: Any = place.layer
     if layer.training or layer.running_mean is None:
         return None

@@ -84,7 +84,7 @@ def _convolution(place: Place) -> Block | None:
 
 
 def _paddings(layer: Any, flat: bool) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Zeros above and left, then below and right."""
+    """The zeros that a convolution puts above and left, and below and right."""
     if layer.padding == "same":
         whole = [size - 1 for size in layer.kernel_size]
         before, after = [one // 2 for one in whole], [one - one // 2 for one in whole]
@@ -174,7 +174,7 @@ class FlattenStage:
 
 @block(nn.Flatten)
 def _flatten(place: Place) -> Block | None:
-    """All of a record."""
+    """The block of a layer that flattens whole records; None for one that keeps some axes."""
     return Block(FlattenStage()) if len(place.shape) > 1 and place.shape_out == (prod(place.shape),) else None
 
 
