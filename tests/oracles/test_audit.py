@@ -174,3 +174,14 @@ def test_a_refuted_promise_fails_the_command(capsys: pytest.CaptureFixture[str])
 def test_distributed_noise_is_audited_as_central() -> None:
     with pytest.raises(InputError, match="sum"):
         Audit(Unit.RECORD, BUDGET, Trust.DISTRIBUTED)
+
+
+def test_an_audit_that_could_show_nothing_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    blind = ["privacy", "audit", "--epsilon", "8", "--trials", "2000", "--fault", "unclipped"]
+    assert main(blind) == 1
+    said = capsys.readouterr()
+    assert said.out.startswith("BLIND")
+    assert "refutes no claim of 8, however wrong it is" in said.err
+    finding = run_audit(Audit(Unit.RECORD, BUDGET, fault=Fault.UNCLIPPED, trials=400))
+    assert finding.epsilon_lower == pytest.approx(finding.epsilon_visible)
+    assert not finding.blind

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from fedlog.algorithms.fedlog import FedLog
 from fedlog.algorithms.frozen import freeze_bodies
 from fedlog.algorithms.shape import Exchange
-from fedlog.audit.distinguisher import Observation, epsilon_lower_bound, scores
+from fedlog.audit.distinguisher import Observation, epsilon_lower_bound, largest_epsilon_lower_bound, scores
 from fedlog.core.clip import parse_clip
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
@@ -95,6 +95,16 @@ class Finding:
     epsilon_lower: float
 
     @property
+    def epsilon_visible(self) -> float:
+        """The largest lower bound that these trials could have given, had there been no noise at all."""
+        return largest_epsilon_lower_bound(self.audit.trials, self.audit.budget.delta, self.audit.confidence)
+
+    @property
+    def blind(self) -> bool:
+        """Whether no defect at all could have refuted the claim: then the audit says nothing about it."""
+        return self.epsilon_visible <= self.audit.budget.epsilon
+
+    @property
     def contradicted(self) -> bool:
         """Whether the claim is refuted at the stated confidence."""
         return self.epsilon_lower > self.audit.budget.epsilon
@@ -104,6 +114,7 @@ class Finding:
         audit = self.audit
         return {
             "epsilon_lower": self.epsilon_lower,
+            "epsilon_visible": self.epsilon_visible,
             "epsilon_claimed": audit.budget.epsilon,
             "delta": audit.budget.delta,
             "contradicted": self.contradicted,
@@ -120,12 +131,13 @@ class Finding:
 
     def __str__(self) -> str:
         audit = self.audit
-        verdict = "CONTRADICTED" if self.contradicted else "not contradicted"
+        verdict = "CONTRADICTED" if self.contradicted else "BLIND" if self.blind else "not contradicted"
         called = "Theorem 4's formula says" if audit.unit is Unit.PAPER else "claimed"
         fault = "" if audit.fault is Fault.NONE else f"; planted fault: {audit.fault}"
         return (
             f"{verdict}: {called} epsilon {audit.budget.epsilon:g} at delta {audit.budget.delta:g}, found at least "
-            f"{self.epsilon_lower:.3g} with confidence {audit.confidence:g} from {audit.trials} trials; unit: "
+            f"{self.epsilon_lower:.3g} with confidence {audit.confidence:g} from {audit.trials} trials, which "
+            f"can show {self.epsilon_visible:.3g} at most; unit: "
             f"{audit.unit}; neighbours: {neighbouring_relation(audit.unit, audit.trust)}; releases: 1{fault}"
         )
 

@@ -70,6 +70,12 @@ def epsilon_lower_bound(present: Scores, absent: Scores, delta: float, confidenc
     return max(0.0, float(judged))
 
 
+def largest_epsilon_lower_bound(trials: int, delta: float, confidence: float) -> float:
+    """The bound that so many trials in each world give where every single one shows which world it is from."""
+    certain = np.full(trials, np.inf)
+    return epsilon_lower_bound(certain, -certain, delta, confidence)
+
+
 def _bounds(present: Scores, absent: Scores, thresholds: Scores, sign: int, delta: float, error: float) -> Scores:
     """The bound that each threshold's test gives, each wrong with probability at most 2 * error."""
     # Above the threshold speaks for the canary, below it against: the two worlds change places.

@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
+from fedlog.errors import RunError
 from fedlog.privacy.guarantee import Budget, Trust, Unit
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def add_parser(verbs: Subparsers) -> None:
 
 
 def audit_command(args: argparse.Namespace) -> int:
-    """Run the audit; return exit code 1 if it refutes the promise, else 0."""
+    """Run the audit and return 0 where nothing is contradicted, 1 where a promise is; fail if no trial could tell."""
     from fedlog.audit.canary import Audit, Fault, run_audit
     from fedlog.privacy.guarantee import NoiseSource
 
@@ -66,5 +67,11 @@ def audit_command(args: argparse.Namespace) -> int:
         print(json.dumps(finding.as_json(), indent=2))
     else:
         print(finding)
+    if finding.blind:
+        raise RunError(
+            f"{args.trials} trials show epsilon {finding.epsilon_visible:.3g} at most, which refutes no claim "
+            f"of {args.epsilon:g}, however wrong it is",
+            hint="more --trials, or a smaller --epsilon",
+        )
     # Mode paper promises nothing, so nothing of ours is refuted there.
     return int(finding.contradicted and finding.audit.unit is not Unit.PAPER)
