@@ -204,12 +204,12 @@ def compare(
     notes: tuple[str, ...] = ()
     if quick:
         common, chosen, notes = shorten(common, chosen, asked_for=tuple(methods) != METHODS)
-    plan = _Plan(common, chosen, _check_seeds(seeds, methods), federation, Workers(jobs, executor))
+    plan = _Plan(common, chosen, _check_seeds(seeds, methods), federation, Parallelism(jobs, executor))
     return plan.carry_out(None if out is None else Path(out), tuple(callbacks), progress, worth, notes)
 
 
 def repeat(
-    spec: RunSpec, seeds: int | Iterable[int], out: Path, workers: Workers, progress: bool | None = None
+    spec: RunSpec, seeds: int | Iterable[int], out: Path, workers: Parallelism, progress: bool | None = None
 ) -> Comparison:
     """Run one method with several seeds: a comparison of that method alone, without advice."""
     plan = _Plan(spec, Choices((spec.method,)), _check_seeds(seeds, [spec.method]), None, workers)
@@ -217,7 +217,7 @@ def repeat(
 
 
 @dataclass(frozen=True)
-class Workers:
+class Parallelism:
     """Where the runs are carried out: how many side by side, and by whom."""
 
     jobs: int = 1
@@ -232,7 +232,7 @@ class _Plan:
     choices: Choices
     seeds: tuple[int, ...]
     federation: Federation | None
-    workers: Workers
+    workers: Parallelism
 
     def carry_out(
         self,

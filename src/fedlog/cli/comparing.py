@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import fedlog
-from fedlog.api.compare import Comparison, Workers, repeat
+from fedlog.api.compare import Comparison, Parallelism, repeat
 from fedlog.cli.running import cores
 from fedlog.errors import InputError
 from fedlog.experiments.compare.variants import METHODS
@@ -68,7 +68,7 @@ def run_seeds(args: argparse.Namespace, spec: RunSpec, out: Path) -> int:
         raise InputError(
             "--resume goes on with one run", hint="the same command with --seeds and --out goes on by itself"
         )
-    workers = Workers(args.jobs or cores())
+    workers = Parallelism(args.jobs or cores())
     found = repeat(replace(spec, jobs=1), read_seeds(args.seeds), out, workers, None if not args.quiet else False)
     page = found.write_page(out / PAGE)
     if args.json:

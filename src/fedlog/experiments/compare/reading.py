@@ -50,11 +50,11 @@ def label_runs(specs: Mapping[Path, RunSpec]) -> dict[Path, str]:
     labels = {}
     for path, spec in specs.items():
         same = [other for other in specs.values() if other.method == spec.method]
-        labels[path] = " ".join([spec.method, *(_said(spec, name) for name in _differing(same))])
+        labels[path] = " ".join([spec.method, *(_setting_text(spec, name) for name in _differing_settings(same))])
     return labels
 
 
-def _differing(specs: Sequence[RunSpec]) -> list[str]:
+def _differing_settings(specs: Sequence[RunSpec]) -> list[str]:
     names = [
         entry.name
         for entry in fields(RunSpec)
@@ -63,7 +63,7 @@ def _differing(specs: Sequence[RunSpec]) -> list[str]:
     return [name for name in names if any(getattr(spec, name) != getattr(specs[0], name) for spec in specs)]
 
 
-def _said(spec: RunSpec, name: str) -> str:
+def _setting_text(spec: RunSpec, name: str) -> str:
     value: Any = getattr(spec, name)
     if isinstance(value, Mapping):
         return ",".join(f"{key}={each}" for key, each in value.items())
