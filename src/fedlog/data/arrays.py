@@ -37,7 +37,10 @@ def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) ->
             found = {name: stored[name] for name in (*needed, *optional) if name in stored}
     except FileNotFoundError:
         raise InputError(f"expected an .npz file, found none: {path}") from None
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except MemoryError:
+        raise InputError(f"expected an .npz file whose arrays fit the memory, found larger ones: {path}") from None
+    # RuntimeError: an encrypted archive; NotImplementedError, which is one: a way of packing that Python does not know.
+    except (ValueError, OSError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
         raise InputError(f"expected an .npz file of plain arrays, found {path}: {error}") from None
     absent = [name for name in needed if name not in found]
     if absent:

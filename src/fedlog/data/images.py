@@ -69,7 +69,7 @@ def image_shape(path: Path) -> tuple[int, int, int]:
         with Image.open(path) as image:
             _check_depth(image, path)
             return (1 if image.mode in ("1", "L", "LA") else 3, image.height, image.width)
-    except (UnidentifiedImageError, OSError) as error:
+    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
         raise InputError(f"expected an image, found something that cannot be read: {path} ({error})") from None
 
 
