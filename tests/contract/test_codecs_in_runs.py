@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,7 +43,7 @@ def test_small_formats_carry_every_method(small: Small, method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["fedlog", "fedlog-c", "fedavg", "fedproto"])
-def test_a_resumed_run_rounds_as_one_that_was_never_stopped(small: Small, method: str) -> None:
+def test_a_resumed_run_rounds_as_one_that_was_never_stopped(small: Small, method: str, tmp_path: Path) -> None:
     def new() -> Simulation:
         return small.simulation(method, small.federation(SIZES), codec="q4", rounds=3)
 
@@ -51,9 +52,9 @@ def test_a_resumed_run_rounds_as_one_that_was_never_stopped(small: Small, method
     stopped = new()
     going = stopped.rounds()
     next(going)
-    stopped.save(small.folder / "checkpoint")
+    stopped.save(tmp_path / "checkpoint")
     resumed = new()
-    resumed.resume(small.folder / "checkpoint")
+    resumed.resume(tmp_path / "checkpoint")
     list(resumed.rounds())
     expected, found = small.models(whole), small.models(resumed)
     for client, model in expected.items():

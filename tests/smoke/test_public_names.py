@@ -6,6 +6,7 @@ import inspect
 import re
 import sys
 import tomllib
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -43,7 +44,9 @@ def _public_functions(name: str) -> list[tuple[str, Any]]:
         return [(f"{name}.{each}", member) for each, member in members.items() if inspect.isfunction(member)]
     # Those that begin with set_ are scikit-learn's own.
     own = {each: value for each, value in vars(found).items() if not each.startswith(("_", "set_"))}
-    calls = {each: getattr(found, each) for each, value in own.items() if not isinstance(value, property)}
+    calls = {
+        each: getattr(found, each) for each, value in own.items() if not isinstance(value, property | cached_property)
+    }
     return [(f"{name}.{each}", call) for each, call in calls.items() if inspect.isroutine(call)]
 
 

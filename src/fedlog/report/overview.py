@@ -80,12 +80,12 @@ def _gain(cell: MethodFigures, other: MethodFigures) -> str:
 
 
 def write_overview(results: Path, docs: Path) -> list[Path]:
-    """Write the picture, and the table into its place in the README beside the documentation."""
+    """Write the table into its place in the README beside the documentation, and its picture; nothing without one."""
     picture, readme = docs / "images" / "overview.svg", docs.parent / "README.md"
-    write_file(picture, overview_picture(results))
     text = readme.read_text() if readme.exists() else ""
     if OVERVIEW not in text or OVERVIEW_END not in text:
-        return [picture]
+        return []
+    write_file(picture, overview_picture(results))
     before, after = text.split(OVERVIEW)[0], text.split(OVERVIEW_END)[1]
     block = f"{OVERVIEW}\n{overview_table(results)}\n\n{paired_sentence(results)}\n{OVERVIEW_END}"
     write_file(readme, f"{before}{block}{after}")

@@ -41,10 +41,15 @@ class Summary:
 
 def append(path: Path, record: RoundRecord) -> None:
     """Add one line and force it to disk."""
+    append_line(path, _line(record))
+
+
+def _line(record: RoundRecord) -> str:
+    """The record as one line of JSON."""
     written = asdict(record)
     if not record.seconds_by_part:
         del written["seconds_by_part"]  # of runs that are profiled only
-    append_line(path, json.dumps(written, separators=(",", ":")))
+    return json.dumps(written, separators=(",", ":"))
 
 
 def read(path: Path) -> list[RoundRecord]:
@@ -79,8 +84,7 @@ def keep_until(path: Path, round_number: int) -> list[RoundRecord]:
     kept = [record for record in read(path) if record.round <= round_number]
     if len(kept) != round_number:
         raise InputError(f"{path}: {len(kept)} records before the checkpoint of round {round_number}")
-    lines = [json.dumps(asdict(record), separators=(",", ":")) + "\n" for record in kept]
-    write_file(path, "".join(lines))
+    write_file(path, "".join(_line(record) + "\n" for record in kept))
     return kept
 
 
