@@ -206,7 +206,7 @@ def _unmasking(
 
 
 def main(out: Path = RECORDS, clients: tuple[int, ...] = CLIENTS) -> None:
-    """Nothing; secagg.json is then in the folder `out`."""
+    """Write secagg.json into the folder `out`."""
     measure(10, 51)  # loads and warms everything up
     rows = [{"shape": shape, **measure(n, coordinates)} for n in clients for shape, coordinates in SHAPES.items()]
     record = {

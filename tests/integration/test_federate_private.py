@@ -138,7 +138,7 @@ def clipped_in_round_1(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def without_a_class(folder: SiteFolder) -> None:
-    """Nothing; the site's table then has no row of the last class."""
+    """Take the rows of the last class out of the site's table."""
     path = Path(folder.read_config().data or "")
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(line for line in lines if SCHEMA.label_values[-1] not in line))
