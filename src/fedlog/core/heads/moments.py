@@ -23,7 +23,7 @@ class Detail(StrEnum):
     """How much beyond counts and class sums is summed."""
 
     MEANS = "means"
-    """Nothing beyond them."""
+    """Counts and class sums alone."""
     SQUARES = "squares"
     """For each class the sum of the squared features, (n_class, w)."""
     SECOND = "second"
