@@ -19,8 +19,8 @@ from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops.processes import Running, find_free_port
 from fedlog.flower.ops.run import run_federation
-from fedlog.flower.ops.server import RunningServer, create_server, register, running_server, site_statuses
-from fedlog.flower.ops.site import NOT_ACTIVATED, create_site, running_site
+from fedlog.flower.ops.server import RunningServer, create_server, register, run_server, site_statuses
+from fedlog.flower.ops.site import NOT_ACTIVATED, create_site, run_site
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RoundRules
 
@@ -60,13 +60,13 @@ class Federation:
             self.start_site(name)
 
     def start_server(self) -> None:
-        self.superlink = self.stack.enter_context(running_server(self.server, print))
+        self.superlink = self.stack.enter_context(run_server(self.server, print))
 
     def start_site(self, name: str) -> None:
         """Start a site's SuperNode, again and again while the server still lists its predecessor."""
         deadline = time.monotonic() + PATIENCE
         while True:
-            running = self.stack.enter_context(running_site(self.sites[name], print))
+            running = self.stack.enter_context(run_site(self.sites[name], print))
             self.running[name] = running
             if self.wait_until_let_in(running):
                 return

@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fedlog.core.heads.gaussian import nearest_mean, needed_detail, shared_covariance
+from fedlog.core.heads.gaussian import find_needed_detail, nearest_mean, shared_covariance
 from fedlog.core.heads.moments import Moments
 from fedlog.core.heads.regression import LinearPosterior, regression_moments, solve_regression
 from fedlog.core.heads.ridge import ridge_head
@@ -171,7 +171,7 @@ class FedLogHead(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _moments(self, X: Array, y: Array) -> Moments:
         labels = torch.from_numpy(np.searchsorted(self.classes_, y))
-        return Moments.of(_tensor(X), labels, len(self.classes_), needed_detail(self.head))
+        return Moments.of(_tensor(X), labels, len(self.classes_), find_needed_detail(self.head))
 
     def _solve(self) -> Self:
         moments: Moments = self.moments_

@@ -22,10 +22,10 @@ from fedlog.flower.protocol.plan import Plan, make_plan, plan_settings, read_pla
 from fedlog.privacy.guarantee import Calibration, NoiseSource, Trust, Unit
 from fedlog.settings.data import Partition
 from fedlog.settings.fields import about
-from fedlog.settings.flags import add_flags, given_settings
+from fedlog.settings.flags import add_flags, read_given_settings
 from fedlog.settings.promise import Promise
 from fedlog.settings.resolve import resolve
-from fedlog.settings.spec import RunSpec, as_plain, deployed_settings, from_plain, from_toml
+from fedlog.settings.spec import RunSpec, as_plain, from_plain, from_toml, list_deployed_settings
 from fedlog.settings.training import AdamMoments, Decay, Optimiser
 
 SETTINGS = fields(RunSpec)
@@ -36,13 +36,15 @@ PRIVATE = {"privacy": "client", "epsilon": 4.0, "delta": 1e-5, "trust": "local",
 def _flags(names: list[str], given: list[str]) -> dict[str, Any]:
     parser = argparse.ArgumentParser()
     add_flags(parser, names)
-    return given_settings(parser.parse_args(given))
+    return read_given_settings(parser.parse_args(given))
 
 
 def test_every_setting_says_what_it_is() -> None:
     assert len(SETTINGS) >= 45
     assert all(len(about(entry).help) > 5 for entry in SETTINGS)
-    assert {*RECIPE, *PRIVATE, "method", "options", "rounds", "codec"} <= {entry.name for entry in deployed_settings()}
+    assert {*RECIPE, *PRIVATE, "method", "options", "rounds", "codec"} <= {
+        entry.name for entry in list_deployed_settings()
+    }
     assert get_args(Partition) == get_args(catalog.Partition)
 
 
@@ -88,7 +90,7 @@ def _typed(name: str, value: Any) -> list[str]:
 def test_settings_reach_the_sites_as_they_reach_the_simulator(more: dict[str, Any]) -> None:
     asked = {"rounds": 3, "seed": 5, "codec": "f16", "batch_size": 7, **RECIPE, **more}
     typed = [part for name, value in asked.items() for part in _typed(name, value)]
-    spec = RunSpec(**_flags([entry.name for entry in deployed_settings()], [*typed, "--set", "epochs=2"]))
+    spec = RunSpec(**_flags([entry.name for entry in list_deployed_settings()], [*typed, "--set", "epochs=2"]))
     plan = make_plan(spec, "trial", lambda: 4)
     again = make_plan(read_plan_settings(plan_settings(plan)), "trial", lambda: 4)
     assert plan == again == read_plan(json.loads(json.dumps(plan.as_plain())))
@@ -135,7 +137,7 @@ def test_every_setting_of_a_deployment_changes_its_plan() -> None:
         "carry": 0.5, "aggregation": "secure", "clip": "l2:2", **RECIPE,
     }  # fmt: skip
     together = {"epsilon", "delta", "trust", "message_norm", "privacy", "honest", "refused_share"}
-    assert asked.keys() | together == {entry.name for entry in deployed_settings()}
+    assert asked.keys() | together == {entry.name for entry in list_deployed_settings()}
     for name, value in asked.items():
         assert make_plan(RunSpec(**{name: value}), "trial", lambda: 5) != Plan("trial"), name
 
@@ -185,7 +187,7 @@ from fedlog.cli.federate import add_parser
 from fedlog.cli.main import Parser
 from fedlog.engine.training.tasks import adam_arguments
 from fedlog.flower.protocol.plan import make_plan, plan_settings, read_plan, read_plan_settings
-from fedlog.settings.flags import given_settings
+from fedlog.settings.flags import read_given_settings
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec, from_toml
 from pathlib import Path
@@ -194,7 +196,7 @@ Path("run.toml").write_text("beta2 = 0.5")
 spec = from_toml(Path("run.toml"))
 top = Parser()
 add_parser(top.add_subparsers())
-typed = RunSpec(**given_settings(top.parse_args(["federate", "run", "server", "--beta2", "0.5"])))
+typed = RunSpec(**read_given_settings(top.parse_args(["federate", "run", "server", "--beta2", "0.5"])))
 plan = make_plan(typed, "trial", lambda: 0)
 plan = make_plan(read_plan_settings(plan_settings(plan)), "trial", lambda: 0)
 plan = read_plan(json.loads(json.dumps(plan.as_plain())))

@@ -136,9 +136,9 @@ def test_folders_remember(tmp_path: Path) -> None:
     server.write_config(config)
     assert server.read_config() == config
     server.remember_site("north", "17", "key")
-    assert server.known_sites() == {"north": "17"}
+    assert server.read_known_sites() == {"north": "17"}
     server.forget_site("north")
-    assert server.known_sites() == {}
+    assert server.read_known_sites() == {}
     site = SiteFolder(tmp_path / "c")
     site.write_config(SiteConfig("north", "h:1"))
     with pytest.raises(InputError, match="expected data"):

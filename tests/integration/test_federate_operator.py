@@ -77,10 +77,10 @@ def test_a_key_is_on_the_list_only_after_it_was_registered(
         assert RUNNING in capsys.readouterr().err
     assert ".pub" not in seen
     assert list(server.sites.iterdir()) == []
-    assert server.known_sites() == {}
+    assert server.read_known_sites() == {}
     monkeypatch.setattr(server_side, "call", lambda command: json.dumps({"success": True, "node-id": "12"}))
     assert main(arguments) == 0
-    assert server.known_sites() == {"north": "12"}
+    assert server.read_known_sites() == {"north": "12"}
     assert (server.sites / "north.pub").read_text() == key.read_text()
 
 
@@ -91,4 +91,4 @@ def test_a_site_stays_on_the_list_while_its_key_was_not_taken_off(
     monkeypatch.setattr(server_side, "call", lambda command: '{"success": false, "error-message": "no"}')
     assert main(["federate", "unregister", str(server.path), "north"]) == 1
     assert RUNNING in capsys.readouterr().err
-    assert server.known_sites() == {"north": "12"}
+    assert server.read_known_sites() == {"north": "12"}

@@ -21,7 +21,7 @@ from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 from fedlog.privacy.protection import Bound, protection
 from fedlog.privacy.secagg.crypto import SigningIdentity, check_signature
 from fedlog.privacy.secagg.encoding import decode, encode
-from fedlog.privacy.secagg.fixed_point import FixedPoint, fixed_point_for, pack, unpack
+from fedlog.privacy.secagg.fixed_point import FixedPoint, choose_fixed_point, pack, unpack
 from fedlog.privacy.secagg.messages import KeyList, Survivors, view_of_keys, view_of_peers, view_of_survivors
 from fedlog.privacy.secagg.refusal import RefusalError
 from fedlog.privacy.secagg.shamir import PRIME, combine, split, weights_at_zero
@@ -118,7 +118,7 @@ def test_without_privacy_an_overflow_is_an_error() -> None:
     st.sampled_from([1e-3, 1e-9, 2.0**-80]),
 )
 def test_the_modulus_holds_the_sum_and_its_noise(bound: float, std: float, d: int, probability: float) -> None:
-    fixed = fixed_point_for(2.0**-10, bound, std, d, probability)
+    fixed = choose_fixed_point(2.0**-10, bound, std, d, probability)
     room = (fixed.half_range - 1) * fixed.grid - bound
     assert room >= 0
     if std > 0:

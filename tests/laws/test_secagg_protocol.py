@@ -17,7 +17,7 @@ from fedlog.core.keys import Key
 from fedlog.privacy.guarantee import Trust, Unit
 from fedlog.privacy.mechanisms import DiscreteSampler, Mechanism, add_noise, record_statistics
 from fedlog.privacy.secagg.encoding import decode, encode
-from fedlog.privacy.secagg.fixed_point import fixed_point_for, unpack
+from fedlog.privacy.secagg.fixed_point import choose_fixed_point, unpack
 from fedlog.privacy.secagg.messages import (
     Delivery,
     Envelope,
@@ -267,7 +267,7 @@ def test_a_masked_vector_shows_nothing_of_its_input() -> None:
 
 def test_distributed_noise_arrives_exactly_once_per_survivor() -> None:
     mechanism = Mechanism(Unit.RECORD, Trust.DISTRIBUTED, 5.0, Clamp(2.0).sensitivity(7), honest_survivors=4)
-    fixed = fixed_point_for(mechanism.grid, 6 * 10 * 2.0, mechanism.std_of_sum(6), 21)
+    fixed = choose_fixed_point(mechanism.grid, 6 * 10 * 2.0, mechanism.std_of_sum(6), 21)
     members = [3 * number + 1 for number in range(6)]
     roster = {number: identity(number).public for number in members}
     terms = Terms(bytes(16), 0, roster, usual_threshold(6, 0), mechanism.honest_survivors, 0, 21, fixed.value_bytes)

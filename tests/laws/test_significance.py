@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run.records import Summary
-from fedlog.experiments.tables.cost import cost_to, opening_bits, threshold_by_rule
+from fedlog.experiments.tables.cost import cost_to, count_opening_bits, threshold_by_rule
 from fedlog.experiments.tables.significance import (
     LEVEL,
     Mean,
@@ -244,8 +244,8 @@ def test_cost_stops_at_the_first_round_that_reaches_the_threshold(accuracies: li
 def test_what_the_summary_says_of_the_opening_is_taken_before_a_difference() -> None:
     rounds, summary = _run([0.5, 0.9], opening=7)
     told = {"seed down": 3, "statistics up": 40, "statistics down": 5}
-    assert opening_bits(rounds, summary) == (0, 7)
-    assert opening_bits(rounds, replace(summary, bits_opening=told)) == (40, 8)
+    assert count_opening_bits(rounds, summary) == (0, 7)
+    assert count_opening_bits(rounds, replace(summary, bits_opening=told)) == (40, 8)
     cost = cost_to(0.8, rounds, replace(summary, bits_opening=told))
     assert (cost.bits_up, cost.bits_down) == (240, 28)
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from fedlog.algorithms.registry import METHODS, build, own_rounds
+from fedlog.algorithms.registry import METHODS, build, find_own_rounds
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.data.transforms import Transform
@@ -267,7 +267,7 @@ def _partly_fixed() -> nn.Module:
     return module
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if m != "cs-fl" and not own_rounds(m)])  # which train
+@pytest.mark.parametrize("method", [m for m in METHODS if m != "cs-fl" and not find_own_rounds(m)])  # which train
 @pytest.mark.parametrize("choice", [BackendChoice.LOOP, BackendChoice.BLOCK, BackendChoice.VMAP])
 def test_what_a_module_does_not_let_be_trained_stays(
     choice: BackendChoice, method: str, make_federation: MakeFederation

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from fedlog.api.progress import Progress
 from fedlog.cli.main import main
 from fedlog.experiments.run.callbacks import RunStart
-from fedlog.experiments.run.execute import stored_spec
+from fedlog.experiments.run.execute import read_spec
 from fedlog.experiments.run.prepare import prepare
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
@@ -198,7 +198,7 @@ def test_flags_override_the_file_and_the_file_the_defaults(tmp_path: Path, capsy
     found = json.loads(capsys.readouterr().out)
     assert (found["method"], found["rounds"], found["seed"]) == ("local", 1, 4)
     assert (found["bits_up"], found["bits_down"]) == (0, 0)
-    spec = stored_spec(Path("r"))
+    spec = read_spec(Path("r"))
     assert spec.body == ("mlp:4",)
     assert spec.options == {"epochs": 1, "learning_rate": 0.25}
 

@@ -17,7 +17,7 @@ from fedlog.data.schema import load_schema
 from fedlog.flower.ops.local_federation import LocalFederation, LocalSite
 from fedlog.flower.protocol.plan import make_plan
 from fedlog.models.folder import load_model
-from fedlog.settings.flags import given_settings
+from fedlog.settings.flags import read_given_settings
 from fedlog.settings.spec import RunSpec
 
 pytestmark = pytest.mark.slow
@@ -32,7 +32,7 @@ def test_the_sites_end_with_the_models_of_the_comparison(tmp_path: Path) -> None
     settings = {"rounds": 2, "label": "y", "body": dict(BODIES), "epochs": 2, "learning_rate": 0.01}
     found = fedlog.compare(f"sites:{folder}", ["fedlog"], [0], out=tmp_path / "runs", **settings)
     commands = write_plan(tmp_path / "plan", found, None).splitlines()
-    spec = RunSpec(**given_settings(parse_arguments(shlex.split(commands[-1])[1:])))
+    spec = RunSpec(**read_given_settings(parse_arguments(shlex.split(commands[-1])[1:])))
     sites = {name: LocalSite(folder / f"{name}.csv", body_of(found.runs["fedlog", 0].spec, name)) for name in BODIES}
     federation = LocalFederation.make(root, load_schema(tmp_path / "plan" / "schema.toml"), sites)
     federation.run(make_plan(spec, "run-1", lambda: 3), print)

@@ -22,8 +22,8 @@ from fedlog.flower.folders.event_log import read_events
 from fedlog.flower.folders.server_folder import CONNECTION, ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.processes import Command, Running, call, find_free_port, find_program, flower_environment, start
-from fedlog.flower.ops.server import flwr_command, register, running_server, site_statuses
-from fedlog.flower.ops.site import NOT_ACTIVATED, running_site
+from fedlog.flower.ops.server import flwr_command, register, run_server, site_statuses
+from fedlog.flower.ops.site import NOT_ACTIVATED, run_site
 
 pytestmark = pytest.mark.slow
 
@@ -62,10 +62,10 @@ class Federation:
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     federation = Federation(tmp_path_factory.mktemp("federation"))
     with ExitStack() as stack:
-        stack.enter_context(running_server(federation.server, print))
+        stack.enter_context(run_server(federation.server, print))
         for name, folder in federation.sites.items():
             register(federation.server, name, folder.public_key.read_text(), print)
-            stack.enter_context(running_site(folder, print))
+            stack.enter_context(run_site(folder, print))
         deadline = time.monotonic() + 60
         while [status.state for status in site_statuses(federation.server)] != ["online", "online"]:
             assert time.monotonic() < deadline
@@ -173,7 +173,7 @@ def wait_for_exit(running: Running) -> str:
 
 
 def test_an_unregistered_key_is_refused(federation: Federation) -> None:
-    with running_site(federation.stranger, print) as running:
+    with run_site(federation.stranger, print) as running:
         assert NOT_ACTIVATED in wait_for_exit(running)
 
 

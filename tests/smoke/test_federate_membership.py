@@ -14,7 +14,7 @@ from fedlog.engine.protocol import checkpoint
 from fedlog.flower.folders.server_folder import CONNECTION
 from fedlog.flower.ops.processes import call, find_program
 from fedlog.flower.ops.server import flwr_command, register
-from fedlog.flower.ops.site import running_site
+from fedlog.flower.ops.site import run_site
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.wire.codec import codec
@@ -60,7 +60,7 @@ def test_a_site_listed_twice_counts_once(federation: Federation, tmp_path: Path)
     second = federation.make_site(tmp_path / "east", "east")
     arguments = ("supernode", "register", str(second.public_key), CONNECTION, "--name", "east")
     call(flwr_command(federation.server, *arguments))
-    with running_site(second, print) as running:
+    with run_site(second, print) as running:
         federation.wait_until_let_in(running)
         federation.run(Plan("twice", rounds=1, options=OPTIONS), minimum=3)
     assert federation.events("uploads", "twice")[0]["sites"] == ["east", "north", "south"]
@@ -80,6 +80,6 @@ def test_leaving_takes_the_statistics_out_and_locks_the_site_out(federation: Fed
     assert "not undone: bodies that were trained under earlier heads" in done.stderr
     left = checkpoint.read(home.checkpoint, lambda _: None).values["statistics"]
     torch.testing.assert_close(left, parts["east"] + parts["north"])
-    assert "south" not in federation.server.known_sites()
+    assert "south" not in federation.server.read_known_sites()
     report = federation.run(plan)
     assert [site["name"] for site in report["sites"]] == ["east", "north"]

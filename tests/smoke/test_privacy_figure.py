@@ -25,7 +25,7 @@ from fedlog.experiments.tables.privacy_figure import (
     VERIFIED_LEVEL,
     Reading,
     level_name,
-    reading_of,
+    read_budget_terms,
 )
 from fedlog.privacy.guarantee import Calibration, Trust
 from fedlog.report.privacy_plot import privacy_plot
@@ -39,7 +39,7 @@ def test_every_level_and_verified_cell_has_the_noise_it_is_named_after() -> None
     plan = ModelPlan(10, 100, (), 1)
     seen = 0
     for row in PRIVACY_FIGURE.rows:
-        if reading_of(row.spec) is None:
+        if read_budget_terms(row.spec) is None:
             continue
         run = resolve(row.spec)
         guard = private.make_protection(run, method_of(run.spec, plan), plan, CLIENTS)

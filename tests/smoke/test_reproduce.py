@@ -17,7 +17,7 @@ from fedlog.errors import InputError
 from fedlog.experiments.run import records
 from fedlog.experiments.tables.catalog import EXPERIMENTS, on_disk
 from fedlog.experiments.tables.cells import Cell, CellChoice, CellState, Experiment, Row, Shape, cells
-from fedlog.experiments.tables.paper import printed_rows
+from fedlog.experiments.tables.paper import list_printed_rows
 from fedlog.experiments.tables.timing import seconds_of
 from fedlog.experiments.workers.cell_process import Outcome
 from fedlog.experiments.workers.executors import Processes, executor
@@ -158,7 +158,7 @@ def test_the_printed_tables_are_whole() -> None:
         rows = EXPERIMENTS[name].rows
         assert sum(row.printed is not None for row in rows) == 11
         assert [row.name for row in rows if row.printed is None] == ["local", "pooled"]
-    printed = printed_rows("fedavg 89.76 0.69 ⇓ 3.45 0.02 Gb ⇑\n")["fedavg"]
+    printed = list_printed_rows("fedavg 89.76 0.69 ⇓ 3.45 0.02 Gb ⇑\n")["fedavg"]
     assert (printed.accuracy, printed.cost, printed.accuracy_arrow.value) == (89.76, 3.45e9, "⇓")
 
 

@@ -100,7 +100,7 @@ class CSFL(Method):
         if message.kind is Kind.SIGNS:
             move = self.phase_2_rate * (update.to(torch.float64) * 2 - 1)
         else:
-            sparse = recover(self._sensing(known["seed"]), update, int(numbers[0]), self.iterations)
+            sparse = recover(self._make_sensing(known["seed"]), update, int(numbers[0]), self.iterations)
             move = self.phase_1_rate * sparse
         return {"seed": known["seed"], "updates": numbers[-1:], "moved": known["moved"] + move}
 
@@ -115,7 +115,7 @@ class CSFL(Method):
             signs = Message(Kind.SIGNS, (change + home[ERROR] >= 0, torch.tensor([trained.records])))
             return {**home, ERROR: torch.zeros_like(home[ERROR])}, signs
         large = torch.where(change.abs() > self.threshold, change, torch.zeros_like(change))
-        measurements = self._sensing(work.constants["seed"]).measure(large).to(torch.float32)
+        measurements = self._make_sensing(work.constants["seed"]).measure(large).to(torch.float32)
         numbers = torch.tensor([int(large.count_nonzero()), trained.records])
         return {**home, ERROR: change - large}, Message(Kind.MEASUREMENTS, (measurements, numbers))
 
@@ -156,7 +156,7 @@ class CSFL(Method):
     def _rows(self) -> int:
         return max(1, round(self.reduction * self.plan.entries))
 
-    def _sensing(self, seed: Tensor) -> Sensing:
+    def _make_sensing(self, seed: Tensor) -> Sensing:
         return Sensing.from_seed(int(seed), self.plan.entries, self._rows)
 
     def _flat(self, params: Params) -> Tensor:

@@ -50,7 +50,7 @@ class Ditto(Averaging):
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
         """The personal model with the global one to stay near; or the global one, to train it."""
-        common = {**{name: value for name, value in home.items() if name not in _own(home)}, **heard}
+        common = {**{name: value for name, value in home.items() if name not in _select_personal(home)}, **heard}
         return Work(_personal(home), common) if exchange == PERSONAL else Work(common)
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
@@ -58,7 +58,7 @@ class Ditto(Averaging):
         if exchange == PERSONAL:
             return {**home, **_as_personal(trained.params)}, None
         kept, message = super().close(exchange, home, work, trained)
-        return {**kept, **_own(home)}, message
+        return {**kept, **_select_personal(home)}, message
 
     def deploy(self, home: Params, heard: Params) -> Params:
         """The personal model."""
@@ -94,13 +94,13 @@ def _strength(method: str, option: str, value: float) -> float:
     return value
 
 
-def _own(home: Params) -> Params:
+def _select_personal(home: Params) -> Params:
     """The entries of the personal model, under the names that they have at home."""
     return {name: value for name, value in home.items() if name.startswith(f"{PERSONAL}/")}
 
 
 def _personal(home: Params) -> Params:
-    return {name.removeprefix(f"{PERSONAL}/"): value for name, value in _own(home).items()}
+    return {name.removeprefix(f"{PERSONAL}/"): value for name, value in _select_personal(home).items()}
 
 
 def _as_personal(model: Params) -> Params:

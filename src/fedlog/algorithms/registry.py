@@ -74,7 +74,7 @@ def factory(method: str) -> Factory:
     raise InputError(f"unknown method: {method}", hint=meant)
 
 
-def own_rounds(method: str) -> int | None:
+def find_own_rounds(method: str) -> int | None:
     """How many rounds a method is made for, where it says so: one exchange is one round."""
     found = getattr(factory(method), "rounds", None)
     return found if isinstance(found, int) else None

@@ -254,7 +254,7 @@ class _Plan:
             findings = read_runs(self.common.data, runs, failed)
             by_label = {(run.variant.label, run.seed): run.folder for run in runs}
             results = {key: Result.read(by_label[key]) for key in findings.runs}
-            kept = results if out is not None else {key: each.kept_in_memory() for key, each in results.items()}
+            kept = results if out is not None else {key: each.keep_in_memory() for key, each in results.items()}
         own_notes = () if self.federation is None else self.federation.notes
         return Comparison(findings, kept, worth, (*own_notes, *notes))
 

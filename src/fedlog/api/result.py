@@ -18,9 +18,9 @@ from fedlog.experiments.run.execute import (
     MODELS,
     RECORDS,
     SUMMARY,
-    finished_summary,
-    stored_spec,
-    stored_summary,
+    read_finished_summary,
+    read_spec,
+    read_summary,
 )
 from fedlog.experiments.run.records import Summary
 from fedlog.models.folder import load_model, model_names, save_run_models
@@ -78,16 +78,16 @@ class Result:
             The outcome; models are read when they are asked for.
 
         """
-        if finished_summary(folder) is None:
+        if read_finished_summary(folder) is None:
             raise InputError(f"not a finished run: {folder}", hint=f"go on with `fedlog run --resume {folder}`")
-        summary = stored_summary(folder)
+        summary = read_summary(folder)
         models = Models(folder / MODELS)
         clients = tuple(summary.clients) or tuple(f"client-{at}" for at in range(len(summary.accuracy_per_client)))
         made_with = json.loads((folder / CONFIG).read_text()).get("made_with", {})
         lines = tuple(records.read(folder / RECORDS))
-        return cls(stored_spec(folder), summary, lines, clients, models, made_with)
+        return cls(read_spec(folder), summary, lines, clients, models, made_with)
 
-    def kept_in_memory(self) -> Result:
+    def keep_in_memory(self) -> Result:
         """The same, every model read: the folder is needed no more."""
         kept = Models(Path(), {name: self.models[name] for name in self.models})
         return Result(self.spec, self.summary, self.records, self.clients, kept, self.made_with)

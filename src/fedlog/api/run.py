@@ -70,7 +70,7 @@ def run(
             return Result.read(Path(out))
         with tempfile.TemporaryDirectory(prefix="fedlog-") as folder:
             execute(spec, Path(folder) / "run", told, federation=federation)
-            return Result.read(Path(folder) / "run").kept_in_memory()
+            return Result.read(Path(folder) / "run").keep_in_memory()
     finally:
         torch.set_num_threads(threads)  # a run sets its own, and the caller's program goes on
 

@@ -20,7 +20,7 @@ from fedlog.errors import InputError
 from fedlog.experiments.compare.variants import METHODS
 from fedlog.files.durable import write_file
 from fedlog.report.comparison import as_csv, as_latex, as_text, as_values, methods_table, sites_table
-from fedlog.settings.flags import given_settings
+from fedlog.settings.flags import read_given_settings
 from fedlog.settings.spec import RunSpec
 
 PAGE = "comparison.html"
@@ -28,16 +28,16 @@ PAGE = "comparison.html"
 
 def compare(args: argparse.Namespace) -> int:
     """Exit code 0 after a finished comparison, 1 where some of its runs failed."""
-    given = {name: value for name, value in given_settings(args).items() if name != "jobs"}
+    given = {name: value for name, value in read_given_settings(args).items() if name != "jobs"}
     data = given.pop("data", "digits")
     options = given.pop("options", {})
     out = args.out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-compare-{_file_name(data)}"
     try:
         found = fedlog.compare(
             data,
-            _listed(args.methods) or METHODS,
+            _split_names(args.methods) or METHODS,
             read_seeds(args.seeds),
-            codecs=_listed(args.codecs),
+            codecs=_split_names(args.codecs),
             bodies=args.bodies,
             recipes=_read_recipes(args.recipe),
             body=given.pop("body", None),
@@ -102,7 +102,7 @@ def read_seeds(text: str) -> int | list[int]:
     return int(parts[0]) if len(parts) == 1 and "," not in text else [int(part) for part in parts]
 
 
-def _listed(text: str | None) -> tuple[str, ...]:
+def _split_names(text: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
 
 

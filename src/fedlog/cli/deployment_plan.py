@@ -18,7 +18,7 @@ from fedlog.experiments.compare.advice import AdviceKind
 from fedlog.files.durable import write_file
 from fedlog.settings.fields import about
 from fedlog.settings.resolve import resolve
-from fedlog.settings.spec import RunSpec, deployed_settings
+from fedlog.settings.spec import RunSpec, list_deployed_settings
 
 HOST = "SERVER.EXAMPLE.ORG"
 REVIEW = "Drafted by `fedlog compare` from the files of all sites. Review it before it goes to them."
@@ -32,7 +32,7 @@ def write_plan(folder: Path, found: Comparison, site_column: str | None) -> str:
     spec = found.runs[label, min(seed for name, seed in found.runs if name == label)].spec
     federation = load_federation(resolve(spec).data)
     folder.mkdir(parents=True, exist_ok=True)
-    write_file(folder / "schema.toml", dump_schema(federation.described_schema(), (REVIEW,)))
+    write_file(folder / "schema.toml", dump_schema(federation.describe_schema(), (REVIEW,)))
     tables = _site_tables(folder, found.data.removeprefix(SITES), site_column)
     text = "\n".join([*_explain(found, label), *commands(folder, spec, federation, tables)]) + "\n"
     write_file(folder / "commands.sh", text)
@@ -99,7 +99,7 @@ def run_command(spec: RunSpec) -> str:
     """`fedlog federate run` with the settings of the compared run, defaults included where they could differ."""
     always = ("method", "rounds", "batch_size", "seed", "codec")
     words = ["fedlog federate run server"]
-    for entry in deployed_settings():
+    for entry in list_deployed_settings():
         value = getattr(spec, entry.name)
         if about(entry).flag and value is not None and (entry.name in always or value != entry.default):
             words.append(f"--{entry.name.replace('_', '-')} {shlex.quote(str(value))}")

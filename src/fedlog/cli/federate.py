@@ -105,11 +105,11 @@ def _add_server(commands: Subparsers) -> None:
 
 def _server(args: argparse.Namespace) -> int:
     from fedlog.flower.folders.server_folder import ServerFolder
-    from fedlog.flower.ops.processes import StopRequestedError, stopping_on_sigterm
+    from fedlog.flower.ops.processes import StopRequestedError, stop_on_sigterm
     from fedlog.flower.ops.server import serve
 
     try:
-        with stopping_on_sigterm():
+        with stop_on_sigterm():
             serve(ServerFolder(args.folder), _say)
     except StopRequestedError:
         _say("stopped")
@@ -223,7 +223,7 @@ def _add_site(commands: Subparsers) -> None:
 
 def _site(args: argparse.Namespace) -> int:
     from fedlog.flower.folders.site_folder import SiteFolder
-    from fedlog.flower.ops.processes import StopRequestedError, stopping_on_sigterm
+    from fedlog.flower.ops.processes import StopRequestedError, stop_on_sigterm
     from fedlog.flower.ops.site import serve_site
     from fedlog.flower.protocol.promise import Limit
     from fedlog.flower.site.budget import check_record, describe_spending
@@ -240,7 +240,7 @@ def _site(args: argparse.Namespace) -> int:
     if said := describe_spending(folder):
         _say(said)
     try:
-        with stopping_on_sigterm():
+        with stop_on_sigterm():
             serve_site(folder, _say)
     except StopRequestedError:
         _say("stopped")

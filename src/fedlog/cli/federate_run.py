@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedlog.cli import federate_privacy
 from fedlog.cli.subcommand import command
-from fedlog.settings.flags import add_flags, given_settings
-from fedlog.settings.spec import RunSpec, deployed_settings
+from fedlog.settings.flags import add_flags, read_given_settings
+from fedlog.settings.spec import RunSpec, list_deployed_settings
 from fedlog.settings.training import REFUSED_SHARE
 
 if TYPE_CHECKING:
@@ -34,13 +34,13 @@ def _add_run(commands: Subparsers) -> None:
     parser.add_argument("--minimum-sites", type=int, default=2, help="with fewer the old head stays (default: 2)")
     parser.add_argument("--deadline", type=float, default=600.0, help="seconds the server waits (default: 600)")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    add_flags(parser, [entry.name for entry in deployed_settings()])
+    add_flags(parser, [entry.name for entry in list_deployed_settings()])
 
 
 def _run(args: argparse.Namespace) -> int:
     from fedlog.flower.folders.roster import read_roster
     from fedlog.flower.folders.server_folder import ServerFolder
-    from fedlog.flower.ops.processes import StopRequestedError, stopping_on_sigterm
+    from fedlog.flower.ops.processes import StopRequestedError, stop_on_sigterm
     from fedlog.flower.ops.run import choose_run_name, run_federation
     from fedlog.flower.protocol.plan import make_plan
     from fedlog.flower.protocol.promise import warning
@@ -48,15 +48,15 @@ def _run(args: argparse.Namespace) -> int:
 
     folder = ServerFolder(args.folder)
     folder.read_config()
-    spec = RunSpec(**given_settings(args))
+    spec = RunSpec(**read_given_settings(args))
     plan = make_plan(spec, args.name or choose_run_name(folder), lambda: len(read_roster(folder.path)))
     share = REFUSED_SHARE if spec.refused_share is None else spec.refused_share
     rules = RoundRules(args.minimum_sites, args.deadline, share)
     # One over the records of a site is for the site to know, and it is warned there.
-    if said := warning(plan.promise, 1, len(folder.known_sites())):
+    if said := warning(plan.promise, 1, len(folder.read_known_sites())):
         _say(f"warning: {said}")
     try:
-        with stopping_on_sigterm():
+        with stop_on_sigterm():
             report = run_federation(folder, plan, rules, _say)
     except StopRequestedError:
         _say(f"no longer following {plan.name}; at the server it goes on")
@@ -78,7 +78,7 @@ def _demo(args: argparse.Namespace) -> int:
 
     from fedlog.errors import InputError
     from fedlog.flower.ops.demo import run_demo
-    from fedlog.flower.ops.processes import StopRequestedError, stopping_on_sigterm
+    from fedlog.flower.ops.processes import StopRequestedError, stop_on_sigterm
 
     if args.folder is not None and args.folder.exists() and any(args.folder.iterdir()):
         raise InputError(f"expected a new or empty folder, found: {args.folder}")
@@ -86,7 +86,7 @@ def _demo(args: argparse.Namespace) -> int:
         root = args.folder or Path(temporary)
         root.mkdir(parents=True, exist_ok=True)
         try:
-            with stopping_on_sigterm():
+            with stop_on_sigterm():
                 report = run_demo(root, args.rounds, args.seed, _say)
         except StopRequestedError:
             _say("stopped")

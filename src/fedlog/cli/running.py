@@ -21,10 +21,10 @@ from fedlog.errors import InputError
 from fedlog.experiments.run import records
 from fedlog.experiments.run.callbacks import Callback, Callbacks, RunStart
 from fedlog.experiments.run.dry_run import forecast
-from fedlog.experiments.run.execute import CONFIG, RECORDS, execute, stored_spec
+from fedlog.experiments.run.execute import CONFIG, RECORDS, execute, read_spec
 from fedlog.experiments.run.records import Summary, mean_parts
 from fedlog.settings.fields import Recorded, about
-from fedlog.settings.flags import given_settings
+from fedlog.settings.flags import read_given_settings
 from fedlog.settings.spec import RunSpec, from_toml
 
 
@@ -78,7 +78,7 @@ def _show_profile(console: Console, rounds: list[RoundRecord]) -> None:
 
 
 def _what_and_where(args: argparse.Namespace) -> tuple[RunSpec, Path]:
-    given = given_settings(args)
+    given = read_given_settings(args)
     if args.resume is not None:
         # Where it is computed and where its files lie may change; that they hold the same is checked.
         may_change = {entry.name for entry in fields(RunSpec) if about(entry).recorded is Recorded.NEVER}
@@ -88,7 +88,7 @@ def _what_and_where(args: argparse.Namespace) -> tuple[RunSpec, Path]:
                 f"--resume takes the settings from the folder: {', '.join(sorted(started_with)) or 'more'} given",
                 hint=f"fedlog run --resume {shlex.quote(str(args.resume))}",
             )
-        spec = replace(stored_spec(args.resume), **given)
+        spec = replace(read_spec(args.resume), **given)
         # Another device than the one it was started on: its number of processes was made for that one.
         return (replace(spec, jobs=1) if spec.device != "cpu" and "jobs" not in given else spec), args.resume
     device = given.get("device") or (from_toml(args.config).device if args.config else "cpu")

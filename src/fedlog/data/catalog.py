@@ -73,7 +73,7 @@ def load_federation(spec: DataSpec) -> Federation:
     spec = resolve_data(spec)
     key = Key(spec.seed).child("data")
     if spec.name in DEFAULTS:
-        federation = _named_federation(spec, key)
+        federation = _load_named_federation(spec, key)
     elif spec.name.startswith(SITES):
         federation = _site_federation(spec)
     else:
@@ -130,14 +130,16 @@ def resolve_data(spec: DataSpec) -> DataSpec:
     return replace(
         spec,
         partition=partition,
-        clients=_given_or(spec.clients, _PEOPLE if partition == "person" else default.clients),
-        classes_per_client=_given_or(spec.classes_per_client, shards_default) if partition == "shards" else None,
-        dirichlet_alpha=_given_or(spec.dirichlet_alpha, DEFAULT_DIRICHLET_ALPHA) if partition == "dirichlet" else None,
-        train_records=_given_or(spec.train_records, default.train_records),
+        clients=_default_if_none(spec.clients, _PEOPLE if partition == "person" else default.clients),
+        classes_per_client=_default_if_none(spec.classes_per_client, shards_default) if partition == "shards" else None,
+        dirichlet_alpha=_default_if_none(spec.dirichlet_alpha, DEFAULT_DIRICHLET_ALPHA)
+        if partition == "dirichlet"
+        else None,
+        train_records=_default_if_none(spec.train_records, default.train_records),
     )
 
 
-def _named_federation(spec: DataSpec, key: Key) -> Federation:
+def _load_named_federation(spec: DataSpec, key: Key) -> Federation:
     folder = data_folder(spec.data_dir)
     if spec.name == "leaf":
         return read_leaf(folder, users=spec.clients)
@@ -165,7 +167,7 @@ def _named_federation(spec: DataSpec, key: Key) -> Federation:
         train=found.train,
         test=found.test,
         shards=tuple(
-            Shard(name, train, test, validation=_nothing())
+            Shard(name, train, test, validation=_no_rows())
             for name, train, test in zip(names, deal.train, deal.test, strict=True)
         ),
         transform=found.transform,
@@ -268,9 +270,9 @@ def _users(records: Records) -> Tensor:
     return records.users
 
 
-def _nothing() -> Tensor:
+def _no_rows() -> Tensor:
     return torch.empty(0, dtype=torch.int64)
 
 
-def _given_or(value: Value | None, default: Value | None) -> Value | None:
+def _default_if_none(value: Value | None, default: Value | None) -> Value | None:
     return default if value is None else value

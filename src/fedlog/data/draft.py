@@ -56,7 +56,7 @@ def draft_schema(source: Path, options: DraftOptions) -> str:
 
 
 def _draft_table(frame: pl.DataFrame, where: str, options: DraftOptions) -> tuple[Schema, tuple[str, ...]]:
-    label = options.label or named_label(frame) or frame.columns[-1]
+    label = options.label or find_label_column(frame) or frame.columns[-1]
     guessed = () if options.label else (f"The label column was guessed: {label}.",)
     schema, left_out = draft_table_schema(frame, where, replace(options, label=label))
     return schema, (*guessed, *left_out)
@@ -108,7 +108,7 @@ def _draft_column(series: pl.Series) -> Feature | str:
     return Feature(series.name, FeatureKind.CATEGORICAL, tuple(sort_naturally(texts.unique().to_list())))
 
 
-def named_label(frame: pl.DataFrame) -> str | None:
+def find_label_column(frame: pl.DataFrame) -> str | None:
     """The column that is called as labels usually are; None if there is none."""
     for name in LABEL_NAMES:
         for column in frame.columns:

@@ -208,7 +208,7 @@ class Federation:
         """
         return self.encodings[client] if self.encodings else Encoding(self.transform)
 
-    def described_schema(self) -> Schema:
+    def describe_schema(self) -> Schema:
         """The schema of the records; for data that have none, the classes and the shape of the inputs."""
         return self.schema or Schema("label", self.class_names, input_shape=self.input_shape)
 

@@ -255,7 +255,7 @@ def _site(
         arrays = Arrays(_tensor([part]), codes, groups, names)
         return make_array_site(arrays, schema, name, key, shares, how.preparation)
     assert test is not None
-    split = _given_split(codes, groups, len(test), how.validation or 0.0, key)
+    split = _split_with_given_test(codes, groups, len(test), how.validation or 0.0, key)
     codes = np.concatenate([codes, classes.codes(test.labels, test.where)])
     if not schema.features:
         return site_of_arrays(Arrays(_tensor([part, test]), codes), schema, name, split)
@@ -269,7 +269,7 @@ def _tensor(parts: Sequence[Part]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(raw if raw.dtype == np.uint8 else raw.astype(np.float32)))
 
 
-def _given_split(
+def _split_with_given_test(
     codes: NDArray[np.int64], groups: NDArray[np.int64] | None, n_test: int, validation: float, key: Any
 ) -> Split:
     """All rows for training but the validation share; the test records follow them."""

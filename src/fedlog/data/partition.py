@@ -77,7 +77,7 @@ def by_dirichlet(
     if not (alpha > 0 and np.isfinite(alpha)):
         raise InputError(f"Dirichlet alpha must be positive and finite; found: {alpha}")
     pools = [
-        _shuffled_classes(labels, n_class, key.child(pool)) for pool, labels in _both_parts(train_labels, test_labels)
+        _shuffle_classes(labels, n_class, key.child(pool)) for pool, labels in _both_parts(train_labels, test_labels)
     ]
     for attempt in range(DIRICHLET_ATTEMPTS):
         generator = key.child("proportions", attempt).numpy()
@@ -242,7 +242,7 @@ def _deal_shards(labels: Tensor, class_lists: Positions, n_class: int, pool: str
     return tuple(_sort(np.concatenate([waiting[label].pop() for label in classes])) for classes in class_lists)
 
 
-def _shuffled_classes(labels: Tensor, n_class: int, key: Key) -> list[Positions]:
+def _shuffle_classes(labels: Tensor, n_class: int, key: Key) -> list[Positions]:
     of_pool = labels.numpy()
     return [key.child(label).numpy().permutation(np.flatnonzero(of_pool == label)) for label in range(n_class)]
 

@@ -60,13 +60,13 @@ def read_idx(path: Path) -> Bytes:
 def read_cifar10(path: Path) -> tuple[Bytes, Bytes]:
     """Images (n, 3, 32, 32) and labels (n,) of one binary batch of CIFAR-10."""
     images, labels = _cifar_records(path, label_bytes=1)
-    return images, _checked_labels(path, labels[:, 0], 10)
+    return images, _check_labels(path, labels[:, 0], 10)
 
 
 def read_cifar100(path: Path) -> tuple[Bytes, Bytes]:
     """Images (n, 3, 32, 32) and fine labels (n,) of one binary file of CIFAR-100."""
     images, labels = _cifar_records(path, label_bytes=2)  # coarse, fine
-    return images, _checked_labels(path, labels[:, 1], 100)
+    return images, _check_labels(path, labels[:, 1], 100)
 
 
 def read_har(folder: Path, split: str) -> HarSplit:
@@ -96,7 +96,7 @@ def _cifar_records(path: Path, label_bytes: int) -> tuple[Bytes, Bytes]:
     return records[:, label_bytes:].reshape(-1, *CIFAR_SHAPE), records[:, :label_bytes]
 
 
-def _checked_labels(path: Path, labels: Bytes, n_class: int) -> Bytes:
+def _check_labels(path: Path, labels: Bytes, n_class: int) -> Bytes:
     if int(labels.max()) >= n_class:
         raise InputError(f"{path}: labels must lie in 0..{n_class - 1}; found: {int(labels.max())}", hint=FETCH_AGAIN)
     return labels

@@ -133,7 +133,7 @@ def dump_schema(schema: Schema, comments: tuple[str, ...] = ()) -> str:
     """The TOML text of a schema, with comment lines at its top; `parse_schema` gives the same schema back."""
     lines = [f"# {comment}".rstrip() for comment in comments]
     lines += [f"version = {VERSION}", "", "[label]", f"column = {quote_toml(schema.label_column)}"]
-    lines.append(f"values = {_quoted_list(schema.label_values)}")
+    lines.append(f"values = {_quote_list(schema.label_values)}")
     if schema.group_column or schema.time_column:
         lines += ["", "[split]"]
         lines += [f"group = {quote_toml(schema.group_column)}"] if schema.group_column else []
@@ -148,7 +148,7 @@ def dump_schema(schema: Schema, comments: tuple[str, ...] = ()) -> str:
             f"kind = {quote_toml(feature.kind.value)}",
         ]
         if feature.kind is FeatureKind.CATEGORICAL:
-            lines.append(f"categories = {_quoted_list(feature.categories)}")
+            lines.append(f"categories = {_quote_list(feature.categories)}")
     return "\n".join(lines) + "\n"
 
 
@@ -158,7 +158,7 @@ def quote_toml(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _quoted_list(texts: tuple[str, ...]) -> str:
+def _quote_list(texts: tuple[str, ...]) -> str:
     return "[" + ", ".join(quote_toml(text) for text in texts) + "]"
 
 

@@ -10,7 +10,14 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from fedlog.data.draft import DraftOptions, draft_images, draft_npz, draft_table_schema, named_label, sort_naturally
+from fedlog.data.draft import (
+    DraftOptions,
+    draft_images,
+    draft_npz,
+    draft_table_schema,
+    find_label_column,
+    sort_naturally,
+)
 from fedlog.data.federation import Encoding, Federation, Records, Shard, check_federation
 from fedlog.data.schema import Schema, check_schema, load_schema
 from fedlog.data.site import Preparation, Site, load_site, make_table_site, refuse_split_by_time, split_key
@@ -161,7 +168,7 @@ def _draft_tables(tables: Mapping[str, pl.DataFrame], label: str | None) -> tupl
                 f"expected the same columns at every site; not in both {first} and {name}: {differ}",
                 hint="name the columns to use in a schema: `fedlog federate schema FILE > schema.toml` drafts one",
             )
-    label = label or named_label(frames[0])
+    label = label or find_label_column(frames[0])
     if label is None:
         raise InputError(
             f"which column of {first} holds the labels? It has: {', '.join(columns)}",

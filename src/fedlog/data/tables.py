@@ -204,7 +204,7 @@ def _groups(series: pl.Series, where: str) -> tuple[NDArray[np.int64], tuple[str
 
 
 def _times(series: pl.Series, where: str) -> NDArray[np.float64]:
-    parsed = _parsed_times(series.str.strip_chars()) if series.dtype == pl.String else series
+    parsed = _parse_times(series.str.strip_chars()) if series.dtype == pl.String else series
     physical = parsed.to_physical() if parsed.dtype.is_temporal() else parsed
     times = physical.cast(pl.Float64)
     # A time that is not a number is neither before nor after any other: its row would be in no part.
@@ -213,7 +213,7 @@ def _times(series: pl.Series, where: str) -> NDArray[np.float64]:
     return times.to_numpy()
 
 
-def _parsed_times(texts: pl.Series) -> pl.Series:
+def _parse_times(texts: pl.Series) -> pl.Series:
     """The texts as numbers or as times, whichever more of them are."""
     numbers = texts.cast(pl.Float64, strict=False)
     if numbers.null_count() == 0:

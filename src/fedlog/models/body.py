@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fedlog.core.clip import Clip
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
-from fedlog.models.masking import DropoutSite, MaskedDropout, named_values, replace_dropout
+from fedlog.models.masking import DropoutSite, MaskedDropout, collect_values, replace_dropout
 from fedlog.models.trial import build_module, measure_width, refuse_own_randomness, refuse_reserved_names
 
 Params = dict[str, Tensor]
@@ -61,7 +61,7 @@ class Body:
     @property
     def entries(self) -> int:
         """The number of entries of all parameters and running statistics together."""
-        values = named_values(self.evaluating)
+        values = collect_values(self.evaluating)
         return sum(values[name].numel() for layer in self.layers for name in layer)
 
     def initial(self, key: Key) -> Params:
@@ -71,7 +71,7 @@ class Body:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key.integer())
             module = replace_dropout(self.make())
-        return {name: value.detach().clone() for name, value in named_values(module).items()}
+        return {name: value.detach().clone() for name, value in collect_values(module).items()}
 
     def features(self, params: Mapping[str, Tensor], inputs: Tensor, masks: Mapping[str, Tensor] | None) -> Tensor:
         """(n, *input_shape) -> (n, width), clipped. With masks: as in training; without: as in evaluation.
@@ -154,7 +154,7 @@ def adopt(name: str, make: Callable[[], nn.Module], input_shape: tuple[int, ...]
         input_shape=tuple(input_shape),
         width=width,
         layers=_layers(module),
-        buffers=frozenset(buffer for buffer in named_values(module) if buffer in dict(module.named_buffers())),
+        buffers=frozenset(buffer for buffer in collect_values(module) if buffer in dict(module.named_buffers())),
         fixed=fixed,
         dropout=sites,
         make=make,
@@ -170,7 +170,7 @@ def with_weights(body: Body, path: Path) -> Body:
         found = {name: _single(value) for name, value in load_file(path).items() if name not in RESERVED}
     except (OSError, SafetensorError) as error:
         raise InputError(f"cannot read the parameters of body {body.name}: {path}: {error}") from error
-    expected = {name: tuple(value.shape) for name, value in named_values(body.evaluating).items()}
+    expected = {name: tuple(value.shape) for name, value in collect_values(body.evaluating).items()}
     for name in sorted(expected.keys() | found.keys()):
         shape = tuple(found[name].shape) if name in found else None
         if shape != expected.get(name):
@@ -198,7 +198,7 @@ def _take_out_last_relu(module: nn.Sequential) -> None:
 
 def _layers(module: nn.Module) -> tuple[tuple[str, ...], ...]:
     grouped: dict[str, list[str]] = {}
-    for name in named_values(module):
+    for name in collect_values(module):
         grouped.setdefault(name.rpartition(".")[0], []).append(name)
     order = {name: at for at, (name, _) in enumerate(module.named_modules())}
     return tuple(tuple(names) for _, names in sorted(grouped.items(), key=lambda item: order[item[0]]))

@@ -16,17 +16,17 @@ ALLOWED = "FEDLOG_ALLOW_CODE"
 
 def allow_code(names: Iterable[str]) -> None:
     """Let files name these functions, written `package.module:name`, in this process and those it starts."""
-    os.environ[ALLOWED] = ",".join(sorted({*_allowed(), *names}))
+    os.environ[ALLOWED] = ",".join(sorted({*_read_allowed(), *names}))
 
 
 def check_code(name: str, where: object) -> None:
     """Refuse a function that a file names and nobody allowed; nothing of its module has been loaded then."""
-    if name not in _allowed():
+    if name not in _read_allowed():
         raise InputError(
             f"{where} names code that would be run: {name}",
             hint=f"if you know what it does, --allow-code {name}; in Python fedlog.models.own_code.allow_code([...])",
         )
 
 
-def _allowed() -> set[str]:
+def _read_allowed() -> set[str]:
     return set(filter(None, os.environ.get(ALLOWED, "").split(",")))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlog.errors import InputError
-from fedlog.models.masking import DROPOUTS, DropoutSite, MaskedDropout, named_values, replace_dropout
+from fedlog.models.masking import DROPOUTS, DropoutSite, MaskedDropout, collect_values, replace_dropout
 
 
 def build_module(name: str, make: Callable[[], nn.Module]) -> nn.Module:
@@ -24,7 +24,7 @@ def build_module(name: str, make: Callable[[], nn.Module]) -> nn.Module:
         raise InputError(f"body {name} must be an nn.Module: {type(module).__name__} found")
     if any(isinstance(value, nn.parameter.UninitializedParameter) for value in module.parameters()):
         raise InputError(f"body {name} has a lazy layer, whose size is not known", hint="give every layer its sizes")
-    for value_name, value in named_values(module).items():
+    for value_name, value in collect_values(module).items():
         if value.dtype != torch.float32:
             raise InputError(
                 f"body {name}: parameter {value_name} must be float32: {str(value.dtype).removeprefix('torch.')} found",
@@ -44,7 +44,7 @@ def measure_width(name: str, module: nn.Module, input_shape: tuple[int, ...]) ->
     """The width of the features, and the dropout sites in the order in which they are passed."""
     sites: list[DropoutSite] = []
     hooks = [
-        layer.register_forward_pre_hook(_noting(sites, site))
+        layer.register_forward_pre_hook(_make_dropout_hook(sites, site))
         for site, layer in module.named_modules()
         if isinstance(layer, MaskedDropout)
     ]
@@ -87,7 +87,7 @@ def refuse_own_randomness(name: str, training: nn.Module, input_shape: tuple[int
 
 
 def refuse_reserved_names(name: str, module: nn.Module, reserved: tuple[str, ...]) -> None:
-    taken = [value for value in named_values(module) if value in reserved]
+    taken = [value for value in collect_values(module) if value in reserved]
     if taken:
         raise InputError(f"body {name} has a parameter with a reserved name: {', '.join(taken)}", hint="rename it")
 
@@ -106,7 +106,7 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _noting(sites: list[DropoutSite], name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+def _make_dropout_hook(sites: list[DropoutSite], name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
     def note(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         assert isinstance(layer, MaskedDropout)
         shape = tuple(inputs[0].shape[1:])

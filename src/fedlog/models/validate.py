@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlog.models.body import Body
-from fedlog.models.masking import named_values
+from fedlog.models.masking import collect_values
 from fedlog.models.trial import trial_records
 
 
@@ -60,7 +60,7 @@ def _outputs(body: Body, inputs: Tensor) -> dict[str, Tensor]:
     """What the first record becomes in each layer that is made of no others, and in the body."""
     noted: dict[str, Tensor] = {}
 
-    def noting(name: str) -> Any:
+    def make_hook(name: str) -> Any:
         def note(layer: nn.Module, given: tuple[Any, ...], output: Any) -> None:
             if isinstance(output, Tensor) and output.ndim > 0 and len(output) == len(inputs):
                 noted.setdefault(_layer_text(name, layer), output[0].detach().clone())
@@ -68,12 +68,12 @@ def _outputs(body: Body, inputs: Tensor) -> dict[str, Tensor]:
         return note
 
     hooks = [
-        layer.register_forward_hook(noting(name))
+        layer.register_forward_hook(make_hook(name))
         for name, layer in body.training.named_modules()
         if not any(True for _ in layer.children())
     ]
     try:
-        values = {name: value.detach().clone() for name, value in named_values(body.training).items()}
+        values = {name: value.detach().clone() for name, value in collect_values(body.training).items()}
         features = body.features(values, inputs, {})
     finally:
         for hook in hooks:

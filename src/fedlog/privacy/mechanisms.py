@@ -71,7 +71,7 @@ class Mechanism:
     @property
     def shares(self) -> int:
         """How many draws the guarantee rests on: every honest survivor knows its own, and is hidden by the others'."""
-        return hiding_shares(self.trust, self.honest_survivors)
+        return count_hiding_shares(self.trust, self.honest_survivors)
 
     @property
     def server_std(self) -> float:
@@ -176,7 +176,7 @@ def sensitivity_to_client(norm: float, trust: Trust) -> float:
     return 2 * norm if trust is Trust.LOCAL else norm
 
 
-def hiding_shares(trust: Trust, honest_survivors: int) -> int:
+def count_hiding_shares(trust: Trust, honest_survivors: int) -> int:
     """The draws that hide a client from any single other party: one fewer than the clients that drew, if they did."""
     return max(1, honest_survivors - 1) if trust is Trust.DISTRIBUTED else 1
 
@@ -208,7 +208,7 @@ def plan(
     if calibration is Calibration.PAPER:
         sigma = paper_sigma(budget, releases, sensitivity)
     else:
-        shares = hiding_shares(trust, honest_survivors)
+        shares = count_hiding_shares(trust, honest_survivors)
         closeness = planned_closeness(releases, coordinates, shares, wrap_probability)
         sigma = sigma_of(budget, releases, sensitivity, closeness)
     return Mechanism(unit, trust, sigma, sensitivity, honest_survivors, calibration)

@@ -38,7 +38,7 @@ from fedlog.privacy.mechanisms import (
     sensitivity_to_client,
     sensitivity_to_record,
 )
-from fedlog.privacy.secagg.fixed_point import FixedPoint, fixed_point_for
+from fedlog.privacy.secagg.fixed_point import FixedPoint, choose_fixed_point
 from fedlog.privacy.sgd import SgdTraining, TrainingPlan
 from fedlog.wire.message import Contribution, Kind, Message
 
@@ -233,4 +233,4 @@ def _fixed_point(found: Protection, shape: tuple[int, int], clients: int) -> Fix
         assert bound.clip is not None
         largest = RECORDS_OF_A_CLIENT * mechanism.sensitivity
     std = mechanism.std_of_sum(clients)
-    return fixed_point_for(mechanism.grid, clients * largest, std, found.coordinates, WRAP_PROBABILITY)
+    return choose_fixed_point(mechanism.grid, clients * largest, std, found.coordinates, WRAP_PROBABILITY)

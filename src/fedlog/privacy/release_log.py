@@ -226,16 +226,16 @@ def _budget_or_event(entry: dict[str, object]) -> Budget | Event:
     if entry.get("event") == "budget":
         return _budget(entry)
     if entry.get("event") == Unbounded.kind:
-        return _unbounded(entry)
-    return _training(entry) if entry.get("event") == TrainingRound.kind else _release(entry)
+        return _read_unbounded(entry)
+    return _read_training(entry) if entry.get("event") == TrainingRound.kind else _release(entry)
 
 
-def _unbounded(entry: dict[str, object]) -> Unbounded:
+def _read_unbounded(entry: dict[str, object]) -> Unbounded:
     _expect_keys(entry, Unbounded.kind, {field.name for field in fields(Unbounded)})
     return Unbounded(_whole(entry, "round"), str(entry["exchange"]), str(entry["reason"]))
 
 
-def _training(entry: dict[str, object]) -> TrainingRound:
+def _read_training(entry: dict[str, object]) -> TrainingRound:
     _expect_keys(entry, TrainingRound.kind, {field.name for field in fields(TrainingRound)})
     return TrainingRound(
         round=_whole(entry, "round"),

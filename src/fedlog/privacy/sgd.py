@@ -119,7 +119,7 @@ def sigma_beside_training(
     beside_grid = budgets_beside_grid(budget, closeness)
     open_to_releases = [kept for kept in beside_grid if curve_log_delta(trained, kept.epsilon) < math.log(kept.delta)]
     if not open_to_releases:
-        raise _spent_by_training(budget, max(beside_grid, key=lambda kept: kept.epsilon), plan, trainings, trained)
+        raise _explain_spent_budget(budget, max(beside_grid, key=lambda kept: kept.epsilon), plan, trainings, trained)
 
     def excess(log_multiplier: float) -> float:
         curve = trained + gaussian_curve(releases * math.exp(-2 * log_multiplier))
@@ -129,7 +129,7 @@ def sigma_beside_training(
     return multiplier * sensitivity * (1 + _PRIVATE_SIDE)
 
 
-def _spent_by_training(budget: Budget, kept: Budget, plan: SgdPlan, trainings: int, trained: Curve) -> InputError:
+def _explain_spent_budget(budget: Budget, kept: Budget, plan: SgdPlan, trainings: int, trained: Curve) -> InputError:
     limit = f"{budget.epsilon:g} is all there is"
     if kept.epsilon < budget.epsilon:
         limit = f"beside the grid of the discrete noise no more than {kept.epsilon:g} can be had of {budget.epsilon:g}"

@@ -58,7 +58,7 @@ def _row(
     tests: Mapping[str, SignificanceTest],
     experiment: Experiment,
 ) -> tuple[str, ...]:
-    printed, of_printed = _printed_cost(row, experiment)
+    printed, of_printed = _show_printed_cost(row, experiment)
     values = list(costs.values())
     reached = f"{sum(cost.reached for cost in values)} of {len(values)}"
     rounds = with_error(Mean.of([float(cost.round) for cost in values]), 1)
@@ -91,7 +91,7 @@ def _percentage(row: BySeed, whole: BySeed) -> str:
     return f"{100 * sum(row[seed] for seed in seeds) / sum(whole[seed] for seed in seeds):.2f}"
 
 
-def _printed_cost(row: Row, experiment: Experiment) -> tuple[str, str]:
+def _show_printed_cost(row: Row, experiment: Experiment) -> tuple[str, str]:
     """The paper's cost as it prints it, and its percentage of FedAvg's."""
     printed = row.printed
     if printed is None or printed.cost is None:

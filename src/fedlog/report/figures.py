@@ -14,7 +14,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from fedlog.experiments.tables.cells import Row
-from fedlog.experiments.tables.cost import opening_bits
+from fedlog.experiments.tables.cost import count_opening_bits
 from fedlog.experiments.tables.finished_cells import Collected, RunResult
 from fedlog.experiments.tables.synthetic import DRAWN_SEED, REPRESENTATIONS, IterationRecord
 
@@ -51,7 +51,7 @@ def _over_rounds(runs: Sequence[RunResult]) -> tuple[np.ndarray, np.ndarray]:
     accuracy = np.array([[100 * r.accuracy_mean_over_clients for r in run.rounds[:length]] for run in runs])
     first = runs[0]
     each = np.array([record.bits_up + record.bits_down for record in first.rounds])
-    return accuracy, (sum(opening_bits(first.rounds, first.summary)) + np.cumsum(each))[:length] / 1e6
+    return accuracy, (sum(count_opening_bits(first.rounds, first.summary)) + np.cumsum(each))[:length] / 1e6
 
 
 def synthetic(found: Collected) -> str:

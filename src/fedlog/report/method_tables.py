@@ -63,7 +63,7 @@ def _accuracy_row(row: Row, found: Collected) -> tuple[str, ...]:
     runs = found.runs[row.name]
     closed = [run.summary.accuracy_after_closing for run in runs]
     after = [100 * accuracy for accuracy in closed if accuracy is not None]
-    difference = printed_difference(row, found)
+    difference = show_printed_difference(row, found)
     return (
         row.label,
         str(len(runs)),
@@ -71,13 +71,13 @@ def _accuracy_row(row: Row, found: Collected) -> tuple[str, ...]:
         _last_rounds(runs),
         with_error(Mean.of([100 * run.summary.best_accuracy for run in runs])),
         with_error(Mean.of(after)) if after else "",
-        printed_accuracy(row.printed),
+        show_printed_accuracy(row.printed),
         "" if difference is None else _difference_text(difference),
         "" if difference is None else difference.verdict.value,
     )
 
 
-def printed_difference(row: Row, found: Collected) -> PrintedDifference | None:
+def show_printed_difference(row: Row, found: Collected) -> PrintedDifference | None:
     """The row's final round minus the paper's figure; None where one of them is missing."""
     final = list(found.final(row.name).values())
     if row.printed is None or not final:
@@ -144,7 +144,7 @@ def _minus(row: BySeed, other: BySeed) -> str:
     return difference_with_error(Mean.of(differences)) if differences else ""
 
 
-def printed_accuracy(printed: Printed | None) -> str:
+def show_printed_accuracy(printed: Printed | None) -> str:
     """The paper's accuracy with its standard error and its arrow."""
     if printed is None:
         return ""
@@ -169,7 +169,7 @@ def _overview_cell(found: Collected, name: str) -> str:
     row = _row_of(found.experiment, name)
     if row is None or row.printed is None:
         return ""
-    difference = printed_difference(row, found)
+    difference = show_printed_difference(row, found)
     if difference is None:
         return f"{row.printed.accuracy:.2f} → {NOT_RUN}"
     mean = Mean.of(list(found.final(name).values()))

@@ -61,7 +61,7 @@ def overview_table(results: Path) -> str:
     return "\n".join(lines)
 
 
-def paired_sentence(results: Path) -> str:
+def write_paired_sentence(results: Path) -> str:
     """What FedLog gains on training alone and on FedAvg, on the same divisions of the data, as one sentence."""
     found = overview(results)
     parts = []
@@ -87,7 +87,7 @@ def write_overview(results: Path, docs: Path) -> list[Path]:
         return []
     write_file(picture, overview_picture(results))
     before, after = text.split(OVERVIEW)[0], text.split(OVERVIEW_END)[1]
-    block = f"{OVERVIEW}\n{overview_table(results)}\n\n{paired_sentence(results)}\n{OVERVIEW_END}"
+    block = f"{OVERVIEW}\n{overview_table(results)}\n\n{write_paired_sentence(results)}\n{OVERVIEW_END}"
     write_file(readme, f"{before}{block}{after}")
     return [picture, readme]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run import records
-from fedlog.experiments.run.execute import RECORDS, stored_spec, stored_summary
+from fedlog.experiments.run.execute import RECORDS, read_spec, read_summary
 from fedlog.files.durable import write_file
 from fedlog.report.curves import draw_curves
 from fedlog.report.profile_bar import profile_bar
@@ -36,7 +36,7 @@ PAGE = """<!doctype html>
 
 def write_run_page(folder: Path) -> Path:
     """Write the page from the folder's records, and return its path."""
-    summary = stored_summary(folder)
+    summary = read_summary(folder)
     lines = records.read(folder / RECORDS)
     opening = sum(summary.bits_opening.values())
     best = f"{100 * summary.best_accuracy:.2f} % (round {summary.best_round})"
@@ -53,7 +53,7 @@ def write_run_page(folder: Path) -> Path:
     if summary.uploads_refused:
         figures["Uploads that could not be used (records.jsonl names them)"] = f"{summary.uploads_refused:,}"
     rows = "".join(f"<tr><td>{html.escape(k)}</td><td>{html.escape(v)}</td></tr>" for k, v in figures.items())
-    settings = json.dumps(as_plain(stored_spec(folder)), indent=1)
+    settings = json.dumps(as_plain(read_spec(folder)), indent=1)
     title = html.escape(f"{summary.method} on {summary.data}, seed {summary.seed}")
     page = PAGE.format(
         title=title,

@@ -10,7 +10,7 @@ from fedlog.experiments.tables.finished_cells import Collected
 from fedlog.experiments.tables.privacy_figure import CLIPS, DELTAS, LEVELS, READINGS, level_name, no_noise_name
 from fedlog.privacy.guarantee import Calibration, Trust
 from fedlog.report.figures import svg
-from fedlog.report.privacy_tables import WIDTH, points, verified_points
+from fedlog.report.privacy_tables import WIDTH, find_verified_points, points
 
 STYLES = {"clamp": "--", "l2": "-"}
 COLOURS = {
@@ -59,6 +59,6 @@ def _by_epsilon(axes: Axes, found: Collected, delta: float) -> None:
                 colour = COLOURS[reading.calibration, reading.trust]
                 label = f"{reading.calibration}, {reading.trust}, {named}"
                 axes.plot(*zip(*spots, strict=True), STYLES[clip], marker="o", markersize=3, color=colour, label=label)
-    for reading, epsilon, accuracy in verified_points(found, delta):
+    for reading, epsilon, accuracy in find_verified_points(found, delta):
         axes.plot(epsilon, accuracy, "x", markersize=9, color=COLOURS[reading.calibration, reading.trust])
     axes.set(xscale="log", xlim=(0.02, 300), xlabel=f"epsilon as a label, delta {delta:g} (no guarantee)")

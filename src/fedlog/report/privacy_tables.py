@@ -17,7 +17,7 @@ from fedlog.experiments.tables.privacy_figure import (
     Reading,
     level_name,
     no_noise_name,
-    reading_of,
+    read_budget_terms,
 )
 from fedlog.experiments.tables.significance import Mean
 from fedlog.privacy.guarantee import Unit
@@ -145,10 +145,10 @@ def points(found: Collected, reading: Reading, clip: str) -> Iterator[tuple[floa
             yield epsilon, Mean.of([_percent(run) for run in runs]).value
 
 
-def verified_points(found: Collected, delta: float) -> Iterator[tuple[Reading, float, float]]:
+def find_verified_points(found: Collected, delta: float) -> Iterator[tuple[Reading, float, float]]:
     """(reading, epsilon, accuracy) of the verified cells at that delta."""
     for row in found.experiment.rows:
-        reading = reading_of(row.spec)
+        reading = read_budget_terms(row.spec)
         if row.name.startswith("verify-") and reading is not None and reading.delta == delta and found.runs[row.name]:
             accuracy = Mean.of([_percent(run) for run in found.runs[row.name]]).value
             yield reading, row.spec.epsilon or 0.0, accuracy

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedlog.experiments.compare.advice import advise
 from fedlog.experiments.compare.reading import group_findings
-from fedlog.experiments.run.execute import CONFIG, finished_summary, stored_spec
+from fedlog.experiments.run.execute import CONFIG, read_finished_summary, read_spec
 from fedlog.files.durable import write_file
 from fedlog.report.comparison import comparison_section
 from fedlog.report.page import write_run_page
@@ -47,9 +47,9 @@ def write_runs_page(folder: Path) -> Path:
 
 
 def _row(folder: Path, run: Path) -> str:
-    name, spec = html.escape(str(run.relative_to(folder))), stored_spec(run)
+    name, spec = html.escape(str(run.relative_to(folder))), read_spec(run)
     about = [html.escape(spec.method), html.escape(spec.data)]
-    summary = finished_summary(run)
+    summary = read_finished_summary(run)
     if summary is None:
         return _cells([name, *about], [str(spec.seed), "", "not finished", ""])
     page = write_run_page(run).relative_to(folder)

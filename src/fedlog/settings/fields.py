@@ -81,7 +81,7 @@ class Section:
         hints = type_hints(type(self))
         for entry in fields(self):
             value, hint = getattr(self, entry.name), hints[entry.name]
-            if value is None and NoneType not in accepted_types(hint) and entry.default is not MISSING:
+            if value is None and NoneType not in list_accepted_types(hint) and entry.default is not MISSING:
                 value = entry.default  # in a file, null and "not set" are the same
             try:
                 object.__setattr__(self, entry.name, check_value(entry.name, value, hint))
@@ -107,14 +107,14 @@ def _type_hints(kind: Any) -> dict[str, Any]:
     return {entry.name: hints[entry.name] for entry in fields(kind)}
 
 
-def accepted_types(hint: Any) -> tuple[Any, ...]:
+def list_accepted_types(hint: Any) -> tuple[Any, ...]:
     """The members of a union, or the type itself; each may still carry bounds."""
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
 def value_type(hint: Any) -> Any:
     """The type of a set value, without None and bounds."""
-    kind = next(kind for kind in accepted_types(hint) if kind is not NoneType)
+    kind = next(kind for kind in list_accepted_types(hint) if kind is not NoneType)
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
@@ -155,7 +155,7 @@ def _complain(name: str, value: Any, hint: Any) -> tuple[str, str | None]:
 
 
 def _describe_bounds(hint: Any) -> str:
-    bounded = next(kind for kind in accepted_types(hint) if get_origin(kind) is Annotated)
+    bounded = next(kind for kind in list_accepted_types(hint) if get_origin(kind) is Annotated)
     bounds = next(each for each in get_args(bounded) if isinstance(each, Meta))
     words = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
     given = [(word, getattr(bounds, name)) for name, word in words.items()]
@@ -170,7 +170,7 @@ def read_exactly(kind: type[Value], values: object, what: str) -> Value:
     hints = type_hints(kind)
     if not isinstance(values, Mapping):
         raise InputError(f"expected {what}, found: {type(values).__name__}")
-    needed = {name for name, hint in hints.items() if NoneType not in accepted_types(hint)}
+    needed = {name for name, hint in hints.items() if NoneType not in list_accepted_types(hint)}
     if not needed <= set(values) <= set(hints):
         raise InputError(f"expected {what} with {', '.join(hints)}, found: {', '.join(sorted(map(str, values)))[:200]}")
     read = {}

@@ -55,7 +55,7 @@ def _add_flag(group: argparse._ArgumentGroup, entry: Field[Any]) -> None:
     group.add_argument(f"--{entry.name.replace('_', '-')}", *known.aliases, dest=entry.name, **told)
 
 
-def given_settings(args: argparse.Namespace) -> dict[str, Any]:
+def read_given_settings(args: argparse.Namespace) -> dict[str, Any]:
     """The settings that were named on the command line, the method's options among them."""
     known = type_hints(RunSpec)
     given = {name: value for name, value in vars(args).items() if name in known and value is not None}

@@ -81,7 +81,7 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
     usual_share = REFUSED_SHARE_WITHOUT_PRIVACY if promise is None else REFUSED_SHARE
     settings = RunSettings(
         **_values(spec, RoundSettings),
-        rounds=(registry.own_rounds(spec.method) or defaults.rounds) if spec.rounds is None else spec.rounds,
+        rounds=(registry.find_own_rounds(spec.method) or defaults.rounds) if spec.rounds is None else spec.rounds,
         batch_size=defaults.batch_size_of(spec.method) if spec.batch_size is None else spec.batch_size,
         refused_share=usual_share if spec.refused_share is None else spec.refused_share,
         optimiser=spec.part(Optimiser),

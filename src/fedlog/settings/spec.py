@@ -78,7 +78,7 @@ def _is_recorded(entry: Field[Any], value: Any) -> bool:
     return recorded is Recorded.ALWAYS or value != entry.default
 
 
-def deployed_settings() -> Iterator[Field[Any]]:
+def list_deployed_settings() -> Iterator[Field[Any]]:
     """The settings that runs over Flower have too."""
     return (entry for entry in fields(RunSpec) if about(entry).deployed)
 

@@ -25,7 +25,7 @@ from fedlog.testing.trial import (
     Models,
     Trial,
     distance,
-    dropping_body,
+    make_dropout_body,
     models_of,
     run_all,
     small_body,
@@ -296,7 +296,7 @@ def check_backends_agree(trial: Trial) -> None:
 def check_backend(trial: Trial, choice: BackendChoice) -> None:
     """Check that one backend agrees with the loop in every phase of the method."""
     federation = small_federation([0, 1, 7, 23], one_class=[2])
-    bodies = [dropping_body(choice)] * 4
+    bodies = [make_dropout_body(choice)] * 4
     # Two rounds first, so that losses meet real class means and global means.
     simulation = trial.simulation(federation, bodies)
     run_all(simulation)

@@ -73,19 +73,19 @@ def small_body(name: str = "mlp:6,5") -> Body:
     return body_named(name, (4,))
 
 
-def dropping_body(choice: BackendChoice = BackendChoice.AUTO) -> Body:
+def make_dropout_body(choice: BackendChoice = BackendChoice.AUTO) -> Body:
     """The same with dropout on the features: further losses must see them whole.
 
     The mixed backend is for bodies with a layer that has no block: it gets one.
     """
-    return adopt("dropping", _dropping_without_a_block if choice is BackendChoice.MIXED else _dropping, (4,))
+    return adopt("dropping", _dropout_net_without_a_block if choice is BackendChoice.MIXED else _dropout_net, (4,))
 
 
-def _dropping() -> nn.Module:
+def _dropout_net() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Dropout(0.5))
 
 
-def _dropping_without_a_block() -> nn.Module:
+def _dropout_net_without_a_block() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 6), nn.Softsign(), nn.Linear(6, 5), nn.ReLU(), nn.Dropout(0.5))
 
 

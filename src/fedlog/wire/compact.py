@@ -162,7 +162,7 @@ class Compact:
         if known is not None and (old := counts_and_means(known)) is not None:
             layout |= _SAME_COUNTS if np.array_equal(old[0], counts) else 0
             means = means - old[1]
-        present = _present(counts[:, None]) if self.rows and known is None else np.ones(len(counts), bool)
+        present = _find_filled_rows(counts[:, None]) if self.rows and known is None else np.ones(len(counts), bool)
         told, fractional = (b"", False) if layout & _SAME_COUNTS else pack_counts(counts[present])
         layout |= _FRACTIONAL if fractional else 0
         return self._rows_of(layout, means.astype(np.float32), told, key, present)
@@ -173,7 +173,7 @@ class Compact:
         if not self.rows:
             present = np.ones(len(matrix), bool)
         elif present is None or layout & _SAME_COUNTS:
-            present = _present(matrix)
+            present = _find_filled_rows(matrix)
         bitmap = packed_bits(present) if self.rows else b""
         signed = bool((matrix < 0).any())
         return layout | (_SIGNED if signed else 0), bitmap + counts + self.numbers.pack(matrix, present, key, signed)
@@ -251,7 +251,7 @@ def _matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
     return (shape[0], prod(shape[1:])) if len(shape) > 1 else (1, prod(shape))
 
 
-def _present(matrix: NDArray[np.floating]) -> NDArray[np.bool_]:
+def _find_filled_rows(matrix: NDArray[np.floating]) -> NDArray[np.bool_]:
     """Which rows have an entry that is not +0: a negative zero is sent, so that nothing at all is lost."""
     found: NDArray[np.bool_] = ((matrix != 0) | np.signbit(matrix)).any(axis=1)
     return found

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedlog.algorithms.one_exchange.base import OWN_SUMS, Noise, OneExchange, single
-from fedlog.core.heads.gaussian import nearest_mean, needed_detail, shared_covariance
+from fedlog.core.heads.gaussian import find_needed_detail, nearest_mean, shared_covariance
 from fedlog.core.heads.moments import Detail, Moments
 from fedlog.core.heads.personal import STRENGTHS, own_fedlog_head
 from fedlog.core.heads.ridge import ridge_around, ridge_head
@@ -39,7 +39,7 @@ class FedHeads(OneExchange):
 
     def __post_init__(self) -> None:
         for name in self.names:
-            needed_detail(name)
+            find_needed_detail(name)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -49,7 +49,7 @@ class FedHeads(OneExchange):
     @property
     def detail(self) -> Detail:  # type: ignore[override]
         """Second moments if one of the heads needs them."""
-        needs = {needed_detail(name) for name in self.names}
+        needs = {find_needed_detail(name) for name in self.names}
         return Detail.SECOND if Detail.SECOND in needs else Detail.MEANS
 
     def solve(self, moments: Moments, noise: Noise) -> Tensor:

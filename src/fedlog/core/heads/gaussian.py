@@ -118,7 +118,7 @@ def quadratic_logits(features: Tensor, head: QuadraticHead) -> Tensor:
     return linear + torch.stack([((features @ each) * features).sum(1) for each in head.quadratic], dim=1)
 
 
-def needed_detail(head: str) -> Detail:
+def find_needed_detail(head: str) -> Detail:
     """How much a head of that name needs to be summed."""
     details = {"fedlog": Detail.MEANS, "ncm": Detail.MEANS, "lda": Detail.SECOND, "ridge": Detail.SECOND}
     if head not in details:

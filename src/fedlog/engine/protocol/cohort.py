@@ -150,14 +150,14 @@ class Cohort:
                 scores += self._score(backend, group, models, judge)
         return scores
 
-    def personalised_models(self, closing: tuple[Phase, ...], indices: Sequence[int]) -> Iterator[tuple[int, Params]]:
+    def make_personal_models(self, closing: tuple[Phase, ...], indices: Sequence[int]) -> Iterator[tuple[int, Params]]:
         """Each of these clients' personalised models, closing phase included."""
         for backend, group in self._groups(indices):
             yield from self._close_models(backend, group, closing).items()
 
     def save_models(self, closing: tuple[Phase, ...], indices: Sequence[int], folder: Path) -> None:
         """Write each of these clients' personalised models, closing phase included, as `<its name>.safetensors`."""
-        for index, params in self.personalised_models(closing, indices):
+        for index, params in self.make_personal_models(closing, indices):
             client = self._clients[index]
             path = folder / weights_name(client.name)
             write_weights(path, params, client.body.name, self._algorithm.name)

@@ -108,7 +108,7 @@ class Server:
 
     def broadcast(self, round_number: int, copies: int) -> bytes:
         """The encoded broadcast, booked once for each client it goes to."""
-        blob = self.encoded_broadcast(round_number)
+        blob = self.encode_broadcast(round_number)
         self.ledger.book(round_number, Direction.DOWN, self.algorithm.broadcast(self.state).kind, blob, copies)
         return blob
 
@@ -120,7 +120,7 @@ class Server:
             self.ledger.book(round_number, Direction.DOWN, kind, blob)
         return {client: blob for client, (_, blob) in sent.items()}
 
-    def encoded_broadcast(self, round_number: int) -> bytes:
+    def encode_broadcast(self, round_number: int) -> bytes:
         """The bytes of the broadcast after that round; the same whenever it is asked for."""
         message = self.algorithm.broadcast(self.state)
         codec = self.codec_down or self.codec

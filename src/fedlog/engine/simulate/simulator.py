@@ -190,13 +190,13 @@ class Simulation:
             self._open()
         elif self.server.downlink is None:  # else the clients' checkpoints hold what each of them has
             # Heard again, not sent again: the bits of this broadcast are in the ledger already.
-            self.workers.hear(self.server.encoded_broadcast(self.round_number))
-        while self.round_number < self.settings.rounds and not self._reached_target(last):
+            self.workers.hear(self.server.encode_broadcast(self.round_number))
+        while self.round_number < self.settings.rounds and not self._has_reached_target(last):
             last = self._round(self.round_number + 1)
             self.round_number += 1
             yield last
 
-    def _reached_target(self, last: RoundRecord | None) -> bool:
+    def _has_reached_target(self, last: RoundRecord | None) -> bool:
         target = self.settings.stop_at_accuracy
         return last is not None and target is not None and reaches(last.accuracy_mean_over_clients, target)
 
@@ -245,7 +245,7 @@ class Simulation:
         opening = self.algorithm.schedule.opening
         if not any(self.server.patterns.values()):
             # A method without uploads sends nothing down either: its clients need no server.
-            self.workers.hear(self.server.encoded_broadcast(0))
+            self.workers.hear(self.server.encode_broadcast(0))
             return
         # To everyone: whoever takes part later starts from the same seed.
         self._broadcast(0, self._everyone)

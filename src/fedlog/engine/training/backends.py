@@ -114,7 +114,7 @@ class Engine:
         if self.settings.device != "cpu" and self.choice is not BackendChoice.VMAP:
             return [_loop(f"stacking is for the CPU, not {self.settings.device}")]
         mixing = find_mixing(body)
-        stacked = {} if mixing else _stacked_ways(body, self.choice)
+        stacked = {} if mixing else _find_stacked_ways(body, self.choice)
         if self.choice is not BackendChoice.AUTO:
             if self.choice not in stacked:
                 raise InputError(f"body {body.name} {_refusal(body, self.choice, mixing)}", hint="use --backend auto")
@@ -136,7 +136,7 @@ def decisions_of(recorded: Mapping[str, str]) -> dict[str, Decision]:
     }
 
 
-def _stacked_ways(body: Body, choice: BackendChoice) -> dict[BackendChoice, str]:
+def _find_stacked_ways(body: Body, choice: BackendChoice) -> dict[BackendChoice, str]:
     """The ways to train stacked clients with this body, most promising first, each with its reason."""
     ways: dict[BackendChoice, str] = {}
     network = None if choice is BackendChoice.VMAP else _compile_once(body)

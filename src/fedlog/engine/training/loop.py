@@ -22,7 +22,7 @@ from fedlog.engine.training.tasks import (
     Task,
     adam_arguments,
     draw_epoch,
-    moving_names,
+    find_moving_names,
     name_moments,
     read_moments,
 )
@@ -110,7 +110,7 @@ class LoopBackend:
         moments: Params = {}
         for number, phase in enumerate(task.phases):
             carry: Carry = {name: self._to_device(value) for name, value in task.work.carry.items()}
-            moving = [params[name] for name in moving_names(params, phase, self._body)]
+            moving = [params[name] for name in find_moving_names(params, phase, self._body)]
             optimiser = StepwiseAdam(moving, phase.learning_rate, self._settings.optimiser)
             if (before := read_moments(task.moments, number)) is not None:
                 optimiser.resume(*before)

@@ -28,7 +28,7 @@ from fedlog.engine.training.block import convolve
 from fedlog.engine.training.tasks import Backend, Settings, Task
 from fedlog.files.durable import write_file
 from fedlog.models.body import HEAD, Body, initial_head
-from fedlog.models.masking import named_values
+from fedlog.models.masking import collect_values
 
 BATCHES = 2
 MOST_CLIENTS = 8
@@ -74,7 +74,7 @@ def _try(
 
 def _key(body: Body, clients: int, settings: Settings, n_class: int, kinds: list[str]) -> str:
     """What a decision depends on, as a digest."""
-    architecture = [str(body.training), [(name, tuple(v.shape)) for name, v in named_values(body.training).items()]]
+    architecture = [str(body.training), [(name, tuple(v.shape)) for name, v in collect_values(body.training).items()]]
     sizes = [
         body.input_shape,
         body.width,

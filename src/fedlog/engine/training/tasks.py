@@ -97,7 +97,7 @@ class EpochDraws:
     augmentation: Augmentation | None
 
 
-def moving_names(params: Params, phase: Phase, body: Body) -> list[str]:
+def find_moving_names(params: Params, phase: Phase, body: Body) -> list[str]:
     """The parameters that the phase trains; sorted, so that flattened moments line up after a reload."""
     return sorted(name for name in params if name in phase.moves and name not in body.buffers | body.fixed)
 

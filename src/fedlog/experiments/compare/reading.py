@@ -10,7 +10,7 @@ from typing import Any
 from fedlog.errors import InputError
 from fedlog.experiments.compare.findings import Findings, ScoredRun
 from fedlog.experiments.compare.variants import ComparedRun
-from fedlog.experiments.run.execute import CONFIG, finished_summary, stored_spec, stored_summary
+from fedlog.experiments.run.execute import CONFIG, read_finished_summary, read_spec, read_summary
 from fedlog.experiments.run.scores import SCORES, RunScores
 from fedlog.settings.fields import Recorded, about
 from fedlog.settings.spec import RunSpec
@@ -24,8 +24,8 @@ def read_runs(data: str, runs: Sequence[ComparedRun], failed: Mapping[str, str])
     found = {}
     for run in runs:
         scores = RunScores.read(run.folder)
-        if run.name not in failed and scores is not None and finished_summary(run.folder) is not None:
-            found[run.variant.label, run.seed] = ScoredRun(stored_spec(run.folder), stored_summary(run.folder), scores)
+        if run.name not in failed and scores is not None and read_finished_summary(run.folder) is not None:
+            found[run.variant.label, run.seed] = ScoredRun(read_spec(run.folder), read_summary(run.folder), scores)
     # In the order of the variants: one that was added later stands where it was asked for.
     order = list(dict.fromkeys(run.variant.label for run in runs))
     kept = dict(sorted(found.items(), key=lambda each: (order.index(each[0][0]), each[0][1])))
@@ -40,8 +40,8 @@ def _find_scored_runs(folder: Path) -> dict[Path, ScoredRun]:
     found = {}
     for path in sorted(path.parent for path in folder.rglob(SCORES)):
         scores = RunScores.read(path)
-        if (path / CONFIG).exists() and finished_summary(path) is not None and scores is not None:
-            found[path] = ScoredRun(stored_spec(path), stored_summary(path), scores)
+        if (path / CONFIG).exists() and read_finished_summary(path) is not None and scores is not None:
+            found[path] = ScoredRun(read_spec(path), read_summary(path), scores)
     return found
 
 
@@ -50,11 +50,11 @@ def label_runs(specs: Mapping[Path, RunSpec]) -> dict[Path, str]:
     labels = {}
     for path, spec in specs.items():
         same = [other for other in specs.values() if other.method == spec.method]
-        labels[path] = " ".join([spec.method, *(_setting_text(spec, name) for name in _differing_settings(same))])
+        labels[path] = " ".join([spec.method, *(_setting_text(spec, name) for name in _find_differing_settings(same))])
     return labels
 
 
-def _differing_settings(specs: Sequence[RunSpec]) -> list[str]:
+def _find_differing_settings(specs: Sequence[RunSpec]) -> list[str]:
     names = [
         entry.name
         for entry in fields(RunSpec)

@@ -107,7 +107,7 @@ def _how_sure(spec: RunSpec) -> str:
 def _extra_bits_of_last_broadcast(simulation: Simulation) -> int:
     """The last broadcast goes to everyone, the others to the next round's participants only."""
     server = simulation.server
-    blob = server.encoded_broadcast(0)
+    blob = server.encode_broadcast(0)
     return 8 * len(blob) * (simulation.copies_after(simulation.settings.rounds) - simulation.copies_after(1))
 
 

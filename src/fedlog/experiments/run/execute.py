@@ -68,11 +68,11 @@ def execute(
     elif has_own_content(run.data.name):
         federation = load_federation(run.data)
     run = with_data_digest(run, federation)
-    found = finished_summary(folder)
-    if found is None or stored_spec(folder).digest != run.digest:
+    found = read_finished_summary(folder)
+    if found is None or read_spec(folder).digest != run.digest:
         made = enter(folder, run.spec)
         with hold_run_folder(folder):
-            found = finished_summary(folder)  # by the run that held the lock until now
+            found = read_finished_summary(folder)  # by the run that held the lock until now
             if found is None:
                 summary = _run(run, federation, folder, callback, keep, made)
                 callback.run_ended(summary, True)
@@ -81,11 +81,11 @@ def execute(
     return found
 
 
-def finished_summary(folder: Path) -> Summary | None:
+def read_finished_summary(folder: Path) -> Summary | None:
     """The summary of a run that ended and has the record of every round; without them it has to be run again."""
     if not (folder / SUMMARY).exists():
         return None
-    summary = stored_summary(folder)
+    summary = read_summary(folder)
     return summary if records.count(folder / RECORDS) == summary.rounds else None
 
 
@@ -94,12 +94,12 @@ def _run(
 ) -> Summary:
     spec = run.spec
     try:
-        simulation = prepare(run, federation, callback.features_computed, _stored_backends(folder)).start()
+        simulation = prepare(run, federation, callback.features_computed, _read_backends(folder)).start()
     except BaseException:
         _take_back(made)
         raise
     try:
-        with _writing_to(folder):
+        with _explain_write_errors(folder):
             _claim(folder, spec, simulation)
             done = _restore(simulation, folder)
             private.watch_budget(simulation, folder)
@@ -110,14 +110,14 @@ def _run(
                 callback.round_ended(record)
         except BudgetSpentError as error:
             ended_early = _go_back_to_last_round(simulation, folder, error)
-        with _writing_to(folder):
+        with _explain_write_errors(folder):
             return _finish(spec, simulation, folder, keep, ended_early)
     finally:
         simulation.stop()
 
 
 @contextlib.contextmanager
-def _writing_to(folder: Path) -> Iterator[None]:
+def _explain_write_errors(folder: Path) -> Iterator[None]:
     """Turn an error of the file system into one that says what to do about it."""
     try:
         yield
@@ -127,7 +127,7 @@ def _writing_to(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def stored_spec(folder: Path) -> RunSpec:
+def read_spec(folder: Path) -> RunSpec:
     """The resolved specification of a run folder."""
     path = folder / CONFIG
     try:
@@ -138,7 +138,7 @@ def stored_spec(folder: Path) -> RunSpec:
         ) from error
 
 
-def stored_summary(folder: Path) -> Summary:
+def read_summary(folder: Path) -> Summary:
     """The summary of a finished run."""
     try:
         return Summary(**{**json.loads((folder / SUMMARY).read_text()), "run_dir": str(folder)})
@@ -152,7 +152,7 @@ def enter(folder: Path, spec: RunSpec) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / CONFIG).exists():
-            _refuse_another(folder, stored_spec(folder), spec)
+            _refuse_another(folder, read_spec(folder), spec)
         elif any(not is_draft(path, CONFIG) for path in folder.iterdir()):
             raise InputError(f"{folder} is not empty and not a run folder", hint="choose another --out")
         if not os.access(folder, os.W_OK):
@@ -203,7 +203,7 @@ def _claim(folder: Path, spec: RunSpec, simulation: Simulation) -> None:
     records.write_json(folder / CONFIG, {**written, "made_with": made_with()})
 
 
-def _stored_backends(folder: Path) -> dict[str, str]:
+def _read_backends(folder: Path) -> dict[str, str]:
     """The backend that has trained each body so far; a resumed run uses the same."""
     path = folder / CONFIG
     found = json.loads(path.read_text()).get("backends", {}) if path.exists() else {}
@@ -222,7 +222,7 @@ def _restore(simulation: Simulation, folder: Path) -> list[RoundRecord]:
 def _rounds(simulation: Simulation, folder: Path, done: list[RoundRecord]) -> Iterator[RoundRecord]:
     """Run the remaining rounds; yield each record after it and a checkpoint are written."""
     for record in simulation.rounds(done[-1] if done else None):
-        with _writing_to(folder):
+        with _explain_write_errors(folder):
             records.append(folder / RECORDS, record)
             simulation.save(folder / "checkpoint")
         yield record
@@ -246,7 +246,7 @@ def _describe_models(spec: RunSpec, simulation: Simulation, folder: Path) -> Non
         encoding = federation.encoding_of(at)
         plain = replace(encoding.transform, crop_padding=0, flip=False)  # new records are taken as they are
         models[client] = Model(
-            body, {}, federation.described_schema(), encoding.encoder, plain, provenance, federation.labels
+            body, {}, federation.describe_schema(), encoding.encoder, plain, provenance, federation.labels
         )
         weights_of[client] = POOLED_CLIENT if pooled else client
     describe_run_models(folder, models, weights_of)

@@ -85,7 +85,7 @@ def bodies_of(spec: RunSpec, federation: Federation) -> list[Body]:
     clip = "" if spec.clip is None else f"@{spec.clip}"
     own = dict(name.split("=", 1) for name in spec.body if "=" in name)
     if own:
-        return _own_bodies(spec, federation, own, clip)
+        return _make_own_bodies(spec, federation, own, clip)
     made = [body(name + clip, federation.input_shape) for name in spec.body]
     if spec.body_file is not None:
         made = [with_weights(each, Path(spec.body_file)) for each in made]
@@ -94,7 +94,7 @@ def bodies_of(spec: RunSpec, federation: Federation) -> list[Body]:
     return [made[turn[client]] for client in range(len(federation.shards))]
 
 
-def _own_bodies(spec: RunSpec, federation: Federation, own: Mapping[str, str], clip: str) -> list[Body]:
+def _make_own_bodies(spec: RunSpec, federation: Federation, own: Mapping[str, str], clip: str) -> list[Body]:
     """The body that each client was given by its name; the others take the one without a client's name."""
     common = [name for name in spec.body if "=" not in name]
     unknown = [name for name in own if name not in federation.clients]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
-from fedlog.experiments.run.execute import CONFIG, RECORDS, SUMMARY, finished_summary, stored_spec
+from fedlog.experiments.run.execute import CONFIG, RECORDS, SUMMARY, read_finished_summary, read_spec
 from fedlog.files.names import did_you_mean
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
@@ -141,7 +141,7 @@ class Cell:
         """What is on disk, compared with what is asked for."""
         if not (self.folder / CONFIG).exists():
             return CellState.ABSENT
-        if _stored_digest(self.folder) != self.spec.digest:
+        if _read_digest(self.folder) != self.spec.digest:
             return CellState.OTHER
         return CellState.DONE if self._is_whole() else CellState.BEGUN
 
@@ -150,17 +150,17 @@ class Cell:
         if self.experiment.shape is Shape.SYNTHETIC:
             return (self.folder / SUMMARY).exists() and records.count(self.records) == self.steps
         try:
-            return finished_summary(self.folder) is not None
+            return read_finished_summary(self.folder) is not None
         except InputError:
             return False
 
 
-def _stored_digest(folder: Path) -> str | None:
+def _read_digest(folder: Path) -> str | None:
     """What the folder was made with, None if that cannot be told today: unreadable, or of a method that has changed."""
     try:
         # Resolved again: an option that was added to a method since then takes its default in both. The records of a
         # LEAF folder are compared when a cell runs: a report is made where there are no data.
-        return resolve(replace(stored_spec(folder), data_sha256=None)).digest
+        return resolve(replace(read_spec(folder), data_sha256=None)).digest
     except InputError:
         return None
 

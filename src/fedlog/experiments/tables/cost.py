@@ -28,7 +28,7 @@ class Cost:
 
 def cost_to(threshold: float, rounds: Sequence[RoundRecord], summary: Summary) -> Cost:
     """The bits up to the first round that reaches the threshold; if none does, up to the (first) most accurate one."""
-    up, down = opening_bits(rounds, summary)
+    up, down = count_opening_bits(rounds, summary)
     reaching = (record for record in rounds if reaches(record.accuracy_mean_over_clients, threshold))
     last = next(reaching, None)
     reached = last is not None
@@ -40,7 +40,7 @@ def cost_to(threshold: float, rounds: Sequence[RoundRecord], summary: Summary) -
     return Cost(up, down, last.round, reached)
 
 
-def opening_bits(rounds: Sequence[RoundRecord], summary: Summary) -> tuple[int, int]:
+def count_opening_bits(rounds: Sequence[RoundRecord], summary: Summary) -> tuple[int, int]:
     """(up, down): what crossed before round 1, which is in the totals and in no round."""
     told = summary.bits_opening
     if told:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run import records
-from fedlog.experiments.run.execute import stored_summary
+from fedlog.experiments.run.execute import read_summary
 from fedlog.experiments.run.records import Summary
 from fedlog.experiments.tables.cells import Cell, CellState, Experiment, Shape, cells
 from fedlog.experiments.tables.synthetic import IterationRecord, read_sweep
@@ -79,7 +79,7 @@ def collect(experiment: Experiment, out: Path) -> Collected:
         if experiment.shape is Shape.SYNTHETIC:
             sweeps[cell.row.name][cell.seed] = read_sweep(cell.folder)
         else:
-            run = RunResult(cell.seed, stored_summary(cell.folder), records.read(cell.records))
+            run = RunResult(cell.seed, read_summary(cell.folder), records.read(cell.records))
             runs[cell.row.name].append(run)
     return Collected(experiment, out / experiment.name, runs, sweeps, states, tuple(others))
 

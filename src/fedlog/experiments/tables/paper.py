@@ -103,7 +103,7 @@ TABLE_1 = {
 _BITS = {"Mb": 1e6, "Gb": 1e9}
 
 
-def printed_rows(text: str) -> dict[str, Printed]:
+def list_printed_rows(text: str) -> dict[str, Printed]:
     """The printed values by method."""
     found = {}
     for line in text.split("\n"):
@@ -123,7 +123,7 @@ def printed_rows(text: str) -> dict[str, Printed]:
 def table(data: str) -> Experiment:
     """The part of Table 1 on that data set."""
     part = TABLE_1[data]
-    printed = printed_rows(part.printed)
+    printed = list_printed_rows(part.printed)
     methods = [*printed, "local", "pooled"]
     return Experiment(
         name=f"table-{data}",

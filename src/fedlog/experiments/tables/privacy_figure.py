@@ -62,7 +62,7 @@ VERIFIED_READINGS = tuple(
 )
 
 
-def reading_of(spec: RunSpec) -> Reading | None:
+def read_budget_terms(spec: RunSpec) -> Reading | None:
     """How a run's budget is read; None for one that is not in mode `paper`."""
     if spec.privacy != Unit.PAPER or spec.delta is None:
         return None

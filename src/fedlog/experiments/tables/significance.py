@@ -57,13 +57,13 @@ def signed_rank_p(differences: Sequence[float], side: Side) -> float:
     if not len(nonzero):
         return 1.0
     signed = nonzero if side is Side.GREATER else -nonzero
-    ranks = _doubled_ranks(signed)
+    ranks = _double_ranks(signed)
     counts = _rank_sum_counts(ranks)
     observed = int(ranks[signed > 0].sum())
     return float(counts[observed:].sum() / counts.sum())
 
 
-def _doubled_ranks(values: np.ndarray) -> np.ndarray:
+def _double_ranks(values: np.ndarray) -> np.ndarray:
     """Twice the ranks of the magnitudes, which are whole numbers even where ties are ranked in the middle."""
     doubled: np.ndarray = np.rint(2 * rankdata(np.abs(values))).astype(int)
     return doubled

@@ -11,7 +11,7 @@ from typing import Protocol
 from fedlog.data.catalog import DataSpec, content_digest
 from fedlog.data.sources import data_folder
 from fedlog.errors import InputError
-from fedlog.experiments.run.execute import stored_spec
+from fedlog.experiments.run.execute import read_spec
 from fedlog.experiments.tables.cells import Cell, CellState
 from fedlog.experiments.workers.cell_process import Outcome, order_of
 from fedlog.experiments.workers.executors import Executor
@@ -71,7 +71,7 @@ def run_cells(cells: Sequence[Cell], executor: Executor, watcher: Watcher, data_
 
 def _refuse_other_records(done: Sequence[Cell], data_dir: Path | None) -> None:
     """Refuse cells that were run on another LEAF folder than the one at hand: they must not share a table."""
-    stored = {cell.name: stored_spec(cell.folder) for cell in done}
+    stored = {cell.name: read_spec(cell.folder) for cell in done}
     known = {name: spec for name, spec in stored.items() if spec.data_sha256 is not None}
     if not known:
         return

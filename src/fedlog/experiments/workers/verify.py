@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
-from fedlog.experiments.run.execute import made_with, stored_spec
+from fedlog.experiments.run.execute import made_with, read_spec
 from fedlog.experiments.run.prepare import prepare
 from fedlog.experiments.tables.cells import Cell, CellState, Shape
 from fedlog.experiments.tables.finished_cells import VERIFIED, Verification
@@ -32,7 +32,7 @@ class Repetition:
 def repeat_rounds(cell: Cell, rounds: int, data_dir: Path | None) -> Repetition:
     """Run the first rounds of a finished cell again, and compare every client's count with its records."""
     stored = records.read(cell.records)[:rounds]
-    spec = replace(stored_spec(cell.folder), jobs=1, data_dir=None if data_dir is None else str(data_dir))
+    spec = replace(read_spec(cell.folder), jobs=1, data_dir=None if data_dir is None else str(data_dir))
     with prepare(resolve(spec)) as simulation:
         for before, now in zip(stored, islice(simulation.rounds(), len(stored)), strict=True):
             if before.correct_per_client != now.correct_per_client:

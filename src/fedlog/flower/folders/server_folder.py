@@ -118,18 +118,18 @@ class ServerFolder:
         self.sites.mkdir(parents=True, exist_ok=True)
         write_file(self.sites / f"{name}.pub", public_key.strip() + "\n")
         with lock_folder(self.sites):  # two keys may be registered at the same time
-            self._write_known({**self.known_sites(), name: node_id})
+            self._write_known({**self.read_known_sites(), name: node_id})
 
     def forget_site(self, name: str) -> None:
         """Drop a site's public key and number."""
         (self.sites / f"{name}.pub").unlink(missing_ok=True)
         with lock_folder(self.sites):  # two keys may be registered at the same time
-            self._write_known({known: node for known, node in self.known_sites().items() if known != name})
+            self._write_known({known: node for known, node in self.read_known_sites().items() if known != name})
 
     def _write_known(self, known: dict[str, str]) -> None:
         write_file(self.sites / "nodes.json", json.dumps(known, indent=1, sort_keys=True) + "\n")
 
-    def known_sites(self) -> dict[str, str]:
+    def read_known_sites(self) -> dict[str, str]:
         """Site name -> Flower's node number."""
         path = self.sites / "nodes.json"
         return dict(json.loads(path.read_text())) if path.exists() else {}

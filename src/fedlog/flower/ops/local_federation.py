@@ -16,10 +16,10 @@ from fedlog.flower.folders.event_log import read_events
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops.processes import find_free_port, stop_together
-from fedlog.flower.ops.relay import counting_relay
+from fedlog.flower.ops.relay import open_counting_relay
 from fedlog.flower.ops.run import run_federation
-from fedlog.flower.ops.server import Say, create_server, register, running_server
-from fedlog.flower.ops.site import create_site, running_site
+from fedlog.flower.ops.server import Say, create_server, register, run_server
+from fedlog.flower.ops.site import create_site, run_site
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RoundRules
 from fedlog.flower.site.data import check_site
@@ -63,15 +63,15 @@ class LocalFederation:
     def run(self, plan: Plan, say: Say) -> RunOutcome:
         """Run the federation, end every process and return the outcome."""
         with ExitStack() as stack:
-            stack.enter_context(running_server(self.server, say))
-            port, traffic = stack.enter_context(counting_relay(self.server.read_config().port))
+            stack.enter_context(run_server(self.server, say))
+            port, traffic = stack.enter_context(open_counting_relay(self.server.read_config().port))
             for folder in self.sites.values():
                 # What crosses is counted on the way: the sites reach the server through a relay.
                 config = replace(folder.read_config(), server=f"127.0.0.1:{port}")
                 folder.write_config(config)
                 say(check_site(folder, config))
             self._register(say)
-            running = [stack.enter_context(running_site(folder, say)) for folder in self.sites.values()]
+            running = [stack.enter_context(run_site(folder, say)) for folder in self.sites.values()]
             report = run_federation(self.server, plan, RoundRules(len(self.sites), DEADLINE_SECONDS), say)
             stop_together(*running)
             up, down = traffic.up, traffic.down

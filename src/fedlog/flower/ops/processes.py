@@ -211,7 +211,7 @@ class StopRequestedError(Exception):
 
 
 @contextmanager
-def stopping_on_sigterm() -> Iterator[None]:
+def stop_on_sigterm() -> Iterator[None]:
     """Turn SIGTERM into StopRequestedError inside the block, so that its `finally` parts run."""
 
     def raise_stop(number: int, frame: FrameType | None) -> None:

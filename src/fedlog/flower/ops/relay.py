@@ -31,7 +31,7 @@ class Traffic:
 
 
 @contextmanager
-def counting_relay(target_port: int) -> Iterator[tuple[int, Traffic]]:
+def open_counting_relay(target_port: int) -> Iterator[tuple[int, Traffic]]:
     """Open a loopback port that leads to another one, and count the bytes until the block ends."""
     traffic = Traffic()
     listener = socket.create_server(("127.0.0.1", 0))

@@ -74,7 +74,7 @@ def run_federation(folder: ServerFolder, plan: Plan, rules: RoundRules, say: Say
 def leave(folder: ServerFolder, site: str, name: str, say: Say) -> tuple[str, ...]:
     """Take a site's key off the list and its statistics out of the head of a run; return the sites that remain."""
     check_leave(folder, site, name)
-    if site in folder.known_sites():
+    if site in folder.read_known_sites():
         unregister(folder, site, say)
     if site not in RunFolder.of(folder, name).uploads():
         say(f"{site} has no part in the present head of {name}")

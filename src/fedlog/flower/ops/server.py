@@ -85,7 +85,7 @@ class RunningServer:
 
 
 @contextmanager
-def running_server(folder: ServerFolder, say: Say) -> Iterator[RunningServer]:
+def run_server(folder: ServerFolder, say: Say) -> Iterator[RunningServer]:
     """Run the server until the block ends; whatever happens, nothing of it stays behind."""
     config = folder.read_config()
     check_secret(folder.certificates.server_key)
@@ -119,7 +119,7 @@ def _pack(folder: ServerFolder, say: Say) -> None:
 
 def serve(folder: ServerFolder, say: Say) -> None:
     """Run the server until a signal or until one of its programs ends."""
-    with running_server(folder, say) as server:
+    with run_server(folder, say) as server:
         config = folder.read_config()
         say(f"sites can join: {config.hosts[0]}:{config.port} (listening on {config.listen}); Ctrl-C stops the server")
         while True:
@@ -169,7 +169,7 @@ def register(folder: ServerFolder, name: str, public_key: str, say: Say) -> str:
     """Register a site's public key with the running server and return Flower's number for the site."""
     check_site_name(name)
     say(f"key of {name}: fingerprint {fingerprint(public_key)}; compare it with what the site reads to you")
-    if name in folder.known_sites():
+    if name in folder.read_known_sites():
         raise InputError(
             f"expected a new site name, found one that is registered: {name}",
             hint="remove the old key first: `fedlog federate unregister`",
@@ -190,7 +190,7 @@ def register(folder: ServerFolder, name: str, public_key: str, say: Say) -> str:
 
 def unregister(folder: ServerFolder, name: str, say: Say) -> None:
     """Take a site's key off the list: it is refused from now on."""
-    known = folder.known_sites()
+    known = folder.read_known_sites()
     if name not in known:
         raise InputError(f"expected one of the registered sites {', '.join(sorted(known)) or '(none)'}, found: {name}")
     command = flwr_command(folder, "supernode", "unregister", known[name], CONNECTION, *JSON)
@@ -213,7 +213,7 @@ def site_statuses(folder: ServerFolder) -> tuple[SiteStatus, ...]:
     listed = _call_flwr(flwr_command(folder, "supernode", "list", CONNECTION, *JSON), "nodes")
     by_node = {str(node["node-id"]): node for node in listed}
     statuses = []
-    for name, node_id in sorted(folder.known_sites().items()):
+    for name, node_id in sorted(folder.read_known_sites().items()):
         node = by_node.get(node_id)
         state = "unknown to the server" if node is None else str(node["status"])
         since = "" if node is None else str(node["online-at"] if state == "online" else node["offline-at"])

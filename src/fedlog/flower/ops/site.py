@@ -89,7 +89,7 @@ def supernode_command(folder: SiteFolder, config: SiteConfig, port: int) -> Comm
 
 
 @contextmanager
-def running_site(folder: SiteFolder, say: Say) -> Iterator[Running]:
+def run_site(folder: SiteFolder, say: Say) -> Iterator[Running]:
     """Run the site's SuperNode until the block ends."""
     check_secret(folder.private_key)
     write_guard(folder.programs)
@@ -108,7 +108,7 @@ def serve_site(folder: SiteFolder, say: Say, patience_seconds: float = PATIENCE_
     follower = EventFollower.from_now(folder.event_log)
     teller = SiteEventText()
     while True:
-        with running_site(folder, say) as running:
+        with run_site(folder, say) as running:
             started = time.monotonic()
             while running.exit_code is None:
                 time.sleep(WATCH_SECONDS)

@@ -25,13 +25,13 @@ def check_options(options: Mapping[str, object]) -> None:
             continue
         most = MOST_EPOCHS if "epochs" in name else LARGEST_COUNT if isinstance(value, int) else LARGEST_NUMBER
         if not (math.isfinite(value) and abs(value) <= most):
-            raise InputError(f"option {name} must lie within {most:g}: {_shown(value)}")
+            raise InputError(f"option {name} must lie within {most:g}: {_show(value)}")
 
 
 def check_seed(seed: int) -> None:
     """Refuse a seed of more than 64 bits."""
     if not -LARGEST_SEED <= seed < LARGEST_SEED:
-        raise InputError(f"a seed must fit 64 bits: {_shown(seed)}")
+        raise InputError(f"a seed must fit 64 bits: {_show(seed)}")
 
 
 def check_weight_decay(value: float) -> None:
@@ -59,5 +59,5 @@ def _check_within(what: str, value: float, bounds: tuple[float, float]) -> None:
         raise InputError(f"{what} must lie from {bounds[0]:g} to {bounds[1]:g}: {value!r}")
 
 
-def _shown(value: float) -> str:
+def _show(value: float) -> str:
     return f"{value:.6g}" if isinstance(value, float) else f"{'-' * (value < 0)}2^{value.bit_length()} or so"

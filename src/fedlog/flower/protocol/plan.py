@@ -41,7 +41,7 @@ from fedlog.settings.promise import (
     resolve_sums,
 )
 from fedlog.settings.resolve import options_given
-from fedlog.settings.spec import RunSpec, deployed_settings, from_plain
+from fedlog.settings.spec import RunSpec, from_plain, list_deployed_settings
 from fedlog.settings.training import Decay, Optimiser
 from fedlog.wire.transport import Transport
 
@@ -98,7 +98,7 @@ class Plan(Section):
     @property
     def equal_bodies(self) -> bool:
         """Whether all sites must have the same untrained body, or their features cannot be added up."""
-        return registry.own_rounds(self.method) is not None or (self.promise is not None and self.promise.frozen)
+        return registry.find_own_rounds(self.method) is not None or (self.promise is not None and self.promise.frozen)
 
     @property
     def figures_stay(self) -> bool:
@@ -178,7 +178,7 @@ def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
             name=name,
             method=spec.method,
             options={key: getattr(value, "value", value) for key, value in options.items()},
-            rounds=(registry.own_rounds(spec.method) or OWN.rounds) if spec.rounds is None else spec.rounds,
+            rounds=(registry.find_own_rounds(spec.method) or OWN.rounds) if spec.rounds is None else spec.rounds,
             seed=spec.seed,
             codec=spec.codec,
             batch_size=OWN.batch_size if spec.batch_size is None else spec.batch_size,
@@ -197,14 +197,14 @@ def plan_settings(plan: Plan) -> dict[str, SettingValue]:
         values |= {**asdict(plan.promise), "privacy": plan.promise.unit}
     if plan.secure is not None:
         values |= {"aggregation": Aggregation.SECURE, "honest": plan.secure.honest}
-    names = ["name", *(entry.name for entry in deployed_settings())]
+    names = ["name", *(entry.name for entry in list_deployed_settings())]
     told = {name.replace("_", "-"): values.get(name) for name in names}
     return {name: "" if value is None else getattr(value, "value", value) for name, value in told.items()}
 
 
 def read_plan_settings(settings: Mapping[str, Any]) -> RunSpec:
     """The settings of the Flower app as those of a run; InputError names what cannot be used."""
-    known = {entry.name for entry in deployed_settings()}
+    known = {entry.name for entry in list_deployed_settings()}
     given = {name.replace("-", "_"): value for name, value in settings.items() if value != ""}
     try:
         options = json.loads(str(given.get("options", "{}")))

@@ -35,7 +35,7 @@ def warning(promise: Promise | None, records: int, sites: int) -> str | None:
     return delta_warning(promise.delta, max(1, protected), promise.unit)
 
 
-def spent_in(folder: Path) -> dict[str, object] | None:
+def read_spending(folder: Path) -> dict[str, object] | None:
     """What the run in the folder has spent, with everything that gives it a meaning; None for nothing."""
     log = read_log(folder / FILE_NAME)
     found = add_up(log.events, log.budget.delta).guarantee

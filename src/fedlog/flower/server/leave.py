@@ -30,7 +30,7 @@ def check_leave(folder: ServerFolder, site: str, name: str) -> None:
             f"expected a run of {' or '.join(able)}, found: {plan.method}",
             hint="its head holds traces of every earlier round: `unregister` the site and begin a new run",
         )
-    uploads, registered = home.uploads(), folder.known_sites()
+    uploads, registered = home.uploads(), folder.read_known_sites()
     if site not in uploads and site not in registered:
         raise InputError(f"expected one of the sites {', '.join(sorted({*uploads, *registered}))}, found: {site}")
     if set(uploads) == {site}:

@@ -10,7 +10,7 @@ from typing import Any
 from fedlog.engine.protocol.server import Server
 from fedlog.flower.protocol.frame import Frame, FrameError
 from fedlog.flower.protocol.plan import Plan
-from fedlog.flower.protocol.promise import spent_in
+from fedlog.flower.protocol.promise import read_spending
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.wire.ledger import Direction
 
@@ -87,5 +87,9 @@ def run_report(
         "bits_up": server.ledger.bits(Direction.UP),
         "bits_down": server.ledger.bits(Direction.DOWN),
         "sites": sites,
-        **({} if server.protection is None else {"privacy": spent_in(home.path), "new_heads": home.count_new_heads()}),
+        **(
+            {}
+            if server.protection is None
+            else {"privacy": read_spending(home.path), "new_heads": home.count_new_heads()}
+        ),
     }

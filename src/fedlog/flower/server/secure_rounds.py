@@ -53,7 +53,7 @@ class SumAtServer:
         pattern = server.patterns[exchange.name]
         assert pattern is not None
         shapes = [tuple(array.shape) for array in server.lift_upload(pattern).arrays]
-        opening = self._opening(members)
+        opening = self._make_opening(members)
         terms = self._terms(opening, roster, server, sum(prod(shape) for shape in shapes))
         names = {number: name for number, name in enumerate(sorted(roster)) if name in members}
         try:
@@ -113,7 +113,7 @@ class SumAtServer:
         value_bytes = encoding_of(server.protection).value_bytes
         return sum_terms(opening.session, opening.number, keys, self.plan.secure.honest, coordinates, value_bytes)
 
-    def _opening(self, members: tuple[str, ...]) -> Opening:
+    def _make_opening(self, members: tuple[str, ...]) -> Opening:
         """Open a sum under a new number, which is stored first so that it is never used again."""
         path = self.home.path / "secure.json"
         stored: dict[str, Any] = {"session": os.urandom(16).hex(), "next": 0}

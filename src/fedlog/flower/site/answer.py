@@ -65,7 +65,7 @@ def respond(request: Frame, folder: SiteFolder) -> Frame:
     if request.kind is FrameKind.SECURE:
         return request.reply(FrameKind.SECURED, context.secure_sum(state).answer_step(request))
     kind = FrameKind.UPLOAD if request.kind is FrameKind.WORK else FrameKind.REPORT
-    stored = state.stored_reply((request.round_number, request.exchange), request.payload)
+    stored = state.find_stored_reply((request.round_number, request.exchange), request.payload)
     if stored is not None:
         context.log("answered again", round=request.round_number, kind=kind.name)
         return request.reply(kind, stored)

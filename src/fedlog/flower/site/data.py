@@ -19,7 +19,7 @@ from fedlog.flower.site.budget import read_limit
 from fedlog.models.body import Body
 from fedlog.models.catalog import body as body_named
 from fedlog.models.encoders.federation import encode_federation
-from fedlog.models.encoders.names import describe_encoder, encoded_shape
+from fedlog.models.encoders.names import describe_encoder, find_encoded_shape
 from fedlog.models.frozen import FROZEN, architecture, refuse_trained
 from fedlog.privacy.guarantee import Unit
 
@@ -55,7 +55,7 @@ def load_body(config: SiteConfig, input_shape: tuple[int, ...], clip: str | None
     name = config.body or DEFAULT_BODY
     if clip is not None and "@" in name:
         raise InputError(f"expected a body without a clip of its own in a run with clip {clip}, found: {name}")
-    return body_named(name if clip is None else f"{name}@{clip}", encoded_shape(name, input_shape))
+    return body_named(name if clip is None else f"{name}@{clip}", find_encoded_shape(name, input_shape))
 
 
 def refuse_trained_body(config: SiteConfig) -> None:

@@ -137,5 +137,5 @@ def _train_alone(context: SiteContext, rounds: int) -> Params:
 
 
 def _take_model(cohort: Cohort, algorithm: Algorithm) -> Params:
-    ((_, params),) = cohort.personalised_models(algorithm.schedule.closing, ONE)
+    ((_, params),) = cohort.make_personal_models(algorithm.schedule.closing, ONE)
     return {name: value.contiguous().clone() for name, value in params.items()}

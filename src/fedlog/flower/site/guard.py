@@ -48,7 +48,7 @@ def _write_program(path: Path, line: str) -> None:
     path.chmod(0o755)
 
 
-def installed_app(*_: object) -> ClientApp:
+def load_installed_app(*_: object) -> ClientApp:
     """Return the ClientApp of the installed package, whichever one the run asked for."""
     from fedlog.flower.site.client_app import app
 
@@ -151,7 +151,7 @@ def _do_nothing(*_: object, **__: object) -> None:
 
 
 def _load_installed_app(**_: object) -> Callable[..., ClientApp]:
-    return installed_app
+    return load_installed_app
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ class RunState:
     def _read_plan_file(self) -> dict[str, Any]:
         return dict(json.loads(self.plan_file.read_text()))
 
-    def stored_reply(self, step: StepNumber, payload: bytes) -> bytes | None:
+    def find_stored_reply(self, step: StepNumber, payload: bytes) -> bytes | None:
         """Return what this site sent when it had this very request before; None for a new request."""
         place = self._place(step)
         if not place.is_dir() or (place / REQUEST).read_text() != _digest(payload):

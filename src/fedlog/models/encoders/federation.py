@@ -30,7 +30,7 @@ def encode_federation(federation: Federation, body: str, progress: Progress | No
         test=replace(federation.test, inputs=cache.features(test, progress)),
         transform=IDENTITY,
         # A model takes raw records: its encoder scales them in its own way.
-        schema=federation.described_schema(),
+        schema=federation.describe_schema(),
         encodings=tuple(replace(each, transform=IDENTITY) for each in federation.encodings),
         raw_images=None,
     )

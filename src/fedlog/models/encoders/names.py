@@ -52,7 +52,7 @@ def load_encoder(encoder: str, input_shape: tuple[int, ...]) -> Encoder | None:
     return load_onnx(encoder, input_shape) if encoder.startswith(ONNX) else load_pretrained(encoder)
 
 
-def encoded_shape(name: str, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+def find_encoded_shape(name: str, input_shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of a record after the encoder that a body's name begins with; the same shape without one."""
     parts = split_name(name)
     encoder = None if parts is None else load_encoder(parts.encoder, input_shape)

@@ -62,7 +62,7 @@ class FixedPoint:
         return signed.astype(np.float64) * self.grid
 
 
-def fixed_point_for(
+def choose_fixed_point(
     grid: float, sum_bound: float, std_of_sum: float, coordinates: int, wrap_probability: float = 2.0**-80
 ) -> FixedPoint:
     """The fewest bytes a value that hold the clipped sum plus its noise, except with the stated probability.

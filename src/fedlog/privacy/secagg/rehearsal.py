@@ -18,7 +18,7 @@ Courier = Callable[[Step, str, Mail], Iterable[tuple[int, bytes]]]
 """What arrives of what was sent; the text is `up` or `down`."""
 
 
-def everything_arrives(step: Step, direction: str, mail: Mail) -> Iterable[tuple[int, bytes]]:
+def deliver_everything(step: Step, direction: str, mail: Mail) -> Iterable[tuple[int, bytes]]:
     """The mail as it was sent."""
     return mail
 
@@ -42,7 +42,7 @@ def run_round(
     terms: Terms,
     clients: Mapping[int, SumClient],
     vectors: Mapping[int, Words],
-    courier: Courier = everything_arrives,
+    courier: Courier = deliver_everything,
     traffic: RoundTraffic | None = None,
     early: Early | None = None,
 ) -> SecureSum:

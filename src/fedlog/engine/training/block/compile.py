@@ -24,7 +24,7 @@ from fedlog.engine.training.block.stages import (
 )
 from fedlog.engine.training.block.trace import Operation, trace
 from fedlog.models.body import Body
-from fedlog.models.masking import named_values
+from fedlog.models.masking import collect_values
 from fedlog.models.trial import trial_records
 
 
@@ -167,7 +167,7 @@ def _with_frees(steps: list[StageCall], output: int) -> tuple[StageCall, ...]:
 
 def _agrees(network: BlockNetwork, module: nn.Module) -> bool:
     """Whether two stacked clients get what the module computes: tracing may miss what a module does on the side."""
-    values = {name: value.detach() for name, value in named_values(module).items()}
+    values = {name: value.detach() for name, value in collect_values(module).items()}
     # Of both signs, so that what is done to negative values is seen on made-up records, which are positive.
     clients = [values, {name: -value for name, value in values.items()}]
     inputs = trial_records(network.input_shape, 3)

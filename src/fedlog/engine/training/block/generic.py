@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedlog.engine.training.block.crops import Crops
 from fedlog.models.body import Body
-from fedlog.models.masking import named_values
+from fedlog.models.masking import collect_values
 from fedlog.models.trial import trial_records
 
 
@@ -44,7 +44,7 @@ class VmapNetwork:
 
 def find_vmap_obstacle(body: Body) -> str | None:
     """Why clients with this body cannot be stacked through `vmap`; None if two then get what the loop gives them."""
-    single = {name: value.detach().clone() for name, value in named_values(body.training).items()}
+    single = {name: value.detach().clone() for name, value in collect_values(body.training).items()}
     params = {name: torch.stack([value, value]) for name, value in single.items()}
     inputs = trial_records(body.input_shape, 2)
     try:

@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 
 from fedlog.engine.training.block.registry import Masks, Params, Shape
 from fedlog.engine.training.block.trace import Operation
-from fedlog.models.masking import MaskedDropout, named_values
+from fedlog.models.masking import MaskedDropout, collect_values
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,12 +66,12 @@ def cut_out(root: nn.Module, part: list[Operation], everything: list[Operation])
     copies: dict[fx.Node, fx.Node] = {one.node: graph.placeholder(one.node.name) for one in inputs}
     for one in needed:
         if one.node not in copies:
-            copies[one.node] = graph.node_copy(one.node, _renaming(one, copies))
+            copies[one.node] = graph.node_copy(one.node, _rename_sources(one, copies))
     graph.output(tuple(copies[one.node] for one in outputs))
     return Region(fx.GraphModule(root, graph), tuple(inputs), tuple(outputs))
 
 
-def _renaming(one: Operation, copies: dict[fx.Node, fx.Node]) -> Callable[[fx.Node], fx.Node]:
+def _rename_sources(one: Operation, copies: dict[fx.Node, fx.Node]) -> Callable[[fx.Node], fx.Node]:
     """What a node that this operation reads is called in the part."""
     sources = one.sources
     return lambda node: copies[sources[node].node]
@@ -90,7 +90,7 @@ def _collect(one: Operation, inside: set[Operation], needed: list[Operation]) ->
 def region_stage(region: Region, input_shapes: list[Shape]) -> RegionStage:
     """The region as a stage: by `vmap` where that computes what one client after another computes."""
     module = region.module
-    values = named_values(module)
+    values = collect_values(module)
     sites = tuple(name for name, layer in module.named_modules() if isinstance(layer, MaskedDropout))
     stacked = RegionStage(module, tuple(values), sites, stacked=True)
     one_by_one = RegionStage(module, tuple(values), sites, stacked=False)

@@ -26,7 +26,7 @@ from fedlog.engine.training.tasks import (
     Settings,
     Task,
     draw_epoch,
-    moving_names,
+    find_moving_names,
     name_moments,
     read_moments,
 )
@@ -112,7 +112,7 @@ class BlockBackend:
         moments: list[Params] = [{} for _ in tasks]
         for number, phase in enumerate(tasks[0].phases):
             carry: Carry = _stack([task.work.carry for task in tasks], self._settings)
-            moving = moving_names(params, phase, self._body)
+            moving = find_moving_names(params, phase, self._body)
             if not moving:
                 continue
             adam = FlatAdam({name: params[name] for name in moving}, phase.learning_rate, rule)
