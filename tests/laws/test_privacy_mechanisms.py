@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -68,6 +69,23 @@ def test_a_message_is_never_longer_than_its_bound(seed: int, scale: float, norm:
     clipped = client_message(message, norm, grid)
     assert float(torch.linalg.vector_norm(clipped)) <= norm
     assert torch.equal(clipped, torch.round(clipped / grid) * grid)
+
+
+def _length_squared(vector: Tensor) -> Fraction:
+    """Without any rounding."""
+    return sum((Fraction(value) ** 2 for value in vector.flatten().tolist()), Fraction(0))
+
+
+@pytest.mark.parametrize("entries", [510, 2040, 10100])
+@pytest.mark.parametrize("value", [1.7, 3.3, 5.9, 9.1])
+def test_the_bound_on_a_message_holds_without_rounding(entries: int, value: float) -> None:
+    # Equal entries are rounded the same way in every addition of their squares, and lie on the grid all together.
+    grid, steps = 2.0**-20, 2**18 + 1
+    longest = steps * grid * math.sqrt(entries)
+    for short_by in (0.0, 1e-16, 1e-15, 5e-15, 1e-14):
+        norm = longest * (1 - short_by)
+        clipped = client_message(torch.full((entries,), value, dtype=torch.float64), norm, grid)
+        assert _length_squared(clipped) <= Fraction(norm) ** 2
 
 
 def test_rounding_to_nearest_would_have_broken_the_bound() -> None:

@@ -26,6 +26,7 @@ from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.protocol.secure_sums import SecureSums
 from fedlog.engine.protocol.server import Server
 from fedlog.engine.simulate.simulator import Simulation
+from fedlog.engine.training import speed_trial
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Look, Pool, Settings, Task
 from fedlog.errors import InputError, RunError
@@ -150,6 +151,61 @@ def test_a_trained_clients_message_never_exceeds_its_norm_and_two_of_its_data_se
     first, second = (_exact(central, _as_it_is, _linear(None), _records(each)) for each in (rows, others))
     assert float(first.norm()) <= central.mechanism.sensitivity
     assert float((first - second).norm()) <= local.mechanism.sensitivity
+
+
+def _sums_of_clients(guard: Protection, body: Body, data: Records, parts: list[Tensor], engine: Engine) -> list[Tensor]:
+    """What each of these clients adds to the sum after its training, exactly."""
+    shards = tuple(Shard(f"client {int(part[0])}", part, part[:1], part[:0]) for part in parts)
+    federation = Federation("law", CLASSES, body.input_shape, data, data, shards, IDENTITY, ("0", "1"))
+    bodies = [body] * len(parts)
+    algorithm = FedLog(model_plan(federation, bodies), epochs=3, learning_rate=1.0)
+    members = clients_of(federation, bodies, algorithm)
+    cohort = Cohort(algorithm, federation, members, engine, WIRE, Key(3), protection=guard)
+    cohort.hear(WIRE.encode(algorithm.broadcast(algorithm.begin(Key(4)))))
+    uploads = dict(cohort.exchange(1, algorithm.schedule.round[0], range(len(parts))))
+    blobs = [uploads[at] for at in range(len(parts))]
+    return [guard.to_feature_units(lift(WIRE.decode(blob))).arrays[0] for blob in blobs if blob is not None]
+
+
+@pytest.mark.parametrize("choice", [BackendChoice.LOOP, BackendChoice.BLOCK, BackendChoice.VMAP, BackendChoice.AUTO])
+def test_nobody_elses_training_moves_with_a_client_not_even_by_rounding(choice: BackendChoice) -> None:
+    shape, clients = (1, 28, 28), 5
+    body = body_named("cnn", shape)
+    guard = protection(
+        Budget(20.0, 1e-5), unit=Unit.CLIENT, trust=Trust.CENTRAL, calibration=Calibration.EXACT,
+        bound=Bound(message_norm=5.0), releases=1, shape=(CLASSES, 1 + body.width), clients=clients,
+    )  # fmt: skip
+    generator = Key(7).torch()
+    sizes = [13, 11, 8, 5, 21]
+    data = Records(10 * torch.randn(sum(sizes), *shape, generator=generator), torch.arange(sum(sizes)) % CLASSES)
+    parts = list(torch.split(torch.arange(sum(sizes)), sizes))
+    engine = Engine(Settings(batch_size=4), choice)
+    everyone = _sums_of_clients(guard, body, data, parts, engine)
+    for left_out in (0, 2, 4):
+        rest = [part for at, part in enumerate(parts) if at != left_out]
+        others = _sums_of_clients(guard, body, data, rest, engine)
+        kept = [sums for at, sums in enumerate(everyone) if at != left_out]
+        assert all(torch.equal(mine, again) for mine, again in zip(kept, others, strict=True))
+        moved = torch.stack(everyone).sum(0) - torch.stack(others).sum(0)
+        assert float(moved.norm()) <= guard.mechanism.sensitivity
+
+
+@pytest.mark.parametrize("unit", [Unit.CLIENT, Unit.RECORD])
+def test_no_trial_of_speed_decides_how_a_private_run_rounds(
+    make_federation: MakeFederation, unit: Unit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speed_trial, "measure", lambda *_: pytest.fail("a private run was decided by a trial"))
+    federation = make_federation([8, 6], n_class=CLASSES, input_shape=(INPUTS,))
+    layers = nn.Sequential(nn.Linear(INPUTS, 6), nn.LayerNorm(6), nn.GELU(), nn.Linear(6, WIDTH))
+    clip = None if unit is Unit.CLIENT else parse_clip("clamp:2")
+    bodies = [adopt("several ways", lambda: layers, (INPUTS,), clip)] * 2
+    plan = model_plan(federation, bodies)
+    settings_of_run = RunSettings(rounds=1, batch_size=4)
+    algorithm = FedLog(plan, epochs=1, learning_rate=1.0)
+    with pytest.raises(pytest.fail.Exception):  # several backends can train it, so an open run tries them
+        Simulation(algorithm, federation, bodies, plan, Engine(), settings_of_run)
+    guard = _protection(unit, Trust.CENTRAL)
+    Simulation(algorithm, federation, bodies, plan, Engine(), settings_of_run, protection=guard)
 
 
 def test_one_record_moves_a_trained_body_far_beyond_what_mode_paper_claims() -> None:

@@ -64,7 +64,7 @@ class L2Clip:
 
     def __call__(self, features: Tensor) -> Tensor:
         """The clipped features, same shape (..., m - 1); no row is longer than the radius, rounding included."""
-        return _shorten(features, self.radius)
+        return shorten_rows(features, self.radius)
 
     def sensitivity(self, width: int) -> float:
         """sqrt(1 + radius^2), whatever the width."""
@@ -94,12 +94,14 @@ def clip_message(sums: Tensor, norm: float) -> Tensor:
     Neighbours that differ by one client then differ by at most `norm`; two data sets of one client by 2 * `norm`.
     """
     _require_positive("message norm", norm)
-    return _shorten(sums.reshape(-1), norm).reshape(sums.shape)
+    return shorten_rows(sums.reshape(-1), norm).reshape(sums.shape)
 
 
-def _shorten(rows: Tensor, radius: float) -> Tensor:
-    """The rows (..., d), those longer than `radius` scaled to it."""
+def shorten_rows(rows: Tensor, radius: float) -> Tensor:
+    """The rows (..., d), those longer than `radius` scaled down; none is longer than it, rounding included."""
     length = torch.linalg.vector_norm(rows.to(torch.float64), dim=-1, keepdim=True)
+    # A sum of d squares may be rounded down d times, and then a row that is too long would pass for one that fits.
+    length = length * (1 + (rows.shape[-1] + 8) * torch.finfo(torch.float64).eps)
     # Rounding the scale and the products could leave a row an ulp too long, and the sensitivity would be false.
     margin = 1 - 2 * torch.finfo(rows.dtype).eps
     # clamp_min, rather than a minimum with 1 afterwards, keeps the gradient finite for rows of zeros.

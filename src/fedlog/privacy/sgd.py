@@ -19,6 +19,7 @@ import torch
 from scipy.optimize import brentq
 from torch import Tensor
 
+from fedlog.core.clip import shorten_rows
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import NoiseKind, TrainingRound
@@ -65,9 +66,7 @@ class SgdPlan:
         """The rows (n, d) as they enter the sum: none longer than the clip; a row that is not finite counts as 0."""
         rows = gradients.detach().to(torch.float64)
         rows = torch.where(torch.isfinite(rows).all(1, keepdim=True), rows, 0.0)
-        lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-        shortened = rows * (self.clip * (1 - 1e-12) / lengths.clamp_min(self.clip))
-        return round_towards_zero(shortened, self.grid)
+        return round_towards_zero(shorten_rows(rows, self.clip), self.grid)
 
     def round_event(
         self,

@@ -64,7 +64,7 @@ class Cohort:
         self._protection = protection
         self._federation = federation
         self._clients = {client.index: client for client in clients}
-        self._backends = engine.backends(federation, self._clients.values())
+        self._backends = engine.under(protection).backends(federation, self._clients.values())
         self._codec = codec
         self._codec_down = codec_down or codec
         self._transport = transport or Transport()

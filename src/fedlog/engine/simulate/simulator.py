@@ -96,7 +96,7 @@ class Simulation:
         self._clients = clients_of(self.federation, self.bodies, self.algorithm)
         self._check_start()
         # Before workers are forked, so that all of them train by what was measured once.
-        self.engine = self.engine.decide(self.federation, self._clients)
+        self.engine = self.engine.under(self.protection).decide(self.federation, self._clients)
         initial = {HEAD: initial_head(self.plan.width, self.plan.n_class, key), **self.bodies[0].initial(key)}
         server_key = key.child("server")
         self.server = Server.beginning(

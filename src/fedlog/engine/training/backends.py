@@ -23,6 +23,8 @@ from fedlog.engine.training.tasks import Backend, Settings
 from fedlog.errors import InputError
 from fedlog.models.body import Body
 from fedlog.models.validate import find_mixing, find_sharing
+from fedlog.privacy.guarantee import Unit
+from fedlog.privacy.protection import Protection
 from fedlog.privacy.sgd import SgdTraining
 from fedlog.settings.execution import BackendChoice
 
@@ -48,6 +50,18 @@ class Engine:
     training: SgdTraining | None = None  # DP-SGD instead of ordinary training
     decisions: Mapping[str, Decision] = field(default_factory=dict)
     """What was decided already, by the body's name: for a whole run at once, or by the run that is resumed."""
+    measures: bool = True  # whether a trial may choose among backends that can all train a body
+
+    def under(self, protection: Protection | None) -> Engine:
+        """The engine of a run with this protection, in which nobody's rounding depends on anybody else.
+
+        Numbers are rounded differently in every backend, and in a stack by who else is stacked. So a private run takes
+        the most promising backend without a trial, and where whole clients are protected each is trained alone.
+        """
+        if protection is None:
+            return self
+        alone = protection.mechanism.unit is Unit.CLIENT
+        return replace(self, measures=False, clients_at_once=1 if alone else self.clients_at_once)
 
     def decide(self, federation: Federation, clients: Iterable[Client]) -> Engine:
         """The engine with a decision for each body; what cannot be known is measured on a few of the clients."""
@@ -69,7 +83,8 @@ class Engine:
     def explain(self, body: Body) -> str:
         """Which backend trains this body, and why, in one line."""
         decision = self.decisions.get(body.name) or next(iter(self._possible(body)))
-        return f"body {body.name}: {decision.reason}"
+        alone = self.clients_at_once == 1 and decision.backend is not BackendChoice.LOOP
+        return f"body {body.name}: {decision.reason}{', each client alone' if alone else ''}"
 
     def make(self, backend: BackendChoice, federation: Federation, clients: list[Client]) -> Backend:
         """That backend for clients of one body."""
@@ -97,7 +112,7 @@ class Engine:
         known = self.decisions.get(body.name)
         if known is not None and known.backend in [one.backend for one in possible]:
             return known
-        if len(possible) == 1:
+        if len(possible) == 1 or not self.measures:
             return possible[0]
         backends = {one.backend.value: partial(self.make, one.backend, federation) for one in possible}
         seconds = speed_trial.measure(body, clients, self.settings, federation.n_class, backends)
