@@ -396,7 +396,7 @@ def _server(guard: Protection | None, limits: Limits | None, share: float) -> tu
     plan = model_plan(federation, [body])
     algorithm = freeze_bodies(FedLog(plan))
     initial = {**body.initial(Key(0)), HEAD: torch.zeros(CLASSES, 1 + WIDTH)}
-    server = Server.beginning(algorithm, WIRE, plan, initial, Key(0), guard)
+    server = Server.create(algorithm, WIRE, plan, initial, Key(0), guard)
     server.limits = server.limits or limits
     server.refused_share_allowed = share
     return server, algorithm

@@ -53,7 +53,7 @@ def test_a_real_trial_times_every_backend_and_leaves_its_figures(make_federation
     (seconds,) = json.loads(speed_trial.memory_file().read_text()).values()
     assert set(seconds) == {"block", "vmap", "loop"}
     assert all(0 < one < 10 for one in seconds.values())
-    assert engine.recorded() == {"mine:normed": min(seconds, key=seconds.get)}
+    assert engine.name_backends() == {"mine:normed": min(seconds, key=seconds.get)}
     assert "fastest in a trial, ms a batch: block" in engine.explain(found)
 
 
@@ -66,13 +66,13 @@ def test_the_fastest_is_taken_and_measured_once(
     calls = _counting(monkeypatch, {kind: 0.1 if kind == fastest else 0.2 for kind in ("block", "vmap", "loop")})
     for _ in range(2):
         engine = Engine(Settings(3)).decide(federation, _clients(federation, found))
-        assert engine.recorded() == {"mine:normed": fastest}
+        assert engine.name_backends() == {"mine:normed": fastest}
     assert calls == [["block", "vmap", "loop"]]
     Engine(Settings(4)).decide(federation, _clients(federation, found))  # another batch size: another question
     assert len(calls) == 2
     other = {"block": "loop", "vmap": "block", "loop": "vmap"}[fastest]
     resumed = Engine(Settings(3), decisions=decisions_of({"mine:normed": other}))
-    assert resumed.decide(federation, _clients(federation, found)).recorded() == {"mine:normed": other}
+    assert resumed.decide(federation, _clients(federation, found)).name_backends() == {"mine:normed": other}
 
 
 def test_the_papers_bodies_are_never_put_on_trial(
@@ -81,11 +81,11 @@ def test_the_papers_bodies_are_never_put_on_trial(
     calls = _counting(monkeypatch, {})
     for name, shape in (("cnn", (1, 28, 28)), ("cnn", (3, 32, 32)), ("mlp:6,5", (4,)), ("signal-cnn", (3, 40))):
         federation, found = make_federation([4, 4], input_shape=shape), body(name, shape)
-        assert Engine().decide(federation, _clients(federation, found)).recorded() == {name: "block"}
+        assert Engine().decide(federation, _clients(federation, found)).name_backends() == {name: "block"}
     assert not calls
 
 
 def test_a_recorded_backend_that_cannot_be_used_is_decided_anew(make_federation: MakeFederation) -> None:
     federation, found = make_federation([4, 4]), body("mlp:6,5", (4,))
     engine = Engine(decisions=decisions_of({"mlp:6,5": BackendChoice.MIXED.value}))
-    assert engine.decide(federation, _clients(federation, found)).recorded() == {"mlp:6,5": "block"}
+    assert engine.decide(federation, _clients(federation, found)).name_backends() == {"mlp:6,5": "block"}

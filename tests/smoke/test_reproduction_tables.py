@@ -255,7 +255,7 @@ def test_runs_with_other_settings_are_left_out_and_counted(results: Path) -> Non
     table = EXPERIMENTS["table-mnist"]
     other = tuple(replace(row, spec=replace(row.spec, batch_size=11)) for row in table.rows)
     found = collect(replace(table, rows=other), results)
-    assert found.nothing
+    assert found.is_empty
     assert accuracy_table(found).rows == comparison_table(found).rows == ()
     assert accuracy_table(found).notes == ("Not run: any row.",)
 

@@ -52,7 +52,7 @@ def methods_that(fact: Callable[[Algorithm], bool]) -> tuple[str, ...]:
 
 
 def name_method(method: str | Factory) -> str:
-    """The name that settings and records have for a method given by its name, its class or a function that makes it."""
+    """The name under which settings and records know a method that is given as a name, a class or a function."""
     if isinstance(method, str):
         return method
     if not callable(method):

@@ -61,7 +61,7 @@ class ModelPlan:
 
 
 class HiddenParams(Mapping[str, Tensor]):
-    """The parameters as a loss sees them that did not ask for them: every access is refused."""
+    """What a loss gets in place of the parameters when it did not ask for them: every access is refused."""
 
     def __getitem__(self, name: str) -> NoReturn:
         raise InputError(
@@ -162,7 +162,7 @@ class Exchange:
 
 
 class Audience(Enum):
-    """Who has to hear a broadcast: whoever takes part next, or, where each adds to those before, everyone."""
+    """Who hears a broadcast: the next participants, or everyone where broadcasts build on each other."""
 
     NEXT = "whoever takes part next"
     EVERYONE = "everyone"

@@ -82,7 +82,7 @@ def load_federation(spec: DataSpec) -> Federation:
 
 
 def hold_out_validation(federation: Federation, spec: DataSpec) -> Federation:
-    """The federation with the share of each client's training records that the specification asks for held out."""
+    """Hold out the validation share that the specification asks for of each client's training records."""
     if spec.validation_fraction and any(len(shard.validation) for shard in federation.shards):
         refuse_settings(spec, ("validation_fraction",), "it has validation records of its own")
     return check_federation(_with_validation(federation, spec, Key(spec.seed).child("data", "validation")))

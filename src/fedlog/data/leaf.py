@@ -114,7 +114,7 @@ def _json_files(folder: Path) -> list[Path]:
 
 
 def _read_table(folder: Path, limit: int | None) -> _Table:
-    """The records of the first `limit` users; which classes there are is everyone's to say, whoever takes part."""
+    """The records of the first `limit` users; the classes are those of all users, whatever the limit."""
     seen: dict[str, int] = {}
     classes: set[int] = set()
     records: list[Any] = []

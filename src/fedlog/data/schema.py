@@ -37,7 +37,7 @@ class Feature:
 
     @property
     def width(self) -> int:
-        """Inputs this column becomes: value and gap; or one for each category, and one each for other and gap."""
+        """How many inputs the column becomes: value and gap, or one for each category and two for `other` and gap."""
         return 2 if self.kind is FeatureKind.NUMERIC else len(self.categories) + 2
 
 

@@ -38,7 +38,7 @@ class Site:
 
 
 class Preparation(Enum):
-    """What may become of a row, its scaling and whether it is held out, because of the other rows."""
+    """Whether a row's scaling, and the part it falls into, may depend on the other rows."""
 
     TOGETHER = "scaled by the site's training rows; held out by class, group or time"
     ALONE = "nothing: numbers as they stand, pixels from -1 to 1; held out by its own content, or its group's name"

@@ -19,7 +19,7 @@ from fedlog.files.names import closest, did_you_mean, import_callable, name_call
 from fedlog.models.body import Body, adopt
 from fedlog.models.cnn import cifar_cnn, cifar_cnn_small, mnist_cnn, signal_cnn, small_cnn, without_dropout
 from fedlog.models.encoders.names import make_encoder_body, split_name
-from fedlog.models.frozen import frozen
+from fedlog.models.frozen import make_frozen_factory
 from fedlog.models.mlp import mlp, mlp_signed
 from fedlog.models.mobilenet import mobilenet_v2
 from fedlog.models.own_code import check_code
@@ -113,7 +113,7 @@ def _fill_in(name: str, make: Callable[..., nn.Module], input_shape: tuple[int, 
 def _factory(name: str, input_shape: tuple[int, ...]) -> Callable[[], nn.Module]:
     family, _, rest = name.partition(":")
     if family == "frozen":
-        return frozen(name, Path(rest), partial(_inner_factory, Path(rest), input_shape))
+        return make_frozen_factory(name, Path(rest), partial(_inner_factory, Path(rest), input_shape))
     if family in _WITH_WIDTHS:
         return partial(mlp if family == "mlp" else mlp_signed, prod(input_shape), _widths(name, rest))
     if rest and family not in _FIXED:

@@ -53,7 +53,7 @@ def refuse_trained(path: Path) -> None:
 
 
 def architecture(name: str) -> str:
-    """What a body of that name computes, its weights apart: a frozen body by what it is and not by where its file lies.
+    """The architecture behind a body's name; for a frozen body the same wherever its file lies.
 
     The clip behind the `@`, if there is one, stays.
     """
@@ -71,7 +71,7 @@ def _metadata(path: Path) -> dict[str, str]:
         raise InputError(f"no weights can be read from {path}: {error}") from None
 
 
-def frozen(name: str, path: Path, factory: Callable[[str], Factory]) -> Factory:
+def make_frozen_factory(name: str, path: Path, factory: Callable[[str], Factory]) -> Factory:
     """How to make the body whose name and weights a safetensors file holds; entries such as a head are ignored."""
     try:
         with safe_open(path, framework="pt") as file:

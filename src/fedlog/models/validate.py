@@ -43,7 +43,7 @@ def find_obstacle(body: Body) -> str | None:
 
 
 def _find_mixing_by_trial(body: Body) -> str | None:
-    """The same, found by running a record in two different companies."""
+    """The same, found by running one record in two different batches."""
     first, second, *rest = trial_records(body.input_shape, 5)
     companies = (torch.stack([first, second, rest[0]]), torch.stack([first, *rest[1:]]))
     try:
@@ -57,7 +57,7 @@ def _find_mixing_by_trial(body: Body) -> str | None:
 
 
 def _outputs(body: Body, inputs: Tensor) -> dict[str, Tensor]:
-    """What the first record becomes in each layer that is made of no others, and in the body."""
+    """The first record's output in each innermost layer, and in the body."""
     noted: dict[str, Tensor] = {}
 
     def make_hook(name: str) -> Any:

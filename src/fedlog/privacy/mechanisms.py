@@ -177,7 +177,7 @@ def sensitivity_to_client(norm: float, trust: Trust) -> float:
 
 
 def count_hiding_shares(trust: Trust, honest_survivors: int) -> int:
-    """The draws that hide a client from any single other party: one fewer than the clients that drew, if they did."""
+    """How many noise draws hide a client from any single other party: if clients add noise, all but one of theirs."""
     return max(1, honest_survivors - 1) if trust is Trust.DISTRIBUTED else 1
 
 

@@ -85,7 +85,7 @@ class Protection:
         return record_statistics(features, labels, n_class, self.bound.clip, self.mechanism.grid)
 
     def moments(self, features: Tensor, labels: Tensor, n_class: int, detail: Detail) -> Moments:
-        """A client's first and second moments, no record of them beyond the clip; exact so far."""
+        """A client's first and second moments, each record clipped, without noise."""
         if self.bound.clip is None:
             return Moments.of(features, labels, n_class, detail)
         return record_moments(features, labels, n_class, self.bound.clip, self.mechanism.grid, detail)

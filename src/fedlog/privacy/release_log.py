@@ -137,7 +137,7 @@ def record_across_runs(path: Path, upcoming: Event, limit: Budget, earlier: Sequ
 
 
 def count_across_runs(path: Path, upcoming: Event, budget: Budget, earlier: Sequence[Event]) -> ReleaseLog:
-    """The same at a site without a limit: the budget is the run's, and holds nothing back. A later limit counts it."""
+    """The log of all runs of a site without a limit, with one more release; a later limit counts it too."""
     with _lock(path):
         log = _under_budget(path, budget, earlier)
         _append(path, release_line(upcoming))

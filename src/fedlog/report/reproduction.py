@@ -91,7 +91,7 @@ def _section(found: Collected) -> ExperimentPage:
     experiment = found.experiment
     figure = None
     tables: list[TextTable]
-    if found.nothing:
+    if found.is_empty:
         tables = []
     elif experiment.shape is Shape.GRID:
         tables = [grid_table(found)]

@@ -1,4 +1,4 @@
-"""What may be said about the privacy of a run. What it means, and which settings contradict each other: `promise`."""
+"""The privacy settings of a run. What they mean, and which contradict each other, is in `promise`."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ REFUSED_SHARE_WITHOUT_PRIVACY = 0.0
 
 
 class AdamMoments(StrEnum):
-    """How long a client's Adam remembers: its moments are made anew for each epoch, for each round, or never."""
+    """How long a client's Adam remembers: its moments restart with each epoch, with each round, or never."""
 
     EPOCH = "epoch"
     """As in the authors' code."""
@@ -61,7 +61,7 @@ class Initialisation(StrEnum):
 
 
 class Down(StrEnum):
-    """What a broadcast tells."""
+    """What a broadcast contains: whole values, or differences."""
 
     WHOLE = "whole"
     DIFFERENCES = "differences"
@@ -69,7 +69,7 @@ class Down(StrEnum):
 
 
 class World(StrEnum):
-    """Which classes a client is told of."""
+    """Which classes a client gets rows of."""
 
     OPEN = "open"
     CLOSED = "closed"

@@ -223,7 +223,7 @@ class Compact:
 
 
 def comparable(message: Message, known: Message) -> bool:
-    """Whether a message can be told as a difference to another: the same kind, shapes and sorts of entries."""
+    """Whether a message can be sent as a difference to another: the same kind, shapes and types of entries."""
     found, expected = (
         [(array.shape, array.is_floating_point(), array.dtype == torch.bool) for array in each.arrays]
         for each in (message, known)

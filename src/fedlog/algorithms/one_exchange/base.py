@@ -77,7 +77,7 @@ class OneExchange(Method):
 
     @property
     def schedule(self) -> Schedule:
-        """One exchange, nothing trained; whoever does not take part keeps counting."""
+        """One exchange without training; the last sums of clients that pause still count."""
         return Schedule(round=(Exchange("statistics", (), BodySummary.STATISTICS, self.detail),))
 
     def begin(self, key: Key) -> Params:

@@ -54,7 +54,7 @@ class Server:
     kept_state: bool = False  # whether the last sum drowned in its noise, so that everything stayed as it was
 
     @staticmethod
-    def beginning(
+    def create(
         algorithm: Algorithm,
         codec: Codec,
         plan: ModelPlan,

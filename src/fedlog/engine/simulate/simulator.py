@@ -99,7 +99,7 @@ class Simulation:
         self.engine = self.engine.under(self.protection).decide(self.federation, self._clients)
         initial = {HEAD: initial_head(self.plan.width, self.plan.n_class, key), **self.bodies[0].initial(key)}
         server_key = key.child("server")
-        self.server = Server.beginning(
+        self.server = Server.create(
             self.algorithm,
             transport.up,
             self.plan,

@@ -68,7 +68,7 @@ class Engine:
         made = {name: self._decide(federation, group) for name, group in _by_body(clients).items()}
         return replace(self, decisions=made)
 
-    def recorded(self) -> dict[str, str]:
+    def name_backends(self) -> dict[str, str]:
         """The backend of each body: what a run writes down, so that it is resumed and repeated by the same."""
         return {name: decision.backend.value for name, decision in self.decisions.items()}
 

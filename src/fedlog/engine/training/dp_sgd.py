@@ -103,7 +103,7 @@ class DpSgdBackend:
             value.copy_(params[name])
 
     def _noisy_gradients(self, task: Task, phase: Phase, key: Key) -> list[Tensor]:
-        """The mean gradient of one step as it may be known: a noisy sum over what may be known, the planned batch."""
+        """The private mean gradient of one step: a noisy sum, divided by the planned size of a batch."""
         plan, sampler = self._training.plan, self._training.sampler(key.child("noise"))
         # Whoever can repeat the sample gains nothing from it having been drawn: it is as secret as the noise. So are
         # dropout and crops, which go by the place in the sample: known ones would tell where a record was put in.

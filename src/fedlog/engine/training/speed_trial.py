@@ -53,7 +53,7 @@ def measure(
 def _try(
     body: Body, clients: list[Client], settings: Settings, n_class: int, backends: Mapping[str, Make]
 ) -> dict[str, float]:
-    """The least of a few turns, taken in turns, so that what else the machine does hits all backends alike."""
+    """The shortest of a few timings of each backend, interleaved so that other load hits all of them alike."""
     largest = sorted(clients, key=lambda client: -client.records)[:MOST_CLIENTS]
     few = [replace(c, train=c.train[: BATCHES * settings.batch_size], tests=(), validations=()) for c in largest]
     work = Work({HEAD: initial_head(body.width, n_class, Key(0)), **body.initial(Key(0))})

@@ -56,7 +56,7 @@ class Pool(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """One client's evaluation-mode features are wanted: of which records, under which model."""
+    """A request for one client's features in evaluation mode: of which records, under which model."""
 
     client: Client
     params: Params
@@ -116,7 +116,7 @@ def adam_arguments(rule: Optimiser, learning_rate: float) -> dict[str, Any]:
 
 
 def read_moments(moments: Params, phase: int) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Adam's first and second moments, flat, and its steps, as that phase left them; None if it did not."""
+    """Adam's first and second moments, flat, and its steps, as that phase left them; None if it left none."""
     if f"{phase}/steps" not in moments:
         return None
     return moments[f"{phase}/first"], moments[f"{phase}/second"], moments[f"{phase}/steps"]

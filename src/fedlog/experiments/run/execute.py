@@ -82,7 +82,7 @@ def execute(
 
 
 def read_finished_summary(folder: Path) -> Summary | None:
-    """The summary of a run that ended and has the record of every round; without them it has to be run again."""
+    """The summary of a run that ended with all its records; None for one that has to be run again."""
     if not (folder / SUMMARY).exists():
         return None
     summary = read_summary(folder)
@@ -199,7 +199,7 @@ def _take_back(made: list[Path]) -> None:
 
 def _claim(folder: Path, spec: RunSpec, simulation: Simulation) -> None:
     """Make the folder this run's."""
-    written = {"digest": spec.digest, "spec": as_plain(spec), "backends": simulation.engine.recorded()}
+    written = {"digest": spec.digest, "spec": as_plain(spec), "backends": simulation.engine.name_backends()}
     records.write_json(folder / CONFIG, {**written, "made_with": made_with()})
 
 

@@ -56,7 +56,7 @@ def _rate_falling(data: str) -> Experiment:
 
 
 def _with_weight_decay(row: Row) -> Row:
-    """FedLog-C once more: the row that the others are tested against stays what it is."""
+    """The table with one row more, FedLog-C with weight decay; the others are still tested against the row without."""
     return Row(
         f"{row.name}-weight-decay",
         f"{row.label}, weight decay {FEDLOG_C_WEIGHT_DECAY:g}, push {FEDLOG_C_PUSH:g}",

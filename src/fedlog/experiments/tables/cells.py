@@ -156,7 +156,7 @@ class Cell:
 
 
 def _read_digest(folder: Path) -> str | None:
-    """What the folder was made with, None if that cannot be told today: unreadable, or of a method that has changed."""
+    """The digest of the settings that made the folder; None if they cannot be read or their method has changed."""
     try:
         # Resolved again: an option that was added to a method since then takes its default in both. The records of a
         # LEAF folder are compared when a cell runs: a report is made where there are no data.

@@ -54,7 +54,7 @@ class Collected:
     others: tuple[Path, ...]  # the folders of what was made with other settings
 
     @property
-    def nothing(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether no cell is finished."""
         return not self.states[CellState.DONE]
 

@@ -106,7 +106,7 @@ def _level_rows() -> list[Row]:
 
 
 def _check_rows() -> list[Row]:
-    """One cell of every other reading, by a real run: on one seed, whose level it must come out at."""
+    """One real run for each other reading, on one seed: it must arrive at the level that the formula gives."""
     rows = []
     for reading in VERIFIED_READINGS:
         spec = _run_at_level(reading, VERIFIED_CLIP, VERIFIED_LEVEL)

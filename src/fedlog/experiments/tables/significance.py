@@ -84,7 +84,7 @@ def smallest_p(differing: int) -> float:
 
 
 def seeds_needed(level: float, comparisons: int = 1) -> int:
-    """The fewest differing pairs, the same for all, with which p times the number of comparisons can be below it."""
+    """The fewest differing pairs with which p, times the number of comparisons, can fall below the level."""
     return math.floor(math.log2(comparisons / level)) + 1
 
 

@@ -78,7 +78,7 @@ def one_round(spec: RunSpec, federation: Federation) -> OneRound:
     engine = Engine(Settings(spec.batch_size or 1))
     cohort = Cohort(algorithm, federation, clients, engine, wire, key, spec.initialisation)
     initial = {HEAD: initial_head(plan.width, plan.n_class, key), **bodies[0].initial(key)}
-    server = Server.beginning(algorithm, wire, plan, initial, key.child("server"))
+    server = Server.create(algorithm, wire, plan, initial, key.child("server"))
     everyone = [client.index for client in clients]
     (exchange,) = algorithm.schedule.round
     cohort.hear(server.broadcast(0, len(clients)))

@@ -54,7 +54,7 @@ SYNTHETIC_SECONDS = 5.0
 
 
 def seconds_of(cell: Cell, done: Sequence[Cell]) -> float:
-    """What the cell will take: as those of its row took that are done, or as the calibration of its data set says."""
+    """The seconds that the cell will take: as long as finished cells of its row, else by a timed sample."""
     if cell.experiment.shape is Shape.SYNTHETIC:
         return SYNTHETIC_SECONDS
     measured = [_seconds_of(other) for other in done if other.row == cell.row]

@@ -44,7 +44,7 @@ def read_spending(folder: Path) -> dict[str, object] | None:
 
 @dataclass(frozen=True)
 class Limit:
-    """What a site asks of every run: noise from no farther away than this, and no more than this for all together.
+    """What a site asks of every run: who may add the noise, and how much all runs together may spend.
 
     With a unit, just that one: a promise for whole sites is none of the same epsilon for single records where one site
     more or less is the neighbour, and the other way round it is none at all.

@@ -1,4 +1,4 @@
-"""What Flower's database still holds of what Flower has deleted: nothing, after it was packed.
+"""Pack Flower's database, so that nothing that Flower has deleted stays readable in it.
 
 SQLite leaves deleted rows in free pages and in its write-ahead log, where a backup would find the exact statistics of
 a run with central noise.
@@ -14,7 +14,7 @@ PATIENCE_SECONDS = 30.0
 
 
 def pack_database(database: Path) -> str | None:
-    """None, after the database was written anew without what was deleted from it; else why that was not possible.
+    """Write the database anew without what was deleted from it; return why that was not possible, else None.
 
     The SuperLink may be running: SQLite's locks let one wait for the other, and the file is small.
     """

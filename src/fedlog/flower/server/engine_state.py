@@ -25,7 +25,7 @@ def begin_server(plan: Plan, schema: Schema, width: int, refused_share: float = 
     initial = {HEAD: initial_head(width, schema.n_class, key)}
     shape = Plan.model_plan(schema.n_class, width)
     guard = plan.protection(schema.n_class, width)
-    return Server.beginning(
+    return Server.create(
         algorithm,
         codec(plan.codec),
         shape,

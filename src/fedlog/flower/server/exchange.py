@@ -84,7 +84,7 @@ class Clock:
 
 
 def find_connected_sites(post: Post) -> dict[str, int]:
-    """Site name -> node, sorted by name; a name that is listed twice, as after a new key, counts once: the newest node.
+    """The connected sites, name -> node, sorted by name; of two nodes with one name the newer counts.
 
     The name is what the operator registered with the key, not what the site says of itself.
     """

@@ -36,7 +36,7 @@ class FlatAdam:
         self._first[client], self._second[client], self._steps[client] = first, second, steps
 
     def moments(self, client: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Both, flat, and the steps so far: views."""
+        """Adam's first and second moments, flat, and the number of steps: views."""
         return self._first[client], self._second[client], self._steps[client]
 
     def values(self) -> Params:

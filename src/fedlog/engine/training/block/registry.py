@@ -82,6 +82,6 @@ def parameters(name: str, names: tuple[str, ...], params: Params, clients: int) 
     return found
 
 
-def chosen(masks: Masks | None, names: tuple[str, ...]) -> list[Tensor]:
+def select_masks(masks: Masks | None, names: tuple[str, ...]) -> list[Tensor]:
     """The multipliers of these dropout layers; none in evaluation."""
     return [] if masks is None else [masks[name] for name in names]

@@ -23,8 +23,8 @@ from fedlog.engine.training.block.registry import (
     Place,
     Shape,
     block,
-    chosen,
     parameters,
+    select_masks,
 )
 from fedlog.engine.training.block.trace import Add, Concatenate
 from fedlog.models.masking import MaskedDropout
@@ -47,7 +47,7 @@ class ConvStage:
         if self.signals:
             inputs, weight = inputs.unsqueeze(2), weight.unsqueeze(3)
         maps = conv_pool(self.shape, inputs, weight, bias)
-        for mask in chosen(masks, self.dropout):
+        for mask in select_masks(masks, self.dropout):
             maps = maps * mask.mT.contiguous()[:, :, None, None]
         return maps.squeeze(2) if self.signals else maps
 
@@ -142,7 +142,7 @@ class LinearStage:
         """(clients, batch, units in) -> (clients, batch, units out)."""
         weight, bias = parameters(self.name, ("weight", "bias"), params, values[0].shape[0])
         units: Tensor = Linear.apply(values[0], weight, bias, self.rectify)  # type: ignore[no-untyped-call]
-        for mask in chosen(masks, self.dropout):
+        for mask in select_masks(masks, self.dropout):
             units = units * mask
         return units
 
@@ -188,7 +188,7 @@ class DropoutStage:
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
         """The values times their multipliers."""
         (inputs,) = values
-        for mask in chosen(masks, (self.name,)):
+        for mask in select_masks(masks, (self.name,)):
             if inputs.ndim == 3:  # units
                 return inputs * mask
             mask = mask.movedim(1, -1)  # (clients, channels or *shape, batch)
