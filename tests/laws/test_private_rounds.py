@@ -495,10 +495,20 @@ def test_what_lies_on_a_coarse_grid_keeps_the_limits_and_what_lies_just_beyond_d
     (sums,) = guard.to_feature_units(lift(sent)).arrays
     guard.limits.check(sums)
     if guard.bound.clip is not None:
-        needed = guard.bound.clip.records_behind(sums[:1, 1:])
-        sums[0, 1:] *= (records + 2e-5 * (records + 1)) / needed
+        sums[0, 1:] = 1.0  # of any direction: the drawn records may cancel out
+        sums[0, 1:] *= (records + 2e-5 * (records + 1)) / guard.bound.clip.records_behind(sums[:1, 1:])
     else:
         sums *= 5.001 / sums.norm()
+    with pytest.raises(InputError, match="beyond"):
+        guard.limits.check(sums)
+
+
+@pytest.mark.parametrize("unit", [Unit.RECORD, Unit.CLIENT])
+def test_statistics_that_are_no_numbers_are_beyond_every_limit(unit: Unit) -> None:
+    guard = _protection(unit, Trust.CENTRAL, releases=1)
+    sums = torch.zeros((CLASSES, 1 + WIDTH), dtype=torch.float64)
+    guard.limits.check(sums)
+    sums[0, 1] = torch.nan
     with pytest.raises(InputError, match="beyond"):
         guard.limits.check(sums)
 

@@ -40,7 +40,7 @@ class Limits:
             allowed = counts.clamp_min(0) * (1 + self.rounding) + self.rounding
             allowed = allowed + stray + self.clip.records_behind(sums.new_full((1, sums.shape[1] - 1), stray))
             needed = self.clip.records_behind(sums[:, 1:])
-            if bool((needed > allowed).any()):
+            if not bool((needed <= allowed).all()):  # NaN is refused too
                 at = int((needed - allowed).argmax())
                 raise InputError(
                     f"statistics beyond the clip: the features of class {at} would take {float(needed[at]):g} records, "
@@ -57,7 +57,7 @@ class Limits:
         stray = NOISE_REACH * self.noise_std * (squares.numel() ** 0.5 + sums.shape[0] ** 0.5)
         allowed = self.clip.radius**2 * (count * (1 + self.rounding) + stray) + stray + self.rounding
         found = float(squares.sum())
-        if found > allowed:
+        if not found <= allowed:
             raise InputError(f"second moments beyond the clip: {found:g} (at most {allowed:g} for {count:g} records)")
 
     def _check_norm(self, sums: Tensor) -> None:
@@ -65,5 +65,5 @@ class Limits:
         # The norm of d noise entries is within a few std of sqrt(d) * std.
         noise = self.noise_std * (sums.numel() ** 0.5 + NOISE_REACH)
         found = float(sums.norm())
-        if found > self.message_norm * (1 + self.rounding) + noise:
+        if not found <= self.message_norm * (1 + self.rounding) + noise:
             raise InputError(f"a message beyond its norm: {found:g} (at most {self.message_norm:g} before noise)")
