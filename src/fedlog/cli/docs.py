@@ -6,8 +6,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedlog.cli.command_page import write_command_page
 from fedlog.errors import InputError
 from fedlog.report.bits_page import write_bits_page
+from fedlog.report.method_results import write_method_results
 from fedlog.report.overview import write_overview
 from fedlog.report.reproduction import write_markdown
 
@@ -31,6 +33,8 @@ def docs_command(args: argparse.Namespace) -> int:
         )
     pages = write_markdown(args.results, args.out)
     bits = write_bits_page(args.results, args.out / "bits.md")
-    for path in (*pages, *bits, *write_overview(args.results, args.out)):
+    methods = write_method_results(args.results, args.out)
+    commands = write_command_page(args.out / "reference" / "command-line.md")
+    for path in (*pages, *bits, *methods, *commands, *write_overview(args.results, args.out)):
         print(f"wrote: {path}")
     return 0

@@ -49,7 +49,7 @@ class MethodFigures:
 
 def overview(results: Path) -> dict[str, dict[str, MethodFigures]]:
     """The figures of each method in each setting: the last round, whatever it is."""
-    return {setting: {method: _read(results / setting / method) for method in METHODS} for setting in SETTINGS}
+    return {setting: {method: read_figures(results / setting / method) for method in METHODS} for setting in SETTINGS}
 
 
 def overview_table(results: Path) -> str:
@@ -119,7 +119,8 @@ def overview_picture(results: Path) -> str:
     return svg(figure)
 
 
-def _read(folder: Path) -> MethodFigures:
+def read_figures(folder: Path) -> MethodFigures:
+    """The figures of one method from the summaries of its seeds."""
     runs: Sequence[dict[str, float]] = [
         json.loads(path.read_text()) for path in sorted(folder.glob("seed-*/summary.json"))
     ]

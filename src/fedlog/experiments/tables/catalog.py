@@ -8,13 +8,14 @@ from fedlog.errors import InputError
 from fedlog.experiments.tables.beyond import BEYOND
 from fedlog.experiments.tables.bits import BITS
 from fedlog.experiments.tables.cells import Experiment, Shape, shorten
+from fedlog.experiments.tables.every_method import EVERY_METHOD
 from fedlog.experiments.tables.paper import PAPER
 from fedlog.experiments.tables.selection import SELECTION
 from fedlog.files.names import did_you_mean
 
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in (*PAPER, *BEYOND, *SELECTION)}
 # Measurements with a page of their own: they can be run, and are no part of the reproduction's pages.
-APART: dict[str, Experiment] = {experiment.name: experiment for experiment in BITS}
+APART: dict[str, Experiment] = {experiment.name: experiment for experiment in (*BITS, *EVERY_METHOD)}
 
 # The paper has one name for what its text and its authors' code run on different data.
 GROUPS = {"figure-flexible": ("figure-flexible-cifar100", "figure-flexible-cifar10")}

@@ -1,0 +1,89 @@
+"""How the site is made from the repository's Markdown: what mkdocs calls while it builds.
+
+Pages are written for a code host, where a link may lead out of docs/ to a record, a figure or CONTRIBUTING.md. Here
+each such file is taken into the site, and the link follows it; a link to a file that does not exist is left as it is,
+and mkdocs refuses it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files, InclusionLevel
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES_OF_THE_REPOSITORY = ("CONTRIBUTING.md", "CHANGELOG.md")  # pages of their own; other files are copied as they are
+COPIES = "repository"
+LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Fill the navigation of the folders that have one page a method, or an experiment."""
+    assert config.nav is not None
+    config.nav = [_fill(entry) for entry in config.nav]
+    return config
+
+
+def _fill(entry: Any) -> Any:
+    if not isinstance(entry, dict):
+        return entry
+    ((title, below),) = entry.items()
+    if not (isinstance(below, str) and below.endswith("/")):
+        return entry
+    first = f"{below}index.md" if (DOCS / below / "index.md").exists() else f"{below.rstrip('/')}.md"
+    pages = sorted(path.relative_to(DOCS).as_posix() for path in (DOCS / below).glob("*.md"))
+    return {title: [first, *(page for page in pages if page != first)]}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Take in the repository's own pages, and every file outside docs/ that a page points to."""
+    for name in PAGES_OF_THE_REPOSITORY:
+        files.append(File.generated(config, name, content=_for_the_root(ROOT / name)))
+    linked = {
+        target for page in DOCS.rglob("*.md") for _, link, _ in LINK.findall(page.read_text())
+        if (target := _outside(link, page.parent)) is not None
+    }  # fmt: skip
+    for target in sorted(linked):
+        source = File.generated(config, _site_name(target), abs_src_path=str(target))
+        source.inclusion = InclusionLevel.INCLUDED
+        files.append(source)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Point links out of docs/ to the copies in the site."""
+    here = DOCS / Path(page.file.src_uri).parent
+
+    def follow(found: re.Match[str]) -> str:
+        target = _outside(found[2], here)
+        if target is None:
+            return found[0]
+        return f"{found[1]}{os.path.relpath(DOCS / _site_name(target), here)}{found[3]}"
+
+    return LINK.sub(follow, markdown)
+
+
+def _for_the_root(path: Path) -> str:
+    """A page of the repository's root as one of docs/: its links into docs/ lose that folder."""
+    return re.sub(r"\]\(docs/", "](", path.read_text())
+
+
+def _outside(link: str, folder: Path) -> Path | None:
+    """The existing file outside docs/ that a link leads to; of a folder, the page that lists what is in it."""
+    if "://" in link or link.startswith("mailto:"):
+        return None
+    target = (folder / link).resolve()
+    if target.is_relative_to(DOCS) or not target.is_relative_to(ROOT) or not target.is_file():
+        return None
+    return target
+
+
+def _site_name(target: Path) -> str:
+    name = target.relative_to(ROOT).as_posix()
+    return name if name in PAGES_OF_THE_REPOSITORY else f"{COPIES}/{name}"

@@ -1,0 +1,133 @@
+"""What each method reaches on our tables, written into its page with a picture; from the committed records alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+
+from matplotlib.ticker import NullFormatter
+
+from fedlog.files.durable import write_file
+from fedlog.report.curves import new_figure
+from fedlog.report.figures import svg
+from fedlog.report.overview import MethodFigures, read_figures
+
+START, END = "<!-- results: written by `fedlog docs` -->", "<!-- end of results -->"
+TITLE = re.compile(r"^# .*\(((?:`[^`]+`(?:, )?)+)\)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One table of ours: where its records are, what it is, and the page that says more."""
+
+    folder: str
+    title: str
+    page: str
+
+
+SETTINGS = (
+    Setting("table-mnist", "MNIST, 50 clients with 2 classes", "reproduction/table-mnist.md"),
+    Setting("table-cifar10", "CIFAR-10, 100 clients with 2 classes", "reproduction/table-cifar10.md"),
+    Setting("table-cifar100", "CIFAR-100, 100 clients with 10 classes", "reproduction/table-cifar100.md"),
+    Setting("natural-sites", "UCI HAR, 6 sites with all classes", "reproduction/natural-sites.md"),
+    Setting("natural-users", "UCI HAR, 30 people", "reproduction/natural-users.md"),
+    Setting("one-exchange-cifar10", "CIFAR-10, frozen EfficientNet-Lite0", "pretrained.md"),
+    Setting("one-exchange-cifar100", "CIFAR-100, frozen EfficientNet-Lite0", "pretrained.md"),
+    Setting("methods-digits", "digits, 10 clients with 2 classes", "methods/index.md"),
+    Setting("methods-digits-frozen", "digits, frozen EfficientNet-Lite0", "methods/index.md"),
+)
+PANELS = 3
+
+
+def write_method_results(results: Path, docs: Path) -> list[Path]:
+    """Write the results into every method's page, and their pictures; return the paths."""
+    found = {setting: _read_setting(results / setting.folder) for setting in SETTINGS}
+    written: list[Path] = []
+    for page in sorted((docs / "methods").glob("*.md")):
+        text = page.read_text()
+        title = TITLE.search(text)
+        if title is None:  # the list of methods
+            continue
+        methods = re.findall(r"`([^`]+)`", title[1])
+        shown = [setting for setting in SETTINGS if any(method in found[setting] for method in methods)]
+        picture = docs / "images" / "methods" / f"{page.stem}.svg"
+        if shown:
+            picture.parent.mkdir(parents=True, exist_ok=True)
+            write_file(picture, _picture([(setting, found[setting]) for setting in shown[:PANELS]], methods))
+            written.append(picture)
+        write_file(page, _insert(text, _block([(s, found[s]) for s in shown], methods, page.stem)))
+        written.append(page)
+    return written
+
+
+def _read_setting(folder: Path) -> dict[str, MethodFigures]:
+    """The figures of every method with a finished run there, by its name."""
+    runs = sorted({path.parents[1] for path in folder.glob("*/seed-*/summary.json")})
+    return {path.name: read_figures(path) for path in runs}
+
+
+def _block(found: Sequence[tuple[Setting, Mapping[str, MethodFigures]]], methods: Sequence[str], stem: str) -> str:
+    """The table and the picture in Markdown."""
+    lines = ["## Results", ""]
+    if not found:
+        return "\n".join([*lines, "No record of it on our tables."])
+    lines += ["| setting | method | accuracy, bits of all clients | training alone |", "|---|---|---:|---:|"]
+    for setting, figures in found:
+        for method in methods:
+            if method in figures:
+                alone = _alone(figures) if method != "local" else ""
+                lines.append(f"| [{setting.title}](../{setting.page}) | `{method}` | {figures[method]} | {alone} |")
+    names = " and ".join(f"`{method}`" for method in methods)
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "After the last round, mean over clients ± standard deviation over seeds; the records are in `results/`.",
+            "",
+            f"![Accuracy against bits: {names.replace('`', '')} among all methods](../images/methods/{stem}.svg)",
+        ]
+    )
+
+
+def _alone(figures: Mapping[str, MethodFigures]) -> str:
+    alone = figures.get("local")
+    return str(alone).rpartition(",")[0] if alone is not None else "no record"
+
+
+def _insert(text: str, block: str) -> str:
+    """The page with the block between its marks; at its end where it has none yet."""
+    before, start, rest = text.partition(START)
+    after = rest.partition(END)[2] if start else "\n"
+    return f"{before.rstrip()}\n\n{START}\n{block}\n{END}{after}"
+
+
+def _picture(panels: Sequence[tuple[Setting, Mapping[str, MethodFigures]]], methods: Sequence[str]) -> str:
+    """Accuracy against bits as SVG text: this page's methods in blue and named, all others in grey."""
+    figure = new_figure((3.7 * len(panels), 3.2))
+    for axes, (setting, figures) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for name, cell in figures.items():
+            ours, value = name in methods, mean(cell.accuracies)
+            colour, weight = ("#0b3d91", "bold") if ours else ("#8a8a8a", "normal")
+            if cell.bits == 0:
+                axes.axhline(value, linestyle="-" if ours else "--", color=colour, linewidth=1.5 if ours else 1)
+                axes.annotate(name, (0.02, value), xycoords=("axes fraction", "data"), fontsize=7, color=colour,
+                              xytext=(0, 2), textcoords="offset points", fontweight=weight)  # fmt: skip
+                continue
+            axes.plot([cell.bits / 1e6], [value], marker="o", markersize=8 if ours else 4, color=colour)
+            if ours or name == "fedavg":
+                late = cell.bits > max(each.bits for each in figures.values()) / 4  # near the right edge
+                axes.annotate(name, (cell.bits / 1e6, value), fontsize=8 if ours else 7, color=colour,
+                              xytext=(-4 if late else 4, -12), ha="right" if late else "left",
+                              textcoords="offset points", fontweight=weight)  # fmt: skip
+        if any(cell.bits for cell in figures.values()):
+            axes.set_xscale("log")
+            axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.margins(0.15)
+        axes.set_title(setting.title, fontsize=9)
+        axes.set_xlabel("Mb, all clients, whole run")
+        axes.grid(alpha=0.3)
+    figure.axes[0].set_ylabel("accuracy (%)")
+    return svg(figure)

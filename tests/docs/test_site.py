@@ -1,0 +1,107 @@
+"""The documentation site builds without a warning, needs no network, and its generated parts are those of the code."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from fedlog.algorithms import registry
+from fedlog.cli.command_page import command_page
+from fedlog.report.method_results import END, START, TITLE, write_method_results
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+class Assets(HTMLParser):
+    """What a page loads by itself, and the pictures without a text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.silent: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note scripts, styles, pictures and frames."""
+        found = dict(attrs)
+        address = found.get("src") if tag in ("script", "img", "iframe") else None
+        if tag == "link" and found.get("rel") in ("stylesheet", "icon", "preload", "preconnect"):
+            address = found.get("href")
+        if address:
+            self.loaded.append(address)
+        if tag == "img" and not found.get("alt"):
+            self.silent.append(str(found.get("src")))
+
+
+def build(root: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    """Build the site as `make docs-site` does."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    done = build(ROOT, tmp_path / "site")
+    assert done.returncode == 0, done.stderr
+    pages = list((tmp_path / "site").rglob("*.html"))
+    assert {path.stem for path in DOCS.glob("*.md")} <= {page.stem for page in pages}
+    for page in pages:
+        assets = Assets()
+        assets.feed(page.read_text())
+        assert not [address for address in assets.loaded if "//" in address], page
+        missing = [address for address in assets.loaded if not (page.parent / address.split("?")[0]).exists()]
+        assert not missing or page.name == "404.html", page  # whose addresses are those of a server
+        assert not assets.silent, page
+    reference = (tmp_path / "site" / "reference" / "python.html").read_text()
+    for name in __import__("fedlog").__all__:
+        assert f'id="fedlog.{name}"' in reference, f"{name} is not in docs/reference/python.md"
+
+
+@pytest.mark.slow
+def test_a_broken_link_ends_the_build(tmp_path: Path) -> None:
+    for name in ("docs", "src", "results", "benchmarks"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    for name in ("mkdocs.yml", "CONTRIBUTING.md", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, tmp_path)
+    page = tmp_path / "docs" / "faq.md"
+    page.write_text(page.read_text() + "\n[gone](nowhere.md), [gone too](deploy.md#nothing-of-this-name)\n")
+    done = build(tmp_path, tmp_path / "site")
+    assert done.returncode != 0
+    assert "nowhere.md" in done.stderr
+    assert "nothing-of-this-name" in done.stderr
+
+
+def test_links_of_the_repositorys_own_pages_lead_somewhere() -> None:
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md")):
+        for link in LINK.findall(page.read_text()):
+            if "://" not in link and not link.startswith("#"):
+                assert (page.parent / link.split("#")[0]).exists(), f"{page.relative_to(ROOT)}: {link}"
+
+
+def test_the_page_of_the_command_line_is_that_of_the_commands() -> None:
+    committed = (DOCS / "reference" / "command-line.md").read_text()
+    assert committed == command_page(), "docs/reference/command-line.md is old: run `fedlog docs`"
+    assert "`--rounds N`" in committed
+    assert "### `fedlog federate join`" in committed
+
+
+def test_every_method_has_a_page_with_its_results(tmp_path: Path) -> None:
+    shutil.copytree(DOCS, tmp_path / "docs")
+    write_method_results(ROOT / "results", tmp_path / "docs")
+    shown = set()
+    for page in (DOCS / "methods").glob("*.md"):
+        committed, written = page.read_text(), (tmp_path / "docs" / "methods" / page.name).read_text()
+        assert committed == written, f"{page.name} is older than results/: run `fedlog docs`"
+        if title := TITLE.search(committed):
+            assert START in committed
+            assert END in committed
+            shown |= set(re.findall(r"`([^`]+)`", title[1]))
+    assert shown == set(registry.METHODS)
