@@ -18,7 +18,7 @@ METHODS_DIGITS = Experiment(
     "methods-digits",
     "Methods that train their bodies, on handwritten digits",
     Shape.CURVES,
-    _rows(tuple(name for name in registry.METHODS if registry.own_rounds(name) is None)),
+    _rows(tuple(name for name in registry.METHODS if registry.find_own_rounds(name) is None)),
     SEEDS,
     remarks=("Each method with its defaults: none was tuned on these records.",),
 )
@@ -26,7 +26,7 @@ METHODS_DIGITS_FROZEN = Experiment(
     "methods-digits-frozen",
     "Methods on a frozen body, on handwritten digits",
     Shape.CURVES,
-    _rows(tuple(name for name in registry.METHODS if registry.own_rounds(name) is not None), (ENCODER,)),
+    _rows(tuple(name for name in registry.METHODS if registry.find_own_rounds(name) is not None), (ENCODER,)),
     SEEDS,
     remarks=(f"One exchange, on the features of `{ENCODER}`. Each method with its defaults.",),
 )
