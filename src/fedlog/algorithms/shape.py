@@ -145,6 +145,7 @@ class BodySummary(Enum):
 
     NOTHING = "nothing"
     STATISTICS = "statistics"
+    NUMBERS = "statistics of the features and the number to predict, joined"
     MIXTURES = "mixtures of Gaussians"
 
 
@@ -159,6 +160,10 @@ class Exchange:
     """What is summed beyond the class sums, where the summary is STATISTICS."""
     parts: int = 1
     """Gaussians a class, where the summary is MIXTURES."""
+
+    def summed_width(self, width: int) -> int:
+        """How many features are summed, given those of the body: a number to predict is one more."""
+        return width + (self.summary is BodySummary.NUMBERS)
 
 
 class Audience(Enum):
@@ -205,6 +210,11 @@ class Chooses(Protocol):
 
     def candidates(self, home: Params, heard: Params) -> Sequence[tuple[str, Params]]:
         """The models to choose from, by name; the first is taken where there is no validation record."""
+
+
+def predicts_numbers(algorithm: Algorithm) -> bool:
+    """Whether the method predicts a number rather than a class."""
+    return any(exchange.summary is BodySummary.NUMBERS for exchange in algorithm.schedule.round)
 
 
 class Algorithm(Protocol):

@@ -98,7 +98,8 @@ class Progress(Callback):
         self._seconds.append(record.seconds)
         recent = self._seconds[-10:]
         left = (self._rounds - record.round) * sum(recent) / len(recent)
-        accuracy = f"accuracy {100 * record.accuracy_mean_over_clients:.2f} %"
+        what = "inside 90 % intervals" if record.rmse_per_client else "accuracy"
+        accuracy = f"{what} {100 * record.accuracy_mean_over_clients:.2f} %"
         said = f"{accuracy}  {bits / 1e6:.2f} Mb  about {left:.0f} s left"
         for client, reason in record.refused.items():
             self._say(f"warning: round {record.round} goes on without {client}: {reason}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -172,7 +172,7 @@ class Result:
         records.write_json(path / CONFIG, config)
         for record in self.records:
             records.append(path / RECORDS, record)
-        records.write_json(path / SUMMARY, {**asdict(self.summary), "run_dir": "."})
+        records.write_json(path / SUMMARY, records.as_written(self.summary))
         return path
 
     def __repr__(self) -> str:

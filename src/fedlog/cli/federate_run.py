@@ -102,10 +102,12 @@ def _print_report(args: argparse.Namespace, report: dict[str, Any]) -> None:
     if any("accuracy" not in site for site in report["sites"]):
         federate_privacy.print_private(report)
         return
-    print(f"{'site':<10} {'body':<16} {'test accuracy':>13} {'local-only':>11} {'test rows':>10}  model kept")
+    figure = "rmse" if any("rmse" in site for site in report["sites"]) else "accuracy"
+    what = "test error" if figure == "rmse" else "test accuracy"
+    print(f"{'site':<10} {'body':<16} {what:>13} {'local-only':>11} {'test rows':>10}  model kept")
     for site in report["sites"]:
         print(
-            f"{site['name']:<10} {site['body']:<16} {site['accuracy']:>13.3f} {site['local_only_accuracy']:>11.3f} "
+            f"{site['name']:<10} {site['body']:<16} {site[figure]:>13.3f} {site[f'local_only_{figure}']:>11.3f} "
             f"{site['test_records']:>10}  {site['kept']}"
         )
     wire = f", {report['wire_bytes']} bytes on the wire with TLS and Flower" if "wire_bytes" in report else ""

@@ -12,17 +12,22 @@ from typing import TYPE_CHECKING
 from fedlog.cli.own_code import add_allow_code
 
 if TYPE_CHECKING:
+    from fedlog.models.model import Model
+
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add `predict`."""
-    summary = "predict labels with a finished model"
+    summary = "predict labels, or a number with its interval, with a finished model"
     parser = subparsers.add_parser("predict", help=summary, description=summary)
     parser.add_argument(
         "model", type=Path, metavar="MODEL", help="SITE/models/RUN of a site, or RUN/models/CLIENT of `fedlog run`"
     )
     parser.add_argument("--data", help="a table without the label column, an .npz file, or a folder of images")
+    parser.add_argument(
+        "--level", type=float, default=0.9, metavar="P", help="of the intervals around a number (default: 0.9)"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout instead of CSV")
     parser.add_argument("--onnx", type=Path, metavar="FILE", help="also write the model as ONNX, checked")
     add_allow_code(parser)
@@ -43,6 +48,8 @@ def _predict(args: argparse.Namespace) -> int:
         print(f"wrote {args.onnx}; onnxruntime and PyTorch differ by at most {worst:.1e}", file=sys.stderr)
     if args.data is None:
         return 0
+    if model.schema.number is not None:
+        return _print_numbers(model, args)
     probabilities = model.predict_proba(args.data)
     classes = model.schema.label_values
     labels = [classes[best] for best in probabilities.argmax(axis=1).tolist()]
@@ -54,4 +61,16 @@ def _predict(args: argparse.Namespace) -> int:
     writer.writerow(["label", *(f"p_{name}" for name in classes)])
     for label, row in zip(labels, probabilities.tolist(), strict=True):
         writer.writerow([label, *(f"{value:.6f}" for value in row)])
+    return 0
+
+
+def _print_numbers(model: Model, args: argparse.Namespace) -> int:
+    numbers = model.predict(args.data).tolist()
+    low, high = (ends.tolist() for ends in model.predict_interval(args.data, args.level))
+    if args.json:
+        print(json.dumps({"number": model.schema.label_column, "predicted": numbers, "low": low, "high": high}))
+        return 0
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow([model.schema.label_column, "low", "high"])
+    writer.writerows([f"{value:.6g}" for value in row] for row in zip(numbers, low, high, strict=True))
     return 0

@@ -8,9 +8,11 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -126,11 +128,10 @@ def _show(console: Console, summary: Summary, report: Path) -> None:
     table = Table(title=f"{summary.method} on {summary.data}, {summary.rounds} rounds, seed {summary.seed}")
     table.add_column("figure")
     table.add_column("value", justify="right")
-    table.add_row("accuracy, mean over clients (final round)", f"{100 * summary.accuracy_mean_over_clients:.2f} %")
-    if summary.accuracy_after_closing is not None:
-        table.add_row("the same after the closing local phase", f"{100 * summary.accuracy_after_closing:.2f} %")
-    lowest = min(share for share in summary.accuracy_per_client if share is not None)
-    table.add_row("lowest client", f"{100 * lowest:.2f} %")
+    if summary.regression is not None:
+        _show_numbers(table, summary.regression)
+    else:
+        _show_accuracy(table, summary)
     if summary.uploads_refused:
         table.add_row("uploads that could not be used", f"{summary.uploads_refused}")
     table.add_row("bits up, all clients", f"{summary.bits_up / 1e6:.3f} Mb")
@@ -143,3 +144,17 @@ def _show(console: Console, summary: Summary, report: Path) -> None:
         for caveat in summary.privacy["caveats"]:
             console.print(f"warning: {caveat}", soft_wrap=True, markup=False)
     print(f"report: {report}")
+
+
+def _show_accuracy(table: Table, summary: Summary) -> None:
+    table.add_row("accuracy, mean over clients (final round)", f"{100 * summary.accuracy_mean_over_clients:.2f} %")
+    if summary.accuracy_after_closing is not None:
+        table.add_row("the same after the closing local phase", f"{100 * summary.accuracy_after_closing:.2f} %")
+    lowest = min(share for share in summary.accuracy_per_client if share is not None)
+    table.add_row("lowest client", f"{100 * lowest:.2f} %")
+
+
+def _show_numbers(table: Table, found: Mapping[str, Any]) -> None:
+    table.add_row("root mean squared error, mean over clients", f"{found['rmse_mean_over_clients']:.4g}")
+    share, level = found["inside_mean_over_clients"], found["interval_level"]
+    table.add_row(f"inside their {100 * level:.0f} % intervals", f"{100 * share:.1f} %")

@@ -88,6 +88,16 @@ def parse_clip(text: str) -> Clip:
         ) from None
 
 
+def clip_with_number(clip: Clip) -> L2Clip:
+    """The bound on a record's features together with its number, which is cut to -1 to 1."""
+    if not isinstance(clip, L2Clip):
+        raise InputError(
+            "a private regression needs a bound on a record's length: a clamp of each feature given",
+            hint="--clip l2:1, with a body whose features are about as long: `identity+scale:0.3`",
+        )
+    return L2Clip(math.hypot(clip.radius, 1.0))
+
+
 def clip_message(sums: Tensor, norm: float) -> Tensor:
     """A client's whole message scaled down to L2 norm `norm` if it is longer; any shape, taken as one vector.
 

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedlog.data.numbers import scale_targets
 from fedlog.data.schema import Schema
 from fedlog.errors import InputError
 
@@ -25,6 +26,7 @@ class Arrays:
     labels: NDArray[np.int64]
     groups: NDArray[np.int64] | None = None  # (n,) positions in `group_names`
     group_names: tuple[str, ...] = ()
+    targets: NDArray[np.float32] | None = None  # (n,) where a number is predicted: the schema's range is -1 to 1
 
 
 def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
@@ -70,11 +72,23 @@ def check_arrays(
         row = int(np.flatnonzero(~np.isfinite(inputs.reshape(len(inputs), -1)).all(axis=1))[0])
         raise InputError(f"expected finite inputs in {where}, found none in row {row + 1}")
     values = inputs if inputs.dtype == np.uint8 else inputs.astype(np.float32)
-    tensor, codes = torch.from_numpy(np.ascontiguousarray(values)), _label_codes(labels, schema, where)
+    tensor = torch.from_numpy(np.ascontiguousarray(values))
+    targets = None if schema.number is None else check_targets(labels, schema.number, where)
+    codes = _label_codes(labels, schema, where) if targets is None else np.zeros(len(labels), dtype=np.int64)
     if groups is None:
-        return Arrays(tensor, codes)
+        return Arrays(tensor, codes, targets=targets)
     names, places = np.unique(groups, return_inverse=True)
-    return Arrays(tensor, codes, places.astype(np.int64), tuple(str(name) for name in names.tolist()))
+    return Arrays(tensor, codes, places.astype(np.int64), tuple(str(name) for name in names.tolist()), targets)
+
+
+def check_targets(labels: NDArray[Any], number: tuple[float, float], where: str) -> NDArray[np.float32]:
+    """The labels as numbers in units of the agreed range."""
+    if labels.dtype.kind not in "fiu":
+        raise InputError(f"expected labels that are numbers in {where}, found: {labels.dtype}")
+    if not np.isfinite(labels).all():
+        row = int(np.flatnonzero(~np.isfinite(labels))[0])
+        raise InputError(f"expected a finite label in row {row + 1} of {where}, found: {labels[row]}")
+    return scale_targets(labels, number)
 
 
 def _label_codes(labels: NDArray[Any], schema: Schema, where: str) -> NDArray[np.int64]:

@@ -44,6 +44,8 @@ DEFAULT_CLASSES_PER_CLIENT = 2
 DEFAULTS = {
     "digits": DataSpec("digits", clients=10, classes_per_client=2, partition="shards"),
     "circle": DataSpec("circle", clients=2, partition="ordered"),
+    "diabetes": DataSpec("diabetes", clients=3, partition="unequal"),
+    "wine-alcohol": DataSpec("wine-alcohol", clients=3, partition="unequal"),
     "mnist": DataSpec("mnist", clients=50, classes_per_client=2, partition="shards", train_records=3000),
     "mnist-selection": DataSpec(
         "mnist-selection", clients=50, classes_per_client=2, partition="shards", train_records=3000
@@ -58,6 +60,8 @@ _PARTITIONS: dict[str, tuple[Partition, ...]] = {
     "circle": ("ordered", "shards", "dirichlet", "iid"),
     "har": ("user", "person", "shards", "dirichlet", "iid"),
     "leaf": ("user",),
+    "diabetes": ("unequal",),
+    "wine-alcohol": ("unequal",),
 }
 _PEOPLE = 30  # in UCI HAR
 _HELD_OUT_OF_A_PERSON = 0.25
@@ -143,6 +147,8 @@ def _load_named_federation(spec: DataSpec, key: Key) -> Federation:
     folder = data_folder(spec.data_dir)
     if spec.name == "leaf":
         return read_leaf(folder, users=spec.clients)
+    if spec.partition == "unequal":
+        return _number_federation(spec, key)
     found = _read_pools(spec, folder, key.child("pools"))
     if spec.train_records is not None:
         if spec.train_records > len(found.train):
@@ -173,6 +179,13 @@ def _load_named_federation(spec: DataSpec, key: Key) -> Federation:
         transform=found.transform,
         class_names=found.class_names,
     )
+
+
+def _number_federation(spec: DataSpec, key: Key) -> Federation:
+    from fedlog.data.number_tables import read_number_table  # polars is loaded by whoever reads a table
+
+    refuse_settings(spec, ("train_records",), "its rows are few")
+    return read_number_table(spec.name, spec.clients or 0, key)
 
 
 def _read_pools(spec: DataSpec, folder: Path, key: Key) -> Pools:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from fedlog.errors import InputError
 
-Partition = Literal["shards", "dirichlet", "user", "person", "iid", "ordered"]
+Partition = Literal["shards", "dirichlet", "user", "person", "iid", "ordered", "unequal"]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +30,7 @@ class DraftOptions:
     label: str | None = None
     group: str | None = None
     time: str | None = None
+    number: bool = False  # whether the label is a number to predict, and columns are given their ranges
 
 
 def draft_schema(source: Path, options: DraftOptions) -> str:
@@ -70,14 +71,44 @@ def draft_table_schema(frame: pl.DataFrame, where: str, options: DraftOptions) -
     for name in (options.label, options.group, options.time):
         if name is not None and name not in frame.columns:
             raise InputError(f"expected a column {name} in {where}, found: {', '.join(frame.columns)}")
+    columns = [name for name in (options.label, options.group, options.time) if name]
+    if options.number:
+        return _draft_number_schema(frame, where, options, columns)
     values = sort_naturally(frame[options.label].drop_nulls().cast(pl.String).str.strip_chars().unique().to_list())
     if len(values) > MOST_CLASSES:
         raise InputError(
             f"expected a label column with at most {MOST_CLASSES} values, found {len(values)} in: {options.label}",
-            hint="name the right one with --label",
+            hint="name the right one with --label; --number for a number to predict",
         )
-    features, notes = draft_features(frame.drop([name for name in asdict(options).values() if name]))
+    features, notes = draft_features(frame.drop(columns))
     return Schema(options.label, tuple(values), features, (), options.group, options.time), notes
+
+
+def _draft_number_schema(
+    frame: pl.DataFrame, where: str, options: DraftOptions, columns: list[str]
+) -> tuple[Schema, tuple[str, ...]]:
+    """A schema for a number to predict; its range and those of the columns are this table's own."""
+    assert options.label is not None
+    number = _range_of(frame[options.label])
+    if number is None:
+        raise InputError(f"expected a column of different numbers in {where}, found: {options.label}")
+    features, notes = draft_features(frame.drop(columns))
+    ranged = tuple(
+        replace(each, range=_range_of(frame[each.column])) if each.kind is FeatureKind.NUMERIC else each
+        for each in features
+    )
+    told = "Ranges are those of these rows. Put in what is known of the numbers without looking at any site's rows."
+    schema = Schema(options.label, (options.label,), ranged, (), options.group, options.time, number)
+    return schema, (told, *notes)
+
+
+def _range_of(series: pl.Series) -> tuple[float, float] | None:
+    """The smallest and the largest number of a column; None where they are the same or no numbers."""
+    numbers = series.drop_nulls().cast(pl.String).str.strip_chars().cast(pl.Float64, strict=False)
+    if numbers.null_count() or not len(numbers) or numbers.n_unique() < 2:
+        return None
+    ends = numbers.min(), numbers.max()
+    return float(ends[0]), float(ends[1])  # type: ignore[arg-type]
 
 
 def draft_features(frame: pl.DataFrame) -> tuple[tuple[Feature, ...], tuple[str, ...]]:

@@ -28,14 +28,15 @@ class Records:
     inputs: Tensor  # (n, *input_shape): uint8 for images, float32 otherwise
     labels: Tensor  # (n,) int64
     users: Tensor | None = None  # (n,) int64: the natural user of each record, where there is one
+    targets: Tensor | None = None  # (n,) float32: the number of each record, in units of the schema's range
 
     def __len__(self) -> int:
         return int(self.labels.shape[0])
 
     def at(self, positions: Tensor) -> Records:
         """The records at these positions, in their order."""
-        users = None if self.users is None else self.users[positions]
-        return Records(self.inputs[positions], self.labels[positions], users)
+        users, targets = (None if part is None else part[positions] for part in (self.users, self.targets))
+        return Records(self.inputs[positions], self.labels[positions], users, targets)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +92,7 @@ class Federation:
         validation: float | None = None,
         split_seed: int = 0,
         rows_alone: bool = False,
+        number: tuple[float, float] | None = None,
         name: str = "arrays",
     ) -> Federation:
         """A federation from arrays, tensors or data frames, encoded as a site encodes its own records.
@@ -110,6 +112,7 @@ class Federation:
             split_seed: decides which rows are held out; 0 holds out those that a deployment holds out.
             rows_alone: whether what becomes of a row depends on that row alone, as runs with `privacy="record"` need:
                 numbers keep their units, and a row is held out by its own content.
+            number: where `y` is a number to predict, the range in which it is known to lie (`method="fed-regression"`).
             name: what the data are called in tables and pages.
 
         Returns:
@@ -118,7 +121,7 @@ class Federation:
         """
         from fedlog.data.own_arrays import ArrayPreparation, federation_from_arrays
 
-        preparation = ArrayPreparation(validation, split_seed, rows_alone)
+        preparation = ArrayPreparation(validation, split_seed, rows_alone, number)
         return federation_from_arrays(train, test, class_names, preparation, name)
 
     @classmethod
@@ -181,15 +184,20 @@ class Federation:
         return load_federation(spec)
 
     @property
+    def number(self) -> tuple[float, float] | None:
+        """The agreed range of the number that is predicted; None where classes are."""
+        return None if self.schema is None else self.schema.number
+
+    @property
     def clients(self) -> tuple[str, ...]:
         """The names of the clients."""
         return tuple(shard.name for shard in self.shards)
 
     def __repr__(self) -> str:
-        lines = [
-            f"Federation {self.name}: {len(self.shards)} clients, {self.n_class} classes, records of shape "
-            f"{self.input_shape}"
-        ]
+        target = f"{self.n_class} classes"
+        if self.number is not None:
+            target = f"a number from {self.number[0]:g} to {self.number[1]:g}"
+        lines = [f"Federation {self.name}: {len(self.shards)} clients, {target}, records of shape {self.input_shape}"]
         for shard in self.shards[:10]:
             held = f"{len(shard.validation)} validation, {len(shard.test)} test"
             lines.append(f"  {shard.name}: {len(shard.train)} training, {held} records")
@@ -221,7 +229,7 @@ class Federation:
             scale = [encoding.transform.mean, encoding.transform.std, encoding.encoder and encoding.encoder.to_json()]
             found.update(json.dumps(scale).encode())
         for pool in (self.train, self.test):
-            for values in (pool.inputs, pool.labels):
+            for values in (pool.inputs, pool.labels, *(() if pool.targets is None else (pool.targets,))):
                 found.update(f"\n{values.dtype} {tuple(values.shape)}\n".encode())
                 found.update(values.contiguous().numpy().reshape(-1).view("uint8").data)
         for shard in self.shards:
@@ -266,6 +274,10 @@ def _check_records(records: Records, federation: Federation, where: str) -> None
         raise InputError(f"{where}: inputs must be uint8 or float32; found {_describe(records.inputs)}")
     if records.users is not None and records.users.shape != records.labels.shape:
         raise InputError(f"{where}: users must have shape ({len(records)},); found {_describe(records.users)}")
+    if (records.targets is None) is not (federation.number is None):
+        raise InputError(f"{where}: numbers need a schema with their range, and such a schema numbers")
+    if records.targets is not None and records.targets.shape != records.labels.shape:
+        raise InputError(f"{where}: targets must have shape ({len(records)},); found {_describe(records.targets)}")
     outside = (records.labels < 0) | (records.labels >= federation.n_class)
     if bool(outside.any()):
         first = int(outside.nonzero()[0])

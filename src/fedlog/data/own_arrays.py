@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedlog.data.arrays import Arrays
+from fedlog.data.arrays import Arrays, check_targets
 from fedlog.data.draft import draft_features, sort_naturally
 from fedlog.data.federation import Federation
-from fedlog.data.schema import Feature, FeatureKind, Schema, check_schema
+from fedlog.data.schema import Feature, FeatureKind, Schema, check_range, check_schema
 from fedlog.data.site import (
     Preparation,
     Site,
@@ -33,6 +33,7 @@ from fedlog.data.tables import Table, check_features
 from fedlog.errors import InputError
 
 Inputs = NDArray[Any] | pl.DataFrame
+NUMBER = "number"  # what the one class is called where a number is to be predicted
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +56,7 @@ class ArrayPreparation:
     validation: float | None = None
     split_seed: int = 0
     rows_alone: bool = False
+    number: tuple[float, float] | None = None
 
     @property
     def preparation(self) -> Preparation:
@@ -78,8 +80,11 @@ def federation_from_arrays(
     parts = {site: _read_part(given, f"site {site}") for site, given in sorted(train.items())}
     tests = _read_tests(test, tuple(parts))
     both = [*parts.values(), *tests.values()]
-    classes = _Classes.from_labels([part.labels for part in both], class_names)
-    schema, notes = _schema([part.inputs for part in both], classes.names)
+    if how.number is None:
+        classes = _Classes.from_labels([part.labels for part in both], class_names)
+    else:
+        classes = _Classes((NUMBER,), ())
+    schema, notes = _schema([part.inputs for part in both], classes.names, how.number)
     if tests and how.rows_alone:
         raise InputError("rows are split each by itself, so test records cannot be given beside rows_alone")
     shares = None if tests else Shares(0.2 if how.validation is None else how.validation, _share(test))
@@ -210,8 +215,18 @@ def _sort(texts: list[str]) -> tuple[str, ...]:
     return tuple(sort_naturally(texts))
 
 
-def _schema(inputs: Sequence[Inputs], names: tuple[str, ...]) -> tuple[Schema, tuple[str, ...]]:
+def _schema(
+    inputs: Sequence[Inputs], names: tuple[str, ...], number: tuple[float, float] | None
+) -> tuple[Schema, tuple[str, ...]]:
     where = "the records of the sites"
+    drafted, notes = _draft_schema(inputs, names, where)
+    if number is not None:
+        column = drafted.label_column
+        drafted = replace(drafted, label_values=(column,), number=check_range(number, "the call"))
+    return check_schema(drafted, where), notes
+
+
+def _draft_schema(inputs: Sequence[Inputs], names: tuple[str, ...], where: str) -> tuple[Schema, tuple[str, ...]]:
     frames = [part for part in inputs if isinstance(part, pl.DataFrame)]
     if frames and len(frames) < len(inputs):
         raise InputError("expected arrays at every site, or data frames at every site; found both")
@@ -220,17 +235,15 @@ def _schema(inputs: Sequence[Inputs], names: tuple[str, ...]) -> tuple[Schema, t
         if any(set(frame.columns) != set(columns) for frame in frames):
             raise InputError("expected data frames with the same columns at every site")
         features, notes = draft_features(pl.concat([frame.select(columns) for frame in frames], how="vertical_relaxed"))
-        return check_schema(Schema(_free_name(columns), names, features), where), notes
+        return Schema(_free_name(columns), names, features), notes
     shapes = {part.shape[1:] for part in inputs if not isinstance(part, pl.DataFrame)}
     if len(shapes) > 1:
         raise InputError(f"expected records of one shape at every site, found: {', '.join(map(str, sorted(shapes)))}")
     (shape,) = shapes
     if len(shape) > 1:
-        return check_schema(Schema("label", names, input_shape=shape), where), ()
+        return Schema("label", names, input_shape=shape), ()
     columns = [f"x{at}" for at in range(shape[0])]
-    return check_schema(
-        Schema("label", names, tuple(Feature(column, FeatureKind.NUMERIC) for column in columns)), where
-    ), ()
+    return Schema("label", names, tuple(Feature(column, FeatureKind.NUMERIC) for column in columns)), ()
 
 
 def _free_name(columns: Sequence[str]) -> str:
@@ -242,7 +255,8 @@ def _site(
     name: str, part: Part, test: Part | None, classes: _Classes, schema: Schema, shares: Shares | None,
     how: ArrayPreparation,
 ) -> Site:  # fmt: skip
-    codes, key = classes.codes(part.labels, part.where), split_key(name, how.split_seed)
+    codes, targets = _read_labels([part], classes, how)
+    key = split_key(name, how.split_seed)
     names: tuple[str, ...] = ()
     groups: NDArray[np.int64] | None = None
     if part.groups is not None:
@@ -250,18 +264,28 @@ def _site(
         names, groups = tuple(str(each) for each in found.tolist()), places.astype(np.int64)
     if shares is not None:
         if schema.features:
-            table = Table(table_columns(part.inputs, schema, part.where), codes, groups, names, None)
+            table = Table(table_columns(part.inputs, schema, part.where), codes, groups, names, None, targets)
             return make_table_site(table, schema, name, key, shares, how.preparation)
-        arrays = Arrays(_tensor([part]), codes, groups, names)
+        arrays = Arrays(_tensor([part]), codes, groups, names, targets)
         return make_array_site(arrays, schema, name, key, shares, how.preparation)
     assert test is not None
     split = _split_with_given_test(codes, groups, len(test), how.validation or 0.0, key)
-    codes = np.concatenate([codes, classes.codes(test.labels, test.where)])
+    codes, targets = _read_labels([part, test], classes, how)
     if not schema.features:
-        return site_of_arrays(Arrays(_tensor([part, test]), codes), schema, name, split)
+        return site_of_arrays(Arrays(_tensor([part, test]), codes, targets=targets), schema, name, split)
     columns = [table_columns(each.inputs, schema, each.where) for each in (part, test)]
     joined = {column: pl.concat([found[column] for found in columns]) for column in columns[0]}
-    return site_of_table(Table(joined, codes, None, (), None), schema, name, split)
+    return site_of_table(Table(joined, codes, None, (), None, targets), schema, name, split)
+
+
+def _read_labels(
+    parts: Sequence[Part], classes: _Classes, how: ArrayPreparation
+) -> tuple[NDArray[np.int64], NDArray[np.float32] | None]:
+    """The class of each record and, where a number is to be predicted, the number in units of its range."""
+    if how.number is None:
+        return np.concatenate([classes.codes(part.labels, part.where) for part in parts]), None
+    targets = np.concatenate([check_targets(part.labels, how.number, part.where) for part in parts])
+    return np.zeros(len(targets), dtype=np.int64), targets
 
 
 def _tensor(parts: Sequence[Part]) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -34,6 +35,7 @@ class Feature:
     column: str
     kind: FeatureKind
     categories: tuple[str, ...] = ()  # empty for a numeric column
+    range: tuple[float, float] | None = None  # of a numeric column: agreed by all, it becomes -1 to 1
 
     @property
     def width(self) -> int:
@@ -43,7 +45,11 @@ class Feature:
 
 @dataclass(frozen=True)
 class Schema:
-    """What every site's data look like; `features` for a table, `input_shape` for images and arrays."""
+    """What every site's data look like; `features` for a table, `input_shape` for images and arrays.
+
+    Where a number is to be predicted, `number` is the range on which all sites agree, and the label column is the name
+    of the one class that all rows have.
+    """
 
     label_column: str
     label_values: tuple[str, ...]
@@ -51,6 +57,7 @@ class Schema:
     input_shape: tuple[int, ...] = ()
     group_column: str | None = None
     time_column: str | None = None
+    number: tuple[float, float] | None = None
 
     @property
     def n_class(self) -> int:
@@ -68,8 +75,12 @@ class Schema:
         agreed = {
             "version": VERSION,
             "labels": list(self.label_values),
-            "features": [[f.column, f.kind.value, list(f.categories)] for f in self.features],
+            "features": [
+                [f.column, f.kind.value, list(f.categories), *([list(f.range)] if f.range else [])]
+                for f in self.features
+            ],
             "input_shape": list(self.input_shape),
+            **({"number": list(self.number)} if self.number else {}),
         }
         return hashlib.sha256(json.dumps(agreed, ensure_ascii=True).encode()).hexdigest()[:16]
 
@@ -89,26 +100,33 @@ def _schema(document: dict[str, Any], where: str) -> Schema:
     if document.get("version") != VERSION:
         raise InputError(f"expected version = {VERSION} in {where}, found: {document.get('version')!r}")
     label = _section(document, "label", where)
-    _check_names(label, {"column", "values"}, f"{where}, [label]")
+    _check_names(label, {"column", "values", "range"}, f"{where}, [label]")
+    if ("values" in label) == ("range" in label):
+        raise InputError(
+            f"expected values (of classes) or range = [low, high] (of a number) in {where}, [label], found: "
+            + ("both" if "values" in label else "neither")
+        )
+    column, number = _text(label, "column", f"{where}, [label]"), _range(label, f"{where}, [label]")
     split = _section(document, "split", where) if "split" in document else {}
     _check_names(split, {"group", "time"}, f"{where}, [split]")
     entries = document.get("feature", [])
     if not isinstance(entries, list):
         raise InputError(f"expected [[feature]] tables in {where}, found: {type(entries).__name__}")
     schema = Schema(
-        label_column=_text(label, "column", f"{where}, [label]"),
-        label_values=_texts(label, "values", f"{where}, [label]"),
+        label_column=column,
+        label_values=_texts(label, "values", f"{where}, [label]") if number is None else (column,),
         features=tuple(_feature(entry, f"{where}, feature {i}") for i, entry in enumerate(entries, start=1)),
         input_shape=_shape(document, where),
         group_column=_text(split, "group", f"{where}, [split]") if "group" in split else None,
         time_column=_text(split, "time", f"{where}, [split]") if "time" in split else None,
+        number=number,
     )
     return check_schema(schema, where)
 
 
 def check_schema(schema: Schema, where: str) -> Schema:
     """The same schema, or an InputError when no federation could use it."""
-    if schema.n_class < 2:
+    if schema.n_class < 2 and schema.number is None:
         raise InputError(f"expected at least 2 label values in {where}, found: {schema.n_class}")
     if bool(schema.features) == bool(schema.input_shape):
         found = "both" if schema.features else "neither"
@@ -133,7 +151,10 @@ def dump_schema(schema: Schema, comments: tuple[str, ...] = ()) -> str:
     """The TOML text of a schema, with comment lines at its top; `parse_schema` gives the same schema back."""
     lines = [f"# {comment}".rstrip() for comment in comments]
     lines += [f"version = {VERSION}", "", "[label]", f"column = {quote_toml(schema.label_column)}"]
-    lines.append(f"values = {_quote_list(schema.label_values)}")
+    if schema.number is None:
+        lines.append(f"values = {_quote_list(schema.label_values)}")
+    else:
+        lines.append(f"range = {list(schema.number)}")
     if schema.group_column or schema.time_column:
         lines += ["", "[split]"]
         lines += [f"group = {quote_toml(schema.group_column)}"] if schema.group_column else []
@@ -149,6 +170,8 @@ def dump_schema(schema: Schema, comments: tuple[str, ...] = ()) -> str:
         ]
         if feature.kind is FeatureKind.CATEGORICAL:
             lines.append(f"categories = {_quote_list(feature.categories)}")
+        if feature.range is not None:
+            lines.append(f"range = {list(feature.range)}")
     return "\n".join(lines) + "\n"
 
 
@@ -165,7 +188,7 @@ def _quote_list(texts: tuple[str, ...]) -> str:
 def _feature(entry: object, where: str) -> Feature:
     if not isinstance(entry, dict):
         raise InputError(f"expected a table in {where}, found: {type(entry).__name__}")
-    _check_names(entry, {"column", "kind", "categories"}, where)
+    _check_names(entry, {"column", "kind", "categories", "range"}, where)
     column = _text(entry, "column", where)
     try:
         kind = FeatureKind(_text(entry, "kind", where))
@@ -174,8 +197,26 @@ def _feature(entry: object, where: str) -> Feature:
         raise InputError(f"expected kind {kinds} in {where} ({column}), found: {entry['kind']}") from None
     if kind is FeatureKind.NUMERIC and "categories" in entry:
         raise InputError(f"expected no categories for a numeric column in {where}, found some: {column}")
+    if kind is FeatureKind.CATEGORICAL and "range" in entry:
+        raise InputError(f"expected no range for a categorical column in {where}, found one: {column}")
     categories = _texts(entry, "categories", f"{where} ({column})") if kind is FeatureKind.CATEGORICAL else ()
-    return Feature(column, kind, categories)
+    return Feature(column, kind, categories, _range(entry, f"{where} ({column})"))
+
+
+def _range(section: Mapping[str, Any], where: str) -> tuple[float, float] | None:
+    """The entry `range`, two numbers, the lower first; None without one."""
+    if "range" not in section:
+        return None
+    return check_range(section["range"], where)
+
+
+def check_range(given: Any, where: str) -> tuple[float, float]:
+    """The two ends of a range, the lower first; an InputError where they are none."""
+    ends = list(given) if isinstance(given, list | tuple) else []
+    numbers = [float(end) for end in ends if isinstance(end, int | float) and not isinstance(end, bool)]
+    if len(ends) != 2 or len(numbers) != 2 or not all(map(math.isfinite, numbers)) or not numbers[0] < numbers[1]:
+        raise InputError(f"expected range = [low, high], two numbers, in {where}, found: {given!r}")
+    return numbers[0], numbers[1]
 
 
 def _shape(document: Mapping[str, Any], where: str) -> tuple[int, ...]:

@@ -95,7 +95,8 @@ def empty_site(schema: Schema, name: str) -> Site:
     inputs = _type_by_schema(torch.zeros((0, *schema.shape)), schema)
     numeric = sum(feature.kind is FeatureKind.NUMERIC for feature in schema.features)
     encoder = TableEncoder(schema, (0.0,) * numeric, (0.0,) * numeric, (1.0,) * numeric) if schema.features else None
-    arrays = Arrays(inputs, none.astype(np.int64))
+    targets = None if schema.number is None else none.astype(np.float32)
+    arrays = Arrays(inputs, none.astype(np.int64), targets=targets)
     return Site(_federation(name, schema, arrays, Split(none, none, none), _public_transform(inputs)), encoder)
 
 
@@ -115,7 +116,7 @@ def make_table_site(
     """The site with the rows of a table, split as the schema and the key say."""
     if preparation is Preparation.ALONE:
         encoder = fit_encoder(schema, table.columns, np.arange(0))  # of no rows: numbers keep their units
-        arrays = Arrays(encoder.encode(table.columns), table.labels, table.groups, table.group_names)
+        arrays = _encode_table(encoder, table)
         return Site(_federation(name, schema, arrays, _split_alone(arrays, shares, key), IDENTITY), encoder)
     split = split_rows(table.labels, table.groups, table.times, shares, key)
     return site_of_table(table, schema, name, split)
@@ -131,10 +132,15 @@ def make_array_site(
     return site_of_arrays(arrays, schema, name, split_rows(arrays.labels, arrays.groups, None, shares, key))
 
 
+def _encode_table(encoder: TableEncoder, table: Table) -> Arrays:
+    inputs = encoder.encode(table.columns)
+    return Arrays(inputs, table.labels, table.groups, table.group_names, table.targets)
+
+
 def site_of_table(table: Table, schema: Schema, name: str, split: Split) -> Site:
     """The site with the rows of a table in these parts; the encoder sees the training rows only."""
     encoder = fit_encoder(schema, table.columns, split.train)
-    arrays = Arrays(encoder.encode(table.columns), table.labels, table.groups, table.group_names)
+    arrays = _encode_table(encoder, table)
     return Site(check_federation(_federation(name, schema, arrays, split, IDENTITY)), encoder)
 
 
@@ -188,13 +194,15 @@ def _federation(name: str, schema: Schema, arrays: Arrays, split: Split, transfo
         shards=(shard,),
         transform=transform,
         class_names=schema.label_values,
+        schema=None if schema.number is None else schema,
     )
 
 
 def _records(arrays: Arrays, rows: NDArray[np.int64]) -> Records:
     at = torch.from_numpy(rows)
     users = None if arrays.groups is None else torch.from_numpy(arrays.groups)[at]
-    return Records(arrays.inputs[at], torch.from_numpy(arrays.labels)[at], users)
+    targets = None if arrays.targets is None else torch.from_numpy(arrays.targets)[at]
+    return Records(arrays.inputs[at], torch.from_numpy(arrays.labels)[at], users, targets)
 
 
 def _type_by_schema(inputs: Tensor, schema: Schema) -> Tensor:

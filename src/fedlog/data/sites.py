@@ -222,4 +222,9 @@ def _prepare(site: Site, records: Records) -> Records:
 
 
 def _concatenate(parts: Sequence[Records]) -> Records:
-    return Records(torch.cat([part.inputs for part in parts]), torch.cat([part.labels for part in parts]))
+    targets = [part.targets for part in parts if part.targets is not None]
+    return Records(
+        torch.cat([part.inputs for part in parts]),
+        torch.cat([part.labels for part in parts]),
+        targets=torch.cat(targets) if targets else None,
+    )

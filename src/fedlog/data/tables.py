@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedlog.data.numbers import scale_targets
 from fedlog.data.schema import Feature, FeatureKind, Schema
 from fedlog.errors import InputError
 
@@ -35,6 +36,7 @@ class Table:
     groups: NDArray[np.int64] | None  # (n,) positions in `group_names`
     group_names: tuple[str, ...]
     times: NDArray[np.float64] | None
+    targets: NDArray[np.float32] | None = None  # (n,) where a number is predicted: the schema's range is -1 to 1
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -68,10 +70,11 @@ def check_table(frame: pl.DataFrame, schema: Schema, where: str) -> Table:
     """The labelled rows of a data frame that came from `where`, as the schema has them."""
     wanted = [schema.label_column, *(name for name in (schema.group_column, schema.time_column) if name)]
     columns = check_features(frame, schema, where, tuple(wanted))
-    labels = _labels(frame[schema.label_column], schema, where)
+    targets = None if schema.number is None else _targets(frame[schema.label_column], schema.number, where)
+    labels = _labels(frame[schema.label_column], schema, where) if targets is None else _one_class(targets)
     groups, names = (None, ()) if schema.group_column is None else _groups(frame[schema.group_column], where)
     times = None if schema.time_column is None else _times(frame[schema.time_column], where)
-    return Table(columns, labels, groups, names, times)
+    return Table(columns, labels, groups, names, times, targets)
 
 
 def read_unlabelled(path: Path, schema: Schema) -> dict[str, pl.Series]:
@@ -137,6 +140,12 @@ def fit_encoder(schema: Schema, columns: dict[str, pl.Series], rows: NDArray[np.
     for feature in schema.features:
         if feature.kind is not FeatureKind.NUMERIC:
             continue
+        if feature.range is not None:  # agreed by all, whatever the rows are
+            low, high = feature.range
+            medians.append((low + high) / 2)
+            means.append((low + high) / 2)
+            stds.append((high - low) / 2)
+            continue
         values = columns[feature.column].to_numpy().astype(np.float64)[rows]
         known = values[~np.isnan(values)]
         median = float(np.median(known)) if len(known) else 0.0
@@ -194,6 +203,16 @@ def _labels(series: pl.Series, schema: Schema, where: str) -> NDArray[np.int64]:
     known = texts.is_in(list(schema.label_values)).fill_null(value=False)
     _refuse_first(~known, series, f"one of the label values {', '.join(schema.label_values)}", where)
     return _codes(texts, schema.label_values)
+
+
+def _targets(series: pl.Series, number: tuple[float, float], where: str) -> NDArray[np.float32]:
+    values = _numbers(series, where)
+    _refuse_first(values.is_nan(), series, "a number", where)
+    return scale_targets(values.to_numpy(), number)
+
+
+def _one_class(targets: NDArray[np.float32]) -> NDArray[np.int64]:
+    return np.zeros(len(targets), dtype=np.int64)
 
 
 def _groups(series: pl.Series, where: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:

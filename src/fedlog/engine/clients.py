@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedlog.algorithms.registry import methods_that
-from fedlog.algorithms.shape import Algorithm, Bodies, ModelPlan, TrainingRecords
+from fedlog.algorithms.shape import Algorithm, Bodies, ModelPlan, TrainingRecords, predicts_numbers
 from fedlog.data.federation import Federation
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body
@@ -18,6 +18,21 @@ from fedlog.models.body import HEAD, Body
 def any_body() -> str:
     """The names of the methods whose clients may have different bodies."""
     return ", ".join(methods_that(lambda method: method.bodies is Bodies.ANY))
+
+
+def check_target(algorithm: Algorithm, *, numbers: bool) -> None:
+    """Refuse a method for classes where a number is to be predicted, and the other way round."""
+    for_numbers = predicts_numbers(algorithm)
+    if numbers and not for_numbers:
+        names = ", ".join(methods_that(predicts_numbers))
+        raise InputError(
+            f"method {algorithm.name} predicts classes, and the label is a number", hint=f"--method {names}"
+        )
+    if for_numbers and not numbers:
+        raise InputError(
+            f"method {algorithm.name} predicts a number, and the labels are classes",
+            hint="a schema with range = [low, high] in place of the label's values; or another method",
+        )
 
 
 POOLED_CLIENT = "pooled"  # the one that has everyone's records

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedlog.core.clip import Clip
+from fedlog.core.heads.regression import NumberHead
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.models.masking import DropoutSite, MaskedDropout, collect_values, replace_dropout
@@ -28,7 +29,9 @@ Params = dict[str, Tensor]
 HEAD = "head"
 SHIFT = "shift"  # an optional personal vector added to the features before the head
 QUADRATIC = "quadratic"  # an optional part of the head: weights of squared features, or a matrix for each class
-RESERVED = (HEAD, SHIFT, QUADRATIC)
+# Of a head that predicts a number: see core.heads.regression.NumberHead.
+SPREAD, NOISE = "spread", "noise"
+RESERVED = (HEAD, SHIFT, QUADRATIC, SPREAD, NOISE)
 # The dropout site of a body whose last layer is dropout, applied between features and head. No layer can have
 # this name: names of layers do not begin with a dot.
 FEATURES = ".features"
@@ -119,6 +122,13 @@ def logits(features: Tensor, params: Mapping[str, Tensor]) -> Tensor:
     if quadratic.ndim == 2:
         return linear + features.square() @ quadratic.mT
     return linear + torch.stack([((features @ each) * features).sum(-1) for each in quadratic], dim=-1)
+
+
+def number_head(params: Mapping[str, Tensor]) -> NumberHead | None:
+    """The head of a model that predicts a number; None where it was never solved."""
+    if SPREAD not in params or NOISE not in params:
+        return None
+    return NumberHead(params[HEAD], params[SPREAD], params[NOISE])
 
 
 def initial_head(width: int, n_class: int, key: Key) -> Tensor:

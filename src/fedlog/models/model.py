@@ -12,12 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedlog.core.heads.regression import NumberHead
 from fedlog.data.arrays import read_npz
 from fedlog.data.images import IMAGE_SUFFIXES, image_files, read_image
+from fedlog.data.numbers import unscale_targets
 from fedlog.data.schema import Schema
 from fedlog.data.transforms import Transform
 from fedlog.errors import InputError
-from fedlog.models.body import Body, Params, logits
+from fedlog.models.body import Body, Params, logits, number_head
 
 if TYPE_CHECKING:
     from fedlog.data.tables import TableEncoder  # polars is loaded by whoever reads a table
@@ -44,7 +46,7 @@ class Model:
         return np.array(self.labels or self.schema.label_values)
 
     def predict(self, records: Any) -> NDArray[Any]:
-        """The most probable label of each record.
+        """The most probable label of each record; the expected number where the model predicts one.
 
         Args:
             records: an array, tensor or data frame like the training data's, without labels; or the path of a table,
@@ -54,8 +56,35 @@ class Model:
             One label a record, as the data gave them: whole numbers or texts.
 
         """
+        if self.schema.number is not None:
+            head, features = self._number_features(records)
+            return unscale_targets(head.predict(features)[0].numpy(), self.schema.number)
         found: NDArray[Any] = self.classes[self.predict_proba(records).argmax(axis=1)]
         return found
+
+    def predict_interval(self, records: Any, level: float = 0.9) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The ends of the interval that each record's number lies in with that probability.
+
+        Args:
+            records: as for `predict`.
+            level: the probability, between 0 and 1.
+
+        Returns:
+            The low and the high ends, one a record each, in the number's own unit.
+
+        """
+        head, features = self._number_features(records)
+        assert self.schema.number is not None
+        low, high = (unscale_targets(end.numpy(), self.schema.number) for end in head.interval(features, level))
+        return low, high
+
+    def _number_features(self, records: Any) -> tuple[NumberHead, Tensor]:
+        """The head of a model that predicts a number, and the features of the records."""
+        head = number_head(self.params)
+        if self.schema.number is None or head is None:
+            raise InputError(f"this model predicts classes, not a number: {self!r}", hint="predict or predict_proba")
+        with torch.no_grad():
+            return head, self.body.features(self.params, self.inputs(records), None)
 
     def predict_proba(self, records: Any) -> NDArray[np.float64]:
         """The probability of each class for each record.
@@ -67,6 +96,8 @@ class Model:
             An array (records, classes) whose rows sum to 1, the classes in the order of `classes`.
 
         """
+        if self.schema.number is not None:
+            raise InputError(f"this model predicts a number, not classes: {self!r}", hint="predict_interval")
         return self.probabilities(self.inputs(records)).numpy().astype(np.float64)
 
     def inputs(self, records: Any) -> Tensor:
@@ -117,6 +148,8 @@ class Model:
             return logits(features, self.params).softmax(1)
 
     def __repr__(self) -> str:
+        if self.schema.number is not None:
+            return f"Model with body {self.body.name} for the number {self.schema.label_column}"
         classes = ", ".join(str(label) for label in self.classes[:10].tolist())
         more = ", ..." if self.schema.n_class > 10 else ""
         return f"Model with body {self.body.name} for classes {classes}{more}"

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedlog.errors import RunError
+from fedlog.errors import InputError, RunError
 from fedlog.models.body import RESERVED, logits
 from fedlog.models.model import Model
 
@@ -20,6 +20,8 @@ def export_onnx(model: Model, path: Path) -> float:
 
     The graph goes from encoded inputs (`Model.inputs`) to probabilities, with any number of records.
     """
+    if model.schema.number is not None:
+        raise InputError(f"a model that predicts a number cannot be written as ONNX yet: {model!r}")
     import onnxruntime  # an extra
 
     trial = torch.linspace(-2, 2, 3 * int(np.prod(model.body.input_shape))).reshape(3, *model.body.input_shape)

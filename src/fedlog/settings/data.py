@@ -9,7 +9,7 @@ from typing import Any, Literal
 from fedlog.settings.fields import AtLeastOne, Recorded, Section, setting
 
 # Those of `data.catalog`, whose import would load PyTorch for `fedlog run --help`.
-Partition = Literal["shards", "dirichlet", "user", "person", "iid", "ordered"]
+Partition = Literal["shards", "dirichlet", "user", "person", "iid", "ordered", "unequal"]
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,9 @@ class DataSettings(Section):
 
     data: str = setting(
         "digits",
-        "digits, circle, mnist, cifar10, cifar100, har, leaf; sites:FOLDER with one file a site, sites:A.csv,B.csv, "
-        "sites:TABLE.csv with --site-column; or package.module:function",
+        "digits, circle, mnist, cifar10, cifar100, har, leaf; with a number to predict: diabetes, wine-alcohol; "
+        "sites:FOLDER with one file a site, sites:A.csv,B.csv, sites:TABLE.csv with --site-column; or "
+        "package.module:function",
     )
     label: str | None = setting(
         None,

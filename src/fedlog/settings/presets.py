@@ -35,7 +35,12 @@ class Preset:
 
 OWN = Preset(rounds=10, batch_size=10, epochs=5, learning_rate=0.001, body="mlp:64,32")
 
+# Tables of numbers with a number to predict: the columns are the features.
+NUMBERS = Preset(rounds=1, batch_size=10, epochs=1, learning_rate=0.001, body="identity")
+
 PRESETS: dict[str, Preset] = {
+    "diabetes": NUMBERS,
+    "wine-alcohol": NUMBERS,
     "digits": Preset(
         rounds=10,
         batch_size=10,

@@ -8,10 +8,11 @@ from typing import Annotated
 from msgspec import Meta
 
 from fedlog.algorithms.frozen import freeze_bodies
-from fedlog.algorithms.shape import Algorithm, ModelPlan
-from fedlog.core.clip import parse_clip
+from fedlog.algorithms.shape import Algorithm, ModelPlan, predicts_numbers
+from fedlog.core.clip import Clip, clip_with_number, parse_clip
 from fedlog.errors import InputError
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
+from fedlog.privacy.limits import Limits
 from fedlog.privacy.protection import Bound, Protection, protection
 from fedlog.privacy.secagg.terms import FEWEST, usual_threshold
 from fedlog.privacy.sgd import SgdPlan, TrainingPlan, grid_closeness, noise_for_share
@@ -200,15 +201,28 @@ def protect(
         unit=promise.unit,
         trust=promise.trust,
         calibration=promise.calibration,
-        bound=Bound(None if promise.clip is None else parse_clip(promise.clip), promise.message_norm),
+        bound=Bound(_clip_of(promise.clip, algorithm), promise.message_norm),
         releases=rounds * len(schedule.round) + (schedule.opening is not None),
-        shape=(plan.n_class, 1 + plan.width),
+        shape=(plan.n_class, 1 + schedule.round[0].summed_width(plan.width)),
         clients=clients,
         honest_survivors=survivors if promise.trust is Trust.DISTRIBUTED else 1,
         noise=promise.noise,
         training=training,
         detail=schedule.round[0].detail,
     )
+
+
+def _clip_of(clip: str | None, algorithm: Algorithm) -> Clip | None:
+    """What bounds one record's part of the sums."""
+    if clip is None:
+        return None
+    features = parse_clip(clip)
+    return clip_with_number(features) if predicts_numbers(algorithm) else features
+
+
+def limits_of(clip: str | None, algorithm: Algorithm) -> Limits | None:
+    """What uploads can be at most in a run without privacy: none where numbers, which have no bound, are summed."""
+    return None if clip is None or predicts_numbers(algorithm) else Limits(parse_clip(clip))
 
 
 def normal_clip(clip: str | None) -> str | None:

@@ -123,7 +123,8 @@ def check_learns(trial: Trial) -> None:
     for client, model in models.items():
         assert HEAD in model, f"the deployed model of {client} has no head"
         shape = tuple(model[HEAD].shape)
-        assert shape == (N_CLASS, 6), f"the head of {client} must have shape {(N_CLASS, 6)}, found {shape}"
+        expected = (1 if trial.predicts_numbers else N_CLASS, 6)
+        assert shape == expected, f"the head of {client} must have shape {expected}, found {shape}"
 
 
 def check_arguments_stay(trial: Trial) -> None:

@@ -13,15 +13,16 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedlog.algorithms import registry
-from fedlog.algorithms.shape import Algorithm
+from fedlog.algorithms.shape import Algorithm, ModelPlan, predicts_numbers
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
+from fedlog.data.schema import Schema
 from fedlog.data.transforms import IDENTITY
 from fedlog.engine.clients import model_plan
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
-from fedlog.models.body import Body, adopt
+from fedlog.models.body import HEAD, Body, adopt
 from fedlog.models.catalog import body as body_named
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.training import RunSettings
@@ -59,6 +60,16 @@ def small_federation(sizes: Sequence[int], one_class: Sequence[int] = ()) -> Fed
         transform=IDENTITY,
         class_names=("a", "b", "c"),
     )
+
+
+def with_numbers(federation: Federation) -> Federation:
+    """The federation with a number to predict in place of its classes: the class, and a little of the first input."""
+    train, test = (
+        Records(pool.inputs, torch.zeros_like(pool.labels), targets=(pool.labels - 1 + pool.inputs[:, 0] / 4) / 4)
+        for pool in (federation.train, federation.test)
+    )
+    schema = Schema("number", ("number",), input_shape=federation.input_shape, number=(-4.0, 4.0))
+    return replace(federation, n_class=1, class_names=("number",), train=train, test=test, schema=schema)
 
 
 def with_other_tests(federation: Federation) -> Federation:
@@ -106,12 +117,20 @@ class Trial:
         **settings: Any,
     ) -> Simulation:
         """A run of two rounds, in float64 within a client's training, unless said otherwise."""
+        if self.predicts_numbers:
+            federation = with_numbers(federation)
         bodies = bodies or [small_body()] * len(federation.shards)
         plan = model_plan(federation, bodies)
         engine = Engine(Settings(batch_size=batch_size, dtype=torch.float64), choice)
         algorithm = registry.build(self.method, plan, {**self._short(), **self.options, **(options or {})})
         asked = RunSettings(**{"rounds": 2, **settings})
         return Simulation(algorithm, federation, bodies, plan, engine, asked).start()
+
+    @property
+    def predicts_numbers(self) -> bool:
+        """Whether the method predicts a number, and not a class."""
+        plan = ModelPlan(N_CLASS, 5, ((HEAD,),), N_CLASS * 6)
+        return predicts_numbers(registry.build(self.method, plan, {**self._short(), **self.options}))
 
     def algorithm(self) -> Algorithm:
         """The method for the small federation's models."""

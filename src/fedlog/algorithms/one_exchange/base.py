@@ -142,9 +142,12 @@ class OneExchange(Method):
             return server
         if not total.noise_std and not moments.statistics.total:
             return server
-        solved = self.solve(moments, Noise(total.noise_std))
         sums = dict(zip((SUMS, SECOND), total.arrays, strict=False))
-        return {"seed": server["seed"], **sums, **_as_params(solved)}
+        return {"seed": server["seed"], **sums, **self.solve_parts(moments, Noise(total.noise_std))}
+
+    def solve_parts(self, moments: Moments, noise: Noise) -> Params:
+        """The parts of the model that come from the sums of everyone."""
+        return _as_params(self.solve(moments, noise))
 
     def deploy(self, home: Params, heard: Params) -> Params:
         """The frozen body under the global head, among the site's own classes if that is asked for."""

@@ -22,6 +22,7 @@ from fedlog.core.heads.shrinkage import lift_noise
 from fedlog.errors import InputError
 
 STRENGTHS = tuple(10.0**power for power in np.arange(-8, 4.01, 0.25))
+INTERVAL_LEVEL = 0.9  # of the intervals that a regression is judged by
 IMAGINED = 1.0  # records behind the prior of the noise
 IMAGINED_SHARE = 1e-3  # of the targets' variance, which these have for a residual
 
@@ -45,6 +46,8 @@ class LinearPosterior:
     noise: float
     """The scale of the noise: s^2 is about its square."""
     strength: float
+    varies: Tensor
+    """(w,): whether a feature has any spread among the records; one without says nothing, and is left out of heads."""
 
     @property
     def intercept(self) -> float:
@@ -60,11 +63,65 @@ class LinearPosterior:
 
     def interval(self, features: Tensor, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """Low and high ends, (n,) each, of the central predictive intervals of that level."""
-        if not 0 < level < 1:
-            raise InputError(f"the level of an interval must lie between 0 and 1, found: {level}")
         location, scale = self.predict(features)
-        reach = float(student.ppf((1 + level) / 2, self.degrees)) * scale
+        reach = student_reach(level, self.degrees) * scale
         return location - reach, location + reach
+
+
+@dataclass(frozen=True, eq=False)
+class NumberHead:
+    """The posterior as a site uses it, in three arrays that cross the wire and survive float32.
+
+    `linear` (1, 1 + w) holds the constant and the weights; `spread` (1 + w, w) the centre of the features and a matrix
+    A; `noise` (1, 2) the scale at the centre and the degrees of freedom. A new target is Student distributed around
+    `linear`, with the squared scale noise^2 + |A (phi - centre)|^2.
+    """
+
+    linear: Tensor
+    spread: Tensor
+    noise: Tensor
+
+    @staticmethod
+    def of(posterior: LinearPosterior) -> NumberHead:
+        """The head of a posterior."""
+        width = len(posterior.weights)
+        inverse = torch.linalg.solve_triangular(
+            posterior.precision_factor, torch.eye(width, dtype=torch.float64), upper=False
+        )
+        # Next to nothing was known of a feature without spread: its column is beyond float32, and no record is there.
+        inverse = torch.where(posterior.varies, posterior.noise * inverse, 0.0)
+        spread = torch.cat([posterior.centre[None], inverse])
+        at_centre = posterior.noise * math.sqrt(1 + 1 / posterior.records)
+        weights = torch.where(posterior.varies, posterior.weights, 0.0)
+        constant = posterior.level - float(weights @ posterior.centre)
+        linear = torch.cat([torch.tensor([constant], dtype=torch.float64), weights])
+        return NumberHead(linear[None], spread, torch.tensor([[at_centre, posterior.degrees]], dtype=torch.float64))
+
+    @property
+    def arrays(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What is sent."""
+        return self.linear, self.spread, self.noise
+
+    def predict(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Location and scale, (n,) each, of the Student distribution of new targets."""
+        phi = features.to(torch.float64)
+        linear, spread, noise = (array.to(torch.float64) for array in self.arrays)
+        away = (phi - spread[0]) @ spread[1:].mT
+        scale = (noise[0, 0].square() + away.square().sum(1)).sqrt()
+        return phi @ linear[0, 1:] + linear[0, 0], scale
+
+    def interval(self, features: Tensor, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """Low and high ends, (n,) each, of the central predictive intervals of that level."""
+        location, scale = self.predict(features)
+        reach = student_reach(level, float(self.noise[0, 1])) * scale
+        return location - reach, location + reach
+
+
+def student_reach(level: float, degrees: float) -> float:
+    """Half the width of the central interval of that level, in units of the scale."""
+    if not 0 < level < 1:
+        raise InputError(f"the level of an interval must lie between 0 and 1, found: {level}")
+    return float(student.ppf((1 + level) / 2, degrees))
 
 
 def solve_regression(moments: Moments, strength: float | None = None, noise_std: float = 0.0) -> LinearPosterior:
@@ -93,7 +150,15 @@ def solve_regression(moments: Moments, strength: float | None = None, noise_std:
     # From the eigenvalues rather than from the scatter itself, which rounding can make indefinite.
     factor: Tensor = units[:, None] * torch.linalg.cholesky((vectors * (values + chosen)) @ vectors.mT)
     return LinearPosterior(
-        weights, mean[:width], float(mean[width]), factor, total, 2 * shape, math.sqrt(rate / shape), chosen
+        weights,
+        mean[:width],
+        float(mean[width]),
+        factor,
+        total,
+        2 * shape,
+        math.sqrt(rate / shape),
+        chosen,
+        gram.diagonal() > rounding,
     )
 
 
@@ -108,3 +173,24 @@ def _log_evidence(
     """ln p(targets | strength) up to what does not depend on the strength."""
     fit = float(torch.log(strength / (values + strength)).sum()) / 2
     return fit - shape * math.log(prior_rate + _residual(strength, values, turned, squares) / 2)
+
+
+@dataclass(frozen=True)
+class NumberMetrics:
+    """Figures of one model on one set of records; None where there are none."""
+
+    records: int
+    rmse: float | None  # in the number's own unit
+    inside: float | None  # the share inside their 90 % intervals
+
+
+def judge_numbers(head: NumberHead | None, features: Tensor, targets: Tensor, unit: float) -> NumberMetrics:
+    """The figures on records with `features` (n, w) and `targets` (n,), given in `unit`; without a head all is zero."""
+    truth = targets.to(torch.float64)
+    if not len(truth):
+        return NumberMetrics(0, None, None)
+    if head is None:
+        return NumberMetrics(len(truth), float(truth.square().mean().sqrt()) * unit, 0.0)
+    guess, (low, high) = head.predict(features)[0], head.interval(features, INTERVAL_LEVEL)
+    error = float((guess - truth).square().mean().sqrt()) * unit
+    return NumberMetrics(len(truth), error, float(((low <= truth) & (truth <= high)).double().mean()))

@@ -16,9 +16,11 @@ from torch import Tensor
 from fedlog.algorithms.shape import Algorithm, BodySummary, Chooses, Exchange, Phase, Trained, Work
 from fedlog.core.classification import first_within_error
 from fedlog.core.heads.mixtures import fit_mixtures
-from fedlog.core.heads.moments import Detail, Moments
+from fedlog.core.heads.moments import Moments
+from fedlog.core.heads.regression import judge_numbers
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
+from fedlog.data.numbers import half_width
 from fedlog.engine.clients import Client
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.client_store import ClientStore
@@ -26,7 +28,7 @@ from fedlog.engine.stopwatch import CLOCK
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Backend, Fit, Look, Pool, Task
 from fedlog.errors import RunError
-from fedlog.models.body import HEAD, QUADRATIC, SHIFT, Params, initial_head, logits
+from fedlog.models.body import HEAD, QUADRATIC, SHIFT, Params, initial_head, logits, number_head
 from fedlog.models.weights_file import weights_name, write_weights
 from fedlog.privacy.guarantee import Unit
 from fedlog.privacy.protection import Protection
@@ -38,10 +40,14 @@ from fedlog.wire.transport import Transport, movement
 
 @dataclass(frozen=True)
 class Score:
-    """How many of a client's held-out records it classifies correctly."""
+    """How many of a client's held-out records it classifies correctly.
+
+    Where a number is predicted: how many lie inside their 90 % intervals, and the root mean squared error.
+    """
 
     correct: int
     records: int
+    rmse: float | None = None
 
 
 class Cohort:
@@ -208,8 +214,8 @@ class Cohort:
     ) -> Iterator[Trained]:
         """What the exchange asks for about the records of each look."""
         nothing = Trained({}, None, 0)
-        if exchange.summary is BodySummary.STATISTICS:
-            for moments in self._moments_of(backend, looks, exchange.detail):
+        if exchange.summary in (BodySummary.STATISTICS, BodySummary.NUMBERS):
+            for moments in self._moments_of(backend, looks, exchange):
                 yield replace(nothing, statistics=moments.statistics, second=moments.second)
         elif exchange.summary is BodySummary.MIXTURES:
             labels, n_class = self._federation.train.labels, self._federation.n_class
@@ -219,20 +225,35 @@ class Cohort:
         else:
             yield from [nothing] * len(looks)
 
-    def _moments_of(self, backend: Backend, looks: Sequence[Look], detail: Detail) -> Iterator[Moments]:
+    def _moments_of(self, backend: Backend, looks: Sequence[Look], exchange: Exchange) -> Iterator[Moments]:
         """The moments of each look's records, behind the clip if there is one."""
         guard, labels, n_class = self._protection, self._federation.train.labels, self._federation.n_class
         summarise = Moments.of if guard is None else guard.moments
+        joins_number = exchange.summary is BodySummary.NUMBERS
+        for look, features in self._features_to_sum(backend, looks):
+            summed = self._join_number(features, look.positions) if joins_number else features
+            yield summarise(summed, labels[look.positions], n_class, exchange.detail)
+
+    def _features_to_sum(self, backend: Backend, looks: Sequence[Look]) -> Iterator[tuple[Look, Tensor]]:
+        """The features of each look's records."""
+        guard = self._protection
         if guard is None or guard.mechanism.unit is not Unit.RECORD:
-            for look, features in zip(looks, backend.features(looks), strict=True):
-                yield summarise(features, labels[look.positions], n_class, detail)
+            yield from zip(looks, backend.features(looks), strict=True)
             return
         # Each record in a call of its own: how its features are rounded would else depend on how many are computed
         # with it, an input can be such that all is rounding, and then one record more moves the others.
         for look in looks:
             alone = [backend.features([replace(look, positions=at)])[0] for at in torch.split(look.positions, 1)]
-            features = torch.cat(alone) if alone else torch.zeros(0, look.client.body.width)
-            yield summarise(features, labels[look.positions], n_class, detail)
+            yield look, torch.cat(alone) if alone else torch.zeros(0, look.client.body.width)
+
+    def _join_number(self, features: Tensor, positions: Tensor) -> Tensor:
+        """The features with the number to predict behind them, cut to its agreed range where that is a promise."""
+        targets = self._federation.train.targets
+        assert targets is not None
+        numbers = targets[positions].to(features)
+        if self._protection is not None:
+            numbers = numbers.clamp(-1, 1)
+        return torch.cat([features, numbers[:, None]], dim=1)
 
     def _open(self, client: Client, exchange: Exchange) -> Work:
         home, heard = self.store.homes[client.index], self.store.heard_by(client.index)
@@ -280,10 +301,26 @@ class Cohort:
         looks = [Look(c, models[c.index], pool, torch.cat(held_out[c.index])) for c in group]
         scores = []
         for look, features in zip(looks, backend.features(looks), strict=True):
+            sizes = [len(part) for part in held_out[look.client.index]]
+            if self._federation.number is not None:
+                scores.append((look.client.index, self._score_numbers(look, features, sizes)))
+                continue
             right = logits(features, _like(look.params, features)).argmax(1) == labels[look.positions]
-            parts = torch.split(right, [len(part) for part in held_out[look.client.index]])
+            parts = torch.split(right, sizes)
             scores.append((look.client.index, tuple(Score(int(part.sum()), len(part)) for part in parts)))
         return scores
+
+    def _score_numbers(self, look: Look, features: Tensor, sizes: list[int]) -> tuple[Score, ...]:
+        """How many numbers lie inside their intervals, and the error."""
+        number, targets = self._federation.number, look.pool.records(self._federation).targets
+        assert number is not None
+        assert targets is not None
+        head, truth = number_head(look.params), targets[look.positions]
+        found = [
+            judge_numbers(head, phi, own, half_width(number))
+            for phi, own in zip(torch.split(features, sizes), torch.split(truth, sizes), strict=True)
+        ]
+        return tuple(Score(round((each.inside or 0.0) * each.records), each.records, each.rmse) for each in found)
 
 
 def _like(params: Params, features: Tensor) -> Params:

@@ -210,7 +210,7 @@ def upload_pattern(algorithm: Algorithm, exchange: Exchange, initial: Params, pl
     heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(0))), {})
     home = algorithm.join(initial)
     work = algorithm.open(exchange.name, home, heard)
-    nothing = Moments.zeros(plan.n_class, plan.width, exchange.detail)
+    nothing = Moments.zeros(plan.n_class, exchange.summed_width(plan.width), exchange.detail)
     mixtures = None
     if exchange.summary is BodySummary.MIXTURES:
         no_records = torch.zeros(0, plan.width), torch.zeros(0, dtype=torch.int64)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from fedlog.algorithms.shape import Algorithm, Audience, Bodies, Exchange, ModelPlan
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
-from fedlog.engine.clients import Client, any_body, clients_of
+from fedlog.engine.clients import Client, any_body, check_target, clients_of
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.cohort import Cohort, Score
 from fedlog.engine.protocol.downlink import Downlink, check_transport
@@ -58,6 +58,8 @@ class RoundRecord:
     refused: dict[str, str]
     seconds: float
     seconds_by_part: dict[str, float] = field(default_factory=dict)  # in a run that is profiled
+    # Where a number is predicted, in its own unit; "correct" is then what lies inside its 90 % interval.
+    rmse_per_client: list[float | None] = field(default_factory=list)
 
     @property
     def accuracy_per_client(self) -> list[float | None]:
@@ -139,6 +141,7 @@ class Simulation:
                 f"no client has a {judge.value} record to be judged on",
                 hint="--validation-fraction 0.2 holds some training records out" if judge is Judge.VALIDATION else None,
             )
+        check_target(self.algorithm, numbers=self.federation.number is not None)
         self._check_bodies()
         check_transport(self.algorithm, transport_of(self.settings))
 
@@ -298,6 +301,7 @@ class Simulation:
             refused={r.client: r.reason for at, r in self.server.refusals if max(at, 1) == number},
             seconds=seconds,
             seconds_by_part=self._take_times(seconds) if self.profiles else {},
+            rmse_per_client=[score.rmse for score in scores] if self.federation.number is not None else [],
         )
 
     def _privacy_figures(self) -> dict[str, float]:

@@ -10,15 +10,17 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 
 import fedlog
 from fedlog.algorithms.shape import TrainingRecords
+from fedlog.core.heads.regression import INTERVAL_LEVEL
 from fedlog.data.catalog import has_own_content, hold_out_validation, load_federation
 from fedlog.data.federation import Federation
 from fedlog.data.sources import data_folder
@@ -288,11 +290,32 @@ def _finish(spec: RunSpec, simulation: Simulation, folder: Path, keep: Keep, end
         privacy=private.describe_spending(folder, lines, ended_early),
         uploads_refused=sum(len(record.refused) for record in lines),
         clients=list(simulation.federation.clients),
+        regression=describe_numbers(lines[-1], simulation.federation.number),
     )
     # The path is put in when the summary is read: a folder may be moved, or committed from someone's machine.
-    records.write_json(folder / SUMMARY, {**asdict(summary), "run_dir": "."})
+    records.write_json(folder / SUMMARY, records.as_written(summary))
     shutil.rmtree(folder / "checkpoint", ignore_errors=True)
     return summary
+
+
+def describe_numbers(last: RoundRecord, number: tuple[float, float] | None) -> dict[str, Any] | None:
+    """The error of predicted numbers, in their own unit, and how many lie inside their intervals; None for classes."""
+    if number is None:
+        return None
+    errors, inside = last.rmse_per_client, last.accuracy_per_client
+    return {
+        "range": list(number),
+        "rmse_mean_over_clients": _mean(errors),
+        "rmse_per_client": errors,
+        "interval_level": INTERVAL_LEVEL,
+        "inside_mean_over_clients": _mean(inside),
+        "inside_per_client": inside,
+    }
+
+
+def _mean(values: list[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known)
 
 
 def made_with() -> dict[str, str]:

@@ -10,7 +10,6 @@ import torch
 
 from fedlog.algorithms import registry
 from fedlog.algorithms.shape import Algorithm, ModelPlan
-from fedlog.core.clip import parse_clip
 from fedlog.core.keys import Key
 from fedlog.data.catalog import load_federation
 from fedlog.data.federation import Federation
@@ -24,9 +23,8 @@ from fedlog.models.body import Body, with_weights
 from fedlog.models.catalog import body
 from fedlog.models.encoders.cache import Progress
 from fedlog.models.encoders.federation import encode_federation
-from fedlog.privacy.limits import Limits
 from fedlog.settings.execution import Execution
-from fedlog.settings.promise import with_body_training
+from fedlog.settings.promise import limits_of, with_body_training
 from fedlog.settings.resolve import ResolvedRun
 from fedlog.settings.spec import RunSpec
 
@@ -59,8 +57,9 @@ def prepare(
         decisions=decisions_of(backends or {}),
     )
     sums = make_secure_sums(run, guard, len(bodies))
-    limits = None if spec.clip is None else Limits(parse_clip(spec.clip))
-    return Simulation(algorithm, federation, bodies, plan, engine, settings, guard, sums, limits)
+    return Simulation(
+        algorithm, federation, bodies, plan, engine, settings, guard, sums, limits_of(spec.clip, algorithm)
+    )
 
 
 def method_of(spec: RunSpec, plan: ModelPlan) -> Algorithm:

@@ -37,6 +37,16 @@ class Summary:
     privacy: dict[str, Any] | None = None  # the guarantee in full, for a private run
     uploads_refused: int = 0  # that could not be used, where the run was told to do without them
     clients: list[str] = field(default_factory=list)  # their names, in the order of `accuracy_per_client`
+    # Where a number is predicted: its error. "Accuracy" is then the share inside the 90 % intervals.
+    regression: dict[str, Any] | None = None
+
+
+def as_written(summary: Summary) -> dict[str, Any]:
+    """The summary as its file has it: without the folder's place, and without what the run does not have."""
+    written = {**asdict(summary), "run_dir": "."}
+    if summary.regression is None:
+        del written["regression"]
+    return written
 
 
 def append(path: Path, record: RoundRecord) -> None:
@@ -49,6 +59,8 @@ def _line(record: RoundRecord) -> str:
     written = asdict(record)
     if not record.seconds_by_part:
         del written["seconds_by_part"]  # of runs that are profiled only
+    if not record.rmse_per_client:
+        del written["rmse_per_client"]  # of runs that predict a number
     return json.dumps(written, separators=(",", ":"))
 
 

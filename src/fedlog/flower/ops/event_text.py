@@ -70,8 +70,7 @@ def describe_site_event(event: Mapping[str, Any]) -> str | None:
             beside = event.get("unprotected_model")
             why = f"the protected one (not protected: {beside})" if beside else "better or equal on the validation rows"
             return (
-                f"run {event['run']}: kept the {event['kept']} model, {why}; test "
-                f"accuracy {_share(event['test_accuracy'])} (local-only {_share(event['local_only_test_accuracy'])}); "
+                f"run {event['run']}: kept the {event['kept']} model, {why}; {_test_figures(event)}; "
                 f"model in {event['model']}"
                 f"{f'; {NEVER_MOVED}' if event.get('head_moved') is False else ''}"
             )
@@ -82,6 +81,18 @@ def describe_site_event(event: Mapping[str, Any]) -> str | None:
         case "refused" | "failed":
             return f"round {event['round']}: not answered: {event['reason']}"
     return None
+
+
+def _test_figures(event: Mapping[str, Any]) -> str:
+    """A site's accuracy on its test rows; where a number is predicted, its error."""
+    if "test_rmse" in event:
+        error, alone = (f"{value:.4g}" if value is not None else "none" for value in _errors(event))
+        return f"test error {error} (local-only {alone})"
+    return f"test accuracy {_share(event['test_accuracy'])} (local-only {_share(event['local_only_test_accuracy'])})"
+
+
+def _errors(event: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    return event["test_rmse"], event["local_only_test_rmse"]
 
 
 @dataclass

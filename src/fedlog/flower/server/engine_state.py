@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedlog.core.clip import parse_clip
 from fedlog.core.keys import Key
 from fedlog.data.schema import Schema
+from fedlog.engine.clients import check_target
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.checkpoint import Memory
 from fedlog.engine.protocol.server import Server
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.models.body import HEAD, initial_head
-from fedlog.privacy.limits import Limits
+from fedlog.settings.promise import limits_of
 from fedlog.wire.codec import codec
 
 
@@ -22,6 +22,7 @@ def begin_server(plan: Plan, schema: Schema, width: int, refused_share: float = 
     """Return the engine's server before the first broadcast; more than that share of unusable uploads stops it."""
     key = Key(plan.seed)
     algorithm = plan.algorithm(schema.n_class, width)
+    check_target(algorithm, numbers=schema.number is not None)
     initial = {HEAD: initial_head(width, schema.n_class, key)}
     shape = Plan.model_plan(schema.n_class, width)
     guard = plan.protection(schema.n_class, width)
@@ -33,7 +34,7 @@ def begin_server(plan: Plan, schema: Schema, width: int, refused_share: float = 
         key.child("server"),
         guard,
         refused_share=refused_share,
-        limits=None if plan.clip is None else Limits(parse_clip(plan.clip)),
+        limits=limits_of(plan.clip, algorithm),
         # Under a secure sum there is no single upload to remember, and of a private run the server keeps none.
         remembers=plan.secure is None and plan.promise is None,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -33,6 +34,10 @@ class SiteReport:
     accuracy: float
     federated_accuracy: float
     local_only_accuracy: float
+    # Where a number is predicted: "accuracy" is then the share inside the 90 % intervals.
+    rmse: float | None = None
+    federated_rmse: float | None = None
+    local_only_rmse: float | None = None
 
 
 def read_private_report(payload: bytes) -> dict[str, Any]:
@@ -53,12 +58,14 @@ def read_report(payload: bytes) -> dict[str, Any]:
         report = SiteReport(**stored)
         shares = (report.accuracy, report.federated_accuracy, report.local_only_accuracy)
         good = all(0 <= float(share) <= 1 for share in shares) and isinstance(report.body, str)
+        errors = (report.rmse, report.federated_rmse, report.local_only_rmse)
+        good = good and all(error is None or 0 <= float(error) < math.inf for error in errors)
         good = good and report.kept in ("federated", "local-only") and type(report.test_records) is int
     except (ValueError, TypeError, RecursionError):
         good = False
     if not good:
         raise FrameError("expected a site's figures in a report, found something else")
-    return asdict(report)
+    return {name: value for name, value in asdict(report).items() if value is not None}
 
 
 def read_reports(plan: Plan, answers: Mapping[str, Frame]) -> tuple[list[dict[str, Any]], dict[str, str]]:

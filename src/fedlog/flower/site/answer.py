@@ -137,7 +137,8 @@ def work(request: Frame, context: SiteContext, state: RunState) -> bytes:
         of=context.plan.rounds,
         head_since=head_since,
         own_state_of_round=None if earlier is None else step_of(earlier)[0],
-        validation_accuracy=score.correct / score.records if score.records else None,
+        # Before the one exchange of a regression there is no interval that a number could lie in.
+        validation_accuracy=score.correct / score.records if score.records and score.rmse is None else None,
         bits_up=8 * len(upload),
         bits_down=8 * len(request.payload),
         load_seconds=round(loaded - start, 2),

@@ -18,7 +18,7 @@ from fedlog.algorithms.shape import Algorithm
 from fedlog.core.keys import Key
 from fedlog.data.schema import Schema, load_schema
 from fedlog.data.site import Preparation, Site, empty_site, refuse_split_by_time
-from fedlog.engine.clients import Client
+from fedlog.engine.clients import Client, check_target
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
@@ -161,6 +161,7 @@ class SiteContext:
         try:
             if self._beyond_caps is not None:
                 raise self._beyond_caps
+            check_target(self.plan.algorithm(2, 2), numbers=self.schema.number is not None)
             if self.config.privacy is not None:
                 Limit.read(self.config.privacy).check(self.plan.promise)
             if self.plan.secure is not None:

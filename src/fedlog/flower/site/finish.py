@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import torch
+
 from fedlog import __version__
 from fedlog.algorithms.shape import Algorithm
 from fedlog.core.classification import Metrics, metrics
+from fedlog.core.heads.regression import NumberMetrics, judge_numbers
+from fedlog.core.keys import Key
+from fedlog.data.numbers import Range, half_width
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.training.tasks import Pool
 from fedlog.files.durable import write_file
 from fedlog.flower.protocol.frame import Frame
 from fedlog.flower.site.context import SiteContext
 from fedlog.flower.site.run_state import RunState
-from fedlog.models.body import Params
+from fedlog.models.body import Params, number_head
 from fedlog.models.folder import save_model
 from fedlog.models.model import Model
+from fedlog.wire.codec import codec
+from fedlog.wire.message import lift
 
 ONE = (0,)  # a site's cohort has one client
 
@@ -28,8 +36,15 @@ class ScoredModel:
     """A model with its figures."""
 
     params: Params
-    validation: Metrics
-    test: Metrics
+    validation: Metrics | NumberMetrics
+    test: Metrics | NumberMetrics
+
+    @property
+    def merit(self) -> float:
+        """What the better model has more of on validation rows: accuracy, or for numbers a smaller error."""
+        if isinstance(self.validation, NumberMetrics):
+            return -(math.inf if self.validation.rmse is None else self.validation.rmse)
+        return self.validation.accuracy or 0.0
 
 
 def finish(request: Frame, context: SiteContext, state: RunState) -> bytes:
@@ -48,7 +63,7 @@ def finish(request: Frame, context: SiteContext, state: RunState) -> bytes:
     }
     # A tie keeps the federated model; test rows decide nothing. Where records are protected the choice is no choice:
     # the local-only model saw them without noise, and which of the two is better tells of them too.
-    kept = "federated" if context.by_record else max(models, key=lambda name: models[name].validation.accuracy or 0.0)
+    kept = "federated" if context.by_record else max(models, key=lambda name: models[name].merit)
     folder = context.folder.models / context.plan.name
     _save(context, folder, kept, models)
     beside = folder.with_name(f"{folder.name}.local-only") if context.by_record else None
@@ -63,8 +78,8 @@ def finish(request: Frame, context: SiteContext, state: RunState) -> bytes:
         "finished",
         model=str(folder),
         kept=kept,
-        test_accuracy=models[kept].test.accuracy,
-        local_only_test_accuracy=models["local-only"].test.accuracy,
+        **_figures("test_{}", models[kept]),
+        **_figures("local_only_test_{}", models["local-only"]),
         **moved,
         **({} if beside is None else {"unprotected_model": str(beside)}),
     )
@@ -79,10 +94,17 @@ def _report(context: SiteContext, kept: str, models: Mapping[str, ScoredModel]) 
         "body": context.body.name,
         "kept": kept,
         "test_records": models[kept].test.records,
-        "accuracy": models[kept].test.accuracy,
-        "federated_accuracy": models["federated"].test.accuracy,
-        "local_only_accuracy": models["local-only"].test.accuracy,
+        **_figures("{}", models[kept]),
+        **_figures("federated_{}", models["federated"]),
+        **_figures("local_only_{}", models["local-only"]),
     }
+
+
+def _figures(name: str, model: ScoredModel) -> dict[str, float | None]:
+    """A model's figures on its test rows: the accuracy; where a number is predicted, the share inside and the error."""
+    if isinstance(model.test, NumberMetrics):
+        return {name.format("accuracy"): model.test.inside, name.format("rmse"): model.test.rmse}
+    return {name.format("accuracy"): model.test.accuracy}
 
 
 def _save(context: SiteContext, folder: Path, name: str, models: Mapping[str, ScoredModel]) -> None:
@@ -96,7 +118,8 @@ def _save(context: SiteContext, folder: Path, name: str, models: Mapping[str, Sc
     if context.plan.promise is not None:
         provenance["privacy"] = _describe_protection(context, name)
     if not context.by_record:  # else a figure about the records, which nobody counts, would go with the model
-        provenance["validation_accuracy"] = {name: found.validation.accuracy for name, found in models.items()}
+        merit = "validation_accuracy" if context.schema.number is None else "validation_minus_rmse"
+        provenance[merit] = {name: found.merit for name, found in models.items()}
     site, params = context.site, models[name].params
     save_model(folder, Model(context.body, params, context.schema, site.encoder, site.federation.transform, provenance))
 
@@ -114,6 +137,8 @@ def _describe_protection(context: SiteContext, name: str) -> str:
 
 
 def _score(context: SiteContext, params: Params) -> ScoredModel:
+    if context.schema.number is not None:
+        return _score_numbers(context, params, context.schema.number)
     federation, shard = context.site.federation, context.site.shard
     model = Model(context.body, params, context.schema, None, federation.transform, {})
     found = []
@@ -124,16 +149,42 @@ def _score(context: SiteContext, params: Params) -> ScoredModel:
     return ScoredModel(params, *found)
 
 
+def _score_numbers(context: SiteContext, params: Params, number: Range) -> ScoredModel:
+    federation, shard = context.site.federation, context.site.shard
+    head, found = number_head(params), []
+    for pool, positions in ((Pool.TRAIN, shard.validation), (Pool.TEST, shard.test)):
+        records = pool.records(federation).at(positions)
+        assert records.targets is not None
+        with torch.no_grad():
+            features = context.body.features(params, federation.transform.prepare(records.inputs), None)
+        found.append(judge_numbers(head, features, records.targets, half_width(number)))
+    return ScoredModel(params, *found)
+
+
 def _train_alone(context: SiteContext, rounds: int) -> Params:
     """Train the site's local-only model: the same body and epochs, the rounds that there were, no head from others.
 
     The guard is there for a training that diverges, which in a private run must not become an error.
     """
+    if context.schema.number is not None:
+        return _solve_alone(context)
     cohort = context.new_cohort(context.local_only, context.guard)
     for number in range(1, rounds + 1):
         for exchange in context.local_only.schedule.round:
             cohort.exchange(number, context.plan.at_round(exchange, number), ONE)
     return _take_model(cohort, context.local_only)
+
+
+def _solve_alone(context: SiteContext) -> Params:
+    """The regression of the site's own training rows; without a row, the method's head of nobody's."""
+    cohort, algorithm = context.new_cohort(context.algorithm, None), context.algorithm
+    cohort.hear(codec(context.plan.codec).encode(algorithm.broadcast(algorithm.begin(Key(0)))))
+    (exchange,) = algorithm.schedule.round
+    ((_, message),) = cohort.messages(1, exchange, ONE)
+    assert message is not None
+    server = algorithm.step(exchange.name, algorithm.begin(Key(0)), lift(message))
+    cohort.hear(codec(context.plan.codec).encode(algorithm.broadcast(server)))
+    return _take_model(cohort, algorithm)
 
 
 def _take_model(cohort: Cohort, algorithm: Algorithm) -> Params:

@@ -1,0 +1,63 @@
+"""A number instead of a class: Bayesian linear regression from everyone's sums, with predictive intervals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fedlog.algorithms.one_exchange.base import AT_HOME, Classes, Noise, OneExchange
+from fedlog.algorithms.shape import BodySummary, Exchange, Schedule
+from fedlog.core.heads.moments import Detail, Moments
+from fedlog.core.heads.regression import NumberHead, solve_regression
+from fedlog.errors import InputError
+from fedlog.models.body import HEAD, NOISE, SPREAD, Params
+from fedlog.wire.message import Kind, Message
+
+PARTS = (HEAD, SPREAD, NOISE)
+
+
+@dataclass(frozen=True)
+class FedRegression(OneExchange):
+    """The exact posterior of a linear head; without a `strength`, the prior's of largest evidence."""
+
+    strength: float | None = None
+
+    name = "fed-regression"
+    detail = Detail.SECOND
+
+    def __post_init__(self) -> None:
+        if self.strength is not None and not self.strength > 0:
+            raise InputError(f"the strength of fed-regression must be above 0: {self.strength}")
+        if self.personal or self.classes is not Classes.ALL:
+            raise InputError(
+                "fed-regression has neither classes nor heads of one's own: one posterior is for all sites",
+                hint="leave out --personal and classes",
+            )
+
+    @property
+    def schedule(self) -> Schedule:
+        """One exchange of the moments of features and number together."""
+        return Schedule(round=(Exchange("statistics", (), BodySummary.NUMBERS, self.detail),))
+
+    def solve_parts(self, moments: Moments, noise: Noise) -> Params:
+        """The posterior of everyone's moments."""
+        head = NumberHead.of(solve_regression(moments, self.strength, noise.std))
+        return dict(zip(PARTS, head.arrays, strict=True))
+
+    def broadcast(self, server: Params) -> Message:
+        """The posterior; before there is any, the seed."""
+        if HEAD not in server:
+            return Message(Kind.SEED, (server["seed"],))
+        return Message(Kind.NUMBER_HEAD, tuple(server[name] for name in PARTS))
+
+    def hear(self, message: Message, known: Params) -> Params:
+        """The parts of the posterior; before there is any, a head of zeros."""
+        if message.kind is Kind.SEED:
+            return {HEAD: torch.zeros(self.plan.n_class, 1 + self.plan.width)}
+        return dict(zip(PARTS, message.arrays, strict=True))
+
+    def deploy(self, home: Params, heard: Params) -> Params:
+        """The frozen body under the posterior."""
+        body = {name: value for name, value in home.items() if name not in AT_HOME}
+        return {**body, **{name: heard[name] for name in PARTS if name in heard}}
