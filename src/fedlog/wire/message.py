@@ -33,8 +33,8 @@ class Kind(IntEnum):
     QUADRATIC_HEAD = 10  # in a broadcast: (n_class, m) as HEAD; (n_class, m - 1) or (n_class, entries) of the squares
     CLASS_MEANS = 11  # (n_class, m - 1) class means; (n_class,) int64 counts; their scatter between clients counts
     MIXTURES = 12  # (parts,) records, (parts, m - 1) means and variances of Gaussians, the same number a class
-    NUMBER_HEAD = 14  # in a broadcast: (1, m) as HEAD, (m, m - 1) and (1, 2): how sure it is, see core.heads.regression
     SAME = 13  # no arrays: what the sender sent last still stands
+    NUMBER_HEAD = 14  # in a broadcast: (1, m) as HEAD, (m, m - 1) and (1, 2): how sure it is, see core.heads.regression
 
 
 @dataclass(frozen=True, eq=False)
