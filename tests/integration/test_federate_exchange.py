@@ -19,7 +19,7 @@ from fedlog.flower.folders.event_log import log_event, read_events
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, decode_frame, from_content, run_tag, to_content
 from fedlog.flower.protocol.handshake import Identity, check_identity, identity, read_identity
-from fedlog.flower.server.exchange import Clock, ask, find_connected_sites
+from fedlog.flower.server.exchange import Clock, Wait, ask, find_connected_sites
 from fedlog.flower.site.client_app import answer
 
 FRAMES = st.builds(
@@ -175,7 +175,7 @@ def test_every_site_is_answered_refused_or_silent() -> None:
     nodes = {name: number for number, name in enumerate(behaviour, start=10)}
     post = FakePost([], {nodes[name]: told for name, told in behaviour.items()})
     clock = FakeClock()
-    outcome = ask(post, nodes, dict.fromkeys(nodes, HELLO), FrameKind.WELCOME, 5.0, clock.clock())
+    outcome = ask(post, nodes, dict.fromkeys(nodes, HELLO), FrameKind.WELCOME, Wait(5.0), clock.clock())
     assert {site: frame.payload for site, frame in outcome.answers.items()} == {"good": b"hi"}
     assert outcome.silent == ("expired", "silent")
     assert set(outcome.refused) == set(behaviour) - {"good", "expired", "silent"}
@@ -187,7 +187,7 @@ def test_every_site_is_answered_refused_or_silent() -> None:
 def test_messages_that_flower_does_not_take_are_refused() -> None:
     post = FakePost([], {})
     post.push_messages = lambda messages: []  # type: ignore[method-assign] # what Flower returns for too large a push
-    outcome = ask(post, {"a": 1}, {"a": HELLO}, FrameKind.WELCOME, 5.0, FakeClock().clock())
+    outcome = ask(post, {"a": 1}, {"a": HELLO}, FrameKind.WELCOME, Wait(5.0), FakeClock().clock())
     assert outcome.refused == {"a": "Flower did not take the message"}
 
 

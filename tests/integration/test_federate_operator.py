@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from three_sites import make_server
+from three_sites import fill_site, make_server
 
 from fedlog.cli.main import main
 from fedlog.errors import RunError
 from fedlog.flower.folders.keys import create_site_key
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
+from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops import server as server_side
 from fedlog.flower.ops.processes import Command
 
@@ -92,3 +93,69 @@ def test_a_site_stays_on_the_list_while_its_key_was_not_taken_off(
     assert main(["federate", "unregister", str(server.path), "north"]) == 1
     assert RUNNING in capsys.readouterr().err
     assert server.read_known_sites() == {"north": "12"}
+
+
+def test_a_key_that_was_taken_off_the_list_gets_a_fitting_hint(
+    server: ServerFolder, key: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Flower's words are those of its 1.41.0; `tests/smoke/test_federate_membership.py` hears them from Flower."""
+    refusal = json.dumps({"success": False, "error-message": "Public key already in use."})
+    monkeypatch.setattr(server_side, "call", lambda command: refusal)
+    assert main(["federate", "register", str(server.path), str(key), "--name", "north"]) == 2
+    said = capsys.readouterr().err
+    assert "taken off the list: north" in said
+    assert "fedlog federate rekey" in said
+    assert RUNNING not in said
+    server.remember_site("south", "12", key.read_text())
+    assert main(["federate", "register", str(server.path), str(key), "--name", "north"]) == 2
+    assert "registered as: south" in capsys.readouterr().err
+
+
+def test_a_folder_of_keys_is_registered_as_a_whole_or_not_begun(
+    server: ServerFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = tmp_path / "keys"
+    names = [f"site-{number}" for number in range(6)]
+    for name in names:
+        create_site_key(tmp_path / f"{name}.key", keys / f"{name}.pub", name)
+    called: list[str] = []
+
+    def register(command: Command) -> str:
+        name = command.arguments[command.arguments.index("--name") + 1]
+        called.append(name)
+        if name == "site-3" and called.count(name) == 1:
+            return json.dumps({"success": False, "error-message": "busy"})
+        return json.dumps({"success": True, "node-id": name[-1]})
+
+    monkeypatch.setattr(server_side, "call", register)
+    arguments = ["federate", "register", str(server.path), str(keys)]
+    (keys / "twice.pub").write_text((keys / "site-1.pub").read_text())
+    assert main(arguments) == 2
+    assert "one key twice: site-1, twice" in capsys.readouterr().err
+    (keys / "twice.pub").write_text("no key")
+    assert main(arguments) == 2
+    assert called == []  # a bad file among them: nobody was registered
+    (keys / "twice.pub").unlink()
+    assert main([*arguments, "--name", "north"]) == 2
+    assert main(arguments) == 1
+    assert "1 of 6 keys were not registered (site-3); of site-3" in capsys.readouterr().err
+    rest = tmp_path / "rest"
+    rest.mkdir()
+    (keys / "site-3.pub").rename(rest / "site-3.pub")
+    assert main([*arguments[:-1], str(rest)]) == 0
+    assert server.read_known_sites() == {name: name[-1] for name in names}
+    assert main(["federate", "register", str(server.path), str(tmp_path / "site-1.key")]) == 2  # no name
+
+
+def test_a_choice_that_fails_is_not_remembered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = fill_site(SiteFolder(tmp_path / "north"), "north", "mlp:8")
+    before = folder.config_file.read_text()
+    wrong = tmp_path / "wrong.csv"
+    wrong.write_text("a,b\n1,2\n")
+    site = ["federate", "site", str(folder.path)]
+    for more in (["--data", str(wrong)], ["--body", "nothing"], ["--hold-out", "2"], ["--data", "no-such.csv"]):
+        assert main([*site, *more, "--require-privacy", "local:8:1e-5"]) == 2
+        assert folder.config_file.read_text() == before
+    assert main([*site, "--require-privacy", "nothing"]) == 2
+    assert folder.config_file.read_text() == before
+    assert "hint" in capsys.readouterr().err

@@ -317,3 +317,20 @@ def _seed() -> bytes:
 
 def _home(folder: SiteFolder) -> Path:
     return RunState.of(folder, run_tag("trial")).path / "secure"
+
+
+def test_one_number_says_how_many_sites_a_secure_run_needs(post: Watched, server: ServerFolder) -> None:
+    assert SUMS.secure is not None
+    needed = max(SUMS.secure.honest, 3)
+    assert RoundRules(2).fewest_sites(SUMS) == needed > 2
+    assert RoundRules(9).fewest_sites(SUMS) == 9
+    going = Run(post, server, SCHEMA, SUMS, RoundRules(2, 20.0), quick_clock())
+    post.absent = set(NAMES[2:])
+    with pytest.raises(RunError, match=f"expected at least {needed} sites, found 2"):
+        going.conduct()
+    post.absent = set()
+    conduct(post, server, replace(SUMS, rounds=1))
+    post.absent = set(NAMES[2:])
+    with pytest.raises(RunError, match=f"expected at least {needed} sites, found fewer"):
+        Run(post, server, SCHEMA, replace(SUMS, rounds=9), RoundRules(2, 20.0), quick_clock()).conduct()
+    assert {event["minimum"] for event in events_named(server, "too few")} == {needed}

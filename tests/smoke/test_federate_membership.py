@@ -11,6 +11,7 @@ import torch
 from loopback_sites import OPTIONS, Federation, started, when
 
 from fedlog.engine.protocol import checkpoint
+from fedlog.errors import InputError
 from fedlog.flower.folders.server_folder import CONNECTION
 from fedlog.flower.ops.processes import call, find_program
 from fedlog.flower.ops.server import flwr_command, register
@@ -81,5 +82,7 @@ def test_leaving_takes_the_statistics_out_and_locks_the_site_out(federation: Fed
     left = checkpoint.read(home.checkpoint, lambda _: None).values["statistics"]
     torch.testing.assert_close(left, parts["east"] + parts["north"])
     assert "south" not in federation.server.read_known_sites()
+    with pytest.raises(InputError, match="taken off the list: south"):
+        register(federation.server, "south", federation.sites["south"].public_key.read_text(), print)
     report = federation.run(plan)
     assert [site["name"] for site in report["sites"]] == ["east", "north"]

@@ -120,22 +120,30 @@ def _server(args: argparse.Namespace) -> int:
 def _add_register(commands: Subparsers) -> None:
     parser = command(commands, "register", "let a site in: register its public key with the running server", _register)
     parser.add_argument("folder", type=Path, metavar="DIR", help="the server's folder")
-    parser.add_argument("key", type=Path, help="the site's site.pub; `-` reads the line from standard input")
-    parser.add_argument("--name", required=True, help="the site's name, as it stands in reports")
+    parser.add_argument(
+        "key", type=Path, help="the site's site.pub, a folder of NAME.pub files, or `-` for a line on standard input"
+    )
+    parser.add_argument("--name", help="the site's name, as it stands in reports (in a folder: the files' names)")
 
 
 def _register(args: argparse.Namespace) -> int:
     from fedlog.errors import InputError
     from fedlog.flower.folders.server_folder import ServerFolder
-    from fedlog.flower.ops.server import register
+    from fedlog.flower.ops.server import register, register_folder
 
+    folder = ServerFolder(args.folder)
+    folder.read_config()
+    if args.key.is_dir():
+        if args.name is not None:
+            raise InputError("a folder of keys has the sites' names in its file names, found --name beside it")
+        register_folder(folder, args.key, _say)
+        return 0
+    if args.name is None:
+        raise InputError("expected the site's name, found none", hint="--name NAME, or a folder of NAME.pub files")
     if str(args.key) != "-" and not args.key.is_file():
         raise InputError(f"expected a public key file, found none: {args.key}")
     text = sys.stdin.read() if str(args.key) == "-" else args.key.read_text()
-    folder = ServerFolder(args.folder)
-    folder.read_config()
-    node = register(folder, args.name, text, _say)
-    _say(f"registered {args.name} (Flower node {node})")
+    register(folder, args.name, text, _say)
     return 0
 
 
@@ -155,7 +163,7 @@ def _unregister(args: argparse.Namespace) -> int:
 
 
 def _add_status(commands: Subparsers) -> None:
-    parser = command(commands, "status", "show which sites are connected", _status)
+    parser = command(commands, "status", "show which sites are connected, and which lag or miss", _status)
     parser.add_argument("folder", type=Path, metavar="DIR", help="the server's folder")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
@@ -164,16 +172,22 @@ def _status(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from fedlog.flower.folders.server_folder import ServerFolder
+    from fedlog.flower.ops.overview import view_newest_run
     from fedlog.flower.ops.server import site_statuses
 
     folder = ServerFolder(args.folder)
     folder.read_config()
-    statuses = site_statuses(folder)
+    statuses, view = site_statuses(folder), view_newest_run(folder)
+    parts = {} if view is None else view.sites
     if args.json:
-        print(json.dumps({"sites": [asdict(status) for status in statuses]}))
+        told = [{**asdict(s), **(asdict(parts[s.name]) if s.name in parts else {})} for s in statuses]
+        print(json.dumps({"sites": told} | ({} if view is None else {"run": view.describe()})))
         return 0
     for status in statuses:
-        print(f"{status.name:<32} {status.state:<12} {status.since}")
+        part = parts[status.name].describe() if status.name in parts else ""
+        print(f"{status.name:<32} {status.state:<12} {status.since:<28} {part}".rstrip())
+    if view is not None:
+        _say(view.describe())
     if not statuses:
         _say("no site is registered yet")
     return 0
@@ -233,11 +247,12 @@ def _site(args: argparse.Namespace) -> int:
     folder = SiteFolder(args.folder)
     folder.read_config()
     check_record(folder)
+    config = folder.propose(args.data, args.body, args.hold_out)
     if args.require_privacy is not None:
         Limit.read(args.require_privacy)
-        folder.write_config(replace(folder.read_config(), privacy=args.require_privacy))
-    config = folder.choose(args.data, args.body, args.hold_out)
+        config = replace(config, privacy=args.require_privacy)
     _say(check_site(folder, config))
+    folder.write_config(config)  # only now: a choice that failed is not made again at the next start
     if said := describe_spending(folder):
         _say(said)
     try:

@@ -1,4 +1,4 @@
-"""`fedlog federate run | leave | demo`: train with the sites, take one out again, and see all of it in one place."""
+"""`fedlog federate run | drop | leave | demo`: train with the sites, go on without one, take one out, see it all."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 
 def add_commands(commands: Subparsers) -> None:
-    """Add the three commands; each sets `handler`, which returns the exit code."""
+    """Add the four commands; each sets `handler`, which returns the exit code."""
     _add_run(commands)
+    _add_drop(commands)
     _add_leave(commands)
     _add_demo(commands)
 
@@ -32,7 +33,11 @@ def _add_run(commands: Subparsers) -> None:
     parser.add_argument("folder", type=Path, metavar="DIR", help="the server's folder")
     parser.add_argument("--name", help="a new name, or that of a run to go on with (default: run-1, run-2, ...)")
     parser.add_argument("--minimum-sites", type=int, default=2, help="with fewer the old head stays (default: 2)")
-    parser.add_argument("--deadline", type=float, default=600.0, help="seconds the server waits (default: 600)")
+    parser.add_argument(
+        "--deadline",
+        type=float,
+        help="seconds the server waits for answers (default: 600, then four times the slowest of the last rounds)",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     add_flags(parser, [entry.name for entry in list_deployed_settings()])
 
@@ -113,6 +118,31 @@ def _print_report(args: argparse.Namespace, report: dict[str, Any]) -> None:
     wire = f", {report['wire_bytes']} bytes on the wire with TLS and Flower" if "wire_bytes" in report else ""
     seconds = f", {report['seconds']:.0f} s" if "seconds" in report else ""
     print(f"{federate_privacy.describe_traffic(report)}{wire}{seconds}")
+
+
+def _add_drop(commands: Subparsers) -> None:
+    parser = command(commands, "drop", "go on without a site that does not answer: not asked, not waited for", _drop)
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the server's folder")
+    parser.add_argument("name", metavar="SITE", help="the name of the site")
+    parser.add_argument("--run", help="the run that goes on without it (default: the newest that is not finished)")
+    parser.add_argument("--back", action="store_true", help="ask it again, from the next round on")
+
+
+def _drop(args: argparse.Namespace) -> int:
+    from fedlog.flower.folders.server_folder import ServerFolder
+    from fedlog.flower.ops.run import drop, find_open_run, take_back
+
+    folder = ServerFolder(args.folder)
+    folder.read_config()
+    run = args.run or find_open_run(folder)
+    if args.back:
+        take_back(folder, args.name, run)
+        _say(f"{run} asks {args.name} again from the next round on")
+        return 0
+    drop(folder, args.name, run)
+    _say(f"{run} goes on without {args.name}; its key stays registered, and what it has sent stays in the head")
+    _say("`--back` asks it again; `unregister` locks it out; `leave` takes its statistics out of the head")
+    return 0
 
 
 def _add_leave(commands: Subparsers) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-Value = str | int | float | None | list[str]
+Value = str | int | float | None | list[str] | list[float]
 
 
 def log_event(path: Path, event: str, **fields: Value) -> None:

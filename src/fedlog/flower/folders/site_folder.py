@@ -110,6 +110,12 @@ class SiteFolder:
 
     def choose(self, data: str | None, body: str | None, hold_out: str | None = None) -> SiteConfig:
         """Write the settings with this data, body and split, and return them; None leaves a setting as it was."""
+        config = self.propose(data, body, hold_out)
+        self.write_config(config)
+        return config
+
+    def propose(self, data: str | None, body: str | None, hold_out: str | None = None) -> SiteConfig:
+        """Return the settings with this data, body and split, to be checked before they are written."""
         config = self.read_config()
         # The apps of a run start in another folder than the person who typed the paths.
         if data is not None and Path(data).exists():
@@ -121,5 +127,4 @@ class SiteFolder:
         )
         if config.data is None:
             raise InputError(f"expected data for site {config.name}, found none", hint="give --data the first time")
-        self.write_config(config)
         return config

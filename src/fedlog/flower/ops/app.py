@@ -21,7 +21,7 @@ def app_settings(plan: Plan, rules: RoundRules) -> dict[str, SettingValue]:
         **plan_settings(plan),
         "refused-share": "" if usual else rules.refused_share,
         "minimum-sites": rules.minimum,
-        "deadline-seconds": rules.deadline_seconds,
+        "deadline-seconds": rules.deadline_seconds or 0.0,
     }
 
 

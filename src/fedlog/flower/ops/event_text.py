@@ -29,6 +29,12 @@ def describe_run_event(event: Mapping[str, Any]) -> str | None:
                 f"round {event['round']}: did not wait for {event['site']}, which has not answered since round "
                 f"{event['since']}; it is asked in every round"
             )
+        case "given up":
+            return f"round {event['round']}: no longer waiting for {event['site']}, which was dropped"
+        case "dropped":
+            return f"{event['site']} was dropped: it is not asked any more"
+        case "taken back":
+            return f"{event['site']} is asked again from the next round on"
         case "secure sum failed":
             return f"round {event['round']}: the secure sum failed; the head stays as it was: {event['reason']}"
         case "budget spent":

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedlog.engine.protocol import checkpoint
 from fedlog.errors import InputError, RunError
-from fedlog.flower.folders.event_log import EventFollower
+from fedlog.flower.folders.event_log import EventFollower, log_event
 from fedlog.flower.folders.server_folder import CONNECTION, ServerFolder
 from fedlog.flower.ops.app import app_settings, write_app
 from fedlog.flower.ops.event_text import describe_run_event
@@ -15,7 +15,7 @@ from fedlog.flower.ops.processes import start
 from fedlog.flower.ops.server import Say, flwr_command, unregister
 from fedlog.flower.protocol.plan import Plan, check_plan
 from fedlog.flower.server.leave import check_leave, take_site_out
-from fedlog.flower.server.run_folder import RoundRules, RunFolder
+from fedlog.flower.server.run_folder import PLAN, RoundRules, RunFolder
 
 FOLLOW_SECONDS = 0.3
 
@@ -37,6 +37,39 @@ def find_newest_run(folder: ServerFolder) -> str:
     return max(found, key=lambda path: RunFolder(path).checkpoint.stat().st_mtime).name
 
 
+def find_open_run(folder: ServerFolder) -> str:
+    """Return the name of the newest run that is not finished."""
+    found = [path for path in folder.runs.glob("*") if (path / PLAN).exists() and RunFolder(path).report() is None]
+    if not found:
+        raise InputError(f"expected a run that is not finished, found none: {folder.runs}")
+    return max(found, key=lambda path: (path / PLAN).stat().st_mtime).name
+
+
+def drop(folder: ServerFolder, site: str, name: str) -> None:
+    """Let a run go on without a site: it is not asked and not waited for, from this moment on."""
+    home = _check_drop(folder, site, name)
+    home.keep_dropped({*home.dropped(), site})
+    log_event(folder.event_log, "dropped", run=name, site=site)
+
+
+def take_back(folder: ServerFolder, site: str, name: str) -> None:
+    """Ask a dropped site again, from the next round on."""
+    home = _check_drop(folder, site, name)
+    if site not in home.dropped():
+        raise InputError(f"expected a site that was dropped from {name}, found: {site}")
+    home.keep_dropped(home.dropped() - {site})
+    log_event(folder.event_log, "taken back", run=name, site=site)
+
+
+def _check_drop(folder: ServerFolder, site: str, name: str) -> RunFolder:
+    home, known = RunFolder.of(folder, name), folder.read_known_sites()
+    if not (home.path / PLAN).exists():
+        raise InputError(f"expected a run of this server, found none: {home.path}")
+    if site not in known:
+        raise InputError(f"expected one of the registered sites {', '.join(sorted(known)) or '(none)'}, found: {site}")
+    return home
+
+
 def run_federation(folder: ServerFolder, plan: Plan, rules: RoundRules, say: Say) -> dict[str, Any]:
     """Let Flower go through the run and return its report; a RunError says how to go on when it did not."""
     folder.read_config()
@@ -44,6 +77,10 @@ def run_federation(folder: ServerFolder, plan: Plan, rules: RoundRules, say: Say
     home.claim(plan)
     if checkpoint.exists(home.checkpoint):
         say(f"{plan.name} goes on from its checkpoint")
+    if (fewest := rules.fewest_sites(plan)) > rules.minimum:
+        say(f"at least {fewest} sites a round: the secure sums of this run need as many")
+    if dropped := home.dropped():
+        say(f"without {', '.join(sorted(dropped))}: dropped; `fedlog federate drop --back` asks them again")
     write_app(folder.app, app_settings(plan, rules))
     follower = EventFollower.from_now(folder.event_log)
     command = flwr_command(folder, "run", str(folder.app.resolve()), CONNECTION, "--stream")

@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,8 @@ Say = Callable[[str], None]
 WATCH_SECONDS = 0.5
 RENEW_WITHIN_DAYS = 30
 JSON = ("--format", "json")
+KEY_IN_USE = "Public key already in use"  # Flower's words, also for a key that was taken off the list
+REGISTERED_AT_ONCE = 4
 
 
 def create_server(folder: ServerFolder, config: ServerConfig, schema: Path, now: dt.datetime) -> None:
@@ -167,13 +170,8 @@ def flwr_command(folder: ServerFolder, *arguments: str) -> Command:
 
 def register(folder: ServerFolder, name: str, public_key: str, say: Say) -> str:
     """Register a site's public key with the running server and return Flower's number for the site."""
-    check_site_name(name)
+    _check_new(folder, name, public_key)
     say(f"key of {name}: fingerprint {fingerprint(public_key)}; compare it with what the site reads to you")
-    if name in folder.read_known_sites():
-        raise InputError(
-            f"expected a new site name, found one that is registered: {name}",
-            hint="remove the old key first: `fedlog federate unregister`",
-        )
     # Not yet under the name that the gate reads keys from: it lets in whole messages of these alone.
     candidate = folder.sites / f"{name}.candidate"
     candidate.parent.mkdir(parents=True, exist_ok=True)
@@ -182,10 +180,62 @@ def register(folder: ServerFolder, name: str, public_key: str, say: Say) -> str:
     say(f"$ {command}")
     try:
         node = str(_call_flwr(command, "node-id"))
+    except RunError as error:
+        if KEY_IN_USE not in error.message:
+            raise
+        raise InputError(
+            f"expected a key that was never registered, found the key of a site that was taken off the list: {name}",
+            hint="Flower takes no key twice: `fedlog federate rekey` at the site makes a new one, and keeps all else",
+        ) from None
     finally:
         candidate.unlink()
     folder.remember_site(name, node, public_key)
+    say(f"registered {name} (Flower node {node})")
     return node
+
+
+def register_folder(folder: ServerFolder, keys: Path, say: Say) -> dict[str, str]:
+    """Register every NAME.pub of a folder, after all of them were checked, and return Flower's numbers by name."""
+    found = {path.stem: path.read_text() for path in sorted(keys.glob("*.pub"))}
+    if not found:
+        raise InputError(f"expected keys in files NAME.pub, found none: {keys}")
+    seen: dict[str, str] = {}
+    for name, text in found.items():
+        _check_new(folder, name, text)
+        if (other := seen.setdefault(fingerprint(text), name)) != name:
+            raise InputError(f"expected a key of its own for every site, found one key twice: {other}, {name}")
+    # Each takes a program of Flower, which is seconds of imports; these need not wait for each other.
+    with ThreadPoolExecutor(REGISTERED_AT_ONCE) as pool:
+        tasks = {name: pool.submit(register, folder, name, text, say) for name, text in found.items()}
+    failed = {name: error for name, task in tasks.items() if (error := task.exception()) is not None}
+    if failed:
+        name, error = next(iter(failed.items()))
+        raise RunError(
+            f"{len(failed)} of {len(found)} keys were not registered ({', '.join(failed)}); of {name}: {error}",
+            hint="`fedlog federate status` shows who is; move their files away and register the rest",
+        )
+    return {name: task.result() for name, task in tasks.items()}
+
+
+def _check_new(folder: ServerFolder, name: str, public_key: str) -> None:
+    """Raise InputError for a name or a key that is registered already."""
+    mark, known = fingerprint(public_key), folder.read_known_sites()
+    if check_site_name(name) in known:
+        raise InputError(
+            f"expected a new site name, found one that is registered: {name}",
+            hint="remove the old key first: `fedlog federate unregister`",
+        )
+    for other in known:
+        path = folder.sites / f"{other}.pub"
+        if path.exists() and _same_key(path.read_text(), mark):
+            raise InputError(f"expected a new key for {name}, found the one that is registered as: {other}")
+
+
+def _same_key(text: str, mark: str) -> bool:
+    try:
+        return fingerprint(text) == mark
+    except InputError:
+        return False
 
 
 def unregister(folder: ServerFolder, name: str, say: Say) -> None:

@@ -47,6 +47,21 @@ class Replies:
     silent: tuple[str, ...]
     not_awaited: tuple[str, ...] = ()
     unanswered: Mapping[str, str] = field(default_factory=dict)  # message -> site: a reply may still come
+    seconds: Mapping[str, float] = field(default_factory=dict)  # site -> how long its answer took
+
+
+@dataclass(frozen=True)
+class Wait:
+    """How long to wait for answers, and of whom."""
+
+    seconds: float
+    awaited: Collection[str] | None = None  # None: everyone who is asked
+    lifetimes: Mapping[str, float] = field(default_factory=dict)  # how long a site can answer; else while it is awaited
+    dropped: Callable[[], Collection[str]] = frozenset  # sites that the operator gives up, also meanwhile
+
+    def select_awaited(self, asked: Collection[str]) -> set[str]:
+        """Return the sites to wait for at this moment."""
+        return set(asked if self.awaited is None else self.awaited) - set(self.dropped())
 
 
 @dataclass
@@ -54,25 +69,30 @@ class SilentSites:
     """Sites that missed a deadline: asked in every round, and waited for again only when they have answered."""
 
     since: dict[str, int] = field(default_factory=dict)  # the round whose deadline each of them missed
-    _unanswered: dict[str, str] = field(default_factory=dict)
+    _unanswered: dict[str, tuple[str, float]] = field(default_factory=dict)  # message -> site, and when it was asked
 
-    def select_awaited(self, post: Post, sites: Collection[str], minimum: int) -> set[str]:
-        """Return the sites to wait for: those that answer, or all where these are fewer than the minimum."""
-        late = list(post.pull_messages(list(self._unanswered))) if self._unanswered else []
-        for message in late:
-            site = self._unanswered.pop(message.metadata.reply_to_message_id, None)
+    def take_late_answers(self, post: Post, now: float) -> list[float]:
+        """Look for answers to earlier questions, await their sites again, and return how long each took at most."""
+        taken = []
+        for message in list(post.pull_messages(list(self._unanswered))) if self._unanswered else []:
+            site, asked = self._unanswered.pop(message.metadata.reply_to_message_id, (None, now))
             if site is not None and not message.has_error():
                 self.since.pop(site, None)
+                taken.append(now - asked)
+        return taken
+
+    def select_awaited(self, sites: Collection[str], minimum: int) -> set[str]:
+        """Return the sites to wait for: those that answer, or all where these are fewer than the minimum."""
         awaited = set(sites) - set(self.since)
         return awaited if len(awaited) >= minimum else set(sites)
 
-    def update(self, number: int, replies: Replies) -> None:
-        """Take in who answered in this round and who did not."""
+    def update(self, number: int, replies: Replies, asked: float) -> None:
+        """Take in who answered in this round, whose questions were asked then, and who did not."""
         for site in {*replies.answers, *replies.refused}:
             self.since.pop(site, None)
         for site in replies.silent:
             self.since.setdefault(site, number)
-        self._unanswered.update(replies.unanswered)
+        self._unanswered.update({message: (site, asked) for message, site in replies.unanswered.items()})
 
 
 @dataclass(frozen=True)
@@ -97,19 +117,20 @@ def ask(
     nodes: Mapping[str, int],
     requests: Mapping[str, Frame],
     kind: FrameKind,
-    deadline_seconds: float,
+    wait: Wait,
     clock: Clock,
-    awaited: Collection[str] | None = None,
 ) -> Replies:
     """Ask the sites and return their answers of `kind`: when all that are awaited have come, or at the deadline.
 
-    Without `awaited` every site is waited for.
-
-    A message lives as long as the deadline, so that a site that comes back later does not work on an old question.
+    A message has a lifetime, so that a site that comes back much later does not work on an old question.
     """
     messages = [
         Message(
-            to_content(frame), nodes[site], MessageType.TRAIN, ttl=deadline_seconds, group_id=str(frame.round_number)
+            to_content(frame),
+            nodes[site],
+            MessageType.TRAIN,
+            ttl=wait.lifetimes.get(site, wait.seconds),
+            group_id=str(frame.round_number),
         )
         for site, frame in requests.items()
     ]
@@ -117,10 +138,10 @@ def ask(
     taken = list(post.push_messages(messages)) or [""] * len(messages)
     sites = {sent: site for sent, site in zip(taken, requests, strict=True) if sent}
     answers: dict[str, Frame] = {}
+    seconds: dict[str, float] = {}
     refused = {site: "Flower did not take the message" for site in requests if site not in sites.values()}
     late: list[str] = []
-    awaited = set(requests if awaited is None else awaited)
-    end = clock.now() + deadline_seconds
+    begun = clock.now()
     while sites:
         for message in post.pull_messages(list(sites)):
             # Errors that Flower makes itself come from the SuperLink's own node, so the question tells the site.
@@ -132,14 +153,15 @@ def ask(
                 continue
             try:
                 answers[site] = _answer(message, nodes[site], requests[site], kind)
+                seconds[site] = clock.now() - begun
             except InputError as error:
                 refused[site] = error.message
-        if awaited.isdisjoint(sites.values()) or clock.now() >= end:
+        if wait.select_awaited(requests).isdisjoint(sites.values()) or clock.now() >= begun + wait.seconds:
             break
         clock.sleep(POLL_SECONDS)
-    missing = sorted([*late, *sites.values()])
+    missing, awaited = sorted([*late, *sites.values()]), wait.select_awaited(requests)
     silent = tuple(site for site in missing if site in awaited)
-    return Replies(answers, refused, silent, tuple(site for site in missing if site not in awaited), sites)
+    return Replies(answers, refused, silent, tuple(site for site in missing if site not in awaited), sites, seconds)
 
 
 def _answer(message: Message, node: int, request: Frame, kind: FrameKind) -> Frame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,11 @@ from fedlog.errors import InputError
 from fedlog.files.durable import append_line, write_file
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.plan import EqualBody, Plan, read_plan
+from fedlog.privacy.secagg.terms import FEWEST
 from fedlog.settings.training import REFUSED_SHARE
 
 PLAN, REPORT, ROUNDS, UPLOADS, WIDTH = "plan.json", "report.json", "rounds.jsonl", "uploads", "width.json"
-BODY = "body.json"
+BODY, DROPPED = "body.json", "dropped.json"
 
 
 @dataclass(frozen=True)
@@ -23,16 +24,20 @@ class RoundRules:
     """How long the server waits, for how many, and how many bad uploads it puts up with."""
 
     minimum: int = 2
-    deadline_seconds: float = 600.0
+    deadline_seconds: float | None = None  # None: it follows what the rounds take
     refused_share: float = REFUSED_SHARE  # of a round's uploads that may be unusable before the run stops
 
     def __post_init__(self) -> None:
         if not 0 <= self.refused_share < 1:
             raise InputError(f"the share of uploads that may be refused lies in [0, 1): {self.refused_share}")
-        if self.minimum < 1 or not self.deadline_seconds > 0:
+        if self.minimum < 1 or not (self.deadline_seconds is None or self.deadline_seconds > 0):
             raise InputError(
                 f"expected a minimum of 1 site and a deadline above 0, found: {self.minimum}, {self.deadline_seconds}"
             )
+
+    def fewest_sites(self, plan: Plan) -> int:
+        """The fewest sites of a round: the operator's number, or what a secure sum needs where that is more."""
+        return self.minimum if plan.secure is None else max(self.minimum, FEWEST, plan.secure.honest)
 
 
 @dataclass(frozen=True)
@@ -82,23 +87,31 @@ class RunFolder:
         """Append the line of one round."""
         append_line(self.path / ROUNDS, json.dumps(line))
 
+    def rounds(self) -> list[dict[str, Any]]:
+        """The lines of the rounds so far."""
+        path = self.path / ROUNDS
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
     def had_full_round(self) -> bool:
         """Whether some round had enough sites for a new head."""
-        path = self.path / ROUNDS
-        return path.exists() and any(json.loads(line)["full"] for line in path.read_text().splitlines())
+        return any(line["full"] for line in self.rounds())
 
     def count_new_heads(self) -> int:
         """In how many rounds the head moved: there were enough sites, and the sum did not drown in its noise."""
-        path = self.path / ROUNDS
-        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        return sum(bool(line["full"]) and not line.get("kept_old_head", 0) for line in lines)
+        return sum(bool(line["full"]) and not line.get("kept_old_head", 0) for line in self.rounds())
 
     def seconds(self) -> float:
         """How long the rounds so far have taken together."""
-        path = self.path / ROUNDS
-        return (
-            sum(float(json.loads(line)["seconds"]) for line in path.read_text().splitlines()) if path.exists() else 0.0
-        )
+        return sum(float(line["seconds"]) for line in self.rounds())
+
+    def dropped(self) -> frozenset[str]:
+        """The sites that the operator has dropped from this run."""
+        path = self.path / DROPPED
+        return frozenset(json.loads(path.read_text())) if path.exists() else frozenset()
+
+    def keep_dropped(self, sites: Iterable[str]) -> None:
+        """Write which sites are dropped; a run under way notices at once."""
+        write_file(self.path / DROPPED, json.dumps(sorted(sites)) + "\n")
 
     def width(self) -> int:
         """The feature width of the checkpoint's head."""

@@ -22,7 +22,7 @@ from fedlog.flower.server.exchange import Replies
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.privacy.secagg.refusal import RefusalError, RoundFailedError
 from fedlog.privacy.secagg.server import SecureSum, ServerRound, close, receive, secure_sum
-from fedlog.privacy.secagg.terms import FEWEST, Step, Terms
+from fedlog.privacy.secagg.terms import Step, Terms
 from fedlog.wire.ledger import Direction
 
 Nodes = Mapping[str, int]
@@ -39,6 +39,7 @@ class SumAtServer:
     ask: Ask
     log: Callable[..., None]
     deadline_seconds: float  # of each question
+    minimum: int  # sites
 
     def take(
         self, server: Server, step: tuple[int, int], exchange: Exchange, nodes: Nodes, broadcast: bytes
@@ -47,8 +48,8 @@ class SumAtServer:
         assert self.plan.secure is not None
         roster = read_roster(self.folder.path)
         members = tuple(sorted(set(nodes) & set(roster)))
-        if len(members) < max(FEWEST, self.plan.secure.honest):
-            self.log("too few", round=step[0], sites=list(members), minimum=max(FEWEST, self.plan.secure.honest))
+        if len(members) < self.minimum:
+            self.log("too few", round=step[0], sites=list(members), minimum=self.minimum)
             return None
         pattern = server.patterns[exchange.name]
         assert pattern is not None

@@ -50,6 +50,8 @@ def read_settings(settings: Mapping[str, Any], folder: ServerFolder) -> tuple[Pl
     plan = make_plan(spec, str(settings.get("name")), lambda: len(read_roster(folder.path)))
     share = REFUSED_SHARE if spec.refused_share is None else spec.refused_share
     try:
-        return plan, RoundRules(int(settings["minimum-sites"]), float(settings["deadline-seconds"]), share)
+        # Nought stands for a deadline that follows the rounds: a setting of Flower's keeps its type.
+        deadline = float(settings["deadline-seconds"]) or None
+        return plan, RoundRules(int(settings["minimum-sites"]), deadline, share)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"expected the settings of `fedlog federate run`, found: {error}") from None

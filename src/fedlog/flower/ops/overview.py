@@ -1,0 +1,115 @@
+"""A run as the server's log tells it: how far it is, and the part of each site in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
+
+from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.server_folder import ServerFolder
+from fedlog.flower.server.run_folder import RunFolder
+
+# A site lags where it takes this many times as long as the others in the middle, and this many seconds more.
+LAG_TIMES, LAG_SECONDS = 3.0, 5.0
+
+
+@dataclass(frozen=True)
+class SitePart:
+    """A site's part in a run so far."""
+
+    answered: int | None = None  # the last round whose sum it is in
+    seconds: float | None = None  # how long that answer took
+    missing_since: int | None = None  # the round whose deadline it missed; it has not answered since
+    refused: str | None = None  # why it was left out or refused, after its last answer
+    dropped: bool = False
+    lagging: bool = False
+
+    def describe(self) -> str:
+        """In words, for the operator."""
+        last = "" if self.answered is None else f"; its last answer was in round {self.answered}"
+        if self.dropped:
+            return f"dropped: not asked{last}"
+        if self.missing_since is not None:
+            return f"missed the deadline of round {self.missing_since} and has not answered since{last}"
+        if self.refused is not None:
+            return f"left out: {self.refused}{last}"
+        if self.answered is None:
+            return "has not answered yet"
+        lag = ", lagging" if self.lagging else ""
+        return f"in round {self.answered}, after {self.seconds or 0.0:.1f} s{lag}"
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A run so far."""
+
+    name: str
+    rounds: tuple[Mapping[str, Any], ...] = ()  # the records of the rounds
+    of: int = 0
+    ended: str | None = None  # finished, or why it failed
+    sites: Mapping[str, SitePart] = field(default_factory=dict)
+
+    @property
+    def number(self) -> int:
+        """The last round that is done."""
+        return int(self.rounds[-1]["round"]) if self.rounds else 0
+
+    def describe(self) -> str:
+        """How far it is, in words."""
+        told = f"{self.name}: round {self.number} of {self.of}" if self.of else f"{self.name}: no round yet"
+        return f"{told}; {self.ended}" if self.ended else told
+
+
+def view_newest_run(folder: ServerFolder) -> RunView | None:
+    """The run that the log mentioned last; None before the first."""
+    events = read_events(folder.event_log)
+    names = [str(event["run"]) for event in events if event.get("run") is not None]
+    if not names:
+        return None
+    view = read_run(names[-1], events)
+    dropped = RunFolder.of(folder, view.name).dropped()
+    parts = {site: replace(view.sites.get(site, SitePart()), dropped=True) for site in dropped}
+    return replace(view, sites=_mark_lagging({**view.sites, **parts}))
+
+
+def read_run(name: str, events: Iterable[Mapping[str, Any]]) -> RunView:
+    """The run of this name in these events."""
+    view, sites, rounds = RunView(name), dict[str, SitePart](), dict[int, Mapping[str, Any]]()
+    for event in (event for event in events if event.get("run") == name):
+        match event["event"]:
+            case "greeted":
+                sites |= {site: replace(sites.get(site, SitePart()), refused=None) for site in event["sites"]}
+                view = replace(view, ended=None)
+            case "uploads":
+                seconds = event.get("seconds") or [None] * len(event["sites"])
+                for site, took in zip(event["sites"], seconds, strict=True):
+                    sites[site] = SitePart(int(event["round"]), took)
+            case "silent":
+                part = sites.get(event["site"], SitePart())
+                since = event["round"] if part.missing_since is None else part.missing_since
+                sites[event["site"]] = replace(part, missing_since=int(since))
+            case "refused" | "left out":
+                sites[event["site"]] = replace(sites.get(event["site"], SitePart()), refused=str(event["reason"]))
+            case "resumed":
+                view = replace(view, ended=None)
+            case "round":
+                rounds[int(event["round"])] = event
+                view = replace(view, of=int(event["of"]), ended=None)
+            case "finished":
+                view = replace(view, ended="finished")
+            case "failed":
+                view = replace(view, ended=f"failed: {event['reason']}")
+    return replace(view, rounds=tuple(rounds[number] for number in sorted(rounds)), sites=dict(sorted(sites.items())))
+
+
+def _mark_lagging(sites: Mapping[str, SitePart]) -> dict[str, SitePart]:
+    """Mark the sites whose answers take much longer than those of the others."""
+    times = {name: part.seconds for name, part in sites.items() if part.seconds is not None}
+    marked = dict(sorted(sites.items()))
+    for name, seconds in times.items():
+        usual = median([other for site, other in times.items() if site != name] or [seconds])
+        if seconds > max(LAG_TIMES * usual, usual + LAG_SECONDS):
+            marked[name] = replace(marked[name], lagging=True)
+    return marked

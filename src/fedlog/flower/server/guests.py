@@ -1,0 +1,103 @@
+"""The sites that take part in a run: who is connected, how they are greeted, and who is left out and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from fedlog.data.schema import Schema
+from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, run_tag
+from fedlog.flower.protocol.handshake import check_identity, identity, read_identity
+from fedlog.flower.protocol.plan import Guest, Plan, hello, read_welcome
+from fedlog.flower.server.exchange import Clock, Post, Wait, ask, find_connected_sites
+from fedlog.flower.server.run_folder import RunFolder
+
+# A newcomer to a run under way is greeted between two rounds, and the others wait for its answer.
+GREETING_SECONDS = 60.0
+LOOK_SECONDS = 1.0
+
+
+@dataclass
+class Guests:
+    """The greeted sites of one run."""
+
+    post: Post
+    plan: Plan
+    schema: Schema
+    home: RunFolder
+    clock: Clock
+    log: Callable[..., None]
+    known: dict[str, Guest] = field(default_factory=dict)
+    width: int = 0  # of the features, common to all sites; 0 until the first greeting has settled it
+
+    def gather(self, minimum: int, patience_seconds: float) -> dict[str, int]:
+        """Greet newcomers and return the connected sites that take part; fewer than the minimum when patience ends."""
+        end = self.clock.now() + patience_seconds
+        refused: set[str] = set()
+        while True:
+            dropped = self.home.dropped()
+            nodes = {name: node for name, node in find_connected_sites(self.post).items() if name not in dropped}
+            newcomers = {name: node for name, node in nodes.items() if name not in self.known and name not in refused}
+            if newcomers:
+                refused |= self._greet(newcomers, end - self.clock.now(), others_wait=len(self.known) >= minimum)
+            present = {name: node for name, node in nodes.items() if name in self.known}
+            if len(present) >= minimum or self.clock.now() >= end:
+                return present
+            self.clock.sleep(LOOK_SECONDS)
+
+    def settle_width(self) -> None:
+        """Take the feature width that most sites have, and leave the others out."""
+        # The first site by name decides between widths that are equally common.
+        widths = Counter(self.known[name].width for name in sorted(self.known))
+        self.width = widths.most_common(1)[0][0]
+        for site, guest in sorted(self.known.items()):
+            if guest.width != self.width:
+                self._leave_out(site, _other_width(guest, self.width))
+        self._leave_out_other_bodies()
+
+    def _leave_out_other_bodies(self) -> None:
+        """Leave out sites with another untrained body: their features mean different things and cannot be added up."""
+        if not self.plan.equal_bodies:
+            return
+        found = Counter(guest.digest for _, guest in sorted(self.known.items())).most_common(1)[0][0]
+        usual = next(guest.equal_body for _, guest in sorted(self.known.items()) if guest.digest == found)
+        self.home.keep_body(usual)
+        for site, guest in sorted(self.known.items()):
+            if reason := usual.difference(guest):
+                self._leave_out(site, reason)
+
+    def _leave_out(self, site: str, reason: str) -> None:
+        self.log("left out", site=site, reason=reason)
+        del self.known[site]
+
+    def _greet(self, newcomers: Mapping[str, int], patience_seconds: float, others_wait: bool) -> set[str]:
+        """Make guests of the newcomers that can take part, and return those that refused or cannot."""
+        ours = identity(self.schema.digest)
+        frame = Frame(FrameKind.HELLO, run_tag(self.plan.name), 0, 0, hello(ours, self.plan))
+        seconds = max(1.0, min(GREETING_SECONDS, patience_seconds) if others_wait else patience_seconds)
+        wait = Wait(seconds, dropped=self.home.dropped)
+        replies = ask(self.post, newcomers, dict.fromkeys(newcomers, frame), FrameKind.WELCOME, wait, self.clock)
+        reasons = dict(replies.refused)
+        for site, answer in sorted(replies.answers.items()):
+            try:
+                check_identity(ours, read_identity(answer.payload), site)
+                guest = read_welcome(answer.payload)
+                if self.width and guest.width != self.width:
+                    raise FrameError(_other_width(guest, self.width))
+                if (body := self.home.body()) is not None and (reason := body.difference(guest)):
+                    raise FrameError(reason)
+                self.known[site] = guest
+            except FrameError as error:
+                reasons[site] = error.message
+        for site, reason in sorted(reasons.items()):
+            self.log("left out", site=site, reason=reason)
+        for site in replies.silent:
+            self.log("left out", site=site, reason=f"no answer within {seconds:.0f} s")
+        if welcome := sorted(set(newcomers) & set(self.known)):
+            self.log("greeted", sites=welcome)
+        return set(reasons)
+
+
+def _other_width(guest: Guest, width: int) -> str:
+    return f"expected a body with {width} features, found {guest.width}: {guest.body}"
