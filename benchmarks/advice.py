@@ -1,9 +1,9 @@
 """The advice of `fedlog compare` against the truth, on synthetic federations of known kind.
 
-    python -m benchmarks.advice [--draws 5] [--kind NAME]
+    python -m benchmarks.advice [--draws 4] [--kind NAME]
 
-Each federation is drawn anew: its sizes, its classes, its sites. The comparison sees a few dozen to a few hundred rows
-a site. The truth is what the same models reach on 2,000 fresh rows a site, which no comparison ever has. Writes
+Each federation is drawn anew: its classes, its sites, its rows. The comparison sees a few dozen to some thousand rows a
+site. The truth is what the same models reach on 2,000 fresh rows a site, which no comparison ever has. Writes
 results/advice/KIND.json, one entry a federation, with the command and the versions.
 """
 
@@ -51,50 +51,65 @@ def _site(means: NDArray[np.float64], key: Key, classes: list[int], change: Call
     return draw
 
 
-def same_small(key: Key) -> dict[str, tuple[int, Draw]]:
-    """Five sites of one distribution with 40 rows each: together they know more."""
+Sites = dict[str, tuple[int, Draw]]  # how many rows the comparison sees, and how more are drawn
+
+
+def same_distribution(key: Key, rows: int) -> Sites:
+    """Five sites of one distribution: together they know more."""
     means = _classes(key, 0.7)
-    return {f"s{at}": (40, _site(means, key.child(at), [0, 1, 2, 3])) for at in range(5)}
+    return {f"s{at}": (rows, _site(means, key.child(at), [0, 1, 2, 3])) for at in range(5)}
 
 
-def same_large(key: Key) -> dict[str, tuple[int, Draw]]:
-    """Three sites of one distribution with 600 rows each: every site knows enough."""
-    means = _classes(key, 1.0)
-    return {f"s{at}": (600, _site(means, key.child(at), [0, 1, 2, 3])) for at in range(3)}
+def enough_rows(key: Key, rows: int) -> Sites:
+    """Three sites of one distribution whose classes lie far apart: every site knows enough."""
+    means = _classes(key, 1.5)
+    return {f"s{at}": (rows, _site(means, key.child(at), [0, 1, 2, 3])) for at in range(3)}
 
 
-def different_labels(key: Key) -> dict[str, tuple[int, Draw]]:
-    """Four sites with two of four classes each and 150 rows: a site is only asked about its own classes."""
+def different_labels(key: Key, rows: int) -> Sites:
+    """Four sites with two of four classes each: a site is only asked about its own classes."""
     means = _classes(key, 1.0)
     pairs = [[0, 1], [2, 3], [0, 2], [1, 3]]
-    return {f"s{at}": (150, _site(means, key.child(at), pair)) for at, pair in enumerate(pairs)}
+    return {f"s{at}": (rows, _site(means, key.child(at), pair)) for at, pair in enumerate(pairs)}
 
 
-def different_meanings(key: Key) -> dict[str, tuple[int, Draw]]:
-    """Four sites with 150 rows whose columns mean different things: each shuffles them and turns some around."""
+def different_meanings(key: Key, rows: int) -> Sites:
+    """Four sites whose columns mean different things: each shuffles them and turns some around."""
     means = _classes(key, 0.9)
 
     def change(at: int) -> Callable[[Any], Any]:
         generator = key.child("change", at).numpy()
         order, signs = generator.permutation(COLUMNS), generator.choice([-1.0, 1.0], COLUMNS)
-        return lambda rows: rows[:, order] * signs
+        return lambda values: values[:, order] * signs
 
-    return {f"s{at}": (150, _site(means, key.child(at), [0, 1, 2, 3], change(at))) for at in range(4)}
+    return {f"s{at}": (rows, _site(means, key.child(at), [0, 1, 2, 3], change(at))) for at in range(4)}
 
 
-def one_dominates(key: Key) -> dict[str, tuple[int, Draw]]:
-    """One site with 600 rows and three with 40, of one distribution: the small ones can learn from the large one."""
+def one_dominates(key: Key, rows: int) -> Sites:
+    """One site with ten times the rows of each of three others, of one distribution: these can learn from it."""
     means = _classes(key, 0.7)
-    sizes = (600, 40, 40, 40)
-    return {f"s{at}": (rows, _site(means, key.child(at), [0, 1, 2, 3])) for at, rows in enumerate(sizes)}
+    sizes = (10 * rows, rows, rows, rows)
+    return {f"s{at}": (count, _site(means, key.child(at), [0, 1, 2, 3])) for at, count in enumerate(sizes)}
 
 
-KINDS = {kind.__name__: kind for kind in (same_small, same_large, different_labels, different_meanings, one_dominates)}
+Kind = Callable[[Key, int], Sites]
+KINDS: dict[str, Kind] = {
+    kind.__name__: kind
+    for kind in (same_distribution, enough_rows, different_labels, different_meanings, one_dominates)
+}
+# Rows of each site; of each small one where one site dominates.
+SIZES: dict[str, tuple[int, int, int]] = {
+    "same_distribution": (40, 120, 400),
+    "enough_rows": (200, 600, 2000),
+    "different_labels": (80, 300, 1200),
+    "different_meanings": (80, 300, 1200),
+    "one_dominates": (40, 100, 250),
+}
 
 
-def judge(kind: str, number: int) -> dict[str, Any]:
+def judge(kind: str, size: int, number: int) -> dict[str, Any]:
     """One federation: what was advised, what is true, and whether the two agree."""
-    sites = KINDS[kind](Key(number).child(kind))
+    sites = KINDS[kind](Key(number).child(kind, size), size)
     rows = {name: draw(count) for name, (count, draw) in sites.items()}
     fresh = {name: draw(FRESH) for name, (_, draw) in sites.items()}
     found = fedlog.compare(Federation.from_arrays(rows), METHODS, SEEDS, progress=False, **SETTINGS)
@@ -104,6 +119,7 @@ def judge(kind: str, number: int) -> dict[str, Any]:
     assert advice.gain is not None
     assert advice.method is not None
     return {
+        "size": size,
         "number": number,
         "rows": {name: count for name, (count, _) in sites.items()},
         "advice": advice.kind.value,
@@ -137,18 +153,22 @@ def _true_accuracy(found: fedlog.Comparison, method: str, fresh: dict[str, Rows]
 def main() -> None:
     """Judge the advice on each federation of each kind, and write the records."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=5, help="federations of each kind")
+    parser.add_argument("--draws", type=int, default=4, help="federations of each kind and size")
     parser.add_argument("--kind", choices=KINDS, action="append", help="only this kind; repeatable")
     args = parser.parse_args()
     OUT.mkdir(parents=True, exist_ok=True)
     for kind in args.kind or KINDS:
-        entries = [judge(kind, number) for number in range(args.draws)]
+        entries = [_tell(kind, judge(kind, size, number)) for size in SIZES[kind] for number in range(args.draws)]
         about = {"kind": kind, "what": KINDS[kind].__doc__, "settings": SETTINGS, "seeds": SEEDS, "worth": WORTH}
         command = f"python -m benchmarks.advice --draws {args.draws} --kind {kind}"
         record = {**about, "command": command, "made_with": made_with(), "federations": entries}
         (OUT / f"{kind}.json").write_text(json.dumps(record, indent=1) + "\n")
-        for entry in entries:
-            print(kind, entry["number"], entry["advice"], entry["right"], entry["sentence"], flush=True)
+
+
+def _tell(kind: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """Print the outcome, and return it."""
+    print(kind, entry["size"], entry["number"], entry["advice"], entry["right"], entry["sentence"], flush=True)
+    return entry
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Un
 from fedlog.privacy.limits import Limits
 from fedlog.privacy.mechanisms import FloatSampler
 from fedlog.privacy.protection import Bound, Protection, protection
+from fedlog.privacy.releases import ReleasesInMemory
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.training import RunSettings
 from fedlog.wire.codec import codec
@@ -327,7 +328,8 @@ def test_a_stored_contribution_is_released_in_every_round_and_counted_in_every_r
 
     simulation.server.take = spied  # type: ignore[method-assign]
     for number, _ in enumerate(simulation.rounds(), start=1):
-        assert len(simulation._released) == number
+        assert isinstance(simulation.releases, ReleasesInMemory)
+        assert len(simulation.releases.events) == number
     assert sums[-1] == (3, len(simulation.server.memory or {}))
     assert sums[-1][1] > 2, "somebody who did not take part in the last round is in its head"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,7 +19,11 @@ SHARES = Shares(0.2, 0.2)
 def check_partition(split: Split, n: int) -> None:
     parts = [split.train, split.validation, split.test]
     assert all(len(part) > 0 for part in parts)
-    assert sorted(np.concatenate(parts).tolist()) == list(range(n))
+    check_partition_of_rows(split, n)
+
+
+def check_partition_of_rows(split: Split, n: int) -> None:
+    assert sorted(np.concatenate([split.train, split.validation, split.test]).tolist()) == list(range(n))
 
 
 @settings(deadline=None, max_examples=100)
@@ -51,6 +57,46 @@ def test_every_class_is_divided_alike(counts: list[int], seed: int) -> None:
             assert abs((labels[part] == label).sum() - 0.2 * count) <= 0.5
     again = split_by_class(labels, SHARES, Key(seed))
     assert np.array_equal(split.test, again.test)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(2, 30), min_size=1, max_size=4).filter(lambda c: max(c) > 4), st.integers(0, 9))
+def test_rows_take_turns_and_test_rows_stay(counts: list[int], seed: int) -> None:
+    labels = np.repeat(np.arange(len(counts)), counts)
+    for first in (0, SHARES.turns):  # two rounds of turns
+        splits = [
+            split_by_class(labels, replace(SHARES, repetition=first + at), Key(seed)) for at in range(SHARES.turns)
+        ]
+        for split in splits:
+            check_partition_of_rows(split, len(labels))
+            assert np.array_equal(split.test, splits[0].test)
+        judged = np.concatenate([split.validation for split in splits])
+        assert sorted(judged.tolist()) == sorted({*range(len(labels))} - {*splits[0].test.tolist()})
+    assert np.array_equal(splits[0].test, split_by_class(labels, SHARES, Key(seed)).test)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(0, 12), min_size=3, max_size=80).filter(lambda g: len(set(g)) >= 3), st.integers(0, 9))
+def test_groups_take_turns_whole(groups: list[int], seed: int) -> None:
+    array, seen = np.array(groups, dtype=np.int64), set()
+    for repetition in range(len(set(groups))):
+        split = split_by_group(array, replace(SHARES, repetition=repetition), Key(seed))
+        check_partition(split, len(groups))
+        parts = [set(array[part].tolist()) for part in (split.train, split.validation, split.test)]
+        assert len(set().union(*parts)) == sum(map(len, parts))
+        seen |= parts[1]
+        assert parts[2] == set(array[split_by_group(array, SHARES, Key(seed)).test].tolist())
+    assert seen | parts[2] == set(groups)
+
+
+def test_by_content_rows_take_turns() -> None:
+    rows = [bytes([at % 256, at // 256]) for at in range(2000)]
+    for first in (0, SHARES.turns):
+        splits = [split_by_content(rows, replace(SHARES, repetition=first + at), Key(1)) for at in range(SHARES.turns)]
+        judged = np.concatenate([split.validation for split in splits])
+        assert len(set(judged.tolist())) == len(judged) == len(rows) - len(splits[0].test)
+        assert all(320 < len(split.validation) < 480 for split in splits)
+        assert all(np.array_equal(split.test, splits[0].test) for split in splits)
 
 
 @settings(deadline=None, max_examples=100)

@@ -29,14 +29,17 @@ class Records:
     labels: Tensor  # (n,) int64
     users: Tensor | None = None  # (n,) int64: the natural user of each record, where there is one
     targets: Tensor | None = None  # (n,) float32: the number of each record, in units of the schema's range
+    rows: Tensor | None = None  # (n,) int64: which row of its site's file each record is, where it is known
 
     def __len__(self) -> int:
         return int(self.labels.shape[0])
 
     def at(self, positions: Tensor) -> Records:
         """The records at these positions, in their order."""
-        users, targets = (None if part is None else part[positions] for part in (self.users, self.targets))
-        return Records(self.inputs[positions], self.labels[positions], users, targets)
+        users, targets, rows = (
+            None if part is None else part[positions] for part in (self.users, self.targets, self.rows)
+        )
+        return Records(self.inputs[positions], self.labels[positions], users, targets, rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +82,7 @@ class Federation:
     raw_images: tuple[Tensor, Tensor] | None = None  # training and test pixels before each client's own scaling
     rows_alone: bool = False  # whether each row was split and scaled by itself
     notes: tuple[str, ...] = ()  # what whoever trains on it should know, e.g. columns that were left out
-    # The same rows held out by another seed; None where the rows came divided.
+    # The same test rows, and the validation rows of another repetition; None where the rows came divided.
     split_again: Callable[[int], Federation] | None = None
 
     @classmethod
@@ -109,7 +112,7 @@ class Federation:
             class_names: the names of the classes. Labels that are whole numbers are then positions among them.
             validation: the share of each site's rows held out for validation: by default a fifth where test rows are
                 held out too, and none where they are given.
-            split_seed: decides which rows are held out; 0 holds out those that a deployment holds out.
+            split_seed: which of the rows that are not for test are held out for validation; 0 as in a deployment.
             rows_alone: whether what becomes of a row depends on that row alone, as runs with `privacy="record"` need:
                 numbers keep their units, and a row is held out by its own content.
             number: where `y` is a number to predict, the range in which it is known to lie (`method="fed-regression"`).
@@ -145,7 +148,7 @@ class Federation:
             schema: what the sites agree on (`docs/deploy.md`): a file or a `Schema`. Without one it is drafted from
                 all files together, and the federation's `notes` say what was left out.
             site_column: the column of a single table that names each row's site; it is no feature.
-            split_seed: decides which rows are held out; 0 holds out those that a deployment holds out.
+            split_seed: which of the rows that are not for test are held out for validation; 0 as in a deployment.
             rows_alone: as for `from_arrays`.
 
         Returns:

@@ -87,7 +87,8 @@ def federation_from_arrays(
     schema, notes = _schema([part.inputs for part in both], classes.names, how.number)
     if tests and how.rows_alone:
         raise InputError("rows are split each by itself, so test records cannot be given beside rows_alone")
-    shares = None if tests else Shares(0.2 if how.validation is None else how.validation, _share(test))
+    validation = 0.2 if how.validation is None else how.validation
+    shares = None if tests else Shares(validation, _share(test), how.split_seed)
     sites = [_site(site, part, tests.get(site), classes, schema, shares, how) for site, part in parts.items()]
     joined = join_sites(sites, schema, name)
     joined = replace(joined, labels=classes.numbers, notes=notes, rows_alone=how.rows_alone)
@@ -256,7 +257,7 @@ def _site(
     how: ArrayPreparation,
 ) -> Site:  # fmt: skip
     codes, targets = _read_labels([part], classes, how)
-    key = split_key(name, how.split_seed)
+    key = split_key(name)
     names: tuple[str, ...] = ()
     groups: NDArray[np.int64] | None = None
     if part.groups is not None:
@@ -269,7 +270,7 @@ def _site(
         arrays = Arrays(_tensor([part]), codes, groups, names, targets)
         return make_array_site(arrays, schema, name, key, shares, how.preparation)
     assert test is not None
-    split = _split_with_given_test(codes, groups, len(test), how.validation or 0.0, key)
+    split = _split_with_given_test(codes, groups, len(test), how.validation or 0.0, split_key(name, how.split_seed))
     codes, targets = _read_labels([part, test], classes, how)
     if not schema.features:
         return site_of_arrays(Arrays(_tensor([part, test]), codes, targets=targets), schema, name, split)

@@ -202,7 +202,7 @@ def _records(arrays: Arrays, rows: NDArray[np.int64]) -> Records:
     at = torch.from_numpy(rows)
     users = None if arrays.groups is None else torch.from_numpy(arrays.groups)[at]
     targets = None if arrays.targets is None else torch.from_numpy(arrays.targets)[at]
-    return Records(arrays.inputs[at], torch.from_numpy(arrays.labels)[at], users, targets)
+    return Records(arrays.inputs[at], torch.from_numpy(arrays.labels)[at], users, targets, at)
 
 
 def _type_by_schema(inputs: Tensor, schema: Schema) -> Tensor:

@@ -129,14 +129,14 @@ def load_sites(
 
 
 def _load_site(sources: SiteSources, name: str, schema: Schema, split_seed: int, preparation: Preparation) -> Site:
-    key = split_key(name, split_seed)
+    key, shares = split_key(name), Shares(repetition=split_seed)
     try:
         if name not in sources.frames:
-            return load_site(str(sources.paths[name]), schema, name, key, preparation=preparation)
+            return load_site(str(sources.paths[name]), schema, name, key, shares, preparation)
         if preparation is Preparation.ALONE:
             refuse_split_by_time(schema)
         table = check_table(sources.frames[name], schema, f"site {name} of {sources.name}")
-        return make_table_site(table, schema, name, key, Shares(), preparation)
+        return make_table_site(table, schema, name, key, shares, preparation)
     except InputError as error:
         raise InputError(f"site {name}: {error.message}", hint=error.hint) from None
 
@@ -222,9 +222,14 @@ def _prepare(site: Site, records: Records) -> Records:
 
 
 def _concatenate(parts: Sequence[Records]) -> Records:
-    targets = [part.targets for part in parts if part.targets is not None]
-    return Records(
-        torch.cat([part.inputs for part in parts]),
-        torch.cat([part.labels for part in parts]),
-        targets=torch.cat(targets) if targets else None,
+    inputs, labels = torch.cat([part.inputs for part in parts]), torch.cat([part.labels for part in parts])
+    users, targets, rows = (
+        _join_numbers([getattr(part, name) for part in parts]) for name in ("users", "targets", "rows")
     )
+    return Records(inputs, labels, users, targets, rows)
+
+
+def _join_numbers(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """The numbers of all sites in a row; None where some site has none."""
+    found = [part for part in parts if part is not None]
+    return torch.cat(found) if len(found) == len(parts) else None

@@ -1,7 +1,12 @@
-"""A site's rows into training, validation and test: by group, by time, stratified by class, or each row by itself."""
+"""A site's rows into training, validation and test: by group, by time, stratified by class, or each row by itself.
+
+Repetitions of an experiment have the same test rows and take turns with the others: every row that is not for test is a
+validation row of one repetition in `Shares.turns`, and a training row of the rest.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -21,12 +26,23 @@ class Shares:
 
     validation: float = 0.2
     test: float = 0.2
+    repetition: int = 0  # whose validation rows these are; 0 as in a deployment
 
     def __post_init__(self) -> None:
         if not (0 < self.validation < 1 and 0 < self.test < 1 and self.validation + self.test < 1):
             raise InputError(
                 f"expected validation and test shares above 0 with a sum below 1, found: {self.validation}, {self.test}"
             )
+
+    @property
+    def turns(self) -> int:
+        """After how many repetitions every row that is not for test has been a validation row."""
+        return max(2, math.ceil((1 - self.test) / self.validation - 1e-9))
+
+    @property
+    def round_and_turn(self) -> tuple[int, int]:
+        """How often all rows have had their turn before this repetition, and which turn of the round it is."""
+        return divmod(self.repetition, self.turns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,14 +57,33 @@ class Split:
 def split_by_class(labels: Positions, shares: Shares, key: Key) -> Split:
     """A random split in which every class is divided in the same proportions, as far as its count allows."""
     parts: list[list[Positions]] = [[], [], []]
-    for label in np.unique(labels):
+    for at, label in enumerate(np.unique(labels)):
         rows = np.flatnonzero(labels == label)
-        rows = key.child("class", int(label)).numpy().permutation(rows)
+        own = key.child("class", int(label))
+        rows = own.numpy().permutation(rows)
         n_test, n_validation = round(len(rows) * shares.test), round(len(rows) * shares.validation)
-        for part, chunk in zip(parts, np.split(rows, [n_test, n_test + n_validation]), strict=True):
+        test, others = rows[:n_test], rows[n_test:]
+        validation = _take_turn(others, n_validation, shares, own, at)
+        for part, chunk in zip(parts, (test, validation, np.setdiff1d(others, validation)), strict=True):
             part.append(chunk)
     test, validation, train = (np.sort(np.concatenate(part)).astype(np.int64) for part in parts)
-    return _not_empty(Split(train, validation, test), f"{len(labels)} rows")
+    return _not_empty(Split(train, validation, test), f"{len(labels)} rows", shares)
+
+
+def _take_turn(rows: Positions, first: int, shares: Shares, key: Key, shift: int) -> Positions:
+    """The validation rows of this repetition among the rows of one class that are not for test.
+
+    The first turn of a round takes `first` rows, the others share what remains; `shift` deals the odd rows of
+    different classes to different turns. A class with a single row keeps it for training.
+    """
+    round_number, turn = shares.round_and_turn
+    if round_number:
+        rows = key.child("round", round_number).numpy().permutation(rows)
+    if turn == 0:
+        return rows[:first]
+    if len(rows) < 2:
+        return rows[:0]
+    return np.array_split(rows[first:], shares.turns - 1)[(turn - 1 + shift) % (shares.turns - 1)]
 
 
 def split_by_group(groups: Positions, shares: Shares, key: Key) -> Split:
@@ -70,8 +105,32 @@ def split_by_group(groups: Positions, shares: Shares, key: Key) -> Split:
                 break
             part_of[group] = part
             room -= sizes[group]
+    if shares.repetition:
+        chosen = _take_turn_by_group(order[part_of[order] != 1], order[part_of[order] == 2], sizes, shares, key)
+        part_of[part_of == 2] = 0
+        part_of[chosen] = 2
     parts = part_of[np.searchsorted(names, groups)]
     return Split(np.flatnonzero(parts == 0), np.flatnonzero(parts == 2), np.flatnonzero(parts == 1))
+
+
+def _take_turn_by_group(others: Positions, first: Positions, sizes: Positions, shares: Shares, key: Key) -> list[int]:
+    """The validation groups of this repetition: those that have not had their turn, about the share of the rows.
+
+    `others` are the groups that are not for test, `first` those of the first repetition.
+    """
+    waiting = [int(group) for group in others if group not in first]
+    chosen: list[int] = []
+    rounds = 0
+    for _ in range(shares.repetition):
+        if not waiting:
+            rounds += 1
+            waiting = [int(group) for group in key.child("groups", rounds).numpy().permutation(others)]
+        chosen, room = [waiting.pop(0)], shares.validation * sizes.sum()
+        room -= sizes[chosen[0]]
+        while waiting and len(chosen) < len(others) - 1 and sizes[waiting[0]] <= 2 * room:
+            room -= sizes[waiting[0]]
+            chosen.append(waiting.pop(0))
+    return chosen
 
 
 def split_by_time(times: NDArray[np.float64], shares: Shares) -> Split:
@@ -100,16 +159,33 @@ def split_by_content(contents: Iterable[bytes], shares: Shares, key: Key) -> Spl
     share a part, classes are not divided alike, and a part of a small table may be empty, which is no error here,
     because whether it is one would depend on a single row.
     """
-    secret = key.child("content").integer().to_bytes(8, "big")
-    drawn = np.array(
-        [int.from_bytes(blake2b(row, key=secret, digest_size=8).digest(), "big") / 2.0**64 for row in contents]
-    )
-    test, held_out = drawn < shares.test, drawn < shares.test + shares.validation
-    return Split(np.flatnonzero(~held_out), np.flatnonzero(held_out & ~test), np.flatnonzero(test))
+    rows = list(contents)
+    drawn = _draw_by_content(rows, key.child("content"))
+    test = drawn < shares.test
+    round_number, turn = shares.round_and_turn
+    if round_number:
+        again = _draw_by_content(rows, key.child("content", round_number))
+        drawn = np.where(test, drawn, shares.test + (1 - shares.test) * again)
+    # The first turn takes the validation share, the others share the rest alike.
+    start, width = shares.test, shares.validation
+    if turn:
+        width = (1 - shares.test - shares.validation) / (shares.turns - 1)
+        start = shares.test + shares.validation + (turn - 1) * width
+    stop = math.inf if turn == shares.turns - 1 else start + width
+    held_out = ~test & (drawn >= start) & (drawn < stop)
+    return Split(np.flatnonzero(~held_out & ~test), np.flatnonzero(held_out), np.flatnonzero(test))
 
 
-def _not_empty(split: Split, found: str) -> Split:
+def _draw_by_content(rows: Iterable[bytes], key: Key) -> NDArray[np.float64]:
+    """A number from 0 to 1 for each row, from its own content and the key."""
+    secret = key.integer().to_bytes(8, "big")
+    return np.array([int.from_bytes(blake2b(row, key=secret, digest_size=8).digest(), "big") / 2.0**64 for row in rows])
+
+
+def _not_empty(split: Split, found: str, shares: Shares) -> Split:
     sizes = {"training": split.train, "validation": split.validation, "test": split.test}
+    if shares.repetition:
+        del sizes["validation"]  # the few rows of a small site may all have had their turn
     empty = [name for name, rows in sizes.items() if len(rows) == 0]
     if empty:
         raise InputError(f"expected rows for training, validation and test, found none for {', '.join(empty)}: {found}")

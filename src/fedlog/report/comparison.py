@@ -19,7 +19,7 @@ from fedlog.report.comparison_plot import draw_comparison
 from fedlog.report.tables import TextTable
 
 BESIDE_NAMES = dict(zip(BESIDE_ACCURACY, ("balanced", "macro-F1", "AUROC", "calibration error"), strict=True))
-INTERVALS = "Intervals are of 95 %, over seeds and splits, and allow for the rows that the splits share."
+INTERVALS = "Intervals are of 95 %, over rows, seeds and splits."
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
@@ -39,7 +39,8 @@ def methods_table(findings: Findings) -> TextTable:
     beside = BESIDE_ACCURACY if findings.unbalanced else ()
     columns = (
         "method",
-        "test accuracy %",
+        "accuracy, validation %",
+        "test %",
         "gain, validation",
         "gain, test",
         *(BESIDE_NAMES[name] for name in beside),
@@ -50,10 +51,11 @@ def methods_table(findings: Findings) -> TextTable:
     rows = tuple(
         (
             figures.label,
+            _percent(figures.validation_accuracy),
             _percent(figures.accuracy),
             _points(figures.gain),
             _points(figures.gain_on_test),
-            *(_share(figures.beside[name]) for name in beside),
+            *(_percent(figures.beside[name]) for name in beside),
             describe_bits(figures.bits_a_site_and_round) if figures.bits else "none",
             describe_bits(figures.bits) if figures.bits else "none",
             f"{figures.seconds:.1f}",
@@ -98,7 +100,8 @@ def flat_rows(findings: Findings) -> list[dict[str, Any]]:
     """One row for each variant over all sites, and one for each of its sites: for spreadsheets."""
     rows = []
     for figures in findings.figures.values():
-        rows.append({"method": figures.label, "site": "all", **_flat(figures), **figures.beside, "bits": figures.bits})
+        beside = {name: None if value is None else value.value for name, value in figures.beside.items()}
+        rows.append({"method": figures.label, "site": "all", **_flat(figures), **beside, "bits": figures.bits})
         rows += [{"method": figures.label, "site": site, **_flat(own)} for site, own in figures.sites.items()]
     return rows
 
@@ -189,7 +192,3 @@ def _points(found: Estimate | None) -> str:
     if found is None:
         return ""
     return f"{100 * found.value:+.1f}" + ("" if found.half_width is None else f" ± {100 * found.half_width:.1f}")
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"

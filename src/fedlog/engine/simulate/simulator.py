@@ -8,7 +8,7 @@ outside the protocol, and costs nothing in the ledger.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,9 +26,9 @@ from fedlog.engine.stopwatch import CLOCK, combine
 from fedlog.engine.training.backends import Engine
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, initial_head
-from fedlog.privacy.accounting import Event, allow
 from fedlog.privacy.limits import Limits
 from fedlog.privacy.protection import Protection
+from fedlog.privacy.releases import Releases, ReleasesInMemory
 from fedlog.settings.training import Initialisation, Judge, RunSettings
 from fedlog.settings.transport import transport_of
 from fedlog.wire.codec import codec
@@ -84,10 +84,9 @@ class Simulation:
     protection: Protection | None = None
     secure: SecureSums | None = None
     limits: Limits | None = None  # what statistics can be at most, in a run with a clip and without privacy
-    record_release: Callable[[Event], object] | None = None  # None: the budget is watched in memory only
+    releases: Releases = field(default_factory=ReleasesInMemory)  # is told of each before it leaves
     round_number: int = 0
     profiles: bool = False  # whether records say where a round's time went
-    _released: tuple[Event, ...] = ()
     workers: Workers = field(init=False)
     server: Server = field(init=False)
 
@@ -346,12 +345,8 @@ class Simulation:
             return
         trained = self.protection.training_event(number, exchange.name) if exchange.phases else None
         for upcoming in (trained, self.protection.release_event(number, exchange.name)):
-            if upcoming is None:
-                continue
-            if self.record_release is None:
-                self._released = allow(self._released, upcoming, self.protection.budget)
-            else:
-                self.record_release(upcoming)
+            if upcoming is not None:
+                self.releases.record(upcoming, self.protection.budget)
 
 
 def reaches(accuracy: float, target: float) -> bool:

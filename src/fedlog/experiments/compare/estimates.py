@@ -33,19 +33,11 @@ class Splits:
     judged_share: float  # rows that are judged, over rows that are trained on
 
 
-def estimate(
-    values: Sequence[float],
-    splits: Splits,
-    confidence: float = CONFIDENCE,
-    row_variance: float = 0.0,
-    least: float = 0.0,
-) -> Estimate:
-    """The mean of the repetitions and its interval.
+def estimate(values: Sequence[float], splits: Splits, confidence: float = CONFIDENCE) -> Estimate:
+    """The mean of the repetitions and its interval, from their spread alone.
 
     Repetitions with other rows held out still share most of their training rows, so their spread alone is too small:
-    Nadeau and Bengio (2003) add the share of judged to training rows to 1/J. Where every repetition judges the same
-    rows, the spread says nothing of the draw of these rows, and `row_variance` adds it. The interval never reaches
-    less than `least` to either side: without a single difference seen, n rows still allow one in about n/3.
+    Nadeau and Bengio (2003) add the share of judged to training rows to 1/J.
     """
     count = len(values)
     mean = math.fsum(values) / count
@@ -53,17 +45,5 @@ def estimate(
         return Estimate(mean, None, None)
     variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
     shared = splits.judged_share if splits.redrawn else 0.0
-    squared = variance * (1 / count + shared) + (0.0 if splits.redrawn else row_variance)
-    half = max(float(t.ppf((1 + confidence) / 2, count - 1)) * math.sqrt(squared), least)
+    half = float(t.ppf((1 + confidence) / 2, count - 1)) * math.sqrt(variance * (1 / count + shared))
     return Estimate(mean, mean - half, mean + half)
-
-
-def variance_of_rows(differences: Sequence[Sequence[float]]) -> float:
-    """The variance of a mean over sites of means over rows, from each site's differences by row."""
-    parts = []
-    for rows in differences:
-        if len(rows) < 2:
-            continue
-        mean = math.fsum(rows) / len(rows)
-        parts.append(math.fsum((row - mean) ** 2 for row in rows) / (len(rows) - 1) / len(rows))
-    return math.fsum(parts) / len(differences) ** 2 if differences else 0.0

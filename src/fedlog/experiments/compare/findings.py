@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
 
-from fedlog.experiments.compare.estimates import CONFIDENCE, Estimate, Splits, estimate, variance_of_rows
+from fedlog.experiments.compare.answers import gather_answers
+from fedlog.experiments.compare.estimates import CONFIDENCE, Estimate, Splits, estimate
+from fedlog.experiments.compare.row_estimates import Scale, estimate_from_rows
 from fedlog.experiments.compare.variants import LOCAL, REFERENCES
 from fedlog.experiments.run.records import Summary
 from fedlog.experiments.run.scores import ClientScore, RunScores
@@ -16,7 +18,6 @@ from fedlog.settings.spec import RunSpec
 BESIDE_ACCURACY = ("balanced_accuracy", "macro_f1", "auroc", "calibration_error")
 UNBALANCED = 2.0  # times the rows of the smallest class
 FEW_ROWS = 20  # validation rows of a site below which it is named
-NO_DIFFERENCE_SEEN = 3.0  # the rule of three: n rows without a difference allow 3/n of them
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class ScoredRun:
 
 @dataclass(frozen=True)
 class SiteFigures:
-    """One site's figures with one variant."""
+    """One site's figures with one variant; gains are in what the advice goes by."""
 
     accuracy: Estimate | None  # on test rows
     gain: Estimate | None  # over training alone, on validation rows
@@ -41,14 +42,14 @@ class SiteFigures:
 
 @dataclass(frozen=True)
 class VariantFigures:
-    """One variant's figures. Accuracies are means over sites; gains are paired differences to training alone."""
+    """One variant's figures, means over sites. Gains are paired differences to training alone in `Findings.basis`."""
 
     label: str
     method: str
     repetitions: int
     accuracy: Estimate | None  # on test rows
     validation_accuracy: Estimate | None
-    beside: dict[str, float | None]  # on test rows: what to look at beside accuracy
+    beside: dict[str, Estimate | None]  # on validation rows: what to look at beside accuracy
     gain: Estimate | None  # on validation rows
     gain_on_test: Estimate | None
     sites: dict[str, SiteFigures]
@@ -94,6 +95,11 @@ class Findings:
         # Named data sets have no digest, and every seed divides them anew.
         return Splits(digests == {None} or len(digests) > 1, judged / max(trained, 1))
 
+    @property
+    def basis(self) -> str:
+        """What gains and advice go by: accuracy, or balanced accuracy where classes are unbalanced."""
+        return "balanced_accuracy" if self.unbalanced else "accuracy"
+
     @cached_property
     def alone(self) -> str | None:
         """The label of training alone: where it was run in several ways, the best on validation rows."""
@@ -122,32 +128,36 @@ class Findings:
 
     def gain(self, label: str, part: str, confidence: float = CONFIDENCE) -> Estimate | None:
         """The paired difference to training alone, mean over sites that have such rows."""
-        sites = tuple(site for site in self.sites if self._rows(part, (site,)))
+        sites = tuple(site for site in self.sites if self._has_rows(part, site))
         return None if self.alone in (None, label) or not sites else self._gain(label, part, sites, confidence)
 
     def gain_at(self, site: str, label: str, part: str) -> Estimate | None:
         """The same at one site; None where it has no such rows."""
-        rows = self._rows(part, (site,))
-        return None if self.alone in (None, label) or not rows else self._gain(label, part, (site,), CONFIDENCE)
+        known = self.alone not in (None, label) and self._has_rows(part, site)
+        return self._gain(label, part, (site,), CONFIDENCE) if known else None
 
     def _gain(self, label: str, part: str, sites: Sequence[str], confidence: float) -> Estimate | None:
         assert self.alone is not None
         own, reference = self.by_seed(label), self.by_seed(self.alone)
-        seeds = [seed for seed in own if seed in reference]
-        if not seeds:
+        if not own.keys() & reference.keys():
             return None
-        means = [self._means(name, part, sites) for name in (label, self.alone)]
-        differences = [means[0][seed] - means[1][seed] for seed in seeds]
-        least = NO_DIFFERENCE_SEEN / (max(1, len(seeds) if self.splits.redrawn else 1) * self._rows(part, sites))
-        spread = 0.0
-        if not self.splits.redrawn:
-            spread = variance_of_rows([_row_differences(own, reference, seeds, part, site) for site in sites])
-        return estimate(differences, self.splits, confidence, spread, least)
+        rows = gather_answers(own, reference, part, sites)
+        if rows:
+            return estimate_from_rows(rows, Scale.DIFFERENCE, by_class=self.unbalanced, confidence=confidence)
+        means = [self._means(name, part, sites, self.basis) for name in (label, self.alone)]
+        differences = [means[0][seed] - means[1][seed] for seed in means[0] if seed in means[1]]
+        return estimate(differences, self.splits, confidence) if differences else None
 
-    def _rows(self, part: str, sites: Sequence[str]) -> int:
-        scores = next(iter(self.runs.values())).scores
-        held: Mapping[str, ClientScore] = getattr(scores, part)
-        return sum(held[site].rows for site in sites)
+    def _has_rows(self, part: str, site: str) -> bool:
+        return any(getattr(run.scores, part)[site].rows for run in self.runs.values())
+
+    def _count(self, part: str, site: str) -> int:
+        """How many different rows of the site were judged, or, where they are not known, how many at a time."""
+        scores: list[ClientScore] = [getattr(run.scores, part)[site] for run in self.by_seed(self.labels[0]).values()]
+        places = [score.places for score in scores if score.places is not None]
+        if len(places) < len(scores):
+            return scores[0].rows
+        return len({place for each in places for place in each})
 
     def _means(
         self, label: str, part: str, sites: Sequence[str] | None = None, figure: str = "accuracy"
@@ -166,14 +176,13 @@ class Findings:
         runs = self.by_seed(label)
         summaries = [run.summary for run in runs.values()]
         bits = fmean(summary.bits_up + summary.bits_down for summary in summaries)
-        beside = {name: list(self._means(label, "test", figure=name).values()) for name in BESIDE_ACCURACY}
         return VariantFigures(
             label=label,
             method=self.method_of(label),
             repetitions=len(runs),
             accuracy=self._accuracy(label, "test"),
             validation_accuracy=self._accuracy(label, "validation"),
-            beside={name: fmean(values) if values else None for name, values in beside.items()},
+            beside={name: self._beside(label, name) for name in BESIDE_ACCURACY},
             gain=self.gain(label, "validation"),
             gain_on_test=self.gain(label, "test"),
             sites={site: self._site_figures(label, site) for site in self.sites},
@@ -183,52 +192,42 @@ class Findings:
         )
 
     def _accuracy(self, label: str, part: str, sites: Sequence[str] | None = None) -> Estimate | None:
+        rows = gather_answers(self.by_seed(label), None, part, sites or self.sites)
+        if rows:
+            return estimate_from_rows(rows, Scale.SHARE, by_class=False)
         values = list(self._means(label, part, sites).values())
-        if not values:
-            return None
-        runs = self.by_seed(label)
-        spread = 0.0
-        if not self.splits.redrawn:
-            spread = variance_of_rows([_row_differences(runs, None, list(runs), part, s) for s in sites or self.sites])
-        return estimate(values, self.splits, row_variance=spread)
+        return estimate(values, self.splits) if values else None
+
+    def _beside(self, label: str, figure: str) -> Estimate | None:
+        values = list(self._means(label, "validation", figure=figure).values())
+        return estimate(values, Splits(True, self.splits.judged_share)) if values else None
 
     def _site_figures(self, label: str, site: str) -> SiteFigures:
         return SiteFigures(
             accuracy=self._accuracy(label, "test", (site,)),
             gain=self.gain_at(site, label, "validation"),
             gain_on_test=self.gain_at(site, label, "test"),
-            validation_rows=self._rows("validation", (site,)),
-            test_rows=self._rows("test", (site,)),
+            validation_rows=self._count("validation", site),
+            test_rows=self._count("test", site),
         )
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sites of which little can be said, and runs that failed."""
-        scores = next(iter(self.runs.values())).scores
+        training = next(iter(self.runs.values())).scores.training
         found = []
-        for site, score in scores.validation.items():
-            classes = sum(count > 0 for count in scores.training[site])
-            if score.rows < FEW_ROWS:
-                found.append(f"{site} has {score.rows} validation rows: each is {_points_of_a_row(score.rows)}")
-            if classes < 2:
+        for site in self.sites:
+            rows = self._count("validation", site)
+            if rows < FEW_ROWS:
+                found.append(f"{site} has {rows} validation rows: each is {_points_of_a_row(rows)}")
+            if sum(count > 0 for count in training[site]) < 2:
                 found.append(f"{site} has rows of a single class: alone it can only learn to say that class")
         if not self.splits.redrawn:
             found.append("every repetition holds out the same rows: intervals are over seeds and over these rows")
+        if self.unbalanced:
+            found.append("one class has over twice the rows of another: gains are in points of balanced accuracy")
         return (*found, *(f"{name} failed: {why}" for name, why in self.failed.items()))
 
 
 def _points_of_a_row(rows: int) -> str:
     return f"{100 / rows:.1f} points of its accuracy" if rows else "missing, and it can be judged by nothing"
-
-
-def _row_differences(
-    own: Mapping[int, ScoredRun], reference: Mapping[int, ScoredRun] | None, seeds: Sequence[int], part: str, site: str
-) -> list[float]:
-    """By row, how much more often the own runs are right than the reference's; without one, how often they are."""
-
-    def share(runs: Mapping[int, ScoredRun]) -> list[float]:
-        right = [getattr(runs[seed].scores, part)[site].right for seed in seeds]
-        return [fmean(digit == "1" for digit in digits) for digits in zip(*right, strict=True)]
-
-    mine = share(own)
-    return mine if reference is None else [a - b for a, b in zip(mine, share(reference), strict=True)]

@@ -96,7 +96,8 @@ def _run(
 ) -> Summary:
     spec = run.spec
     try:
-        simulation = prepare(run, federation, callback.features_computed, _read_backends(folder)).start()
+        backends, releases = _read_backends(folder), private.releases_in(folder)
+        simulation = prepare(run, federation, callback.features_computed, backends, releases).start()
     except BaseException:
         _take_back(made)
         raise
@@ -104,7 +105,7 @@ def _run(
         with _explain_write_errors(folder):
             _claim(folder, spec, simulation)
             done = _restore(simulation, folder)
-            private.watch_budget(simulation, folder)
+            private.start_release_log(simulation, folder)
         callback.run_began(RunStart(run, simulation, tuple(done)))
         ended_early = None
         try:

@@ -23,6 +23,7 @@ from fedlog.models.body import Body, with_weights
 from fedlog.models.catalog import body
 from fedlog.models.encoders.cache import Progress
 from fedlog.models.encoders.federation import encode_federation
+from fedlog.privacy.releases import Releases, ReleasesInMemory
 from fedlog.settings.execution import Execution
 from fedlog.settings.promise import limits_of, with_body_training
 from fedlog.settings.resolve import ResolvedRun
@@ -34,11 +35,12 @@ def prepare(
     federation: Federation | None = None,
     progress: Progress | None = None,
     backends: Mapping[str, str] | None = None,
+    releases: Releases | None = None,
 ) -> Simulation:
     """The simulation of a run, on a federation that was given or on the one that it names.
 
     `progress` hears how far a frozen encoder is with records that it has not seen before; `backends` are those by which
-    the run was begun, where it is resumed.
+    the run was begun, where it is resumed; `releases` records what a private run lets out, by default in memory.
     """
     spec, settings = run.spec, run.settings
     _check_device(settings.execution)
@@ -57,9 +59,8 @@ def prepare(
         decisions=decisions_of(backends or {}),
     )
     sums = make_secure_sums(run, guard, len(bodies))
-    return Simulation(
-        algorithm, federation, bodies, plan, engine, settings, guard, sums, limits_of(spec.clip, algorithm)
-    )
+    limits, told = limits_of(spec.clip, algorithm), releases or ReleasesInMemory()
+    return Simulation(algorithm, federation, bodies, plan, engine, settings, guard, sums, limits, told)
 
 
 def method_of(spec: RunSpec, plan: ModelPlan) -> Algorithm:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,8 @@ from fedlog.errors import InputError
 from fedlog.privacy.accounting import add_up
 from fedlog.privacy.guarantee import PAPER_CAVEAT, NoiseSource, Unit, delta_warning
 from fedlog.privacy.protection import Protection
-from fedlog.privacy.release_log import FILE_NAME, read_log, record_release, start_log
+from fedlog.privacy.release_log import FILE_NAME, read_log, start_log
+from fedlog.privacy.releases import ReleasesInFile
 from fedlog.settings.privacy import BodyTraining
 from fedlog.settings.promise import count_survivors, protect
 from fedlog.settings.resolve import ResolvedRun
@@ -91,8 +91,13 @@ def warn_before_start(spec: RunSpec, simulation: Simulation) -> list[str]:
     return said
 
 
-def watch_budget(simulation: Simulation, folder: Path) -> None:
-    """Record the releases of the simulation in the folder from now on, and hold them to the budget there."""
+def releases_in(folder: Path) -> ReleasesInFile:
+    """Where the run in the folder records its releases."""
+    return ReleasesInFile(folder / FILE_NAME)
+
+
+def start_release_log(simulation: Simulation, folder: Path) -> None:
+    """Start the log of a private run's releases, or check that the one in the folder is this run's so far."""
     guard = simulation.protection
     if guard is None:
         return
@@ -105,7 +110,6 @@ def watch_budget(simulation: Simulation, folder: Path) -> None:
             f"{path}: {len(log.releases)} releases recorded, but the checkpoint is of round {simulation.round_number}",
             hint="without the record nobody knows what the run has spent; start a new one",
         )
-    simulation.record_release = partial(record_release, path)
 
 
 def describe_spending(

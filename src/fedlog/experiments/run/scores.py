@@ -42,6 +42,9 @@ class ClientScore:
     auroc: float | None
     calibration_error: float | None
     right: str  # one digit a row: 1 where the model is right
+    classes: list[int] | None = None  # of each row
+    places: list[int] | None = None  # where each row stands in the site's file, where that is known
+    groups: list[int] | None = None  # of each row, where rows belong together
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ def score_models(federation: Federation, models: Mapping[str, Model]) -> RunScor
     for shard in federation.shards:
         parts = {"validation": federation.train.at(shard.validation), "test": federation.test.at(shard.test)}
         for part, rows in parts.items():
-            inputs = Records(plain.prepare(rows.inputs), rows.labels)
+            inputs = replace(rows, inputs=plain.prepare(rows.inputs))
             found[part][shard.name] = score_model(models[shard.name], inputs)
         counts = torch.bincount(federation.train.labels[shard.train], minlength=federation.n_class)
         training[shard.name] = counts.tolist()
@@ -133,4 +136,7 @@ def score_model(model: Model, rows: Records) -> ClientScore:
         auroc=found.auroc,
         calibration_error=calibration_error(chances.clamp_min(1e-38).log(), rows.labels),
         right="".join("1" if each else "0" for each in right),
+        classes=rows.labels.tolist(),
+        places=None if rows.rows is None else rows.rows.tolist(),
+        groups=None if rows.users is None else rows.users.tolist(),
     )

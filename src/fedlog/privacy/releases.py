@@ -1,0 +1,40 @@
+"""Where a run records what it releases: in memory, or in the log of its folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from fedlog.privacy.accounting import Event, allow
+from fedlog.privacy.guarantee import Budget
+from fedlog.privacy.release_log import record_release
+
+
+class Releases(Protocol):
+    """Is told of every release before it leaves."""
+
+    def record(self, upcoming: Event, budget: Budget) -> None:
+        """Record the release; BudgetSpentError if the budget does not cover it."""
+
+
+@dataclass
+class ReleasesInMemory:
+    """The releases of a run that is kept nowhere."""
+
+    events: tuple[Event, ...] = ()
+
+    def record(self, upcoming: Event, budget: Budget) -> None:
+        """Record the release; BudgetSpentError if the budget does not cover it."""
+        self.events = allow(self.events, upcoming, budget)
+
+
+@dataclass(frozen=True)
+class ReleasesInFile:
+    """The releases of a run with a folder, on disk before they leave; the file names the budget."""
+
+    path: Path
+
+    def record(self, upcoming: Event, budget: Budget) -> None:
+        """Record the release; BudgetSpentError if the budget in the file does not cover it."""
+        record_release(self.path, upcoming)
