@@ -45,7 +45,8 @@ from fedlog.settings.spec import RunSpec, from_plain
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SEEDS = 5
+SEEDS, SEEDS_OF_FEW_ROWS = 5, 20
+FEW_ROWS = 2000  # at all sites together: runs are short then, and each row should be judged more than once
 VALIDATION_SHARE = 0.2  # of the training records, for data that come without validation records
 
 
@@ -152,7 +153,7 @@ class Comparison:
 def compare(
     data: Federation | str,
     methods: Sequence[str | Factory] = METHODS,
-    seeds: int | Iterable[int] = SEEDS,
+    seeds: int | Iterable[int] | None = None,
     *,
     codecs: Sequence[str] = (),
     bodies: Sequence[str] = (),
@@ -170,13 +171,14 @@ def compare(
 ) -> Comparison:
     """Run several methods on one federation, each with every seed, and say whether federating pays.
 
-    Each seed also draws anew which rows are held out, where the data allow it. Training alone (`local`) and all rows in
-    one place (`pooled`) are always among the methods.
+    Each seed has other validation rows and the same test rows: in four seeds every row that is not for test is judged
+    once. Training alone (`local`) and all rows in one place (`pooled`) are always among the methods.
 
     Args:
         data: a `Federation`, or the name of a data set, as for `fedlog.run`.
         methods: names, or classes that make an `Algorithm`.
-        seeds: how many (0, 1, ...), or which.
+        seeds: how many (0, 1, ...), or which. By default 5; 20 where the sites have fewer than 2,000 rows together and
+            `quick` is not asked for, since a row that several models judged says more.
         codecs: several ways to write messages, each tried with every method that sends something.
         bodies: several bodies, each tried with every method.
         recipes: several sets of settings by a name: `{"long": {"rounds": 30}}`; each tried with every method.
@@ -202,8 +204,15 @@ def compare(
     common = replace(common, body=name_bodies(body, lambda: input_shape_of(common, federation)), jobs=1)
     common = _with_validation(common, federation)
     notes: tuple[str, ...] = ()
+    own = _own_federation(common, federation)
+    if own is not None and federation is None:
+        notes = own.notes
     if quick:
-        common, chosen, notes = shorten(common, chosen, asked_for=tuple(methods) != METHODS)
+        common, chosen, left_out = shorten(common, chosen, own, asked_for=tuple(methods) != METHODS)
+        notes = (*notes, *left_out)
+    if seeds is None:
+        few = own is not None and len(own.train) + len(own.test) < FEW_ROWS
+        seeds = SEEDS_OF_FEW_ROWS if few and not quick else SEEDS
     plan = _Plan(common, chosen, _check_seeds(seeds, methods), federation, Parallelism(jobs, executor))
     return plan.carry_out(None if out is None else Path(out), tuple(callbacks), progress, worth, notes)
 
@@ -272,7 +281,8 @@ class _Plan:
                 raise InputError("callbacks hear of runs in this process only", hint="leave out jobs, or the callbacks")
             side_by_side = executor(self.workers.executor, self.workers.jobs, out)
             on_cluster = self.workers.executor.startswith(DASK)
-            orders = len(runs) if on_cluster else self.workers.jobs * running.ORDERS_A_PROCESS
+            # Elsewhere a process a run, since workers come and go; here few, since a process takes seconds to start.
+            orders = len(runs) if on_cluster else self.workers.jobs
             data_dir = None if self.common.data_dir is None else Path(self.common.data_dir)
             return running.run_side_by_side(runs, side_by_side, orders, bar, data_dir)
 
@@ -291,6 +301,13 @@ class _Plan:
 
 def _folder(out: Path | None) -> AbstractContextManager[str | Path]:
     return tempfile.TemporaryDirectory(prefix="fedlog-") if out is None else nullcontext(out)
+
+
+def _own_federation(spec: RunSpec, given: Federation | None) -> Federation | None:
+    """The records of one's own, given or named; None for the named data sets."""
+    if given is not None or spec.data in DEFAULTS:
+        return given
+    return load_federation(resolve(spec).data)
 
 
 def _with_validation(spec: RunSpec, given: Federation | None) -> RunSpec:

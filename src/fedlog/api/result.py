@@ -23,7 +23,7 @@ from fedlog.experiments.run.execute import (
     read_summary,
 )
 from fedlog.experiments.run.records import Summary
-from fedlog.models.folder import load_model, model_names, save_run_models
+from fedlog.models.folder import load_model, load_models, model_names, save_run_models
 from fedlog.models.model import Model
 from fedlog.settings.spec import RunSpec, as_plain
 
@@ -45,6 +45,12 @@ class Models(Mapping[str, Model]):
         if name not in self._read:
             self._read[name] = load_model(self._folder / name)
         return self._read[name]
+
+    def read_all(self) -> Mapping[str, Model]:
+        """Every model at once; clients with the same body share it."""
+        if not self._read:
+            self._read = load_models(self._folder)
+        return {name: self[name] for name in self._names}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -89,7 +95,7 @@ class Result:
 
     def keep_in_memory(self) -> Result:
         """The same, every model read: the folder is needed no more."""
-        kept = Models(Path(), {name: self.models[name] for name in self.models})
+        kept = Models(Path(), self.models.read_all() if isinstance(self.models, Models) else self.models)
         return Result(self.spec, self.summary, self.records, self.clients, kept, self.made_with)
 
     @property

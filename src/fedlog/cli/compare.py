@@ -28,7 +28,9 @@ def add_parser(subparsers: Subparsers) -> None:
         "--methods", metavar="A,B", help="default: fedlog,fedlog-c,fedproto,fedavg; local and pooled are always added"
     )
     parser.add_argument(
-        "--seeds", default="5", metavar="N", help="how many, or which: 0,1,2; each holds out other rows"
+        "--seeds",
+        metavar="N",
+        help="how many, or which: 0,1,2; each has other validation rows (default: 5; 20 for fewer than 2,000 rows)",
     )
     parser.add_argument("--codecs", metavar="A,B", help="several codecs, each tried with every method that sends")
     parser.add_argument(

@@ -36,7 +36,7 @@ def compare(args: argparse.Namespace) -> int:
         found = fedlog.compare(
             data,
             _split_names(args.methods) or METHODS,
-            read_seeds(args.seeds),
+            None if args.seeds is None else read_seeds(args.seeds),
             codecs=_split_names(args.codecs),
             bodies=args.bodies,
             recipes=_read_recipes(args.recipe),

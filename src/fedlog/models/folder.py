@@ -98,7 +98,13 @@ def load_model(path: Path) -> Model:
         ) from None
 
 
-def _load_from_run(folder: Path, client: str) -> Model:
+def load_models(folder: Path) -> dict[str, Model]:
+    """Every model in a run's folder of models; clients with the same body share it."""
+    bodies: dict[str, Body] = {}
+    return {client: _load_from_run(folder, client, bodies) for client in model_names(folder)}
+
+
+def _load_from_run(folder: Path, client: str, bodies: dict[str, Body] | None = None) -> Model:
     described = json.loads((folder / RUN_DESCRIPTION).read_text())
     if client not in described["clients"]:
         raise InputError(
@@ -107,7 +113,7 @@ def _load_from_run(folder: Path, client: str) -> Model:
     own = described["clients"][client]
     schema = load_schema(folder / SCHEMA)
     encoder = None if own["encoder"] is None else _read_encoder(json.dumps(own["encoder"]), schema)
-    return _assemble(folder / own["weights"], own, schema, encoder, described["provenance"])
+    return _assemble(folder / own["weights"], own, schema, encoder, described["provenance"], bodies)
 
 
 def _read_encoder(text: str, schema: Schema) -> TableEncoder:
@@ -144,11 +150,16 @@ def _assemble(
     schema: Schema,
     encoder: TableEncoder | None,
     provenance: Mapping[str, Any],
+    bodies: dict[str, Body] | None = None,
 ) -> Model:
+    """The model; `bodies` has those that were made before, and is given this one's."""
     check_loaded_body(str(described["body"]), weights.parent)
     params = load_file(weights)
     transform = Transform(mean=tuple(described["mean"]), std=tuple(described["std"]))
-    body = body_named(described["body"], schema.shape)
+    made = {} if bodies is None else bodies
+    body = made.setdefault(
+        described["body"], made.get(described["body"]) or body_named(described["body"], schema.shape)
+    )
     _check_parameters(body, params, schema, weights)
     return Model(body, params, schema, encoder, transform, provenance, tuple(described.get("labels", ())))
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+from fedlog.data.federation import Federation
 from fedlog.experiments.compare.variants import METHODS, REFERENCES, Choices
 from fedlog.settings.presets import preset
 from fedlog.settings.spec import RunSpec
 
 QUICK_METHODS = ("fedlog", "fedavg", *REFERENCES)
 QUICK_ROUNDS, QUICK_BATCH = 5, 50
+QUICK_STEPS = 40  # of an epoch at the largest site
 
 
-def shorten(spec: RunSpec, choices: Choices, *, asked_for: bool) -> tuple[RunSpec, Choices, tuple[str, ...]]:
-    """The settings and choices of a quick comparison, and what it leaves out. What was asked for by name stays."""
+def shorten(
+    spec: RunSpec, choices: Choices, federation: Federation | None, *, asked_for: bool
+) -> tuple[RunSpec, Choices, tuple[str, ...]]:
+    """The settings and choices of a quick comparison, and what it leaves out. What was asked for by name stays.
+
+    The federation is that of one's own data: the largest site says how many rows a step takes.
+    """
     notes = []
     if not asked_for:
         choices = replace(choices, methods=QUICK_METHODS)
@@ -22,7 +30,9 @@ def shorten(spec: RunSpec, choices: Choices, *, asked_for: bool) -> tuple[RunSpe
     if spec.rounds is None and usual.rounds > QUICK_ROUNDS:
         spec = replace(spec, rounds=QUICK_ROUNDS)
         notes.append(f"quick: {QUICK_ROUNDS} rounds instead of {usual.rounds}")
-    if spec.batch_size is None and usual.batch_size < QUICK_BATCH:
-        spec = replace(spec, batch_size=QUICK_BATCH)
-        notes.append(f"quick: steps on {QUICK_BATCH} rows instead of {usual.batch_size}, so fewer of them")
+    largest = 0 if federation is None else max(len(shard.train) for shard in federation.shards)
+    batch = max(QUICK_BATCH, math.ceil(largest / QUICK_STEPS))
+    if spec.batch_size is None and usual.batch_size < batch:
+        spec = replace(spec, batch_size=batch)
+        notes.append(f"quick: steps on {batch} rows instead of {usual.batch_size}, so fewer of them")
     return spec, choices, tuple(notes)

@@ -15,14 +15,13 @@ from fedlog.experiments.compare.variants import ComparedRun
 from fedlog.experiments.run import records
 from fedlog.experiments.run.callbacks import Callback, Callbacks
 from fedlog.experiments.run.execute import RECORDS
-from fedlog.experiments.run.scores import execute_and_score
+from fedlog.experiments.run.scores import LastLoaded, execute_and_score
 from fedlog.experiments.workers.cell_process import SCORED
 from fedlog.experiments.workers.executors import Executor
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import as_plain
 
 SECONDS_BETWEEN_LOOKS = 0.5
-ORDERS_A_PROCESS = 2  # few, since a process takes seconds to start; more than one, since runs differ in length
 
 Failures = dict[str, str]  # why a run failed, by its name
 
@@ -53,13 +52,13 @@ def run_here(
     given = {run.seed: federations(run.seed) for run in runs}
     rounds = [_count_or_record(run, given[run.seed], failed) for run in runs]
     bar.begin(sum(rounds))
-    done = 0
+    done, data = 0, LastLoaded()
     for run, length in zip(runs, rounds, strict=True):
         if run.name in failed:
             continue
         counter = _Counter(bar, done, run.name)
         try:
-            execute_and_score(run.spec, run.folder, Callbacks([counter, *callbacks]), given[run.seed])
+            execute_and_score(run.spec, run.folder, Callbacks([counter, *callbacks]), given[run.seed], data.load)
         except FedlogError as error:
             failed[run.name] = _describe(error)
         done += length
@@ -99,8 +98,7 @@ def run_side_by_side(
     rounds = {run.folder: _count_or_record(run, None, failed) for run in runs}
     runs = [run for run in runs if run.name not in failed]
     bar.begin(sum(rounds.values()))
-    # Dealt out in turn, so that every process has runs of every method.
-    dealt = [part for part in (runs[at::orders] for at in range(orders)) if part]
+    dealt = deal_out(runs, orders)
     ended = 0
     try:
         executor.submit([order_of(part, f"part {at}", data_dir) for at, part in enumerate(dealt, start=1)])
@@ -116,6 +114,17 @@ def run_side_by_side(
     finally:
         executor.stop()
     return failed
+
+
+def deal_out(runs: Sequence[ComparedRun], orders: int) -> list[list[ComparedRun]]:
+    """The runs in so many parts of about the same length: each has runs of every method, and few rows to read twice."""
+    seeds = list(dict.fromkeys(run.seed for run in runs))
+    parts: list[list[ComparedRun]] = [[] for _ in range(orders)]
+    for turn, seed in enumerate(seeds):
+        for at, run in enumerate(run for run in runs if run.seed == seed):
+            # One further with every seed, so that no part has one method only.
+            parts[(at + turn) % orders].append(run)
+    return [part for part in parts if part]
 
 
 def order_of(runs: Sequence[ComparedRun], name: str, data_dir: Path | None) -> str:

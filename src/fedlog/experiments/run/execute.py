@@ -9,9 +9,11 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from safetensors.torch import save_file
 import fedlog
 from fedlog.algorithms.shape import TrainingRecords
 from fedlog.core.heads.regression import INTERVAL_LEVEL
-from fedlog.data.catalog import has_own_content, hold_out_validation, load_federation
+from fedlog.data.catalog import DataSpec, has_own_content, hold_out_validation, load_federation
 from fedlog.data.federation import Federation
 from fedlog.data.sources import data_folder
 from fedlog.engine.clients import POOLED_CLIENT
@@ -58,17 +60,21 @@ def execute(
     callback: Callback | None = None,
     keep: Keep = Keep.MODELS,
     federation: Federation | None = None,
+    seconds_between_checkpoints: float = 0.0,
+    load: Callable[[DataSpec], Federation] = load_federation,
 ) -> Summary:
     """Run the specification in the folder, going on from its checkpoint if it has one; the summary is also written.
 
-    Data of one's own are read first, because their content says whether a run in the folder is this one.
+    Data of one's own are read first, because their content says whether a run in the folder is this one. Checkpoints
+    are written after every round, or, where an interrupted run loses little, after so many seconds; in a private run
+    always, since a round that is run again would be released again. `load` reads data of one's own.
     """
     callback = callback or Callback()
     run = resolve(spec, federation)
     if federation is not None:
         federation = hold_out_validation(federation, run.data)
     elif has_own_content(run.data.name):
-        federation = load_federation(run.data)
+        federation = load(run.data)
     run = with_data_digest(run, federation)
     found = read_finished_summary(folder)
     if found is None or read_spec(folder).digest != run.digest:
@@ -76,7 +82,7 @@ def execute(
         with hold_run_folder(folder):
             found = read_finished_summary(folder)  # by the run that held the lock until now
             if found is None:
-                summary = _run(run, federation, folder, callback, keep, made)
+                summary = _run(run, federation, folder, callback, keep, made, seconds_between_checkpoints)
                 callback.run_ended(summary, True)
                 return summary
     callback.run_ended(found, False)
@@ -92,7 +98,13 @@ def read_finished_summary(folder: Path) -> Summary | None:
 
 
 def _run(
-    run: ResolvedRun, federation: Federation | None, folder: Path, callback: Callback, keep: Keep, made: list[Path]
+    run: ResolvedRun,
+    federation: Federation | None,
+    folder: Path,
+    callback: Callback,
+    keep: Keep,
+    made: list[Path],
+    seconds_between_checkpoints: float,
 ) -> Summary:
     spec = run.spec
     try:
@@ -109,7 +121,7 @@ def _run(
         callback.run_began(RunStart(run, simulation, tuple(done)))
         ended_early = None
         try:
-            for record in _rounds(simulation, folder, done):
+            for record in _rounds(simulation, folder, done, seconds_between_checkpoints):
                 callback.round_ended(record)
         except BudgetSpentError as error:
             ended_early = _go_back_to_last_round(simulation, folder, error)
@@ -222,12 +234,18 @@ def _restore(simulation: Simulation, folder: Path) -> list[RoundRecord]:
     return records.keep_until(folder / RECORDS, simulation.round_number)
 
 
-def _rounds(simulation: Simulation, folder: Path, done: list[RoundRecord]) -> Iterator[RoundRecord]:
-    """Run the remaining rounds; yield each record after it and a checkpoint are written."""
+def _rounds(
+    simulation: Simulation, folder: Path, done: list[RoundRecord], seconds_between_checkpoints: float
+) -> Iterator[RoundRecord]:
+    """Run the remaining rounds; yield each record after it is written, and a checkpoint where one is due."""
+    saved_at = time.monotonic()
     for record in simulation.rounds(done[-1] if done else None):
         with _explain_write_errors(folder):
             records.append(folder / RECORDS, record)
-            simulation.save(folder / "checkpoint")
+            due = time.monotonic() - saved_at >= seconds_between_checkpoints
+            if due or simulation.protection is not None:
+                simulation.save(folder / "checkpoint")
+                saved_at = time.monotonic()
         yield record
 
 
@@ -330,8 +348,12 @@ def made_with() -> dict[str, str]:
     }
 
 
+@cache
 def _commit() -> str:
-    """The commit of a source checkout, with a plus sign if it was changed since; unknown elsewhere."""
+    """The commit of a source checkout, with a plus sign if it was changed since; unknown elsewhere.
+
+    Asked once a process, which has the code that was there when it was started.
+    """
     here = Path(__file__).parent
     try:
         found = subprocess.run(

@@ -7,7 +7,7 @@ test rows to confirm.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -16,19 +16,20 @@ import torch
 
 from fedlog.core.calibration import calibration_error
 from fedlog.core.classification import metrics
-from fedlog.data.catalog import hold_out_validation, load_federation
+from fedlog.data.catalog import DataSpec, hold_out_validation, load_federation
 from fedlog.data.federation import Federation, Records
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
 from fedlog.experiments.run.callbacks import Callback, Callbacks, RunStart
 from fedlog.experiments.run.execute import MODELS, execute
 from fedlog.experiments.run.records import Summary
-from fedlog.models.folder import load_model
+from fedlog.models.folder import load_models
 from fedlog.models.model import Model
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
 
 SCORES = "scores.json"
+SECONDS_BETWEEN_CHECKPOINTS = 30.0  # what an interrupted run may lose; many short runs need none at all
 
 
 @dataclass(frozen=True)
@@ -76,15 +77,39 @@ class RunScores:
 JUDGED = ("validation", "test")
 
 
+class LastLoaded:
+    """Loads data of one's own, and keeps the last: runs one after another on the same rows read them once."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[DataSpec, Federation] | None = None
+
+    def load(self, data: DataSpec) -> Federation:
+        """The federation of this description, read again only if the last was another one."""
+        if self._kept is None or self._kept[0] != data:
+            self._kept = (data, load_federation(data))
+        return self._kept[1]
+
+
 def execute_and_score(
-    spec: RunSpec, folder: Path, callback: Callback | None = None, federation: Federation | None = None
+    spec: RunSpec,
+    folder: Path,
+    callback: Callback | None = None,
+    federation: Federation | None = None,
+    load: Callable[[DataSpec], Federation] = load_federation,
 ) -> Summary:
     """Run the specification in the folder, judge its models, and return the summary. What is done is not done again."""
     seen = _Federation()
-    summary = execute(spec, folder, Callbacks([seen, *([callback] if callback else [])]), federation=federation)
+    summary = execute(
+        spec,
+        folder,
+        Callbacks([seen, *([callback] if callback else [])]),
+        federation=federation,
+        seconds_between_checkpoints=SECONDS_BETWEEN_CHECKPOINTS,
+        load=load,
+    )
     if RunScores.read(folder) is None:
         found = seen.found or _load(spec, federation)
-        score_models(found, {name: load_model(folder / MODELS / name) for name in found.clients}).write(folder)
+        score_models(found, load_models(folder / MODELS)).write(folder)
     return summary
 
 

@@ -23,7 +23,7 @@ import torch
 from fedlog.data.sources import DATA_VARIABLE
 from fedlog.errors import FedlogError
 from fedlog.experiments.run.execute import Keep, execute, hold_run_folder
-from fedlog.experiments.run.scores import execute_and_score
+from fedlog.experiments.run.scores import LastLoaded, execute_and_score
 from fedlog.experiments.tables.cells import Cell, Shape
 from fedlog.experiments.tables.synthetic import sweep_local_iterations
 from fedlog.settings.spec import as_plain, from_plain
@@ -125,10 +125,10 @@ def carry_out(order: Mapping[str, Any]) -> Outcome:
 
 def _carry_out_several(order: Mapping[str, Any]) -> Outcome:
     """Carry out the runs of an order one after another; one that fails does not stop the others."""
-    failed = {}
+    failed, data = {}, LastLoaded()
     for run in order["runs"]:
         try:
-            execute_and_score(from_plain(run["spec"], run["name"]), Path(run["folder"]))
+            execute_and_score(from_plain(run["spec"], run["name"]), Path(run["folder"]), load=data.load)
         except FedlogError as error:
             failed[run["name"]] = str(error).replace("\nhint: ", "; ")
         except Exception as error:  # whatever it is, it must reach the table of failed runs
