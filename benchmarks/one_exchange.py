@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.experiments.run.execute import Keep, execute
+from fedlog.settings.execution import BackendChoice
 from fedlog.settings.spec import RunSpec
 
 RESULTS = Path("results")
@@ -67,6 +68,8 @@ def private_variants(data: str, side: int) -> dict[str, RunSpec]:
                 "trust": trust,
                 "clip": "l2:1",
             }
+            # One record a call: stacking clients would cost more than the calls themselves.
+            promise["backend"] = BackendChoice.LOOP
             base = RunSpec(data=data, validation_fraction=VALIDATION, method="fed-heads", **promise)
             first = {"classes": "own", "heads": "ncm,fedlog"}
             found[f"means-{trust}-epsilon-{epsilon:g}"] = replace(base, body=(f"{body}+unit",), options=first)

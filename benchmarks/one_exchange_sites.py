@@ -45,6 +45,7 @@ from fedlog.models.encoders.names import is_encoder
 SEEDS = (0, 1, 2, 3, 4)
 IMAGES = (2, 5, 10, 50)
 VALIDATION = 0.2
+DEFAULT_BODY = "pretrained:efficientnet-lite0:128"
 
 
 def federation_of(data: str, seed: int, body: str, partition: str | None = None, validation: float = 0.0) -> Federation:
@@ -130,13 +131,18 @@ def dual_lda(features: Tensor, labels: Tensor) -> Tensor:
 
 
 def logistic(features: Tensor, labels: Tensor) -> Tensor:
-    """scikit-learn's logistic regression on standardised features, C = 1, as a head."""
+    """scikit-learn's logistic regression on standardised features, C = 1, as a head.
+
+    Its weights are sums of records, so fewer records than features are fitted in the coordinates that they span.
+    """
     x = features.double().numpy()
     centre, spread = x.mean(0), x.std(0) + 1e-6
+    scaled = (x - centre) / spread
+    axes = np.linalg.qr(scaled.T)[0] if len(x) < x.shape[1] else np.eye(x.shape[1])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        fit = LogisticRegression(max_iter=200).fit((x - centre) / spread, labels.numpy())
-    coefficients = fit.coef_ / spread
+        fit = LogisticRegression(max_iter=200).fit(scaled @ axes, labels.numpy())
+    coefficients = fit.coef_ @ axes.T / spread
     bias = fit.intercept_ - coefficients @ centre
     if len(fit.classes_) == 2:
         coefficients, bias = np.concatenate([-coefficients, coefficients]) / 2, np.concatenate([-bias, bias]) / 2
@@ -321,7 +327,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["alone", "personal", "calibration"])
     parser.add_argument("data", choices=["cifar10", "cifar100", "har"])
-    parser.add_argument("--body", default="pretrained:efficientnet-lite0:128")
+    parser.add_argument("--body", default=DEFAULT_BODY)
     parser.add_argument("--partition")
     parser.add_argument("--out", type=Path, default=Path("results/one-exchange-sites"))
     args = parser.parse_args()
@@ -336,6 +342,7 @@ def main() -> None:
     record = {"command": command, "body": args.body, "data": args.data, "made_with": made_with(), **found}
     args.out.mkdir(parents=True, exist_ok=True)
     suffix = f"-{args.partition}" if args.partition else ""
+    suffix += "" if args.body == DEFAULT_BODY else "-" + args.body.rpartition("+")[2].replace(":", "-")
     (args.out / f"{args.what}-{args.data}{suffix}.json").write_text(json.dumps(record, indent=1) + "\n")
 
 

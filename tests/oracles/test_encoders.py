@@ -185,7 +185,9 @@ def test_maps_are_public_and_keep_what_they_say() -> None:
     assert buckets.shape == (50, 48)
     assert torch.equal(buckets.sum(1), torch.full((50,), 12.0))
     assert torch.allclose(parse_map("unit", 12)(x).norm(dim=1), torch.ones(50))
-    for wrong in ("project:0", "project:x", "unit:3", "twist:3", "scale:-1", "expand:2.5"):
+    assert torch.allclose(parse_map("power:0.5", 12)(x).square(), x.abs(), atol=1e-6)
+    assert torch.equal(parse_map("power:0.5", 12)(x).sign(), x.sign())
+    for wrong in ("power:0", "power", "project:0", "project:x", "unit:3", "twist:3", "scale:-1", "expand:2.5"):
         with pytest.raises(InputError, match="unknown map"):
             parse_map(wrong, 12)
     with pytest.raises(InputError, match="cannot widen"):

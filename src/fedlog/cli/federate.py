@@ -43,6 +43,7 @@ def _add_schema(commands: Subparsers) -> None:
     parser = command(commands, "schema", "draft a schema from one site's data, for people to review", _schema)
     parser.add_argument("data", type=Path, help="a .csv, .tsv, .parquet or .npz file, or a folder of images by class")
     parser.add_argument("--label", help="the column to predict (default: guessed from its name)")
+    parser.add_argument("--text", metavar="COLUMN", help="a column of free text, for --body text:wordllama")
     parser.add_argument("--number", action="store_true", help="the label is a number to predict, not a class")
     split = parser.add_mutually_exclusive_group()
     split.add_argument("--group", help="a column whose groups (people, devices) stay whole when rows are held out")
@@ -52,7 +53,7 @@ def _add_schema(commands: Subparsers) -> None:
 def _schema(args: argparse.Namespace) -> int:
     from fedlog.data.draft import DraftOptions, draft_schema
 
-    sys.stdout.write(draft_schema(args.data, DraftOptions(args.label, args.group, args.time, args.number)))
+    sys.stdout.write(draft_schema(args.data, DraftOptions(args.label, args.group, args.time, args.text, args.number)))
     _say("review the draft before it goes to the other sites; the comments at its top say what to look for")
     return 0
 

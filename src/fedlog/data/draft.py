@@ -30,6 +30,7 @@ class DraftOptions:
     label: str | None = None
     group: str | None = None
     time: str | None = None
+    text: str | None = None  # a column of free text, which is then the only feature
     number: bool = False  # whether the label is a number to predict, and columns are given their ranges
 
 
@@ -68,7 +69,7 @@ def draft_table_schema(frame: pl.DataFrame, where: str, options: DraftOptions) -
     assert options.label is not None
     if frame.height == 0:
         raise InputError(f"expected at least one row in {where}, found a header and no rows")
-    for name in (options.label, options.group, options.time):
+    for name in (options.label, options.group, options.time, options.text):
         if name is not None and name not in frame.columns:
             raise InputError(f"expected a column {name} in {where}, found: {', '.join(frame.columns)}")
     columns = [name for name in (options.label, options.group, options.time) if name]
@@ -80,8 +81,19 @@ def draft_table_schema(frame: pl.DataFrame, where: str, options: DraftOptions) -
             f"expected a label column with at most {MOST_CLASSES} values, found {len(values)} in: {options.label}",
             hint="name the right one with --label; --number for a number to predict",
         )
-    features, notes = draft_features(frame.drop(columns))
+    features, notes = _draft_columns(frame, columns, options)
     return Schema(options.label, tuple(values), features, (), options.group, options.time), notes
+
+
+def _draft_columns(
+    frame: pl.DataFrame, taken: list[str], options: DraftOptions
+) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
+    """The features of a table: all usable columns, or the one of free text."""
+    if options.text is None:
+        return draft_features(frame.drop(taken))
+    others = [name for name in frame.columns if name not in (*taken, options.text)]
+    notes = (f"Left out beside the text: {', '.join(others)}.",) if others else ()
+    return (Feature(options.text, FeatureKind.TEXT),), notes
 
 
 def _draft_number_schema(
@@ -92,7 +104,7 @@ def _draft_number_schema(
     number = _range_of(frame[options.label])
     if number is None:
         raise InputError(f"expected a column of different numbers in {where}, found: {options.label}")
-    features, notes = draft_features(frame.drop(columns))
+    features, notes = _draft_columns(frame, columns, options)
     ranged = tuple(
         replace(each, range=_range_of(frame[each.column])) if each.kind is FeatureKind.NUMERIC else each
         for each in features

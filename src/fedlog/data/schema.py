@@ -19,6 +19,7 @@ from fedlog.errors import InputError
 from fedlog.files.toml import parse_toml, read_toml
 
 VERSION = 1
+TEXT_BYTES = 2048  # of a text's UTF-8 form that are kept
 
 
 class FeatureKind(StrEnum):
@@ -26,6 +27,8 @@ class FeatureKind(StrEnum):
 
     NUMERIC = "numeric"
     CATEGORICAL = "categorical"
+    TEXT = "text"
+    """Free text, for bodies that read it: the first bytes of its UTF-8 form, with zeros behind them."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,9 @@ class Feature:
 
     @property
     def width(self) -> int:
-        """How many inputs the column becomes: value and gap, or one for each category and two for `other` and gap."""
+        """How many inputs the column becomes: value and gap; one for each category, `other` and gap; a text's bytes."""
+        if self.kind is FeatureKind.TEXT:
+            return TEXT_BYTES
         return 2 if self.kind is FeatureKind.NUMERIC else len(self.categories) + 2
 
 
@@ -195,10 +200,10 @@ def _feature(entry: object, where: str) -> Feature:
     except ValueError:
         kinds = " or ".join(kind.value for kind in FeatureKind)
         raise InputError(f"expected kind {kinds} in {where} ({column}), found: {entry['kind']}") from None
-    if kind is FeatureKind.NUMERIC and "categories" in entry:
-        raise InputError(f"expected no categories for a numeric column in {where}, found some: {column}")
-    if kind is FeatureKind.CATEGORICAL and "range" in entry:
-        raise InputError(f"expected no range for a categorical column in {where}, found one: {column}")
+    if kind is not FeatureKind.CATEGORICAL and "categories" in entry:
+        raise InputError(f"expected no categories for a {kind} column in {where}, found some: {column}")
+    if kind is not FeatureKind.NUMERIC and "range" in entry:
+        raise InputError(f"expected no range for a {kind} column in {where}, found one: {column}")
     categories = _texts(entry, "categories", f"{where} ({column})") if kind is FeatureKind.CATEGORICAL else ()
     return Feature(column, kind, categories, _range(entry, f"{where} ({column})"))
 

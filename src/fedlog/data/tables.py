@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlog.data.numbers import scale_targets
-from fedlog.data.schema import Feature, FeatureKind, Schema
+from fedlog.data.schema import TEXT_BYTES, Feature, FeatureKind, Schema
 from fedlog.errors import InputError
 
 # What a CSV file writes for "no value"; anything else is a value.
@@ -103,6 +103,8 @@ class TableEncoder:
                 gap = np.isnan(values)
                 scaled = (np.where(gap, median, values) - mean) / std
                 parts.append(np.stack([scaled, gap], axis=1).astype(np.float32))
+            elif feature.kind is FeatureKind.TEXT:
+                parts.append(write_texts(series))
             else:
                 parts.append(_one_hot(series, feature))
         return torch.from_numpy(np.ascontiguousarray(np.concatenate(parts, axis=1)))
@@ -128,6 +130,15 @@ class TableEncoder:
         if {len(part) for part in parts} != {numeric}:
             raise InputError(f"expected stored scaling for {numeric} numeric columns, found another number")
         return cls(schema, *parts)
+
+
+def write_texts(series: pl.Series) -> NDArray[np.float32]:
+    """(n, TEXT_BYTES): the first bytes of each text's UTF-8 form, zeros behind them; a gap is an empty text."""
+    written = np.zeros((len(series), TEXT_BYTES), dtype=np.float32)
+    for row, text in enumerate(series.to_list()):
+        found = np.frombuffer((text or "").encode()[:TEXT_BYTES], dtype=np.uint8)
+        written[row, : len(found)] = found
+    return written
 
 
 def fit_encoder(schema: Schema, columns: dict[str, pl.Series], rows: NDArray[np.int64]) -> TableEncoder:

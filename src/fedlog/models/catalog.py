@@ -38,6 +38,7 @@ NAMES = (
     "identity",
     "pretrained:efficientnet-lite0",
     "onnx:encoder.onnx",
+    "text:wordllama",
     "package.module:name",
     "cnn@clamp:2",
     "cnn@l2:3",

@@ -38,20 +38,28 @@ def take_directions(directions: Tensor, size: int) -> FeatureMap:
 
 
 def parse_map(text: str, width: int) -> FeatureMap:
-    """The map of that name on features of that width: unit, scale:S, project:N, expand:N or buckets:N."""
+    """The map of that name on features of that width: unit, scale:S, power:P, project:N, expand:N or buckets:N."""
     kind, *rest = text.split(":")
-    makers = {"unit": _unit, "scale": _scale, "project": _project, "expand": _expand, "buckets": _buckets}
+    makers = {
+        "unit": _unit,
+        "scale": _scale,
+        "power": _power,
+        "project": _project,
+        "expand": _expand,
+        "buckets": _buckets,
+    }
     try:
         if kind not in makers or len(rest) > 2 or bool(rest) == (kind == "unit"):
             raise ValueError
         number = float(rest[0]) if rest else 0.0
         seed = int(rest[1]) if len(rest) > 1 else 0
-        if kind not in ("unit", "scale") and (number != int(number) or not 1 <= number <= LARGEST_WIDTH):
+        if kind not in ("unit", "scale", "power") and (number != int(number) or not 1 <= number <= LARGEST_WIDTH):
             raise ValueError
         return makers[kind](width, number, Key(seed).child("feature map", kind))
     except ValueError:
         raise InputError(
-            f"unknown map of features: {text}", hint="unit, scale:S, project:N, principal:N, expand:N or buckets:N"
+            f"unknown map of features: {text}",
+            hint="unit, scale:S, power:P, project:N, principal:N, expand:N or buckets:N",
         ) from None
 
 
@@ -65,6 +73,13 @@ def _scale(width: int, number: float, key: Key) -> FeatureMap:
     if not number > 0:
         raise ValueError
     return FeatureMap(lambda x: x * number, width)
+
+
+def _power(width: int, number: float, key: Key) -> FeatureMap:
+    """Each feature's size to the map's power, its sign kept: below 1 it draws long tails in, as Gaussian heads want."""
+    if not number > 0:
+        raise ValueError
+    return FeatureMap(lambda x: torch.sign(x) * x.abs() ** number, width)
 
 
 def _project(width: int, number: float, key: Key) -> FeatureMap:

@@ -12,6 +12,7 @@ from fedlog.models.encoders.maps import FeatureMap, parse_map, take_directions
 from fedlog.models.encoders.onnx_encoder import ONNX, load_onnx, onnx_width
 from fedlog.models.encoders.pretrained import PRETRAINED, load_pretrained, principal_directions
 from fedlog.models.encoders.shape import Encoder
+from fedlog.models.encoders.text import TEXT, WIDTH, load_text_encoder
 
 IDENTITY = "identity"
 
@@ -32,7 +33,7 @@ def split_name(name: str) -> EncoderName | None:
     encoder, *maps = plain.split("+")
     while maps and encoder.startswith(ONNX) and not encoder.endswith(".onnx"):
         encoder = f"{encoder}+{maps.pop(0)}"
-    if encoder == IDENTITY or encoder.startswith((PRETRAINED, ONNX)):
+    if encoder == IDENTITY or encoder.startswith((PRETRAINED, ONNX, TEXT)):
         return EncoderName(encoder, tuple(maps), clip)
     if maps:
         raise InputError(f"body {name}: maps of features follow an encoder", hint="identity+unit, or pretrained:...")
@@ -49,6 +50,8 @@ def load_encoder(encoder: str, input_shape: tuple[int, ...]) -> Encoder | None:
     """The encoder for raw records of that shape; None for `identity`."""
     if encoder == IDENTITY:
         return None
+    if encoder.startswith(TEXT):
+        return load_text_encoder(encoder, input_shape)
     return load_onnx(encoder, input_shape) if encoder.startswith(ONNX) else load_pretrained(encoder)
 
 
@@ -78,8 +81,9 @@ class EncoderBody(nn.Module):
         self.maps = nn.Sequential(*maps)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The features. Pixels arrive as 0 to 1, as records are prepared, and go on as 0 to 255."""
-        features = inputs if self._encoder is None else self._encoder.encode(inputs * 255).to(inputs)
+        """The features. Pixels arrive as 0 to 1, as records are prepared, and go on as 0 to 255; vectors stay."""
+        raw = inputs * 255 if inputs.ndim == 4 else inputs
+        features = inputs if self._encoder is None else self._encoder.encode(raw).to(inputs)
         mapped: Tensor = self.maps(features)
         return mapped
 
@@ -88,6 +92,8 @@ def _is_encoded(encoder: str, input_shape: tuple[int, ...]) -> bool:
     """Whether records of that shape are the encoder's features already: images never are, vectors by their width."""
     if len(input_shape) != 1:
         return False
+    if encoder.startswith(TEXT):
+        return input_shape == (WIDTH,)
     return not encoder.startswith(ONNX) or input_shape == (onnx_width(encoder),)
 
 

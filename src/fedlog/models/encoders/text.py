@@ -1,0 +1,100 @@
+"""Texts as the mean of their tokens' vectors: `text:wordllama`, a static table of 32,000 x 256 numbers.
+
+The table and the tokenizer come as files of the package `wordllama` (MIT) and are read directly, after their sha256 was
+checked: the package's own loader asks a server. A text is cut to the first `TEXT_BYTES` bytes of its UTF-8 form.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+from torch import Tensor
+
+from fedlog.data.schema import TEXT_BYTES
+from fedlog.data.sources import sha256_of
+from fedlog.errors import InputError
+
+TEXT = "text:"  # and the table, in a body's name
+WIDTH = 256
+WEIGHTS = ("weights/l2_supercat_256.safetensors", "64b47a2dc493cb8e85944076601189739852d7b64e0e1eedcb1937a251cd9fd5")
+TOKENIZER = (
+    "tokenizers/l2_supercat_tokenizer_config.json",
+    "93248f2a9ec36c7b35f700a033d5f36228aae48db61aee31007fa49062cdeb68",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class TextEncoder:
+    """The mean of the table's rows over a text's tokens; zeros for a text without any."""
+
+    name: str
+    digest: str
+    table: NDArray[np.float32]
+    tokenizer: Any
+    width: int = WIDTH
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TextEncoder:
+        return self  # nothing in it changes
+
+    def encode(self, raw: Tensor) -> Tensor:
+        """(n, TEXT_BYTES), bytes with zeros behind them -> (n, width) float32, each text by itself."""
+        features = np.zeros((len(raw), self.width), dtype=np.float32)
+        for at, row in enumerate(raw.numpy()):
+            ids = self.tokenizer.encode(read_text(row), add_special_tokens=False).ids
+            if ids:
+                features[at] = self.table[ids].mean(axis=0, dtype=np.float64)
+        return torch.from_numpy(features)
+
+
+def read_text(row: NDArray[Any]) -> str:
+    """The text that `write_text` made numbers of; a character that was cut in half is left out."""
+    return row.astype(np.uint8).tobytes().rstrip(b"\0").decode("utf-8", errors="ignore")
+
+
+def load_text_encoder(name: str, input_shape: tuple[int, ...]) -> TextEncoder:
+    """The encoder that `text:wordllama` names, for records of one text each."""
+    if name != f"{TEXT}wordllama":
+        raise InputError(f"unknown body for texts: {name}", hint=f"{TEXT}wordllama")
+    if input_shape != (TEXT_BYTES,):
+        raise InputError(
+            f"body {name} takes records of one text and nothing else: records of shape {input_shape} found",
+            hint='one [[feature]] of kind = "text": `fedlog federate schema DATA --text COLUMN` drafts it',
+        )
+    spec = find_spec("wordllama")
+    if spec is None or not spec.submodule_search_locations:
+        raise InputError(f"body {name} needs a package that is not installed", hint="pip install 'fedlog[pretrained]'")
+    from tokenizers import Tokenizer  # an extra
+
+    place = Path(next(iter(spec.submodule_search_locations)))
+    weights, words = (_checked_file(name, place, *file) for file in (WEIGHTS, TOKENIZER))
+    table = load_file(weights)["embedding.weight"].to(torch.float32).numpy()
+    tokenizer = Tokenizer.from_file(str(words))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return TextEncoder(name, text_digest(), table, tokenizer)
+
+
+def text_digest() -> str:
+    """The digest of the encoder, without loading it."""
+    said = {"table": WEIGHTS[1], "tokenizer": TOKENIZER[1], "bytes": TEXT_BYTES, "pooling": "mean of tokens in float64"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def _checked_file(name: str, place: Path, path: str, expected: str) -> Path:
+    file = place / path
+    found = sha256_of(file) if file.exists() else "no such file"
+    if found != expected:
+        raise InputError(
+            f"body {name}: expected a file with sha256 {expected}, found {found}: {file}",
+            hint="install wordllama 0.4 anew",
+        )
+    return file
