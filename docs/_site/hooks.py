@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES_OF_THE_REPOSITORY = ("CONTRIBUTING.md", "CHANGELOG.md")  # pages of their own; other files are copied as they are
 COPIES = "repository"
+ITEM = re.compile(r"(\d+\.|[-*]) ")
 LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
 
 
@@ -66,7 +67,23 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return found[0]
         return f"{found[1]}{os.path.relpath(DOCS / _site_name(target), here)}{found[3]}"
 
-    return LINK.sub(follow, markdown)
+    return LINK.sub(follow, as_python_markdown(markdown))
+
+
+def as_python_markdown(text: str) -> str:
+    """The text of a code host as Python-Markdown reads it: a blank line before a list, list items indented by four."""
+    written: list[str] = []
+    fenced, numbered = False, False
+    for line in text.split("\n"):
+        before = written[-1] if written else ""
+        if not fenced and line[:1].strip():
+            numbered = bool(re.match(r"\d+\. ", line))
+        if not fenced and ITEM.match(line) and before.strip() and not ITEM.match(before):
+            written.append("")
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        written.append(f" {line}" if numbered and line.startswith("   ") else line)
+    return "\n".join(written)
 
 
 def _for_the_root(path: Path) -> str:

@@ -55,7 +55,7 @@ def follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follow]:
 
 def command_of(page: str) -> list[str]:
     """The arguments of the command on a page, for one short round."""
-    (line,) = re.findall(r"^    PYTHONPATH=\. fedlog (.*)$", (PAGES / f"{page}.md").read_text(), re.MULTILINE)
+    (line,) = re.findall(r"^\$ PYTHONPATH=\. fedlog (.*)$", (PAGES / f"{page}.md").read_text(), re.MULTILINE)
     told = line.replace("--rounds 5", "--rounds 1").split()
     return [*told, "--set", "epochs=1", "--train-records", "300", "--quiet", "--json", "--out", "run"]
 
