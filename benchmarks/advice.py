@@ -1,6 +1,6 @@
 """The advice of `fedlog compare` against the truth, on synthetic federations of known kind.
 
-    python -m benchmarks.advice [--draws 4] [--kind NAME]
+    python -m benchmarks.advice [--draws 2] [--kind NAME]
 
 Each federation is drawn anew: its classes, its sites, its rows. The comparison sees a few dozen to some thousand rows a
 site. The truth is what the same models reach on 2,000 fresh rows a site, which no comparison ever has. Writes
@@ -28,8 +28,7 @@ OUT = Path("results/advice")
 FRESH = 2000  # rows a site that say what is true
 COLUMNS, CLASSES = 8, 4
 METHODS = ("fedlog", "fedavg")
-SETTINGS: dict[str, Any] = {"rounds": 4, "batch_size": 20, "body": "mlp:16,8", "epochs": 5, "learning_rate": 0.005}
-SEEDS = 5
+SETTINGS: dict[str, Any] = {"rounds": 3, "batch_size": 20, "body": "mlp:16,8", "epochs": 5, "learning_rate": 0.005}
 
 Rows = tuple[NDArray[np.float64], NDArray[np.int64]]
 Draw = Callable[[int], Rows]  # so many rows of one site
@@ -112,7 +111,7 @@ def judge(kind: str, size: int, number: int) -> dict[str, Any]:
     sites = KINDS[kind](Key(number).child(kind, size), size)
     rows = {name: draw(count) for name, (count, draw) in sites.items()}
     fresh = {name: draw(FRESH) for name, (_, draw) in sites.items()}
-    found = fedlog.compare(Federation.from_arrays(rows), METHODS, SEEDS, progress=False, **SETTINGS)
+    found = fedlog.compare(Federation.from_arrays(rows), METHODS, progress=False, **SETTINGS)
     truth = {method: _true_accuracy(found, method, fresh) for method in found.methods}
     gains = {method: truth[method] - truth["local"] for method in METHODS}
     advice = found.advice
@@ -120,6 +119,7 @@ def judge(kind: str, size: int, number: int) -> dict[str, Any]:
     assert advice.method is not None
     return {
         "size": size,
+        "seeds": len(found.runs_of("local")),
         "number": number,
         "rows": {name: count for name, (count, _) in sites.items()},
         "advice": advice.kind.value,
@@ -153,13 +153,13 @@ def _true_accuracy(found: fedlog.Comparison, method: str, fresh: dict[str, Rows]
 def main() -> None:
     """Judge the advice on each federation of each kind, and write the records."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=4, help="federations of each kind and size")
+    parser.add_argument("--draws", type=int, default=2, help="federations of each kind and size")
     parser.add_argument("--kind", choices=KINDS, action="append", help="only this kind; repeatable")
     args = parser.parse_args()
     OUT.mkdir(parents=True, exist_ok=True)
     for kind in args.kind or KINDS:
         entries = [_tell(kind, judge(kind, size, number)) for size in SIZES[kind] for number in range(args.draws)]
-        about = {"kind": kind, "what": KINDS[kind].__doc__, "settings": SETTINGS, "seeds": SEEDS, "worth": WORTH}
+        about = {"kind": kind, "what": KINDS[kind].__doc__, "settings": SETTINGS, "worth": WORTH}
         command = f"python -m benchmarks.advice --draws {args.draws} --kind {kind}"
         record = {**about, "command": command, "made_with": made_with(), "federations": entries}
         (OUT / f"{kind}.json").write_text(json.dumps(record, indent=1) + "\n")

@@ -78,7 +78,10 @@ def sites_table(findings: Findings) -> TextTable:
         own = "" if alone is None else _percent(alone.sites[site].accuracy)
         rows.append((site, counts, own, *(_points(figures.sites[site].gain) for figures in others)))
     columns = ("site", "rows", "alone, test %", *(figures.label for figures in others))
-    notes = ("Rows: training / validation / test. Gains over training alone are in points, on validation rows.",)
+    notes = (
+        "Rows: for training in one run / judged for validation, in turn / for test. Gains over training alone are in "
+        "points, on validation rows.",
+    )
     return TextTable(columns, tuple(rows), "By site", notes)
 
 
