@@ -129,7 +129,7 @@ class Comparison:
             The same path.
 
         """
-        from fedlog.report.comparison import write_comparison_page
+        from fedlog.report.comparison_page import write_comparison_page
 
         return write_comparison_page(Path(path), [(self.findings, self.advice, self.notes)])
 

@@ -156,8 +156,9 @@ class Result:
 
         """
         from fedlog.report.curves import draw_curves
+        from fedlog.report.style import style_of
 
-        return draw_curves(self.records, sum(self.summary.bits_opening.values()))
+        return draw_curves(self.records, sum(self.summary.bits_opening.values()), style_of(self.spec.method))
 
     def save(self, folder: str | Path) -> Path:
         """Write the run into a new or empty folder, as `fedlog.run(out=...)` and `fedlog run` do.

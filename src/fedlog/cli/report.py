@@ -27,8 +27,8 @@ def report_command(args: argparse.Namespace) -> int:
     # PyTorch and matplotlib: not for `--help`.
     from fedlog.experiments.run.execute import CONFIG
     from fedlog.experiments.tables.catalog import on_disk
-    from fedlog.report.page import write_run_page
     from fedlog.report.reproduction import write_results_page
+    from fedlog.report.run_page import write_run_page
     from fedlog.report.runs_page import run_folders, write_runs_page
 
     if any((args.folder / experiment.name).is_dir() for experiment in on_disk(args.folder)):

@@ -1,37 +1,20 @@
-"""A comparison as tables, as JSON values, as CSV and LaTeX, and as one page."""
+"""A comparison as tables, as JSON values, as CSV and LaTeX."""
 
 from __future__ import annotations
 
-import base64
 import csv
-import html
 import io
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from fedlog.experiments.compare.advice import Advice, describe_bits
 from fedlog.experiments.compare.estimates import Estimate
 from fedlog.experiments.compare.findings import BESIDE_ACCURACY, Findings, SiteFigures, VariantFigures
-from fedlog.files.durable import write_file
-from fedlog.report.comparison_plot import draw_comparison
 from fedlog.report.tables import TextTable
 
 BESIDE_NAMES = dict(zip(BESIDE_ACCURACY, ("balanced", "macro-F1", "AUROC", "calibration error"), strict=True))
 INTERVALS = "Intervals are of 95 %, over rows, seeds and splits."
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
- body {{ font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: #222; }}
- table {{ border-collapse: collapse; }} td, th {{ padding: .25rem .75rem; border-bottom: 1px solid #ddd; }}
- td + td {{ text-align: right; font-variant-numeric: tabular-nums; }} .table {{ overflow-x: auto; }}
- .advice {{ font-size: 1.2rem; border-left: .3rem solid #444; padding-left: 1rem; }} img {{ max-width: 100%; }}
-</style></head><body>
-{sections}
-</body></html>
-"""
 
 
 def methods_table(findings: Findings) -> TextTable:
@@ -154,35 +137,6 @@ def as_text(table: TextTable) -> str:
         for line in lines
     ]
     return "\n".join([table.title, *aligned, *table.notes])
-
-
-def write_comparison_page(path: Path, found: Sequence[tuple[Findings, Advice, Sequence[str]]]) -> Path:
-    """Write one page: for each comparison its advice, its tables and its picture."""
-    sections = "".join(comparison_section(*each) for each in found)
-    title = html.escape(", ".join(findings.data for findings, _, _ in found))
-    write_file(path, PAGE.format(title=title, sections=sections))
-    return path
-
-
-def comparison_section(findings: Findings, advice: Advice, notes: Sequence[str]) -> str:
-    """One comparison in HTML: advice, tables, notes and picture."""
-    remarks = "".join(f"<li>{html.escape(note)}</li>" for note in (*findings.warnings, *notes))
-    return (
-        f"<h1>{html.escape(findings.data)}</h1><p class='advice'>{html.escape(advice.sentence)}</p>"
-        f"<p>{html.escape(advice.confirmation)}</p>{methods_table(findings).html()}{sites_table(findings).html()}"
-        f"<ul>{remarks}</ul><p><img alt='accuracy against bits, all sites and each site' "
-        f"src='data:image/svg+xml;base64,{_picture(findings)}'></p>"
-    )
-
-
-def _picture(findings: Findings) -> str:
-    from matplotlib import rc_context
-
-    written = io.BytesIO()
-    # No date and no random names: the same records give the same page.
-    with rc_context({"svg.hashsalt": "fedlog"}):
-        draw_comparison(findings).savefig(written, format="svg", metadata={"Date": None})
-    return base64.b64encode(written.getvalue()).decode()
 
 
 def _percent(found: Estimate | None) -> str:

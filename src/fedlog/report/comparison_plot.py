@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedlog.experiments.compare.estimates import Estimate
 from fedlog.experiments.compare.findings import Findings
-from fedlog.report.curves import new_figure
+from fedlog.report.style import Style, new_figure, styles_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,21 +25,24 @@ def draw_comparison(findings: Findings) -> Figure:
     figure = new_figure((9, 4 + 2.2 * rows))
     grid = figure.add_gridspec(rows + 2, columns)
     bits = {label: figures.bits for label, figures in findings.figures.items()}
+    looks = styles_of({label: findings.method_of(label) for label in findings.labels})
     whole = figure.add_subplot(grid[:2, :])
-    _draw(whole, {label: figures.accuracy for label, figures in findings.figures.items()}, bits)
+    _draw(whole, {label: figures.accuracy for label, figures in findings.figures.items()}, bits, looks)
     whole.set(xlabel="bits up and down, all sites", ylabel="test accuracy, mean over sites (%)")
     whole.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     for at, site in enumerate(sites):
         axes = figure.add_subplot(grid[2 + at // columns, at % columns])
-        _draw(axes, {label: figures.sites[site].accuracy for label, figures in findings.figures.items()}, bits)
+        _draw(axes, {label: figures.sites[site].accuracy for label, figures in findings.figures.items()}, bits, looks)
         axes.set_title(site, fontsize="small")
         axes.tick_params(labelsize="x-small")
     return figure
 
 
-def _draw(axes: Any, found: Mapping[str, Estimate | None], bits: Mapping[str, float]) -> None:
+def _draw(
+    axes: Any, found: Mapping[str, Estimate | None], bits: Mapping[str, float], looks: Mapping[str, Style]
+) -> None:
     axes.set_xscale("symlog", linthresh=1e3)
-    for at, (label, accuracy) in enumerate(found.items()):
+    for label, accuracy in found.items():
         if accuracy is None:
             continue
         half = accuracy.half_width
@@ -47,9 +50,8 @@ def _draw(axes: Any, found: Mapping[str, Estimate | None], bits: Mapping[str, fl
             [bits[label]],
             [100 * accuracy.value],
             yerr=None if half is None else [100 * half],
-            marker="osD^v<>P*X"[at % 10],
-            linestyle="none",
             capsize=3,
-            label=label,
+            label=looks[label].label,
+            **looks[label].matplotlib_point,
         )
     axes.grid(alpha=0.3)

@@ -17,26 +17,29 @@ from fedlog.experiments.tables.cells import Row
 from fedlog.experiments.tables.cost import count_opening_bits
 from fedlog.experiments.tables.finished_cells import Collected, RunResult
 from fedlog.experiments.tables.synthetic import DRAWN_SEED, REPRESENTATIONS, IterationRecord
+from fedlog.report.style import COLOURS, style_of, styles_of
 
-# Dark for client 0, light for client 1; blue and green as in the paper's figure.
-COLOURS = {(0, 0): "#0b3d91", (1, 0): "#8ab6f9", (0, 1): "#0f6b2f", (1, 1): "#97d8a6"}
+# Dark for client 0, light for client 1; blue and green as in the paper's figure, and a marker for each class.
+CLASSES = (COLOURS["blue"], COLOURS["green"])
 
 
 def curves(found: Collected) -> str:
     """Accuracy of every row over the rounds and over the bits: the mean over seeds, one standard deviation shaded."""
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     by_round, by_bits = figure.subplots(1, 2, sharey=True)
+    looks = styles_of({row.name: row.spec.method for row in found.experiment.rows if found.runs[row.name]})
     for row in found.experiment.rows:
         runs = found.runs[row.name]
         if not runs:
             continue
+        look = looks[row.name].matplotlib_line
         accuracy, megabits = _over_rounds(runs)
         mean, spread = accuracy.mean(0), accuracy.std(0)
         rounds = np.arange(1, len(mean) + 1)
-        (line,) = by_round.plot(rounds, mean, label=f"{row.label} ({len(runs)})", linewidth=1.2)
-        by_round.fill_between(rounds, mean - spread, mean + spread, alpha=0.2, color=line.get_color(), linewidth=0)
+        by_round.plot(rounds, mean, label=f"{row.label} ({len(runs)})", linewidth=1.2, **look)
+        by_round.fill_between(rounds, mean - spread, mean + spread, alpha=0.2, color=look["color"], linewidth=0)
         if megabits[-1] > 0:
-            by_bits.plot(megabits, mean, color=line.get_color(), linewidth=1.2)
+            by_bits.plot(megabits, mean, linewidth=1.2, **look)
     by_round.set(xlabel="round", ylabel=f"{found.experiment.judged_on} accuracy, mean over clients (%)")
     by_bits.set(xlabel="Mb, both directions, all clients", xscale="log")
     for axes in (by_round, by_bits):
@@ -100,11 +103,11 @@ def _panel(axes: Axes, title: str, clients: Sequence[dict[str, Any]], what: str,
 def _scatter(axes: Axes, clients: Sequence[dict[str, Any]], what: str) -> None:
     for number, client in enumerate(clients):
         points, labels = np.array(client[what]), np.array(client["labels"])
-        for label in (0, 1):
+        for label, look in enumerate(CLASSES):
             own = points[labels == label]
-            axes.scatter(
-                own[:, 0], own[:, 1], s=14, color=COLOURS[number, label], label=f"client {number} class {label}"
-            )
+            colour = look.light if number == 0 else look.dark
+            name = f"client {number} class {label}"
+            axes.scatter(own[:, 0], own[:, 1], s=14, color=colour, marker=look.marker, label=name)
 
 
 def _separators(axes: Axes, heads: Sequence[list[list[float]]], colour: str) -> None:
@@ -129,7 +132,8 @@ def _accuracies(axes: Axes, found: Collected, part: str, name: str) -> None:
             axes.plot([], [], " ", label=f"{row.label}: not run")
             continue
         values = np.array([[100 * getattr(line, part) for line in sweep] for sweep in sweeps])
-        axes.plot(np.arange(1, values.shape[1] + 1), values.mean(0), label=row.label)
+        look = style_of(row.spec.method).matplotlib_line
+        axes.plot(np.arange(1, values.shape[1] + 1), values.mean(0), label=row.label, **look)
     axes.set(xlabel="local iterations", ylabel=name)
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")

@@ -11,9 +11,9 @@ from statistics import mean
 from matplotlib.ticker import NullFormatter
 
 from fedlog.files.durable import write_file
-from fedlog.report.curves import new_figure
 from fedlog.report.figures import svg
 from fedlog.report.overview import MethodFigures, read_figures
+from fedlog.report.style import new_figure, style_of
 
 START, END = "<!-- results: written by `fedlog docs` -->", "<!-- end of results -->"
 TITLE = re.compile(r"^# .*\(((?:`[^`]+`(?:, )?)+)\)$", re.MULTILINE)
@@ -105,23 +105,23 @@ def _insert(text: str, block: str) -> str:
 
 
 def _picture(panels: Sequence[tuple[Setting, Mapping[str, MethodFigures]]], methods: Sequence[str]) -> str:
-    """Accuracy against bits as SVG text: this page's methods in blue and named, all others in grey."""
+    """Accuracy against bits as SVG text: every method in its own colour and marker, those of this page stronger."""
     figure = new_figure((3.7 * len(panels), 3.2))
     for axes, (setting, figures) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for name, cell in figures.items():
-            ours, value = name in methods, mean(cell.accuracies)
-            colour, weight = ("#0b3d91", "bold") if ours else ("#8a8a8a", "normal")
+            ours, value, look = name in methods, mean(cell.accuracies), style_of(name)
+            alpha, weight = (1.0, "bold") if ours else (0.5, "normal")
+            text = {"color": look.hex, "fontweight": weight, "textcoords": "offset points", "alpha": alpha}
             if cell.bits == 0:
-                axes.axhline(value, linestyle="-" if ours else "--", color=colour, linewidth=1.5 if ours else 1)
-                axes.annotate(name, (0.02, value), xycoords=("axes fraction", "data"), fontsize=7, color=colour,
-                              xytext=(0, 2), textcoords="offset points", fontweight=weight)  # fmt: skip
+                axes.axhline(value, linewidth=1.8 if ours else 1, alpha=alpha, **look.matplotlib_line)
+                place = (0.02, value)
+                axes.annotate(name, place, xytext=(0, 2), xycoords=("axes fraction", "data"), fontsize=7, **text)
                 continue
-            axes.plot([cell.bits / 1e6], [value], marker="o", markersize=8 if ours else 4, color=colour)
+            axes.plot([cell.bits / 1e6], [value], markersize=9 if ours else 5, alpha=alpha, **look.matplotlib_point)
             if ours or name == "fedavg":
                 late = cell.bits > max(each.bits for each in figures.values()) / 4  # near the right edge
-                axes.annotate(name, (cell.bits / 1e6, value), fontsize=8 if ours else 7, color=colour,
-                              xytext=(-4 if late else 4, -12), ha="right" if late else "left",
-                              textcoords="offset points", fontweight=weight)  # fmt: skip
+                side = {"xytext": (-4, -12), "ha": "right"} if late else {"xytext": (4, -12), "ha": "left"}
+                axes.annotate(name, (cell.bits / 1e6, value), fontsize=8 if ours else 7, **side, **text)
         if any(cell.bits for cell in figures.values()):
             axes.set_xscale("log")
             axes.xaxis.set_minor_formatter(NullFormatter())

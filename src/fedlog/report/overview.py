@@ -10,23 +10,17 @@ from statistics import mean, stdev
 
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
-from fedlog.report.curves import new_figure
 from fedlog.report.figures import svg
+from fedlog.report.style import METHODS as STYLES
+from fedlog.report.style import new_figure
 
-METHODS = {
-    "local": "training alone",
-    "fedavg": "FedAvg",
-    "fedproto": "FedProto",
-    "fedlog": "FedLog",
-    "fedlog-c": "FedLog-C",
-}
+METHODS = {name: STYLES[name].label for name in ("local", "fedavg", "fedproto", "fedlog", "fedlog-c")}
 SETTINGS = {
     "table-mnist": "MNIST, 50 clients with 2 classes each",
     "table-cifar10": "CIFAR-10, 100 clients with 2 classes each",
     "natural-sites": "UCI HAR, 6 sites with all classes",
 }
 OVERVIEW, OVERVIEW_END = "<!-- overview: written by `fedlog docs` -->", "<!-- end of overview -->"
-MARKERS = {"local": "s", "fedavg": "^", "fedproto": "D", "fedlog": "o", "fedlog-c": "P"}
 
 
 @dataclass(frozen=True)
@@ -102,13 +96,17 @@ def overview_picture(results: Path) -> str:
         for method, name in METHODS.items():
             cell = found[setting][method]
             if cell.bits == 0:
-                axes.axhline(mean(cell.accuracies), linestyle="--", color="grey", label=name)
+                axes.axhline(mean(cell.accuracies), label=name, **STYLES[method].matplotlib_line)
                 continue
             spread = stdev(cell.accuracies) if len(cell.accuracies) > 1 else 0.0
             axes.errorbar(
-                [cell.bits / 1e6], [mean(cell.accuracies)], yerr=[spread], marker=MARKERS[method], linestyle="none",
-                capsize=3, label=name,
-            )  # fmt: skip
+                [cell.bits / 1e6],
+                [mean(cell.accuracies)],
+                yerr=[spread],
+                capsize=3,
+                label=name,
+                **STYLES[method].matplotlib_point,
+            )
         axes.set_xscale("log")
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_title(title, fontsize=9)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -11,13 +13,14 @@ from fedlog.experiments.tables.privacy_figure import CLIPS, DELTAS, LEVELS, READ
 from fedlog.privacy.guarantee import Calibration, Trust
 from fedlog.report.figures import svg
 from fedlog.report.privacy_tables import WIDTH, find_verified_points, points
+from fedlog.report.style import COLOURS
 
 STYLES = {"clamp": "--", "l2": "-"}
-COLOURS = {
-    (Calibration.EXACT, Trust.CENTRAL): "#1f77b4",
-    (Calibration.EXACT, Trust.LOCAL): "#d62728",
-    (Calibration.PAPER, Trust.CENTRAL): "#8ab6f9",
-    (Calibration.PAPER, Trust.LOCAL): "#f2a3a3",
+READING_COLOURS = {
+    (Calibration.EXACT, Trust.CENTRAL): COLOURS["blue"],
+    (Calibration.EXACT, Trust.LOCAL): COLOURS["vermillion"],
+    (Calibration.PAPER, Trust.CENTRAL): COLOURS["green"],
+    (Calibration.PAPER, Trust.LOCAL): COLOURS["ochre"],
 }
 
 
@@ -56,9 +59,11 @@ def _by_epsilon(axes: Axes, found: Collected, delta: float) -> None:
         for clip, named in CLIPS.items():
             spots = [(epsilon, accuracy) for epsilon, accuracy in points(found, reading, clip) if epsilon > 0]
             if spots:
-                colour = COLOURS[reading.calibration, reading.trust]
+                look = READING_COLOURS[reading.calibration, reading.trust]
+                drawn: dict[str, Any] = {"marker": look.marker, "markersize": 3, "color": look.light}
                 label = f"{reading.calibration}, {reading.trust}, {named}"
-                axes.plot(*zip(*spots, strict=True), STYLES[clip], marker="o", markersize=3, color=colour, label=label)
+                axes.plot(*zip(*spots, strict=True), STYLES[clip], label=label, **drawn)
     for reading, epsilon, accuracy in find_verified_points(found, delta):
-        axes.plot(epsilon, accuracy, "x", markersize=9, color=COLOURS[reading.calibration, reading.trust])
+        colour = READING_COLOURS[reading.calibration, reading.trust].light
+        axes.plot(epsilon, accuracy, "x", markersize=9, color=colour)
     axes.set(xscale="log", xlim=(0.02, 300), xlabel=f"epsilon as a label, delta {delta:g} (no guarantee)")

@@ -7,12 +7,12 @@ about all of them in the results folder itself; both are taken into the pages as
 from __future__ import annotations
 
 import base64
-import html
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from markdown_it import MarkdownIt
+from markupsafe import Markup
 
 from fedlog.errors import InputError
 from fedlog.experiments.tables.catalog import on_disk
@@ -26,6 +26,7 @@ from fedlog.report.method_tables import overview_table, tables_of
 from fedlog.report.other_tables import grid_table, synthetic_selection_table, synthetic_table
 from fedlog.report.privacy_plot import privacy_plot
 from fedlog.report.privacy_tables import privacy_tables, short_guarantee_table
+from fedlog.report.render import render_page
 from fedlog.report.tables import TextTable
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": False})
@@ -74,6 +75,11 @@ class ExperimentPage:
         differing = [name for name, each in tried.items() if each.first_difference is not None]
         named = f", not {', '.join(differing)}" if differing else ""
         return [f"{len(tried) - len(differing)} of {len(tried)} cells run again repeat their first rounds{named}"]
+
+    @property
+    def encoded_figure(self) -> str:
+        """The figure in base64, for a page."""
+        return base64.b64encode((self.figure or "").encode()).decode()
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -181,55 +187,26 @@ def write_results_page(results: Path) -> Path:
     """Write one HTML page with everything, figures inside; return its path."""
     found = sections(results)
     overall = _read(results / DISCUSSION)
-    links = "".join(
-        f'<li><a href="#{s.found.experiment.name}">{html.escape(s.found.experiment.title)}</a>: '
-        f"{html.escape(s.status)}</li>"
-        for s in found
-    )
-    parts = [
-        overview_table([section.found for section in found]).html(),
-        _MARKDOWN.render(overall) if overall else "",
-        f"<h2>Experiments</h2><ul>{links}</ul>",
-        "<h2>How to read the tables</h2>" + "".join(_MARKDOWN.render(note) for note in HOW_TO_READ),
-        "<h2>How to run them</h2>" + _MARKDOWN.render(HOW_TO_RUN),
-        *(_html_section(section) for section in found),
-    ]
     path = results / "report.html"
-    write_file(path, _PAGE.format(title=TITLE, body="\n".join(parts)))
+    page = render_page(
+        "results.html.j2",
+        title=TITLE,
+        overview=overview_table([section.found for section in found]),
+        overall=_html(overall or ""),
+        sections=found,
+        how_to_read=[_html(note) for note in HOW_TO_READ],
+        how_to_run=_html(HOW_TO_RUN),
+        html=_html,
+        live=None,
+    )
+    write_file(path, page)
     return path
 
 
-def _html_section(section: ExperimentPage) -> str:
-    """One experiment in HTML."""
-    experiment = section.found.experiment
-    parts = [f'<h2 id="{experiment.name}">{html.escape(experiment.title)}</h2>']
-    parts.append(f"<p><code>{experiment.command}</code>: {html.escape(section.status)}.</p>")
-    parts += [f"<p>{html.escape(remark)}</p>" for remark in section.remarks]
-    parts += [table.html() for table in section.tables]
-    if section.figure is not None:
-        encoded = base64.b64encode(section.figure.encode()).decode()
-        parts.append(f'<p><img alt="{html.escape(experiment.title)}" src="data:image/svg+xml;base64,{encoded}"></p>')
-    if section.discussion is not None:
-        parts.append(_MARKDOWN.render(section.discussion))
-    return "\n".join(parts)
+def _html(markdown: str) -> Markup:
+    """Our own Markdown as HTML, in which raw HTML is not allowed."""
+    return Markup(_MARKDOWN.render(markdown))
 
 
 def _relative(path: Path, folder: Path) -> str:
     return Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix()
-
-
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
- body {{ font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 80rem; padding: 0 1rem; color: #222; }}
- .table {{ overflow-x: auto; }}
- table {{ border-collapse: collapse; font-size: .85rem; }}
- td, th {{ padding: .25rem .6rem; border-bottom: 1px solid #ddd; }}
- td + td {{ text-align: right; font-variant-numeric: tabular-nums; }} .note {{ color: #555; font-size: .85rem; }}
- img {{ max-width: 100%; }}
-</style></head><body>
-<h1>{title}</h1>
-{body}
-</body></html>
-"""

@@ -32,6 +32,7 @@ from fedlog.engine.simulate.simulator import RoundRecord, Simulation
 from fedlog.errors import InputError, RunError
 from fedlog.experiments.run import private, records
 from fedlog.experiments.run.callbacks import Callback, RunStart
+from fedlog.experiments.run.portraits import write_clients, write_geometry
 from fedlog.experiments.run.prepare import prepare
 from fedlog.experiments.run.records import Summary
 from fedlog.files.durable import is_draft
@@ -116,6 +117,8 @@ def _run(
     try:
         with _explain_write_errors(folder):
             _claim(folder, spec, simulation)
+            if keep is Keep.MODELS:
+                write_clients(folder, simulation.federation, simulation.bodies)
             done = _restore(simulation, folder)
             private.start_release_log(simulation, folder)
         callback.run_began(RunStart(run, simulation, tuple(done)))
@@ -278,6 +281,7 @@ def _save_models(spec: RunSpec, simulation: Simulation, folder: Path) -> None:
     models.mkdir(exist_ok=True)
     simulation.save_models(models)
     _describe_models(spec, simulation, models)
+    write_geometry(folder, models, simulation)
     save_file({n: v.contiguous().clone() for n, v in simulation.server.state.items()}, folder / "server.safetensors")
 
 

@@ -1,0 +1,70 @@
+"""Runs beside a run that it can be held against: the same records, divided in the same way, by another method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedlog.errors import InputError
+from fedlog.experiments.run.execute import CONFIG, read_finished_summary, read_spec
+from fedlog.experiments.run.records import Summary
+from fedlog.settings.spec import RunSpec
+
+BASELINES = ("local", "fedavg")
+# What must be equal for two runs to have the same clients with the same held-out records.
+SAME = (
+    "data_sha256",
+    "clients",
+    "partition",
+    "classes_per_client",
+    "dirichlet_alpha",
+    "train_records",
+    "validation_fraction",
+    "seed",
+    "split_seed",
+    "judge",
+    "body",
+)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A finished run of another method on the same records."""
+
+    folder: Path
+    summary: Summary
+
+
+def find_baselines(folder: Path, spec: RunSpec) -> dict[str, Baseline]:
+    """The finished runs beside the folder that the run can be held against, by method; of several the newest.
+
+    Looked at are the neighbours of the folder, and in a comparison (METHOD/seed-N) the same seed of the other methods.
+    """
+    found: dict[str, Baseline] = {}
+    ages: dict[str, float] = {}
+    for other in _neighbours(folder):
+        try:
+            theirs = read_spec(other)
+            if theirs.method not in BASELINES or theirs.method == spec.method or not _same_records(theirs, spec):
+                continue
+            summary = read_finished_summary(other)
+        except InputError:
+            continue  # no run, or one of another version: nothing to hold this one against
+        age = (other / CONFIG).stat().st_mtime
+        if summary is not None and age >= ages.get(theirs.method, 0.0):
+            found[theirs.method], ages[theirs.method] = Baseline(other, summary), age
+    return {method: found[method] for method in BASELINES if method in found}
+
+
+def _neighbours(folder: Path) -> Iterator[Path]:
+    own = folder.resolve()
+    paths = list(own.parent.glob(f"*/{CONFIG}"))
+    if own.name.startswith("seed-"):
+        paths += own.parent.parent.glob(f"*/{own.name}/{CONFIG}")
+    return (path.parent for path in sorted(set(paths)) if path.parent != own)
+
+
+def _same_records(one: RunSpec, other: RunSpec) -> bool:
+    by_content = one.data_sha256 is not None and one.data_sha256 == other.data_sha256
+    return (by_content or one.data == other.data) and all(getattr(one, name) == getattr(other, name) for name in SAME)

@@ -1,0 +1,152 @@
+"""What a run notes for its report beside the records: who the clients are, and where their class means lie.
+
+`clients.json` is written before the first round, `geometry.json` after the last. Older folders have neither.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from fedlog.data.federation import Federation
+from fedlog.experiments.run import records
+from fedlog.models.body import HEAD, QUADRATIC, Body
+from fedlog.models.weights_file import weights_name
+
+if TYPE_CHECKING:
+    from fedlog.engine.simulate.simulator import Simulation
+
+CLIENTS, GEOMETRY = "clients.json", "geometry.json"
+MOST_CLIENTS = 40  # whose class means are drawn
+MOST_RECORDS = 300  # of a client that its class means are taken over
+
+
+@dataclass(frozen=True)
+class ClientPortrait:
+    """One client: its body, its training records by class, and how many are held out."""
+
+    name: str
+    body: str
+    training: dict[str, int]  # by class; classes without records are left out
+    validation: int
+    test: int
+
+
+@dataclass(frozen=True)
+class ClassMean:
+    """The mean of a client's features over its training records of one class, in the plane that is drawn."""
+
+    client: str
+    label: str
+    x: float
+    y: float
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The plane in which the class means differ most, with each client's class means and the common head's rows."""
+
+    shown: float  # the share of the means' variance that lies in the plane
+    means: list[ClassMean]
+    head: list[ClassMean]  # its rows less their mean, by class, scaled to the means; empty without a common head
+    clients: int  # of how many clients
+
+
+def write_clients(folder: Path, federation: Federation, bodies: Sequence[Body]) -> None:
+    """Write who the clients are."""
+    names = federation.class_names
+    found = []
+    for shard, body in zip(federation.shards, bodies, strict=True):
+        counts = torch.bincount(federation.train.labels[shard.train], minlength=federation.n_class).tolist()
+        training = {names[at]: count for at, count in enumerate(counts) if count}
+        found.append(ClientPortrait(shard.name, body.name, training, len(shard.validation), len(shard.test)))
+    records.write_json(folder / CLIENTS, [asdict(each) for each in found])
+
+
+def read_clients(folder: Path) -> dict[str, ClientPortrait]:
+    """The clients of a run by their names; none for a run that did not note them."""
+    path = folder / CLIENTS
+    found = json.loads(path.read_text()) if path.exists() else []
+    return {each["name"]: ClientPortrait(**each) for each in found}
+
+
+def write_geometry(folder: Path, models: Path, simulation: Simulation) -> None:
+    """Write the class means of the clients' finished models, unless the run is private: nothing covers them."""
+    if simulation.protection is not None:
+        return
+    federation = simulation.federation
+    every = -(-len(federation.shards) // MOST_CLIENTS)
+    means = [
+        mean
+        for at in range(0, len(federation.shards), every)
+        for mean in _class_means(simulation, at, models / weights_name(federation.shards[at].name))
+    ]
+    head = simulation.server.state.get(HEAD)
+    common = None if head is None or QUADRATIC in simulation.server.state else head.double()
+    if len({mean.shape for _, _, mean in means}) == 1 and len(means) > 1:
+        found = project_means(means, common, federation.class_names)
+        records.write_json(folder / GEOMETRY, asdict(replace(found, clients=len(federation.shards))))
+
+
+def _class_means(simulation: Simulation, at: int, weights: Path) -> list[tuple[str, str, Tensor]]:
+    """The client's name, the class and the mean of its features, for each class that the client has."""
+    federation, body, shard = simulation.federation, simulation.bodies[at], simulation.federation.shards[at]
+    if not weights.exists():
+        return []  # all clients share one model, which is not theirs
+    plain = replace(federation.transform, crop_padding=0, flip=False)
+    rows = federation.train.at(shard.train[:: max(1, len(shard.train) // MOST_RECORDS)])
+    with torch.no_grad():
+        features = body.features(load_file(weights), plain.prepare(rows.inputs), None).double()
+    return [
+        (shard.name, federation.class_names[label], features[rows.labels == label].mean(0))
+        for label in sorted(set(rows.labels.tolist()))
+    ]
+
+
+def project_means(means: Sequence[tuple[str, str, Tensor]], head: Tensor | None, classes: Sequence[str]) -> Geometry:
+    """The class means and the head's rows in the plane in which the means differ most."""
+    points = torch.stack([mean for _, _, mean in means])
+    centred = points - points.mean(0)
+    _, values, directions = torch.linalg.svd(centred, full_matrices=False)
+    plane = directions[:2]
+    # A direction and its opposite are the same plane: the same records must give the same picture.
+    largest = plane.gather(1, plane.abs().argmax(1, keepdim=True))
+    plane = plane * torch.where(largest < 0, -1.0, 1.0)
+    placed = _as_pairs(centred @ plane.T)
+    variance = values.square()
+    rows: list[ClassMean] = []
+    if head is not None and head.shape[1] == points.shape[1] + 1:
+        weights = head[:, 1:] - head[:, 1:].mean(0)
+        arrows = weights @ plane.T
+        scale = placed.norm(dim=1).max() / arrows.norm(dim=1).max().clamp_min(1e-12)
+        pairs = _as_pairs(scale * arrows)
+        rows = [ClassMean("", name, *_rounded(pair)) for name, pair in zip(classes, pairs, strict=True)]
+    drawn = [ClassMean(c, label, *_rounded(p)) for (c, label, _), p in zip(means, placed, strict=True)]
+    shown = float(variance[:2].sum() / variance.sum().clamp_min(1e-300))
+    return Geometry(round(shown, 4), drawn, rows, len({client for client, _, _ in means}))
+
+
+def _as_pairs(values: Tensor) -> Tensor:
+    """(n, 2), also where the features have one direction only."""
+    return torch.nn.functional.pad(values, (0, 2 - values.shape[1]))
+
+
+def _rounded(pair: Tensor) -> tuple[float, float]:
+    return float(f"{float(pair[0]):.4g}"), float(f"{float(pair[1]):.4g}")
+
+
+def read_geometry(folder: Path) -> Geometry | None:
+    """The plane of a run; None for one that did not note it."""
+    path = folder / GEOMETRY
+    if not path.exists():
+        return None
+    found = json.loads(path.read_text())
+    parts = {part: [ClassMean(**each) for each in found[part]] for part in ("means", "head")}
+    return Geometry(found["shown"], parts["means"], parts["head"], found["clients"])

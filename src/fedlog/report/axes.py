@@ -1,0 +1,94 @@
+"""Axes of a plot: where a value lies, and which values are written beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+STEPS = (1, 2, 2.5, 5, 10)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """From `low` to `high`, straight or by powers of ten, with the values that are written."""
+
+    label: str
+    low: float
+    high: float
+    ticks: tuple[tuple[float, str], ...]
+    log: bool = False
+
+    def share(self, value: float) -> float:
+        """How far along the axis the value lies, 0 to 1."""
+        if self.log:
+            low, high, value = math.log10(self.low), math.log10(self.high), math.log10(max(value, self.low))
+        else:
+            low, high = self.low, self.high
+        return (value - low) / (high - low)
+
+
+def straight_axis(label: str, values: Iterable[float], unit: str = "", count: int = 5, whole: bool = False) -> Axis:
+    """An axis around these values, its ends at round numbers."""
+    known = [value for value in values if math.isfinite(value)] or [0.0]
+    low, high = min(known), max(known)
+    if high - low < 1e-9:
+        low, high = low - 0.5, high + 0.5
+    step = _round_step((high - low) / count)
+    step = max(1.0, float(round(step))) if whole else step
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    values_at = [at * step for at in range(first, last + 1)]
+    digits = max(0, -math.floor(math.log10(step) + 1e-9)) + (1 if _mantissa(step) == 2.5 else 0)
+    ticks = tuple((value, f"{value:.{digits}f}{unit}".replace("-0" + unit, "0" + unit)) for value in values_at)
+    return Axis(label, values_at[0], values_at[-1], ticks)
+
+
+def rounds_axis(last: int) -> Axis:
+    """The rounds from 1 to the last one."""
+    if last <= 1:
+        return Axis("round", 0, 2, ((1, "1"),))
+    step = max(1, round(_round_step(last / 6)))
+    marks = sorted({1, *range(step, last + 1, step)} - ({step} if step == 2 and last > 12 else set()))
+    return Axis("round", 1, last, tuple((at, str(at)) for at in marks))
+
+
+def bits_axis(label: str, values: Iterable[float]) -> Axis:
+    """Powers of ten around these numbers of bits, with their units."""
+    known = [value for value in values if value > 0] or [1.0]
+    low, high = min(known), max(known)
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    last = last if last > first else first + 1
+    # Within one decade: the part of it that is used, with its 1, 2 and 5.
+    if last - first <= 2:
+        candidates = [m * 10.0**p for p in range(first, last + 1) for m in (1, 2, 5)]
+        low_end = max((c for c in candidates if c <= low), default=10.0**first)
+        high_end = min((c for c in candidates if c >= high and c > low_end), default=10.0**last)
+        ticks = [c for c in candidates if low_end <= c <= high_end]
+        return Axis(label, low_end, high_end, tuple((value, short_bits(value)) for value in ticks), log=True)
+    every = math.ceil((last - first) / 6)
+    powers = range(first, last + 1)
+    return Axis(
+        label, 10.0**first, 10.0**last, tuple((10.0**p, short_bits(10.0**p)) for p in powers[::every]), log=True
+    )
+
+
+def named_axis(label: str, names: Sequence[str]) -> Axis:
+    """One place for each name."""
+    return Axis(label, -0.5, max(len(names) - 0.5, 0.5), tuple((float(at), name) for at, name in enumerate(names)))
+
+
+def short_bits(bits: float) -> str:
+    """A number of bits in a unit that suits it: 934 b, 12.4 kb, 3.1 Mb, 6.8 Gb."""
+    for unit, size in (("Tb", 1e12), ("Gb", 1e9), ("Mb", 1e6), ("kb", 1e3)):
+        if bits >= size:
+            return f"{bits / size:.3g} {unit}"
+    return f"{bits:.0f} b"
+
+
+def _round_step(rough: float) -> float:
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(step * power for step in STEPS if step * power >= rough * 0.999)
+
+
+def _mantissa(step: float) -> float:
+    return round(step / 10.0 ** math.floor(math.log10(step) + 1e-9), 6)

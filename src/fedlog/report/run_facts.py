@@ -1,0 +1,149 @@
+"""Everything that a run's page tells, read from its folder, finished or under way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fedlog.engine.simulate.simulator import RoundRecord
+from fedlog.experiments.run import records
+from fedlog.experiments.run.baselines import Baseline, find_baselines
+from fedlog.experiments.run.execute import CONFIG, RECORDS, read_finished_summary, read_spec
+from fedlog.experiments.run.portraits import ClientPortrait, Geometry, read_clients, read_geometry
+from fedlog.experiments.run.records import Summary
+from fedlog.experiments.run.scores import RunScores
+from fedlog.settings.spec import RunSpec
+
+MOST_CLASSES = 12  # that are named in a row
+
+
+@dataclass(frozen=True)
+class ClientFacts:
+    """One client: its accuracy in the last round, what it has alone, and who it is where the run noted it."""
+
+    name: str
+    accuracy: float | None
+    alone: float | None
+    portrait: ClientPortrait | None
+    calibration_error: float | None
+    test_records: int
+
+    @property
+    def gain(self) -> float | None:
+        """What the client has more than alone, as a share."""
+        return None if self.accuracy is None or self.alone is None else self.accuracy - self.alone
+
+    @property
+    def classes(self) -> str:
+        """The classes that the client trains on, with their records; of many, how many."""
+        training = {} if self.portrait is None else self.portrait.training
+        if len(training) > MOST_CLASSES:
+            return f"{len(training)} classes, {min(training.values())} to {max(training.values())} each"
+        return ", ".join(f"{name} ({count})" for name, count in training.items())
+
+
+@dataclass(frozen=True, eq=False)
+class RunFacts:
+    """A run as its folder tells it."""
+
+    folder: Path
+    spec: RunSpec
+    lines: tuple[RoundRecord, ...]
+    summary: Summary | None  # None while the run goes on, or after it was interrupted
+    baselines: Mapping[str, Baseline]
+    portraits: Mapping[str, ClientPortrait]
+    geometry: Geometry | None
+    scores: RunScores | None
+    made_with: Mapping[str, Any]
+
+    @property
+    def bits_opening(self) -> int:
+        """The bits before round 1, known at the end of the run."""
+        return 0 if self.summary is None else sum(self.summary.bits_opening.values())
+
+    @property
+    def bits(self) -> int:
+        """Up and down, all clients, so far."""
+        if self.summary is not None:
+            return self.summary.bits_up + self.summary.bits_down
+        return sum(line.bits_up + line.bits_down for line in self.lines)
+
+    @property
+    def accuracy(self) -> float | None:
+        """The mean over clients in the last round; None before the first one ends."""
+        return self.lines[-1].accuracy_mean_over_clients if self.lines else None
+
+    @property
+    def bits_by_kind(self) -> dict[tuple[str, str], int]:
+        """The bits of the whole run by direction and kind; what went before round 1 is called so."""
+        found: dict[tuple[str, str], int] = {}
+        parts = [(line.bits_by_kind, "") for line in self.lines]
+        if self.summary is not None:
+            parts.append((self.summary.bits_opening, " before round 1"))
+        for kinds, suffix in parts:
+            for name, bits in kinds.items():
+                kind, _, way = name.rpartition(" ")
+                found[way, kind + suffix] = found.get((way, kind + suffix), 0) + bits
+        return found
+
+    @cached_property
+    def clients(self) -> list[ClientFacts]:
+        """Every client, the lowest accuracy first; those without held-out records last."""
+        if not self.lines:
+            return []
+        last = self.lines[-1]
+        names = self._names(len(last.records_per_client))
+        alone = self._alone(names)
+        errors = {} if self.scores is None else self.scores.test
+        found = [
+            ClientFacts(
+                name,
+                share,
+                alone.get(name),
+                self.portraits.get(name),
+                errors[name].calibration_error if name in errors else None,
+                rows,
+            )
+            for name, share, rows in zip(names, last.accuracy_per_client, last.records_per_client, strict=True)
+        ]
+        return sorted(found, key=lambda each: (each.accuracy is None, each.accuracy or 0.0))
+
+    def _names(self, count: int) -> list[str]:
+        known = (self.summary.clients if self.summary is not None else []) or list(self.portraits)
+        return list(known) if len(known) == count else [f"client-{at}" for at in range(count)]
+
+    def _alone(self, names: list[str]) -> dict[str, float]:
+        """What each client reaches by training alone, where such a run is beside this one."""
+        if "local" not in self.baselines:
+            return {}
+        summary = self.baselines["local"].summary
+        theirs = summary.clients or names
+        pairs = zip(theirs, summary.accuracy_per_client, strict=False)
+        return {name: share for name, share in pairs if share is not None}
+
+    @property
+    def worst_decile(self) -> list[ClientFacts]:
+        """The tenth of the clients with the lowest accuracies, at least one."""
+        judged = [client for client in self.clients if client.accuracy is not None]
+        return judged[: max(1, len(judged) // 10)]
+
+
+def read_run(folder: Path) -> RunFacts:
+    """The facts of the run in the folder; InputError where it holds none."""
+    spec = read_spec(folder)
+    config = json.loads((folder / CONFIG).read_text())
+    return RunFacts(
+        folder=folder,
+        spec=spec,
+        lines=tuple(records.read(folder / RECORDS)),
+        summary=read_finished_summary(folder),
+        baselines=find_baselines(folder, spec),
+        portraits=read_clients(folder),
+        geometry=read_geometry(folder),
+        scores=RunScores.read(folder),
+        made_with=config.get("made_with", {}),
+    )

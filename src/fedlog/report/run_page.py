@@ -1,0 +1,175 @@
+"""One page for one run: the result in a sentence, then its curves, clients, bits, geometry, privacy and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedlog.experiments.run.records import mean_parts
+from fedlog.files.durable import write_file
+from fedlog.report import run_plots
+from fedlog.report.axes import short_bits
+from fedlog.report.render import Live, percent, points, render_page
+from fedlog.report.run_facts import RunFacts, read_run
+from fedlog.report.style import style_of
+from fedlog.settings.differences import Difference, find_differences, repeat_command, say_value
+from fedlog.settings.spec import as_plain
+
+PAGE = "report.html"
+EQUAL = 1e-5  # summaries hold accuracies to six digits
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One figure of the first screen."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+def write_run_page(folder: Path) -> Path:
+    """Write the page from the folder's records, and return its path."""
+    path = folder / PAGE
+    write_file(path, render_run(read_run(folder)))
+    return path
+
+
+def render_run(facts: RunFacts, live: Live | None = None) -> str:
+    """The page as text; `live` tells a page of `fedlog watch` what it shows and where to ask for news."""
+    differences = find_differences(facts.spec)
+    return render_page(
+        "run.html.j2",
+        facts=facts,
+        title=f"{style_of(facts.spec.method).label} on {facts.spec.data}",
+        headline=headline(facts),
+        tiles=_tiles(facts),
+        notes=_notes(facts),
+        curves=run_plots.accuracy_plots(facts),
+        client_plots=[plot for plot in (run_plots.clients_plot(facts), run_plots.sizes_plot(facts)) if plot],
+        bits_bars=run_plots.bits_bars(facts),
+        geometry_plot=run_plots.geometry_plot(facts),
+        calibration_plot=None,
+        privacy=_privacy(facts),
+        style=style_of(facts.spec.method),
+        has={
+            "alone": any(client.alone is not None for client in facts.clients),
+            "portraits": bool(facts.portraits),
+            "bodies": len({portrait.body for portrait in facts.portraits.values()}) > 1,
+            "calibration": any(client.calibration_error is not None for client in facts.clients),
+        },
+        time_bars=run_plots.time_bars(mean_parts(facts.lines)),
+        differences=differences,
+        other_settings=_other_settings(facts, differences),
+        command=repeat_command(facts.spec),
+        live=live,
+    )
+
+
+def headline(facts: RunFacts) -> dict[str, Any]:
+    """The result in one sentence: what was reached with how many bits, and what the baselines reach."""
+    others = []
+    for method, baseline in facts.baselines.items():
+        summary = baseline.summary
+        bits = summary.bits_up + summary.bits_down
+        cost = f" with {short_bits(bits)}" if bits else ""
+        rounds = "" if summary.rounds == (len(facts.lines) or summary.rounds) else f" after {summary.rounds} rounds"
+        others.append(f"{style_of(method).label} {percent(summary.accuracy_mean_over_clients)}{cost}{rounds}")
+    sent = "nothing sent" if facts.lines and not facts.bits else f"with {short_bits(facts.bits)}"
+    return {"accuracy": percent(facts.accuracy), "sent": sent, "others": ", ".join(others)}
+
+
+def _tiles(facts: RunFacts) -> list[Tile]:
+    if not facts.lines:
+        return []
+    rounds = len(facts.lines)
+    of = "" if facts.summary is not None else f" of {facts.spec.rounds}"
+    found = [Tile("accuracy", percent(facts.accuracy), f"mean over clients, round {rounds}{of}")]
+    if facts.summary is not None and facts.summary.accuracy_after_closing is not None:
+        after = facts.summary.accuracy_after_closing
+        found.append(Tile("after the closing phase", percent(after), "each client's last local training"))
+    gains = [client.gain for client in facts.clients if client.gain is not None]
+    if gains:
+        better = sum(gain > EQUAL for gain in gains)
+        worse = sum(gain < -EQUAL for gain in gains)
+        note = f"points over training alone; {better} clients gain, {worse} lose"
+        found.append(Tile("gain", points(sum(gains) / len(gains)), note))
+    worst = facts.worst_decile
+    if worst:
+        found.append(Tile("lowest client", percent(worst[0].accuracy), worst[0].name))
+    ups = sum(line.bits_up for line in facts.lines)
+    found.append(Tile("bits", short_bits(facts.bits), f"all clients, both ways; {short_bits(ups)} up in rounds"))
+    if facts.summary is not None and facts.summary.privacy is not None:
+        found.append(_privacy_tile(facts.summary.privacy))
+    seconds = sum(line.seconds for line in facts.lines)
+    found.append(Tile("time", _duration(seconds), f"in rounds, {seconds / rounds:.2g} s each"))
+    return found
+
+
+def _privacy_tile(privacy: dict[str, Any]) -> Tile:
+    budget = privacy["budget"]
+    epsilon = privacy.get("epsilon")
+    spent = "nothing released" if epsilon is None else f"ε = {epsilon:.3g}"
+    return Tile("privacy spent", spent, f"of ε = {budget['epsilon']:g}, δ = {budget['delta']:g}")
+
+
+def _privacy(facts: RunFacts) -> dict[str, Any] | None:
+    """What a private run has promised and spent; None for one without privacy."""
+    if facts.summary is None or facts.summary.privacy is None:
+        return None
+    found = facts.summary.privacy
+    budget = found["budget"]
+    rows = [("budget", f"ε = {budget['epsilon']:g}, δ = {budget['delta']:g}")]
+    told = ("budget", "statement", "caveats", "accuracies", "rounds_with_old_head")
+    rows += [(name.replace("_", " "), _plain(value)) for name, value in found.items() if name not in told]
+    return {
+        "statement": found.get("statement"),
+        "rows": rows,
+        "caveats": [*found["caveats"], f"Note: {found['accuracies']}."],
+    }
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else say_value(value)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _notes(facts: RunFacts) -> list[str]:
+    """What a reader must know before believing the headline."""
+    found = []
+    if facts.summary is None and facts.lines:
+        found.append(f"Not finished: round {len(facts.lines)} of {facts.spec.rounds}.")
+    if facts.summary is not None:
+        best = facts.summary
+        if best.best_round != best.rounds and best.best_accuracy > best.accuracy_mean_over_clients:
+            found.append(
+                f"Best round: {best.best_round}, {percent(best.best_accuracy, 2)}. It is chosen on these very records, "
+                "so the last round is the headline."
+            )
+        if best.uploads_refused:
+            found.append(f"Uploads that could not be used: {best.uploads_refused} (records.jsonl names them).")
+    if facts.lines and not facts.baselines and facts.spec.method != "local":
+        found.append(
+            "No run of training alone lies beside this one. The command at the end with --method local, and --out in "
+            "the same folder, puts it into this page."
+        )
+    return found
+
+
+def _other_settings(facts: RunFacts, differences: Sequence[Difference]) -> list[tuple[str, str]]:
+    """The settings that are as usual, those that are not set left out."""
+    told = {each.name for each in differences}
+    values = as_plain(facts.spec)
+    values |= values.pop("options")
+    return [
+        (name, say_value(value))
+        for name, value in values.items()
+        if name not in told and value is not None and value != [] and name not in ("data", "method")
+    ]

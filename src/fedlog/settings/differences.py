@@ -1,0 +1,105 @@
+"""In what a run differs from the preset of its data set and method, and the command that repeats it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass, fields
+from typing import Any
+
+from fedlog.algorithms import registry
+from fedlog.data.catalog import DEFAULTS
+from fedlog.data.data_spec import SITES
+from fedlog.errors import InputError
+from fedlog.settings.fields import Recorded, about
+from fedlog.settings.presets import preset
+from fedlog.settings.resolve import resolve
+from fedlog.settings.spec import RunSpec, as_plain
+
+# These change nothing in the result and are needed all the same: they say where the records are.
+NEEDED = ("label", "schema", "site_column", "body_file")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One setting of a run, and what it would have been without being set."""
+
+    name: str
+    value: Any
+    usual: Any
+    is_option: bool = False  # of the method
+
+    @property
+    def text(self) -> str:
+        """The value for people."""
+        return say_value(self.value)
+
+    @property
+    def usual_text(self) -> str:
+        """What it would have been, for people."""
+        return say_value(self.usual)
+
+
+def say_value(value: Any) -> str:
+    """A setting's value as people write it."""
+    if value is None or value == []:
+        return "not set"
+    if isinstance(value, list | tuple):
+        return ", ".join(str(each) for each in value)
+    return str(value) if isinstance(value, str) else json.dumps(value)
+
+
+def find_differences(spec: RunSpec) -> list[Difference]:
+    """The settings of a resolved run that are not those of its data set's and its method's preset."""
+    own, usual = as_plain(spec), as_plain(_usual_run(spec))
+    found = []
+    for entry in fields(RunSpec):
+        name, known = entry.name, about(entry)
+        if name in ("data", "method", "options") or not known.flag:
+            continue
+        if known.recorded is Recorded.NEVER and name not in NEEDED:
+            continue
+        if own[name] is not None and own[name] != usual[name]:
+            found.append(Difference(name, own[name], usual[name]))
+    options = usual["options"]
+    found += [
+        Difference(name, value, options.get(name), is_option=True)
+        for name, value in own["options"].items()
+        if value is not None and value != options.get(name)
+    ]
+    return found
+
+
+def _usual_run(spec: RunSpec) -> RunSpec:
+    """The run with nothing set but its data and its method."""
+    bare = RunSpec(data=spec.data, method=spec.method)
+    try:
+        return resolve(bare).spec
+    except InputError:  # such as a method of one's own that is not importable from here
+        usual = preset(spec.data)
+        options = usual.options(spec.method) if spec.method in registry.METHODS else {}
+        return RunSpec(data=spec.data, method=spec.method, body=(usual.body,), rounds=usual.rounds, options=options)
+
+
+def repeat_command(spec: RunSpec) -> str:
+    """The command that runs a resolved specification again; for records that were in memory, the call."""
+    found = find_differences(spec)
+    if spec.data not in DEFAULTS and not spec.data.startswith(SITES) and ":" not in spec.data:
+        return _python_call(spec, found)
+    words = ["fedlog", "run", "--data", spec.data, "--method", spec.method]
+    for each in found:
+        values = each.value if isinstance(each.value, list) else [each.value]
+        if each.is_option:
+            words += ["--set", f"{each.name}={_word(each.value)}"]
+        else:
+            words += [word for value in values for word in (f"--{each.name.replace('_', '-')}", _word(value))]
+    return shlex.join(words)
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _python_call(spec: RunSpec, found: list[Difference]) -> str:
+    settings = "".join(f", {each.name}={each.value!r}" for each in found)
+    return f"fedlog.run(federation, {spec.method!r}{settings})"
