@@ -105,6 +105,7 @@ METHODS: Mapping[str, Style] = {
     "fedrep": Style("FedRep", "ochre", "dashed"),
     "fedbabu": Style("FedBABU", "ochre", "dotted"),
     "fedlog-once": Style("FedLog once", "blue", "long"),
+    "fed-regression": Style("Fed-Regression", "blue", "dotted"),
     "fed-heads": Style("Fed-Heads", "blue", "dashed"),
     "fed-ncm": Style("Fed-NCM", "purple", "solid"),
     "fed-lda": Style("Fed-LDA", "purple", "dashed"),
