@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from scipy.stats import norm
 
-from fedlog.audit.canary import Audit, Fault, run_audit
-from fedlog.audit.distinguisher import Observation, epsilon_lower_bound, scores
+from fedlog.audit.distinguisher import THRESHOLDS, Observation, learnt_from, mu_lower_bound, scores
+from fedlog.audit.finding import Audit, Fault
+from fedlog.audit.run import run_audit
 from fedlog.cli.main import main
 from fedlog.core.clip import Clamp
 from fedlog.core.keys import Key
-from fedlog.errors import InputError
 from fedlog.privacy import mechanisms, protection
-from fedlog.privacy.calibration import epsilon_of
+from fedlog.privacy.calibration import sigma_of
 from fedlog.privacy.guarantee import Budget, NoiseSource, Trust, Unit
 from fedlog.privacy.mechanisms import FloatSampler, Mechanism
 from fedlog.privacy.protection import Protection
@@ -31,14 +33,37 @@ def test_our_promises_are_not_contradicted_and_not_empty(unit: Unit, trust: Trus
     finding = run_audit(Audit(unit, Budget(4.0, 1e-5), trust, trials=2000, confidence=0.99))
     assert not finding.contradicted
     # The canary reaches the stated sensitivity, so the bound comes near: an audit of nothing would find nothing.
-    assert finding.epsilon_lower > 0.4
+    assert finding.epsilon_lower > 2
+
+
+@pytest.mark.parametrize(("unit", "trust"), PROMISES)
+def test_half_the_noise_is_caught_at_a_large_epsilon(unit: Unit, trust: Trust) -> None:
+    large = Audit(unit, Budget(8.0, 1e-5), trust, trials=1500)
+    intact, broken = (
+        run_audit(replace(large, fault=fault, too_small=2.0)) for fault in (Fault.NONE, Fault.SMALL_NOISE)
+    )
+    assert not intact.contradicted
+    assert broken.contradicted
+    assert broken.epsilon_visible > 8
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("unit", "trust"), PROMISES)
-def test_a_small_epsilon_is_not_contradicted_and_not_empty(unit: Unit, trust: Trust) -> None:
-    finding = run_audit(Audit(unit, BUDGET, trust, confidence=0.99))
-    assert 0.15 < finding.epsilon_lower <= BUDGET.epsilon
+def test_noise_that_is_a_little_too_small_is_caught_at_a_small_epsilon(unit: Unit, trust: Trust) -> None:
+    intact = run_audit(Audit(unit, BUDGET, trust))
+    assert 0.7 < intact.epsilon_lower <= BUDGET.epsilon
+    assert run_audit(Audit(unit, BUDGET, trust, fault=Fault.SMALL_NOISE, too_small=1.3)).contradicted
+
+
+@pytest.mark.parametrize("unit", [Unit.RECORD, Unit.CLIENT])
+def test_several_releases_share_the_budget(unit: Unit, monkeypatch: pytest.MonkeyPatch) -> None:
+    several = Audit(unit, Budget(4.0, 1e-5), releases=3, trials=1500, trainings=1)
+    finding = run_audit(several)
+    assert not finding.contradicted
+    assert finding.epsilon_lower > 1.5
+    # The noise of a single release, in each of three.
+    monkeypatch.setattr(mechanisms, "sigma_of", lambda budget, releases, *rest: sigma_of(budget, 1, *rest))
+    assert run_audit(several).contradicted
 
 
 @pytest.mark.parametrize(("unit", "trust"), PROMISES)
@@ -112,19 +137,17 @@ def test_the_discrete_sampler_is_not_contradicted() -> None:
 
 
 @pytest.mark.parametrize("mu", [0.3, 1.0, 3.0])
-def test_the_bound_stays_below_the_exact_epsilon_of_a_gaussian(mu: float) -> None:
+def test_the_bound_stays_below_the_mu_of_a_gaussian_and_comes_near(mu: float) -> None:
     generator = np.random.default_rng(5)
     for _ in range(10):
         absent = generator.normal(size=40_000)
-        found = epsilon_lower_bound(mu + generator.normal(size=40_000), absent, 1e-5, 0.999)
-        assert 0.2 * mu < found < epsilon_of(mu, 1e-5)
+        found = mu_lower_bound(mu + generator.normal(size=40_000), absent, 0.999)
+        assert mu - 0.12 < found < mu
 
 
 def test_the_bound_of_two_equal_worlds_is_rarely_above_zero() -> None:
     generator = np.random.default_rng(6)
-    wrong = sum(
-        epsilon_lower_bound(generator.normal(size=400), generator.normal(size=400), 0.0, 0.9) > 0 for _ in range(60)
-    )
+    wrong = sum(mu_lower_bound(generator.normal(size=400), generator.normal(size=400), 0.9) > 0 for _ in range(60))
     # At most one in ten on average; P(Binomial(60, 0.1) > 15) is below 2e-4.
     assert wrong <= 15
 
@@ -138,7 +161,7 @@ def test_the_attacker_is_judged_on_trials_it_did_not_learn_from() -> None:
             [Observation(at % 2, torch.randn(40, generator=generator, dtype=torch.float64)) for at in range(200)]
             for _ in range(2)
         )
-        wrong += epsilon_lower_bound(*scores(here, there), 0.0, 0.9) > 0
+        wrong += mu_lower_bound(*scores(here, there), 0.9) > 0
     assert wrong <= 11  # P(Binomial(40, 0.1) > 11) is below 4e-4
 
 
@@ -156,9 +179,9 @@ def test_an_entry_without_noise_and_a_longer_message_decide_alone(length: int) -
 
 def test_certainty_is_worth_as_much_as_the_trials() -> None:
     yes, no = np.full(2000, np.inf), np.full(2000, -np.inf)
-    bound = epsilon_lower_bound(yes, no, 1e-5, 0.95)
-    # Rule of Clopper-Pearson with 1000 of 1000: p > 0.0125^(1/1000) for an error of 1/40 each.
-    assert 5 < bound < np.log(1000)
+    judged, error = 2000 - learnt_from(2000), 0.05 / (2 * THRESHOLDS)
+    # Clopper and Pearson: what never happened in n trials has a probability below 1 - error^(1/n).
+    assert mu_lower_bound(yes, no, 0.95) == pytest.approx(2 * norm.isf(1 - error ** (1 / judged)))
 
 
 def test_a_refuted_promise_fails_the_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,17 +194,16 @@ def test_a_refuted_promise_fails_the_command(capsys: pytest.CaptureFixture[str])
     assert main(["privacy", "audit", "--trials", "7"]) == 2
 
 
-def test_distributed_noise_is_audited_as_central() -> None:
-    with pytest.raises(InputError, match="sum"):
-        Audit(Unit.RECORD, BUDGET, Trust.DISTRIBUTED)
-
-
 def test_an_audit_that_could_show_nothing_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    blind = ["privacy", "audit", "--epsilon", "8", "--trials", "2000", "--fault", "unclipped"]
+    blind = ["privacy", "audit", "--epsilon", "30", "--trials", "200", "--fault", "unclipped"]
     assert main(blind) == 1
     said = capsys.readouterr()
     assert said.out.startswith("BLIND")
-    assert "refutes no claim of 8, however wrong it is" in said.err
+    assert "refutes no claim of 30, however wrong it is" in said.err
     finding = run_audit(Audit(Unit.RECORD, BUDGET, fault=Fault.UNCLIPPED, trials=400))
     assert finding.epsilon_lower == pytest.approx(finding.epsilon_visible)
     assert not finding.blind
+
+
+def test_an_unclipped_feature_is_caught_at_a_large_epsilon() -> None:
+    assert main(["privacy", "audit", "--epsilon", "8", "--trials", "2000", "--fault", "unclipped"]) == 1

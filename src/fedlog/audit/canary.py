@@ -1,4 +1,4 @@
-"""An audit that could catch us: plant a canary, train with and without it, bound epsilon from below by what leaves.
+"""An audit that could catch us: plant a canary, train with and without it, bound mu from below by what leaves.
 
 The clients and the server are real ones. Bodies are trained and statistics taken by the engine; every trial then takes
 them through the run's own protection, codec and server with noise of its own, and looks at all that comes out: how many
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from enum import StrEnum
 from typing import Any
 
 import torch
@@ -23,7 +22,8 @@ from torch import Tensor, nn
 from fedlog.algorithms.fedlog import FedLog
 from fedlog.algorithms.frozen import freeze_bodies
 from fedlog.algorithms.shape import Exchange
-from fedlog.audit.distinguisher import Observation, epsilon_lower_bound, largest_epsilon_lower_bound, scores
+from fedlog.audit.distinguisher import Observation, largest_mu_lower_bound, mu_lower_bound, scores
+from fedlog.audit.finding import Audit, Fault, Finding
 from fedlog.core.clip import parse_clip
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
@@ -33,9 +33,8 @@ from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.protocol.server import Server
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
-from fedlog.errors import InputError
 from fedlog.models.body import Params, adopt
-from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit, neighbouring_relation
+from fedlog.privacy.guarantee import Calibration, Trust, Unit
 from fedlog.privacy.protection import Bound, Protection, protection
 from fedlog.settings.execution import BackendChoice
 from fedlog.wire.codec import codec
@@ -46,108 +45,13 @@ LEARNING_RATE = 1.0
 WIRE = codec("f32")
 
 
-class Fault(StrEnum):
-    """A mistake to plant in the protection, to see that the audit notices it."""
-
-    NONE = "none"
-    SMALL_NOISE = "small-noise"
-    """A tenth of the noise."""
-    UNCLIPPED = "unclipped"
-    """Features, or messages, as long as they come."""
-    EXACT_COUNT = "exact-count"
-    """The number of records beside the noisy statistics, as the paper's protocol sends it."""
-
-
-@dataclass(frozen=True)
-class Audit:
-    """What is claimed, and how hard to try to refute it."""
-
-    unit: Unit
-    budget: Budget
-    trust: Trust = Trust.CENTRAL
-    clip: str = "clamp:2"
-    message_norm: float = 20.0
-    noise: NoiseSource = NoiseSource.FLOAT
-    fault: Fault = Fault.NONE
-    trials: int = 20_000
-    """Noisy messages with and as many without the canary."""
-    trainings: int = 4
-    """Different random numbers for the training behind them."""
-    confidence: float = 0.95
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.trials < 100 or self.trainings < 1 or not 0.5 <= self.confidence < 1:
-            raise InputError(
-                f"an audit needs 100 trials, a training and a confidence from 0.5 up to 1: {self.trials}, "
-                f"{self.trainings}, {self.confidence}"
-            )
-        if self.trust is Trust.DISTRIBUTED:
-            raise InputError("an audit looks at what the noise is on: under distributed noise that is the sum",
-                             hint="--mechanism central has the same noise on the same sum")  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A lower bound on epsilon that holds with the stated confidence, beside what was claimed."""
-
-    audit: Audit
-    epsilon_lower: float
-
-    @property
-    def epsilon_visible(self) -> float:
-        """The largest lower bound that these trials could have given, had there been no noise at all."""
-        return largest_epsilon_lower_bound(self.audit.trials, self.audit.budget.delta, self.audit.confidence)
-
-    @property
-    def blind(self) -> bool:
-        """Whether no defect at all could have refuted the claim: then the audit says nothing about it."""
-        return self.epsilon_visible <= self.audit.budget.epsilon
-
-    @property
-    def contradicted(self) -> bool:
-        """Whether the claim is refuted at the stated confidence."""
-        return self.epsilon_lower > self.audit.budget.epsilon
-
-    def as_json(self) -> dict[str, object]:
-        """The same facts as plain values."""
-        audit = self.audit
-        return {
-            "epsilon_lower": self.epsilon_lower,
-            "epsilon_visible": self.epsilon_visible,
-            "epsilon_claimed": audit.budget.epsilon,
-            "delta": audit.budget.delta,
-            "contradicted": self.contradicted,
-            "confidence": audit.confidence,
-            "trials": audit.trials,
-            "trainings": audit.trainings,
-            "unit": str(audit.unit),
-            "mechanism": str(audit.trust),
-            "neighbours": neighbouring_relation(audit.unit, audit.trust),
-            "releases": 1,
-            "fault": str(audit.fault),
-            "statement": str(self),
-        }
-
-    def __str__(self) -> str:
-        audit = self.audit
-        verdict = "CONTRADICTED" if self.contradicted else "BLIND" if self.blind else "not contradicted"
-        called = "Theorem 4's formula says" if audit.unit is Unit.PAPER else "claimed"
-        fault = "" if audit.fault is Fault.NONE else f"; planted fault: {audit.fault}"
-        return (
-            f"{verdict}: {called} epsilon {audit.budget.epsilon:g} at delta {audit.budget.delta:g}, found at least "
-            f"{self.epsilon_lower:.3g} with confidence {audit.confidence:g} from {audit.trials} trials, which "
-            f"can show {self.epsilon_visible:.3g} at most; unit: "
-            f"{audit.unit}; neighbours: {neighbouring_relation(audit.unit, audit.trust)}; releases: 1{fault}"
-        )
-
-
-def run_audit(audit: Audit) -> Finding:
-    """The lower bound on epsilon that these trainings and draws of noise support."""
+def audit_two_worlds(audit: Audit) -> Finding:
+    """The lower bound on mu, and so on epsilon, that these trainings and draws of noise support."""
     guard = _protection(audit)
     here, elsewhere = _neighbours(audit)
     present, absent = scores(_trials(audit, guard, here, "with"), _trials(audit, guard, elsewhere, "without"))
-    return Finding(audit, epsilon_lower_bound(present, absent, audit.budget.delta, audit.confidence))
+    found = mu_lower_bound(present, absent, audit.confidence)
+    return Finding.from_mu(audit, found, largest_mu_lower_bound(audit.trials, audit.confidence))
 
 
 def _trials(audit: Audit, guard: Protection, clients: Sequence[Records], world: str) -> list[Observation]:
@@ -171,13 +75,13 @@ def _protection(audit: Audit) -> Protection:
         trust=audit.trust,
         calibration=Calibration.PAPER if audit.unit is Unit.PAPER else Calibration.EXACT,
         bound=Bound(message_norm=audit.message_norm) if client else Bound(parse_clip(audit.clip)),
-        releases=1,
+        releases=audit.releases,
         shape=(CLASSES, 1 + WIDTH),
         clients=1,
         noise=audit.noise,
     )
     if audit.fault is Fault.SMALL_NOISE:
-        return replace(guard, mechanism=replace(guard.mechanism, sigma=guard.mechanism.sigma / 10))
+        return replace(guard, mechanism=replace(guard.mechanism, sigma=guard.mechanism.sigma / audit.too_small))
     if audit.fault is Fault.UNCLIPPED:
         return replace(guard, bound=Bound())
     return _Counting(**_parts(guard)) if audit.fault is Fault.EXACT_COUNT else guard
@@ -221,19 +125,25 @@ class _Publishing(FedLog):
 
 
 @dataclass(frozen=True, eq=False)
-class _Round:
-    """A round after its training: what the clients hand to the protection, and a server that waits for it."""
+class _Rounds:
+    """Rounds after their training: what the clients hand to the protection in each, and a server that waits for it."""
 
-    messages: Sequence[Message]
+    messages: Sequence[Sequence[Message]]
     guard: Protection
     exchange: Exchange
     server: Server
     key: Key
 
     def observe(self, trial: int) -> Tensor:
-        """(1 + entries,): what whoever is not trusted sees, with noise of its own: the bytes, and all they say."""
-        keys = [self.key.child("client", at, trial) for at in range(len(self.messages))]
-        blobs = [WIRE.encode(self.guard.protect(m, key)) for m, key in zip(self.messages, keys, strict=True)]
+        """What whoever is not trusted sees of all releases, with noise of their own: the bytes, and all they say."""
+        return torch.cat([self._observe_release(trial, number) for number in range(len(self.messages))])
+
+    def _observe_release(self, trial: int, number: int) -> Tensor:
+        """(1 + entries,)."""
+        messages = self.messages[number]
+        trial = trial * len(self.messages) + number
+        keys = [self.key.child("client", at, trial) for at in range(len(messages))]
+        blobs = [WIRE.encode(self.guard.protect(m, key)) for m, key in zip(messages, keys, strict=True)]
         beside: list[Tensor] = []
         if self.guard.mechanism.trust is Trust.CENTRAL:
             uploads = [WIRE.decode(blob) for blob in blobs]
@@ -247,7 +157,7 @@ class _Round:
         return torch.cat([torch.tensor([len(blob)]), *(array.reshape(-1).to(torch.float64) for array in arrays)])
 
 
-def _train_clients(audit: Audit, guard: Protection, clients: Sequence[Records], key: Key, noise: Key) -> _Round:
+def _train_clients(audit: Audit, guard: Protection, clients: Sequence[Records], key: Key, noise: Key) -> _Rounds:
     """The clients' local work, done by the engine as in a run."""
     data = Records(torch.cat([own.inputs for own in clients]), torch.cat([own.labels for own in clients]))
     parts = torch.split(torch.arange(len(data)), [len(own) for own in clients])
@@ -265,9 +175,12 @@ def _train_clients(audit: Audit, guard: Protection, clients: Sequence[Records], 
     cohort = Cohort(algorithm, federation, members, engine, WIRE, key, protection=tap)
     cohort.hear(WIRE.encode(algorithm.broadcast(algorithm.begin(key.child("server")))))
     (exchange,) = algorithm.schedule.round
-    cohort.exchange(1, exchange, [member.index for member in members])
+    for number in range(audit.releases):
+        cohort.exchange(1 + number, exchange, [member.index for member in members])
     server = Server(_Publishing(plan), WIRE, {}, {}, protection=guard, noise_key=noise.child("server"))
-    return _Round(tap.messages, guard, exchange, server, noise)
+    each = len(members)
+    handed = [tap.messages[number * each : (number + 1) * each] for number in range(audit.releases)]
+    return _Rounds(handed, guard, exchange, server, noise)
 
 
 def _neighbours(audit: Audit) -> tuple[list[Records], list[Records]]:

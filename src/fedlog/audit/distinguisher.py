@@ -1,20 +1,20 @@
-"""An attacker that learns to tell two worlds apart, and the lower bound on epsilon that its success proves."""
+"""An attacker that learns to tell two worlds apart, and the lower bound on mu that its success proves."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import beta
+from scipy.stats import beta, norm
 from torch import Tensor
 from torch.nn.functional import one_hot
 from torch.nn.utils.rnn import pad_sequence
 
 Scores = NDArray[np.float64]
+THRESHOLDS = 21  # more would cost more confidence each than they find
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +27,7 @@ class Observation:
 
 
 def scores(present: Sequence[Observation], absent: Sequence[Observation]) -> tuple[Scores, Scores]:
-    """How much each trial looks like one with the canary, to an attacker who has learnt from the first half of each.
+    """How much each trial looks like one with the canary, to an attacker who has learnt from the first fifth of each.
 
     Training by training it weighs every entry by how far apart the two worlds are in it over how much it varies: the
     best test there is for independent noise on every entry, and an entry without noise decides alone.
@@ -38,7 +38,7 @@ def scores(present: Sequence[Observation], absent: Sequence[Observation]) -> tup
     worlds = list(zip(torch.split(rows, sizes), torch.split(trainings, sizes), strict=True))
     centres, deviations = [], []
     for found, drawn in worlds:
-        learnt, after = found[: len(found) // 2], drawn[: len(found) // 2]
+        learnt, after = found[: learnt_from(len(found))], drawn[: learnt_from(len(found))]
         member = one_hot(after, 1 + int(trainings.max())).to(torch.float64)
         centres.append(member.T @ learnt / member.sum(0).clamp_min(1)[:, None])
         deviations.append(learnt - centres[-1][after])
@@ -49,41 +49,36 @@ def scores(present: Sequence[Observation], absent: Sequence[Observation]) -> tup
     return scored[0], scored[1]
 
 
-def epsilon_lower_bound(present: Scores, absent: Scores, delta: float, confidence: float) -> float:
-    """A lower bound on epsilon that is wrong with probability at most 1 - confidence.
+def mu_lower_bound(present: Scores, absent: Scores, confidence: float) -> float:
+    """A lower bound on the mu of Gaussian differential privacy, wrong with probability at most 1 - confidence.
 
-    A test (score above a threshold, or below it) that says yes with probability p in one world and q in the other
-    shows epsilon >= ln((p - delta) / q). The test is chosen on one half of the trials and judged on the other, with
-    Clopper-Pearson bounds on p and q, half of the error to each.
+    Whatever is mu-GDP leaves every test with false alarms a and misses b at mu >= Phi^-1(1 - a) - Phi^-1(b) (Dong, Roth
+    and Su 2022). A test says "present" above a threshold. Thresholds are quantiles of the trials that the attacker
+    learnt from; on the others all their false alarms and misses are bounded at once, by Clopper and Pearson with an
+    equal share of the error to each (Bonferroni), and the largest mu counts. So the bound is over the whole curve.
     """
-    half, rest = len(present) // 2, len(absent) // 2
-    error = (1 - confidence) / 2
-    levels = np.concatenate([present[:half], absent[:rest], [0.0]])
-    thresholds = np.quantile(levels[np.isfinite(levels)], np.linspace(0.001, 0.999, 199))
-    best, test = -math.inf, (0.0, 1)
-    for sign in (1, -1):
-        # Of hundreds of tests the luckiest would win: a much stricter bound prefers one that will do well again.
-        found = _bounds(present[:half], absent[:rest], thresholds, sign, delta, error / 100)
-        if found.max() > best:
-            best, test = float(found.max()), (float(thresholds[found.argmax()]), sign)
-    (judged,) = _bounds(present[half:], absent[rest:], np.array([test[0]]), test[1], delta, error)
-    return max(0.0, float(judged))
+    learnt, rest = learnt_from(len(present)), learnt_from(len(absent))
+    levels = np.concatenate([present[:learnt], absent[:rest], [0.0]])
+    thresholds = np.quantile(levels[np.isfinite(levels)], np.linspace(0.0, 1.0, THRESHOLDS + 2)[1:-1])
+    alarms = (absent[rest:] > thresholds[:, None]).sum(1)
+    misses = (present[learnt:] <= thresholds[:, None]).sum(1)
+    error = (1 - confidence) / (2 * THRESHOLDS)
+    found = _normal_quantile(alarms, len(absent) - rest, error) + _normal_quantile(misses, len(present) - learnt, error)
+    return max(0.0, float(found.max()))
 
 
-def largest_epsilon_lower_bound(trials: int, delta: float, confidence: float) -> float:
+def largest_mu_lower_bound(trials: int, confidence: float) -> float:
     """The bound that so many trials in each world give where every single one shows which world it is from."""
     certain = np.full(trials, np.inf)
-    return epsilon_lower_bound(certain, -certain, delta, confidence)
+    return mu_lower_bound(certain, -certain, confidence)
 
 
-def _bounds(present: Scores, absent: Scores, thresholds: Scores, sign: int, delta: float, error: float) -> Scores:
-    """The bound that each threshold's test gives, each wrong with probability at most 2 * error."""
-    # Above the threshold speaks for the canary, below it against: the two worlds change places.
-    likely, unlikely = (present, absent) if sign > 0 else (absent, present)
-    hits, misses = ((sign * scores > sign * thresholds[:, None]).sum(1) for scores in (likely, unlikely))
-    with np.errstate(divide="ignore"):
-        p = np.where(hits > 0, beta.ppf(error, np.maximum(hits, 1), len(likely) - hits + 1), 0.0)
-        q = np.where(
-            misses < len(unlikely), beta.ppf(1 - error, misses + 1, np.maximum(len(unlikely) - misses, 1)), 1.0
-        )
-        return np.log(np.maximum(p - delta, 0.0) / q)
+def learnt_from(trials: int) -> int:
+    """How many of the trials the attacker learns from; it is judged on the others."""
+    return trials // 5
+
+
+def _normal_quantile(hits: NDArray[np.int64], trials: int, error: float) -> Scores:
+    """Phi^-1(1 - p), with p the upper bound on a probability that came true so often."""
+    upper = np.where(hits < trials, beta.ppf(1 - error, hits + 1, np.maximum(trials - hits, 1)), 1.0)
+    return np.asarray(norm.isf(upper))

@@ -24,7 +24,20 @@ def add_parser(verbs: Subparsers) -> None:
     audit.add_argument("--privacy", choices=[str(unit) for unit in Unit], default="record", help="default: record")
     audit.add_argument("--epsilon", type=float, default=1.0, help="claimed (default: %(default)s)")
     audit.add_argument("--delta", type=float, default=1e-5, help="claimed (default: %(default)s)")
-    audit.add_argument("--mechanism", choices=["central", "local"], default="central", help="default: central")
+    audit.add_argument(
+        "--mechanism",
+        choices=["central", "local", "distributed"],
+        default="central",
+        help="distributed: a secure sum, audited in one run with many canaries (default: central)",
+    )
+    audit.add_argument(
+        "--audited",
+        choices=["statistics", "dp-sgd"],
+        default="statistics",
+        help="what is looked at: the statistics that leave, or bodies trained by DP-SGD, in one run with many canaries "
+        "(default: statistics)",
+    )
+    audit.add_argument("--releases", type=int, default=1, help="that share the budget (default: 1)")
     audit.add_argument("--clip", default="clamp:2", help="clamp:B or l2:R (default: %(default)s)")
     audit.add_argument("--message-norm", type=float, default=20.0, help="with --privacy client (default: %(default)s)")
     audit.add_argument("--noise", choices=["float", "discrete"], default="float", help="default: float")
@@ -34,7 +47,15 @@ def add_parser(verbs: Subparsers) -> None:
         default="none",
         help="plant a mistake, to see it noticed",
     )
-    audit.add_argument("--trials", type=int, default=20_000, help="noisy messages in each world (default: %(default)s)")
+    audit.add_argument(
+        "--too-small",
+        type=float,
+        default=10.0,
+        metavar="X",
+        help="with --fault small-noise: how many times (default: %(default)g)",
+    )
+    audit.add_argument("--trials", type=int, default=40_000, help="noisy messages in each world (default: %(default)s)")
+    audit.add_argument("--canaries", type=int, default=2000, help="of an audit in one run (default: %(default)s)")
     audit.add_argument(
         "--trainings", type=int, default=4, help="different trainings behind them (default: %(default)s)"
     )
@@ -45,7 +66,8 @@ def add_parser(verbs: Subparsers) -> None:
 
 def audit_command(args: argparse.Namespace) -> int:
     """Run the audit and return 0 where nothing is contradicted, 1 where a promise is; fail if no trial could tell."""
-    from fedlog.audit.canary import Audit, Fault, run_audit
+    from fedlog.audit.finding import Audit, Fault, Training
+    from fedlog.audit.run import run_audit
     from fedlog.privacy.guarantee import NoiseSource
 
     finding = run_audit(
@@ -57,8 +79,12 @@ def audit_command(args: argparse.Namespace) -> int:
             message_norm=args.message_norm,
             noise=NoiseSource(args.noise),
             fault=Fault(args.fault),
+            too_small=args.too_small,
+            releases=args.releases,
+            audited=Training(args.audited),
             trials=args.trials,
             trainings=args.trainings,
+            canaries=args.canaries,
             confidence=args.confidence,
             seed=args.seed,
         )
@@ -69,9 +95,10 @@ def audit_command(args: argparse.Namespace) -> int:
         print(finding)
     if finding.blind:
         raise RunError(
-            f"{args.trials} trials show epsilon {finding.epsilon_visible:.3g} at most, which refutes no claim "
+            f"this audit shows epsilon {finding.epsilon_visible:.3g} at most, which refutes no claim "
             f"of {args.epsilon:g}, however wrong it is",
-            hint="more --trials, or a smaller --epsilon",
+            hint=f"{'more --canaries, a smaller --delta' if finding.audit.in_one_run else 'more --trials'}, or a "
+            "smaller --epsilon",
         )
     # Mode paper promises nothing, so nothing of ours is refuted there.
     return int(finding.contradicted and finding.audit.unit is not Unit.PAPER)

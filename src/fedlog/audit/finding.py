@@ -1,0 +1,158 @@
+"""What an audit is asked to refute, and what it found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fedlog.errors import InputError
+from fedlog.privacy.calibration import epsilon_of, mu_of
+from fedlog.privacy.guarantee import Budget, NoiseSource, Trust, Unit, neighbouring_relation
+
+
+class Fault(StrEnum):
+    """A mistake to plant in the protection, to see that the audit notices it."""
+
+    NONE = "none"
+    SMALL_NOISE = "small-noise"
+    """Noise that is too small by a factor."""
+    UNCLIPPED = "unclipped"
+    """Features, or messages, as long as they come."""
+    EXACT_COUNT = "exact-count"
+    """The number of records beside the noisy statistics, as the paper's protocol sends it."""
+
+
+class Training(StrEnum):
+    """Whether the training of bodies is audited, or the statistics that leave."""
+
+    STATISTICS = "statistics"
+    DP_SGD = "dp-sgd"
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What is claimed, and how hard to try to refute it."""
+
+    unit: Unit
+    budget: Budget
+    trust: Trust = Trust.CENTRAL
+    clip: str = "clamp:2"
+    message_norm: float = 20.0
+    noise: NoiseSource = NoiseSource.FLOAT
+    fault: Fault = Fault.NONE
+    too_small: float = 10.0
+    """By how much the noise is too small under that fault."""
+    releases: int = 1
+    """The budget is for all of them together."""
+    audited: Training = Training.STATISTICS
+    trials: int = 40_000
+    """Noisy messages with and as many without the canary."""
+    trainings: int = 4
+    """Different random numbers for the training behind them."""
+    canaries: int = 2000
+    """Of an audit in one run."""
+    confidence: float = 0.95
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.trials < 100 or self.trainings < 1 or not 0.5 <= self.confidence < 1:
+            raise InputError(
+                f"an audit needs 100 trials, a training and a confidence from 0.5 up to 1: {self.trials}, "
+                f"{self.trainings}, {self.confidence}"
+            )
+        if self.releases < 1 or self.canaries < 100 or not self.too_small > 0:
+            raise InputError(
+                f"an audit needs a release, 100 canaries and a factor above 0: {self.releases}, {self.canaries}, "
+                f"{self.too_small:g}"
+            )
+        if self.in_one_run:
+            self._check_one_run()
+
+    @property
+    def in_one_run(self) -> bool:
+        """Whether many canaries are planted in one run, because many runs would take too long."""
+        return self.trust is Trust.DISTRIBUTED or self.audited is Training.DP_SGD
+
+    def _check_one_run(self) -> None:
+        what = "DP-SGD" if self.audited is Training.DP_SGD else "a secure sum"
+        if self.unit is not Unit.RECORD:
+            raise InputError(
+                f"{what} is audited with many records in one run, and this is a promise about {self.unit}",
+                hint="--privacy record; --mechanism central has the same noise on the same sum",
+            )
+        able = (Fault.NONE, Fault.SMALL_NOISE)
+        if self.releases != 1 or self.fault not in able:
+            raise InputError(
+                f"{what} is audited by one release, intact or with too little noise: {self.releases} releases, fault "
+                f"{self.fault}"
+            )
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A lower bound on epsilon that holds with the stated confidence, beside what was claimed."""
+
+    audit: Audit
+    epsilon_lower: float
+    epsilon_visible: float
+    """The largest lower bound that this audit could have given, had there been no noise at all."""
+    mu_lower: float | None = None
+    """The bound on the mu of Gaussian differential privacy that epsilon follows from; None in one run."""
+
+    @staticmethod
+    def from_mu(audit: Audit, mu_lower: float, mu_visible: float) -> Finding:
+        """The finding of an audit that bounds mu."""
+        delta = audit.budget.delta
+        return Finding(audit, epsilon_of(mu_lower, delta), epsilon_of(mu_visible, delta), mu_lower)
+
+    @property
+    def blind(self) -> bool:
+        """Whether no defect at all could have refuted the claim: then the audit says nothing about it."""
+        return self.epsilon_visible <= self.audit.budget.epsilon
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether the claim is refuted at the stated confidence."""
+        return self.epsilon_lower > self.audit.budget.epsilon
+
+    def as_json(self) -> dict[str, object]:
+        """The same facts as plain values."""
+        audit = self.audit
+        planted = {"too_small": audit.too_small} if audit.fault is Fault.SMALL_NOISE else {}
+        trials = {"canaries": audit.canaries} if audit.in_one_run else {"trials": audit.trials}
+        bounds = {} if self.mu_lower is None else {"mu_lower": self.mu_lower, "mu_claimed": mu_of(audit.budget)}
+        return {
+            "epsilon_lower": self.epsilon_lower,
+            "epsilon_visible": self.epsilon_visible,
+            "epsilon_claimed": audit.budget.epsilon,
+            **bounds,
+            "delta": audit.budget.delta,
+            "contradicted": self.contradicted,
+            "confidence": audit.confidence,
+            **trials,
+            "trainings": 1 if audit.in_one_run else audit.trainings,
+            "audited": str(audit.audited),
+            "unit": str(audit.unit),
+            "mechanism": str(audit.trust),
+            "neighbours": neighbouring_relation(audit.unit, audit.trust),
+            "releases": audit.releases,
+            "fault": str(audit.fault),
+            **planted,
+            "statement": str(self),
+        }
+
+    def __str__(self) -> str:
+        audit = self.audit
+        verdict = "CONTRADICTED" if self.contradicted else "BLIND" if self.blind else "not contradicted"
+        called = "Theorem 4's formula says" if audit.unit is Unit.PAPER else "claimed"
+        times = f" ({audit.too_small:g} times too small)" if audit.fault is Fault.SMALL_NOISE else ""
+        fault = "" if audit.fault is Fault.NONE else f"; planted fault: {audit.fault}{times}"
+        gaussian = "" if self.mu_lower is None else f" (mu {self.mu_lower:.3g} of {mu_of(audit.budget):.3g})"
+        looked = f"{audit.canaries} canaries in one run" if audit.in_one_run else f"{audit.trials} trials"
+        return (
+            f"{verdict}: {called} epsilon {audit.budget.epsilon:g} at delta {audit.budget.delta:g}, found at least "
+            f"{self.epsilon_lower:.3g}{gaussian} with confidence {audit.confidence:g} from {looked}, which "
+            f"can show {self.epsilon_visible:.3g} at most; unit: {audit.unit}; neighbours: "
+            f"{neighbouring_relation(audit.unit, audit.trust)}; audited: {audit.audited}; "
+            f"releases: {audit.releases}{fault}"
+        )

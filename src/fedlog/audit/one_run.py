@@ -1,0 +1,206 @@
+"""An audit in one run with many canaries, for what is too dear to repeat: a secure sum, and training by DP-SGD.
+
+Every canary is a record that takes part or not by the toss of a coin, and leaves its mark in places of its own. From
+what comes out of the one run the attacker guesses the coins it is surest of. Steinke, Nasr and Jagielski (2023) bound
+how many of its guesses can be right, whatever the canaries have to do with each other. In a run that is
+(epsilon, delta)-private for one record more or less, with m canaries and f(v) = P(Binomial(guesses, q) >= v) where
+q = exp(epsilon) / (1 + exp(epsilon)),
+
+    P(right >= v) <= f(v) + 2 m delta max_i (f(v - i) - f(v)) / i.
+
+The bound asks nothing of the noise, so it is weaker than that of `distinguisher` where the noise is Gaussian.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from scipy.optimize import brentq
+from scipy.stats import binom
+from torch import Tensor, nn
+
+from fedlog.algorithms.fedlog import FedLog
+from fedlog.algorithms.frozen import freeze_bodies
+from fedlog.algorithms.shape import Work
+from fedlog.audit.finding import Audit, Fault, Finding, Training
+from fedlog.core.clip import Clip, parse_clip
+from fedlog.core.keys import Key
+from fedlog.data.federation import Federation, Records, Shard
+from fedlog.data.transforms import IDENTITY
+from fedlog.engine.clients import clients_of, model_plan
+from fedlog.engine.protocol.cohort import Cohort
+from fedlog.engine.protocol.secure_sums import IN_A_SUM, SecureSums
+from fedlog.engine.training.backends import Engine
+from fedlog.engine.training.dp_sgd import DpSgdBackend, require_opacus
+from fedlog.engine.training.tasks import Settings, Task
+from fedlog.models.body import HEAD, Body, adopt
+from fedlog.privacy.guarantee import Calibration, NoiseSource
+from fedlog.privacy.mechanisms import DiscreteSampler, FloatSampler
+from fedlog.privacy.protection import Bound, Protection, protection
+from fedlog.privacy.sgd import SgdPlan, SgdTraining, grid_closeness, noise_for_share
+from fedlog.settings.execution import BackendChoice
+from fedlog.wire.ledger import Ledger
+from fedlog.wire.message import lift
+
+INPUTS, WIDTH = 4, 4
+CLIENTS = 3  # the fewest that a secure sum takes
+SAMPLE_RATE, STEPS, GRADIENT_CLIP = 0.5, 8, 1.0
+# How many of the coins are guessed: few that are sure show a large epsilon, many a small one. Each costs confidence.
+SHARES = (0.02, 0.1, 0.5)
+
+
+def audit_one_run(audit: Audit) -> Finding:
+    """The lower bound on epsilon that one run with many canaries supports."""
+    coins = Key(audit.seed).child("coins").numpy().integers(0, 2, audit.canaries).astype(bool)
+    marks = _marks_of_training(audit, coins) if audit.audited is Training.DP_SGD else _marks_in_sum(audit, coins)
+    error, delta = 1 - audit.confidence, audit.budget.delta
+    return Finding(audit, epsilon_from_guesses(marks, coins, delta, error), largest_epsilon(len(coins), delta, error))
+
+
+def epsilon_from_guesses(marks: Tensor, coins: np.ndarray, delta: float, error: float) -> float:
+    """The lower bound on epsilon from how many of the surest guesses are right.
+
+    `marks` (m,): the larger, the more it looks as if that canary took part.
+    """
+    order = np.argsort(marks.numpy(), kind="stable")
+    best = 0.0
+    for guesses in _guesses(len(coins)):
+        out, taken = order[: guesses // 2], order[len(order) - (guesses - guesses // 2) :]
+        right = int((~coins[out]).sum() + coins[taken].sum())
+        best = max(best, _smallest_epsilon(len(coins), guesses, right, delta, error / len(SHARES)))
+    return best
+
+
+def largest_epsilon(canaries: int, delta: float, error: float) -> float:
+    """The bound that so many canaries give where every guess is right."""
+    each = error / len(SHARES)
+    return max(_smallest_epsilon(canaries, guesses, guesses, delta, each) for guesses in _guesses(canaries))
+
+
+def chance_of_guesses(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
+    """How likely so many right guesses are at most in a run that is (epsilon, delta)-private."""
+    q = 1 / (1 + np.exp(-epsilon))
+    below = np.arange(right - 1, -1, -1)
+    # (f(v - i) - f(v)) / i for i = 1 .. v: the probabilities of v - 1, v - 2, ... added up.
+    gains = np.cumsum(binom.pmf(below, guesses, q)) / np.arange(1, right + 1)
+    extra = float(gains.max()) if right else 0.0
+    return min(1.0, float(binom.sf(right - 1, guesses, q)) + 2 * canaries * delta * extra)
+
+
+def _smallest_epsilon(canaries: int, guesses: int, right: int, delta: float, error: float) -> float:
+    """The epsilon below which so many right guesses are less likely than `error`."""
+
+    def excess(epsilon: float) -> float:
+        return chance_of_guesses(canaries, guesses, right, epsilon, delta) - error
+
+    if excess(0.0) >= 0:
+        return 0.0
+    highest = 50.0
+    return highest if excess(highest) < 0 else float(brentq(excess, 0.0, highest, xtol=1e-6))
+
+
+def _guesses(canaries: int) -> list[int]:
+    return [max(2, int(share * canaries)) for share in SHARES]
+
+
+def _marks_in_sum(audit: Audit, coins: np.ndarray) -> Tensor:
+    """(canaries,): how far each canary's row of a secure sum lies along its statistic, to another client of the sum.
+
+    Each canary has a class of its own and features far beyond the clip. They are all at the first client; the third
+    one takes its own message out of the sum, its share of the noise included.
+    """
+    classes, clip = len(coins), parse_clip(audit.clip)
+    guard = protection(
+        audit.budget, unit=audit.unit, trust=audit.trust, calibration=Calibration.EXACT, bound=Bound(clip), releases=1,
+        shape=(classes, 1 + WIDTH), clients=CLIENTS, honest_survivors=CLIENTS, noise=audit.noise,
+    )  # fmt: skip
+    if audit.fault is Fault.SMALL_NOISE:
+        guard = replace(guard, mechanism=replace(guard.mechanism, sigma=guard.mechanism.sigma / audit.too_small))
+    present = torch.from_numpy(np.flatnonzero(coins))
+    labels = torch.cat([present, torch.zeros(CLIENTS - 1, dtype=torch.int64)])
+    data = Records(torch.cat([torch.full((len(present), INPUTS), 1000.0), torch.zeros(CLIENTS - 1, INPUTS)]), labels)
+    sent = _messages(guard, clip, data, len(present), classes, Key(audit.seed))
+    uploads = [(at, guard.to_feature_units(lift(IN_A_SUM.decode(blob)))) for at, blob in sent]
+    sums = SecureSums(guard, CLIENTS).total(1, uploads, Ledger())
+    statistic = guard.statistics(torch.full((1, WIDTH), 1e6), torch.zeros(1), 1).sums[0]
+    (own,) = (upload.arrays[0] for at, upload in uploads if at == CLIENTS - 1)
+    return (sums.arrays[0] - own) @ statistic
+
+
+def _messages(
+    guard: Protection, clip: Clip, data: Records, first: int, classes: int, key: Key
+) -> list[tuple[int, bytes]]:
+    """What the clients put into the sum: one with the first so many records, the others with one each."""
+    parts = torch.split(torch.arange(len(data)), [first, *[1] * (CLIENTS - 1)])
+    shards = tuple(Shard(f"client {at}", part, part[:1], part[:0]) for at, part in enumerate(parts))
+    names = tuple(str(label) for label in range(classes))
+    federation = Federation("audit", classes, (INPUTS,), data, data, shards, IDENTITY, names)
+    bodies = [adopt("canary", lambda: _ones(INPUTS), (INPUTS,), clip)] * CLIENTS
+    algorithm = freeze_bodies(FedLog(model_plan(federation, bodies), epochs=1, learning_rate=1.0))
+    engine = Engine(Settings(dtype=torch.float64), BackendChoice.LOOP)
+    members = clients_of(federation, bodies, algorithm)
+    cohort = Cohort(algorithm, federation, members, engine, IN_A_SUM, key, protection=guard)
+    cohort.hear(IN_A_SUM.encode(algorithm.broadcast(algorithm.begin(key.child("server")))))
+    (exchange,) = algorithm.schedule.round
+    return [(at, blob) for at, blob in cohort.exchange(1, exchange, range(CLIENTS)) if blob is not None]
+
+
+def _marks_of_training(audit: Audit, coins: np.ndarray) -> Tensor:
+    """(canaries,): how far each canary's own weights moved where its gradient points, in one training by DP-SGD.
+
+    A canary's input is a unit vector of its own, so its gradient touches one column of the body's weights. All of the
+    budget goes to the training, whose result counts as released.
+    """
+    require_opacus()
+    count = len(coins)
+    plan = SgdPlan(_noise_multiplier(audit, count * WIDTH), GRADIENT_CLIP, SAMPLE_RATE, STEPS)
+    if audit.fault is Fault.SMALL_NOISE:
+        plan = replace(plan, noise_multiplier=plan.noise_multiplier / audit.too_small)
+    present = np.flatnonzero(coins)
+    inputs = torch.zeros(len(present), count)
+    inputs[torch.arange(len(present)), torch.from_numpy(present)] = 1000.0
+    data = Records(inputs, torch.zeros(len(present), dtype=torch.int64))
+    every = torch.arange(len(data))
+    federation = Federation(
+        "audit", 2, (count,), data, data, (Shard("one", every, every[:1], every[:0]),), IDENTITY, ("0", "1")
+    )
+    body = adopt("canaries", lambda: _zeros(count), (count,), parse_clip(audit.clip))
+    key = Key(audit.seed)
+    algorithm = FedLog(model_plan(federation, [body]), epochs=1, learning_rate=1e-3)
+    head = algorithm.hear(algorithm.broadcast(algorithm.begin(key.child("server"))), {})[HEAD]
+    trained = _train(audit, plan, body, federation, algorithm, head, key)
+    # Of class 0 against class 1, without the constant: minus the gradient of the features at the start.
+    towards = (head[0] - head[1])[1:].to(torch.float64)
+    return (trained.to(torch.float64) * towards[:, None]).sum(0)
+
+
+def _noise_multiplier(audit: Audit, coordinates: int) -> float:
+    return noise_for_share(audit.budget, 1.0, SAMPLE_RATE, STEPS, grid_closeness(STEPS, coordinates))
+
+
+def _train(
+    audit: Audit, plan: SgdPlan, body: Body, federation: Federation, algorithm: FedLog, head: Tensor, key: Key
+) -> Tensor:
+    """(width, canaries): the body's weights after a round of DP-SGD."""
+    (client,) = clients_of(federation, [body], algorithm)
+    sampler = FloatSampler if audit.noise is NoiseSource.FLOAT else lambda _: DiscreteSampler(plan.grid)
+    coordinates = sum(value.numel() for value in body.initial(key).values())
+    backend = DpSgdBackend(body, federation, Settings(batch_size=1), SgdTraining(plan, coordinates, sampler))
+    work = Work({**body.initial(key), HEAD: head})
+    (fit,) = backend.train([Task(client, work, algorithm.schedule.round[0].phases, key.child("training"))])
+    (weights,) = (value for name, value in fit.params.items() if name != HEAD)
+    return weights
+
+
+def _ones(inputs: int) -> nn.Linear:
+    layer = nn.Linear(inputs, WIDTH, bias=False)
+    nn.init.constant_(layer.weight, 1.0)
+    return layer
+
+
+def _zeros(inputs: int) -> nn.Linear:
+    layer = nn.Linear(inputs, WIDTH, bias=False)
+    nn.init.zeros_(layer.weight)
+    return layer
