@@ -205,3 +205,23 @@ def test_losses_see_the_features_whole_and_the_scores_behind_the_dropout(
         assert bool((features != 0).all())
         whole = features @ head[:, 1:].T + head[:, 0]
         assert not torch.allclose(batch.logits.detach(), whole)
+
+
+@pytest.mark.parametrize("numbers", [1, 2**23])
+def test_clients_evaluated_in_smaller_groups_have_the_same_features(
+    numbers: int, make_federation: MakeFederation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedlog.engine.training.backends.LOOK_NUMBERS", numbers)
+    make = lambda: nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.GroupNorm(3, 3), nn.Flatten(), nn.Linear(48, 4))  # noqa: E731
+    found = adopt("mine:normed", make, (1, 4, 4))
+    federation = make_federation([5, 0, 60, 8], tests=[2, 3, 70, 0], input_shape=(1, 4, 4))
+    algorithm = build("fedlog", model_plan(federation, [found] * 4), {})
+    tasks = _tasks(algorithm, federation, found)
+    settings = Settings(batch_size=3, dtype=torch.float64)
+    loop, stacked = (
+        _backend(Engine(settings, c), federation, tasks) for c in (BackendChoice.LOOP, BackendChoice.BLOCK)
+    )
+    models = [{name: value * (1 + at) for name, value in t.work.params.items()} for at, t in enumerate(tasks)]
+    looks = [Look(t.client, m, Pool.TEST, t.client.tests[0]) for t, m in zip(tasks, models, strict=True)]
+    for one, other in zip(loop.features(looks), stacked.features(looks), strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-11)

@@ -16,7 +16,7 @@ from fedlog.engine.training.block.compile import compile_stacked
 from fedlog.engine.training.block.feed import Stacked
 from fedlog.engine.training.block.generic import VmapNetwork, find_vmap_obstacle
 from fedlog.engine.training.block.network import StackedBody
-from fedlog.engine.training.block.trainer import BlockBackend
+from fedlog.engine.training.block.trainer import EVALUATION_RECORDS, BlockBackend
 from fedlog.engine.training.dp_sgd import DpSgdBackend
 from fedlog.engine.training.loop import LoopBackend
 from fedlog.engine.training.tasks import Backend, Settings
@@ -29,7 +29,8 @@ from fedlog.privacy.sgd import SgdTraining
 from fedlog.settings.execution import BackendChoice
 
 CHUNK_RECORDS = 400  # clients x batch size: fewer leave the interpreter's share large, more only need more memory
-CHUNK_NUMBERS = 2**22  # of all values between the layers of a chunk: more leave the cache
+CHUNK_NUMBERS = 2**25  # of all values between the layers of a chunk in training: more only need more memory
+LOOK_NUMBERS = 2**23  # of those in an evaluation, whose batches are larger: more leave the cache
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class Engine:
         network: Stacked | None = VmapNetwork(body) if backend is BackendChoice.VMAP else _compile_once(body)
         assert network is not None
         at_once = self.clients_at_once or self._best_group_size(network)
-        return BlockBackend(body, federation, clients, self.settings, network, at_once)
+        return BlockBackend(body, federation, clients, self.settings, network, at_once, _looks_at_once(network))
 
     def _best_group_size(self, network: Stacked) -> int:
         """How many clients are best trained together."""
@@ -141,6 +142,13 @@ class Engine:
             return [Decision(BackendChoice.BLOCK, stacked[BackendChoice.BLOCK])]
         why_not = find_vmap_obstacle(body) if not stacked else "stacking it does not pay"
         return [*(Decision(kind, reason) for kind, reason in stacked.items()), _loop(why_not or "")]
+
+
+def _looks_at_once(network: Stacked) -> int | None:
+    """How many clients are best evaluated together; None: all that are trained together."""
+    if not isinstance(network, StackedBody) or network.training.is_plain:
+        return None
+    return max(1, LOOK_NUMBERS // (network.evaluating.numbers_per_record * EVALUATION_RECORDS))
 
 
 def decisions_of(recorded: Mapping[str, str]) -> dict[str, Decision]:

@@ -10,7 +10,7 @@ import ctypes
 import hashlib
 import threading
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -183,10 +183,18 @@ def _call(direction: str, shape: ConvShape, inputs: Tensor, tensors: tuple[Tenso
     assert FRAMES or not shape.needs_frame
     clients, channels, rows, columns, batch = inputs.shape
     assert (channels, rows, columns) == (shape.channels_in * shape.groups, shape.rows_in, shape.columns_in)
-    sizes = _Sizes(clients * shape.groups, batch, *(int(getattr(shape, name)) for name in _FIELDS[2:]))
-    scratch = _scratch(LIBRARY.convolve_scratch(ctypes.byref(sizes)), inputs.dtype)
+    sizes, room = _sizes(shape, clients, batch)
+    scratch = _scratch(room, inputs.dtype)
     addresses = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in (*tensors, scratch)]
     getattr(LIBRARY, f"convolve_{direction}_{NUMBER[inputs.dtype]}")(ctypes.byref(sizes), *addresses)
+
+
+@lru_cache(maxsize=256)
+def _sizes(shape: ConvShape, clients: int, batch: int) -> tuple[_Sizes, int]:
+    """What a pass is told, and how many numbers of scratch space it needs."""
+    assert LIBRARY is not None
+    sizes = _Sizes(clients * shape.groups, batch, *(int(getattr(shape, name)) for name in _FIELDS[2:]))
+    return sizes, LIBRARY.convolve_scratch(ctypes.byref(sizes))
 
 
 _own = threading.local()

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlog.engine.training.block.crops import Crops
 from fedlog.models.body import Body
 from fedlog.models.masking import collect_values
 from fedlog.models.trial import trial_records
@@ -19,6 +18,11 @@ class VmapNetwork:
     """A body whose forward pass is mapped over the clients' axis."""
 
     body: Body
+    takes_maps = False  # records lie one behind the other
+
+    def batch_shape(self, clients: int, batch: int) -> tuple[int, ...]:
+        """The shape of a stacked batch."""
+        return (clients, batch, *self.body.input_shape)
 
     def arrange(self, images: Tensor) -> Tensor:
         """The inputs as they are."""
@@ -27,10 +31,6 @@ class VmapNetwork:
     def gather(self, arranged: Tensor, positions: Tensor) -> Tensor:
         """(clients, batch, *input_shape)."""
         return arranged[positions]
-
-    def crops(self, black: Tensor, padding: int) -> Crops | None:
-        """None: images are cropped before they are gathered."""
-        return None
 
     def features(self, params: Mapping[str, Tensor], batch: Tensor, masks: Mapping[str, Tensor] | None) -> Tensor:
         """(clients, batch, width)."""

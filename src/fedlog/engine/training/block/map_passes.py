@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -41,6 +42,7 @@ class Windows:
     columns: tuple[Span, ...]
     divisors: Tensor | None = None  # (rows, columns) float64
 
+    @cached_property
     def tables(self) -> tuple[Tensor, ...]:
         """What the passes read: where rows begin and end, where columns begin and end, the divisors."""
         ends = [torch.tensor(list(part)) for spans in (self.rows, self.columns) for part in zip(*spans, strict=True)]
@@ -72,7 +74,7 @@ class PoolMaps(Function):
 
 
 def _call_pool(direction: str, windows: Windows, shape: torch.Size, tensors: tuple[Tensor | None, ...]) -> None:
-    tables = windows.tables()  # alive until the pass is done
+    tables = windows.tables
     sizes = _Pooling(
         shape[0] * shape[1],
         shape[-1],

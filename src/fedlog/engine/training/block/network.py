@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 from torch import Tensor
 
-from fedlog.engine.training.block.crops import Crops, crops_of
 from fedlog.engine.training.block.layers import batch_innermost
 from fedlog.engine.training.block.registry import Masks, Stage
 
@@ -38,6 +38,10 @@ class BlockNetwork:
     is_plain: bool = False
     """Whether there are only linear layers and convolutions without padding and strides: always fastest in blocks."""
 
+    def batch_shape(self, clients: int, batch: int) -> tuple[int, ...]:
+        """The shape of a stacked batch: maps, or units."""
+        return (clients, *self.input_shape, batch) if self.takes_maps else (clients, batch, prod(self.input_shape))
+
     def arrange(self, images: Tensor) -> Tensor:
         """(n, *input_shape) -> (n, pixels)."""
         return images.flatten(1).contiguous()  # not reshape(n, -1): a worker's clients may have no record
@@ -49,11 +53,6 @@ class BlockNetwork:
         if not self.takes_maps:
             return records
         return batch_innermost(records).view(clients, *self.input_shape, batch)
-
-    def crops(self, black: Tensor, padding: int) -> Crops | None:
-        """How crops are gathered from an arranged pool of images; None where units come in, which have no columns."""
-        images = self.takes_maps and len(self.input_shape) == 3
-        return crops_of(self.input_shape, black, padding) if images else None
 
     def features(self, params: Mapping[str, Tensor], batch: Tensor, masks: Masks | None) -> Tensor:
         """(clients, batch, width); differentiable in `params`, each (clients, *shape) or (1, *shape) if shared.
@@ -76,6 +75,15 @@ class StackedBody:
     training: BlockNetwork
     evaluating: BlockNetwork
 
+    @property
+    def takes_maps(self) -> bool:
+        """Whether records come in as maps, not as units."""
+        return self.training.takes_maps
+
+    def batch_shape(self, clients: int, batch: int) -> tuple[int, ...]:
+        """The shape of a stacked batch."""
+        return self.training.batch_shape(clients, batch)
+
     def arrange(self, images: Tensor) -> Tensor:
         """A pool of inputs in the layout from which batches are gathered."""
         return self.training.arrange(images)
@@ -83,10 +91,6 @@ class StackedBody:
     def gather(self, arranged: Tensor, positions: Tensor) -> Tensor:
         """The stacked batch of the records at these positions (clients, batch)."""
         return self.training.gather(arranged, positions)
-
-    def crops(self, black: Tensor, padding: int) -> Crops | None:
-        """How crops are gathered, where records come in as images."""
-        return self.training.crops(black, padding)
 
     def features(self, params: Mapping[str, Tensor], batch: Tensor, masks: Masks | None) -> Tensor:
         """(clients, batch, width)."""

@@ -17,7 +17,7 @@ from fedlog.data.federation import Federation
 from fedlog.engine.clients import Client
 from fedlog.engine.stopwatch import CLOCK
 from fedlog.engine.training.block.adam import FlatAdam
-from fedlog.engine.training.block.feed import Feed, Stacked
+from fedlog.engine.training.block.feed import Stacked, make_feed
 from fedlog.engine.training.tasks import (
     EpochDraws,
     Fit,
@@ -58,8 +58,10 @@ class BlockBackend:
         settings: Settings,
         network: Stacked,
         clients_at_once: int,
+        looks_at_once: int | None = None,
     ) -> None:
         self.clients_at_once = clients_at_once
+        self._looks_at_once = looks_at_once
         self._body = body
         self._settings = settings
         self._network = network
@@ -69,8 +71,8 @@ class BlockBackend:
         trained_on = [c.train for c in clients]
         judged_on = [part for c in clients for part in c.tests]
         self._feeds = {
-            Pool.TRAIN: Feed(network, federation.train, federation.transform, trained_on + held_out, settings),
-            Pool.TEST: Feed(network, federation.test, federation.transform, judged_on, settings),
+            Pool.TRAIN: make_feed(network, federation.train, federation.transform, trained_on + held_out, settings),
+            Pool.TEST: make_feed(network, federation.test, federation.transform, judged_on, settings),
         }
 
     def train(self, tasks: Sequence[Task]) -> list[Fit]:
@@ -86,6 +88,11 @@ class BlockBackend:
     @torch.inference_mode()
     def features(self, looks: Sequence[Look]) -> list[Tensor]:
         """(n, width) for each look, in evaluation mode."""
+        size = self._looks_at_once or max(len(looks), 1)
+        parts = [looks[at : at + size] for at in range(0, len(looks), size)]
+        return [found for part in parts for found in self._look_at(part)]
+
+    def _look_at(self, looks: Sequence[Look]) -> list[Tensor]:
         order = sorted(range(len(looks)), key=lambda at: -len(looks[at].positions))
         params = _stack([looks[at].params for at in order], self._settings)
         sizes = [len(looks[at].positions) for at in order]

@@ -1,0 +1,62 @@
+"""Batches out of a pool of 8-bit images or signals, by the compiled pass of `pixels.c`.
+
+The pool stays as it was loaded: a number per pixel would take four times the memory, and workers share what they were
+forked with. A table says what each of a channel's 256 levels becomes by normalisation, so the numbers are bit by bit
+those of the plain transform; crops and flips are taken while they are looked up.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from fedlog.data.transforms import Transform
+from fedlog.engine.training.block.convolve import LIBRARY, NUMBER
+
+AVAILABLE = hasattr(LIBRARY, "gather_pixels_float")
+_FIELDS = ("clients", "batch", "records", "channels", "rows", "columns", "innermost", "padding")
+
+
+class _Pixels(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int64) for name in _FIELDS]
+
+
+@dataclass(frozen=True, eq=False)
+class Pixels:
+    """A pool of 8-bit records (n, channels, ...), and what its levels become."""
+
+    pool: Tensor
+    levels: Tensor  # (channels, 256)
+    padding: int
+
+    def gather(self, positions: Tensor, crops: Tensor | None, shape: tuple[int, ...], innermost: bool) -> Tensor:
+        """The batch at these positions (clients, batch), in this shape.
+
+        `crops` (3, clients, batch) holds each record's row, column and flip. The records lie one behind the other, or
+        with the batch innermost.
+        """
+        positions = positions.contiguous()
+        crops = None if crops is None else crops.contiguous()
+        found = self.levels.new_empty(shape)
+        rows, columns = (1, *self.pool.shape[2:])[-2:] if self.pool.ndim < 5 else (1, prod(self.pool.shape[2:]))
+        sizes = _Pixels(*positions.shape, *self.pool.shape[:2], rows, columns, int(innermost), self.padding)
+        tensors = (self.pool, positions, crops, self.levels, found)
+        addresses = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in tensors]
+        if not getattr(LIBRARY, f"gather_pixels_{NUMBER[found.dtype]}")(ctypes.byref(sizes), *addresses):
+            raise IndexError(f"a position lies outside of the pool of {len(self.pool)} records")
+        return found
+
+
+def pixels_of(inputs: Tensor, transform: Transform, dtype: torch.dtype) -> Pixels | None:
+    """The pool for the compiled pass; None if it is not made of 8-bit images or signals, or not compiled."""
+    if not AVAILABLE or inputs.dtype != torch.uint8 or inputs.ndim < 3 or inputs.device.type != "cpu":
+        return None
+    channels = inputs.shape[1]
+    every = torch.arange(256, dtype=torch.uint8).view(-1, *(1,) * (inputs.ndim - 1))
+    prepared = transform.prepare(every.expand(256, channels, *(1,) * (inputs.ndim - 2)))
+    levels = prepared.view(256, channels).t().to(dtype).contiguous()
+    return Pixels(inputs.contiguous(), levels, transform.crop_padding)
