@@ -166,6 +166,18 @@ def test_a_difference_to_something_else_is_refused(name: str) -> None:
             codec.decode(blob, other)
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_same_says_which_message_still_stands(name: str) -> None:
+    codec, known = CODECS[name], messages()["statistics"]
+    word = Message(Kind.SAME, ())
+    blob = codec.encode(word, known=known)
+    assert len(blob) == len(codec.encode(word))
+    assert codec.decode(blob, known).kind is Kind.SAME
+    for other in (None, messages()["head"], Message(Kind.STATISTICS, (known.arrays[0] + 1,))):
+        with pytest.raises(WireError, match="checksum"):
+            codec.decode(blob, other)
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_counts_that_stay_are_sent_once(name: str) -> None:
     codec, message = CODECS[name], Message(Kind.STATISTICS, (statistics(held=tuple(range(10))),))

@@ -17,12 +17,12 @@ from fedlog.engine.protocol.received import NEVER
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
-from fedlog.errors import InputError
+from fedlog.errors import InputError, RunError
 from fedlog.models.body import HEAD
 from fedlog.models.catalog import body
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.training import RunSettings
-from fedlog.wire.codec import codec
+from fedlog.wire.codec import WireError, codec
 from fedlog.wire.message import Kind, Message
 from fedlog.wire.transport import Transport, keep_classes, movement
 
@@ -67,9 +67,9 @@ def test_differences_reach_everyone_and_cost_what_is_booked(method: str) -> None
     sent: list[int] = []
     tell = run.workers.hear_own
 
-    def counted(blobs: dict[int, bytes]) -> None:
+    def counted(blobs: dict[int, bytes], anew: list[int]) -> None:
         sent.append(8 * sum(len(blob) for blob in blobs.values()))
-        tell(blobs)
+        tell(blobs, anew)
 
     run.workers.hear_own = counted  # type: ignore[method-assign]
     records = list(run.rounds())
@@ -138,6 +138,51 @@ def test_skipping_keeps_the_last_statistics_and_counts_the_word() -> None:
     # The seed and the first head cannot be compared, so that head is sent.
     assert [r.bits_down for r in records[1:]] == [5 * word] * 3
     assert all(torch.equal(head, heads[0]) for head in heads)
+
+
+def test_an_upload_that_was_refused_is_not_taken_to_be_there() -> None:
+    """The client thinks that it was heard; the server has something else, says so, and gets a whole upload."""
+    run = simulation(codec="rows", skip_below=1e9, refused_share=0.5)
+    work, seen = run.workers.exchange, list[dict[int, int]]()
+
+    def spoiled(number: int, exchange: Any, indices: Any) -> Any:
+        uploads = work(number, exchange, indices)
+        seen.append({index: len(blob) for index, blob in uploads if blob is not None})
+        return [(index, b"?" if (number, index) == (1, 2) else blob) for index, blob in uploads]
+
+    run.workers.exchange = spoiled  # type: ignore[method-assign]
+    records = list(run.rounds())
+    word = len(codec("rows").encode(Message(Kind.SAME, ())))
+    assert [sorted(r.refused) for r in records] == [["c2"], [], [], []]
+    assert [sizes[2] == word for sizes in seen] == [False, False, True, True]
+    assert [sizes[3] == word for sizes in seen] == [False, True, True, True]
+    assert run.server.memory is not None
+    assert "c2" in run.server.memory
+
+
+def test_same_that_refers_to_another_upload_is_refused() -> None:
+    run = simulation(codec="rows", skip_below=1e9)
+    records = run.rounds()
+    next(records)
+    (exchange,) = run.algorithm.schedule.round
+    other = Message(Kind.STATISTICS, (torch.ones(CLASSES, 1 + WIDTH),))
+    with pytest.raises(RunError, match="or the message it"):
+        run.server.receive(2, exchange, [("c0", codec("rows").encode(Message(Kind.SAME, ()), known=other))])
+
+
+def test_a_client_that_is_forgotten_gets_a_whole_head() -> None:
+    run = simulation(codec="q8", down="differences")
+    list(run.rounds())
+    downlink, before = run.server.downlink, heard(run)
+    assert downlink is not None
+    downlink.forget("c1")
+    sent = run.server.send(5, ["c0", "c1"])
+    with pytest.raises(WireError, match="not here"):
+        codec("q8").decode(sent["c0"])
+    whole = codec("q8").decode(sent["c1"]).arrays[0]
+    run.workers.hear_own({at: sent[f"c{at}"] for at in (0, 1)}, [1])
+    assert torch.equal(heard(run)[1], whole)
+    torch.testing.assert_close(whole, before[1], rtol=0, atol=0.2)
 
 
 def test_skipping_nothing_is_the_run_without_it() -> None:

@@ -6,7 +6,7 @@
 
 Statistics travel as class means with their counts, because sums overflow small numbers. A frame can carry the
 difference to a message that the receiver has; its checksum then covers that message too, so that a difference to
-something else is refused.
+something else is refused. So does the checksum of `same`, which says that this message still stands.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from torch import Tensor
 from fedlog.core.keys import Key
 from fedlog.wire.compression import compress, decompress
 from fedlog.wire.counts import counts_and_means, pack_counts, unpack_counts
+from fedlog.wire.known import checksum_of, comparable
 from fedlog.wire.limits import MAGIC, MAX_ARRAYS, MAX_DIMENSIONS, MAX_ENTRIES, WireError, largest_from
 from fedlog.wire.message import Kind, Message
 from fedlog.wire.numbers import Floats, Numbers, Singles
@@ -77,18 +78,20 @@ class Compact:
         if len(message.arrays) > MAX_ARRAYS:
             raise WireError(f"a message with too many arrays: {len(message.arrays)} (at most {MAX_ARRAYS})")
         writer = self._for(message.kind)
-        known = known if writer.differences and known is not None and comparable(message, known) else None
+        stands = message.kind is Kind.SAME  # what is known: the checksum says which message that is
+        told = writer.differences and known is not None and comparable(message, known)
+        known = known if stands or told else None
         body = varint(len(message.arrays))
         for at, array in enumerate(message.arrays):
             old = None if known is None else known.arrays[at]
             body += writer._pack(message.kind, array, old, None if key is None else key.child(at))
-        flags = 0 if known is None else _DIFFERENCE
+        flags = 0 if known is None or stands else _DIFFERENCE
         if self.compressed:
             smaller = compress(body)
             if len(smaller) < len(body) <= largest_from(len(smaller)):
                 body, flags = smaller, flags | _COMPRESSED
         framed = _HEAD.pack(MAGIC, VERSION, self.number, message.kind, flags) + body
-        return framed + _CRC.pack(zlib.crc32(framed, _checksum(known)))
+        return framed + _CRC.pack(zlib.crc32(framed, checksum_of(known)))
 
     def decode(self, blob: bytes, known: Message | None = None) -> Message:
         """The message in these bytes; `WireError` for anything else. `known` is what a difference is taken to."""
@@ -105,7 +108,9 @@ class Compact:
         if flags & ~(_DIFFERENCE | _COMPRESSED) or (flags & _COMPRESSED and not self.compressed):
             raise WireError(f"a message with unknown flags: {flags}")
         old = self._reference(kind, known) if flags & _DIFFERENCE else None
-        if _CRC.unpack_from(blob, len(blob) - _CRC.size)[0] != zlib.crc32(blob[: -_CRC.size], _checksum(old)):
+        if _CRC.unpack_from(blob, len(blob) - _CRC.size)[0] != zlib.crc32(
+            blob[: -_CRC.size], checksum_of(known if kind == Kind.SAME else old)
+        ):
             raise WireError("a message whose checksum does not match its content, or the message it is a difference to")
         if kind not in Kind._value2member_map_:
             raise WireError(f"a message of unknown kind: {kind}")
@@ -220,24 +225,6 @@ class Compact:
         matrix = np.zeros((len(present), columns), np.float32)
         matrix[present] = found
         return matrix
-
-
-def comparable(message: Message, known: Message) -> bool:
-    """Whether a message can be sent as a difference to another: the same kind, shapes and types of entries."""
-    found, expected = (
-        [(array.shape, array.is_floating_point(), array.dtype == torch.bool) for array in each.arrays]
-        for each in (message, known)
-    )
-    return message.kind is known.kind and found == expected
-
-
-def _checksum(known: Message | None) -> int:
-    """Where the checksum of a frame starts: at 0, or behind the message it is a difference to."""
-    found = 0
-    for array in () if known is None else known.arrays:
-        exact = array.to(torch.float64 if array.is_floating_point() else torch.int64)
-        found = zlib.crc32(exact.contiguous().numpy().tobytes(), found)
-    return found
 
 
 def _as_matrix(array: Tensor) -> Floats:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fedlog.core.keys import Key
+from fedlog.wire.known import checksum_of
 from fedlog.wire.limits import MAGIC, MAX_ARRAYS, MAX_DIMENSIONS, MAX_ENTRIES, WireError
 from fedlog.wire.message import Kind, Message
 
@@ -83,7 +84,8 @@ class Float32:
             raise WireError(f"a message with too many arrays: {len(message.arrays)} (at most {MAX_ARRAYS})")
         head = _HEAD.pack(MAGIC, VERSION, message.kind, self.number, len(message.arrays))
         body = head + b"".join(_pack(array) for array in message.arrays)
-        return body + _CRC.pack(zlib.crc32(body))
+        start = checksum_of(known) if message.kind is Kind.SAME else 0
+        return body + _CRC.pack(zlib.crc32(body, start))
 
     def decode(self, blob: bytes, known: Message | None = None) -> Message:
         """The message in these bytes; `WireError` for anything else."""
@@ -97,8 +99,9 @@ class Float32:
             )
         if codec != self.number:
             raise WireError(f"a message in another codec: {codec} (expected {self.number}, {self.name})")
-        if _CRC.unpack_from(blob, len(blob) - _CRC.size)[0] != zlib.crc32(blob[: -_CRC.size]):
-            raise WireError("a message whose checksum does not match its content")
+        start = checksum_of(known) if kind == Kind.SAME else 0
+        if _CRC.unpack_from(blob, len(blob) - _CRC.size)[0] != zlib.crc32(blob[: -_CRC.size], start):
+            raise WireError("a message whose checksum does not match its content, or the message that still stands")
         if kind not in Kind._value2member_map_:
             raise WireError(f"a message of unknown kind: {kind}")
         arrays, at, view = [], _HEAD.size, memoryview(blob)[: -_CRC.size]

@@ -6,7 +6,7 @@ but those bytes leaves it, and evaluation results where someone asks for them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -99,9 +99,10 @@ class Cohort:
         """Decode a broadcast and store what the clients learn from it."""
         self.store.heard = self._algorithm.hear(self._codec_down.decode(blob), self.store.heard)
 
-    def hear_own(self, blobs: Mapping[int, bytes]) -> None:
-        """Take in what each of these clients was sent of a broadcast."""
+    def hear_own(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
+        """Take in what each of these clients was sent of a broadcast; those in `anew` forget all messages before."""
         store, closed_world = self.store, self._transport.closed_world
+        store.messages.forget(anew)
         store.messages.take(blobs, self._codec_down, self._algorithm, store.heard, closed_world=closed_world)
 
     def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> list[tuple[int, bytes | None]]:
@@ -123,7 +124,7 @@ class Cohort:
             return self._codec.encode(message, key)
         last = self.store.messages.sent.get(index)
         if last is not None and movement(message, last) < self._transport.skip_below:
-            return self._codec.encode(Message(Kind.SAME, ()))
+            return self._codec.encode(Message(Kind.SAME, ()), known=last)
         blob = self._codec.encode(message, key)
         self.store.messages.sent[index] = self._codec.decode(blob)
         return blob

@@ -1,7 +1,7 @@
 """What every client has of the server's broadcasts, and the bytes that bring each of them up to date.
 
 The difference is taken to what a client really decoded, so that the rounding of one message is made good by the next.
-Clients that have the same get the same bytes.
+Clients that have the same get the same bytes, and a client of whom that is not known gets whole messages.
 """
 
 from __future__ import annotations
@@ -39,6 +39,16 @@ class Downlink:
     copies: dict[str, Copy] = field(default_factory=dict)
     classes: dict[str, frozenset[int]] = field(default_factory=dict)
     """Those in each client's last upload; whoever has sent none gets whole messages."""
+    whole: frozenset[str] = frozenset()
+    """Clients that may meet other classes than their own, and get whole messages in a closed world too."""
+
+    def knows(self, client: str) -> bool:
+        """Whether it is known what the client has; if not, both sides start anew."""
+        return client in self.copies
+
+    def forget(self, client: str) -> None:
+        """Send the client a whole message next: it did not answer, or what it answered could not be used."""
+        self.copies.pop(client, None)
 
     def send(self, round_number: int, message: Message, clients: Sequence[str]) -> dict[str, Sent]:
         """The kind and the bytes for each of these clients; what they have afterwards is remembered."""
@@ -46,7 +56,8 @@ class Downlink:
         sent = {}
         for client in clients:
             copy = self.copies.get(client)
-            own = self.classes.get(client) if self.transport.closed_world else None
+            closed = self.transport.closed_world and client not in self.whole
+            own = self.classes.get(client) if closed else None
             wanted = (copy.name if copy else "", own)
             if wanted not in made:
                 part = message if own is None else keep_classes(message, own)
@@ -57,9 +68,9 @@ class Downlink:
 
     def _update(self, message: Message, copy: Copy | None, key: Key) -> tuple[Sent, Copy]:
         transport, codec = self.transport, self.transport.down
-        skip = 0.0 if transport.skip_below is None else transport.skip_below
+        skip = transport.skip_below or 0.0
         if copy is not None and skip and movement(message, copy.message) < skip:
-            return (Kind.SAME, codec.encode(Message(Kind.SAME, ()))), copy
+            return (Kind.SAME, codec.encode(Message(Kind.SAME, ()), known=copy.message)), copy
         known = copy.message if transport.differences and copy is not None else None
         blob = codec.encode(message, key, known)
         name = blake2b((copy.name if copy else "").encode() + blob, digest_size=8).hexdigest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -26,6 +26,12 @@ class OwnMessages:
     """What the method made of it."""
     sent: dict[int, Message] = field(default_factory=dict)
     """Each client's last upload as the server has it, where skipping needs it."""
+
+    def forget(self, clients: Iterable[int]) -> None:
+        """Start anew with these clients: the server does not know what they have, or has not what they sent."""
+        for index in clients:
+            self.copies.pop(index, None)
+            self.sent.pop(index, None)
 
     def take(
         self, blobs: Mapping[int, bytes], codec: Codec, algorithm: Algorithm, common: Params, *, closed_world: bool

@@ -113,7 +113,7 @@ class Server:
         return blob
 
     def send(self, round_number: int, clients: Sequence[str]) -> dict[str, bytes]:
-        """What each of these clients gets of the broadcast, booked as it is."""
+        """What each of these clients gets of the broadcast, booked as it is; they are taken to have it from now on."""
         assert self.downlink is not None
         sent = self.downlink.send(round_number, self.algorithm.broadcast(self.state), clients)
         for kind, blob in sent.values():
@@ -139,6 +139,8 @@ class Server:
             seen.append(client)
             if isinstance(taken, Refusal):
                 refused.append(taken)
+                if self.downlink is not None:
+                    self.downlink.forget(client)
             elif self.memory is not None:
                 self.memory[client] = taken
             else:
@@ -171,12 +173,15 @@ class Server:
         self, round_number: int, exchange: Exchange, client: str, blob: bytes, seen: list[str]
     ) -> Contribution | Refusal:
         try:
-            message = self.codec.decode(blob)
+            last = None if self.memory is None else self.memory.get(client)
+            message = self.codec.decode(blob, None if last is None else Message(Kind.STATISTICS, last.arrays))
             self.ledger.book(round_number, Direction.UP, message.kind, blob)
             if client in seen:
                 raise InputError("a second upload in the same exchange")
             if message.kind is Kind.SAME:
-                return self._recall(client)
+                if last is None:
+                    raise InputError("an upload that says the last one still stands, and there is none")
+                return last
             _check(message, self.patterns[exchange.name])
             lifted = self.lift_upload(message)
             if self.limits is not None and message.kind in (Kind.STATISTICS, Kind.MOMENTS):
@@ -193,12 +198,6 @@ class Server:
             return lifted
         except InputError as error:
             return Refusal(client, error.message)
-
-    def _recall(self, client: str) -> Contribution:
-        """The client's last contribution; InputError if there is none."""
-        if self.memory is None or client not in self.memory:
-            raise InputError("an upload that says the last one still stands, and there is none")
-        return self.memory[client]
 
     def lift_upload(self, message: Message) -> Contribution:
         """The upload as it enters the sum; under a secure sum this happens at the client."""

@@ -266,9 +266,11 @@ class Simulation:
                 blob = self.server.broadcast(number, len(hearers))
             self.workers.hear(blob)
             return
+        names = {index: self._clients[index].name for index in hearers}
+        anew = [index for index, name in names.items() if not self.server.downlink.knows(name)]
         with CLOCK.time("encode"):
-            sent = self.server.send(number, [self._clients[index].name for index in hearers])
-        self.workers.hear_own({index: sent[self._clients[index].name] for index in hearers})
+            sent = self.server.send(number, list(names.values()))
+        self.workers.hear_own({index: sent[name] for index, name in names.items()}, anew)
 
     def _round(self, number: int) -> RoundRecord:
         if self.profiles:

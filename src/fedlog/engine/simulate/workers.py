@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import signal
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -38,8 +38,8 @@ class Workers(Protocol):
     def hear(self, blob: bytes) -> None:
         """Hand a broadcast to everyone."""
 
-    def hear_own(self, blobs: Mapping[int, bytes]) -> None:
-        """Hand each of these clients what it was sent of a broadcast."""
+    def hear_own(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
+        """Hand each of these clients what it was sent of a broadcast; those in `anew` forget all messages before."""
 
     def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> Uploads:
         """The uploads of these clients, in their order."""
@@ -89,9 +89,9 @@ class InProcess:
         """Hand a broadcast to everyone."""
         self.cohort.hear(blob)
 
-    def hear_own(self, blobs: Mapping[int, bytes]) -> None:
-        """Hand each of these clients what it was sent of a broadcast."""
-        self.cohort.hear_own(blobs)
+    def hear_own(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
+        """Hand each of these clients what it was sent of a broadcast; those in `anew` forget all messages before."""
+        self.cohort.hear_own(blobs, anew)
 
     def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> Uploads:
         """The uploads of these clients, in their order."""
@@ -155,9 +155,11 @@ class WorkerProcesses:
         """Hand a broadcast to everyone."""
         self._all("hear", [(blob,)] * len(self._pipes))
 
-    def hear_own(self, blobs: Mapping[int, bytes]) -> None:
-        """Hand each of these clients what it was sent of a broadcast."""
-        self._all("hear_own", [({index: blobs[index] for index in own},) for own in self._shares(list(blobs))])
+    def hear_own(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
+        """Hand each of these clients what it was sent of a broadcast; those in `anew` forget all messages before."""
+        shares = self._shares(list(blobs))
+        parts = [({index: blobs[index] for index in own}, [index for index in own if index in anew]) for own in shares]
+        self._all("hear_own", parts)
 
     def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> Uploads:
         """The uploads of these clients, in their order."""
