@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 from flwr.app import Message
 from torch import nn
@@ -44,10 +45,10 @@ def normalised() -> nn.Module:
     return nn.Sequential(nn.Linear(SCHEMA.shape[0], 8), nn.BatchNorm1d(8))
 
 
-def write_table(path: Path, name: str, rows: int = 60) -> Path:
+def write_table(path: Path, name: str, rows: int = 60, classes: Sequence[int] = (0, 1, 2)) -> Path:
     """A table whose classes overlap a little."""
     generator = Key(7).child(name).numpy()
-    y = generator.integers(0, 3, rows)
+    y = np.array(classes)[generator.integers(0, len(classes), rows)]
     frame = pl.DataFrame(
         {
             "x1": generator.normal(size=rows) + y,
@@ -98,7 +99,16 @@ def simulation(sites: Collection[SiteFolder], plan: Plan) -> Simulation:
     bodies = [load_body(config, SCHEMA.shape, plan.feature_clip) for config in configs]
     federation = join_sites(loaded, SCHEMA, "sites")
     shape = model_plan(federation, bodies)
-    course = RunSettings(rounds=plan.rounds, seed=plan.seed, codec=plan.codec, optimiser=plan.optimiser)
+    course = RunSettings(
+        rounds=plan.rounds,
+        seed=plan.seed,
+        codec=plan.codec,
+        codec_down=plan.codec_down,
+        down=plan.down,
+        world=plan.world,
+        skip_below=plan.skip_below,
+        optimiser=plan.optimiser,
+    )
     algorithm = plan.algorithm(shape.n_class, shape.width)
     engine = Engine(Settings(plan.batch_size, optimiser=plan.optimiser))
     return Simulation(algorithm, federation, bodies, shape, engine, course).start()

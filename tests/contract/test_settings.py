@@ -134,12 +134,16 @@ def test_every_setting_of_a_deployment_changes_its_plan() -> None:
     """One that were left out of the plan would be taken and do nothing."""
     asked: dict[str, Any] = {
         "method": "fedlog-c", "options": {"epochs": 2}, "rounds": 3, "batch_size": 7, "seed": 5, "codec": "f16",
-        "carry": 0.5, "aggregation": "secure", "clip": "l2:2", **RECIPE,
+        "carry": 0.5, "aggregation": "secure", "clip": "l2:2", "codec_down": "q8", "skip_below": 0.1, **RECIPE,
     }  # fmt: skip
+    in_rows: dict[str, Any] = {"down": "differences", "world": "closed"}  # which not every codec can do
     together = {"epsilon", "delta", "trust", "message_norm", "privacy", "honest", "refused_share"}
-    assert asked.keys() | together == {entry.name for entry in list_deployed_settings()}
+    assert asked.keys() | in_rows.keys() | together == {entry.name for entry in list_deployed_settings()}
     for name, value in asked.items():
         assert make_plan(RunSpec(**{name: value}), "trial", lambda: 5) != Plan("trial"), name
+    for name, value in in_rows.items():
+        made = make_plan(RunSpec(**{"codec": "rows+q8", name: value}), "trial", lambda: 5)
+        assert made != Plan("trial", codec="rows+q8"), name
 
 
 def test_what_only_the_simulator_can_promise_is_refused_at_sites() -> None:

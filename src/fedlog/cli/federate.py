@@ -230,6 +230,12 @@ def _add_site(commands: Subparsers) -> None:
         "--hold-out", metavar="V,T", help="shares of the rows for validation and test (default: 0.2,0.2)"
     )
     parser.add_argument(
+        "--world",
+        choices=("open", "closed"),
+        help="closed: this site meets no other classes than those in its training rows, and never predicts one "
+        "(used in runs with --world closed)",
+    )
+    parser.add_argument(
         "--require-privacy",
         metavar="[U:]T:E:D",
         help="noise and budget for all runs together, e.g. local:8:1e-5, or client:local:8:1e-5 for that unit only",
@@ -248,7 +254,7 @@ def _site(args: argparse.Namespace) -> int:
     folder = SiteFolder(args.folder)
     folder.read_config()
     check_record(folder)
-    config = folder.propose(args.data, args.body, args.hold_out)
+    config = folder.propose(args.data, args.body, args.hold_out, args.world)
     if args.require_privacy is not None:
         Limit.read(args.require_privacy)
         config = replace(config, privacy=args.require_privacy)

@@ -134,18 +134,29 @@ class RoundSettings(Section):
         metavar="NAME",
     )
     codec_down: str | None = setting(
-        None, "of broadcasts, if they are to be written otherwise", recorded=Recorded.UNLESS_DEFAULT, metavar="NAME"
+        None,
+        "of broadcasts, if they are to be written otherwise",
+        recorded=Recorded.UNLESS_DEFAULT,
+        deployed=True,
+        metavar="NAME",
     )
     down: Down = setting(
-        Down.WHOLE, "broadcasts: whole, or the difference to what each client has", recorded=Recorded.UNLESS_DEFAULT
+        Down.WHOLE,
+        "broadcasts: whole, or the difference to what each client has",
+        recorded=Recorded.UNLESS_DEFAULT,
+        deployed=True,
     )
     world: World = setting(
-        World.OPEN, "closed: a client gets the rows of its own classes only", recorded=Recorded.UNLESS_DEFAULT
+        World.OPEN,
+        "closed: a client gets the rows of its own classes only (over Flower: a site that says so)",
+        recorded=Recorded.UNLESS_DEFAULT,
+        deployed=True,
     )
     skip_below: NotNegative | None = setting(
         None,
         "what moved by less than this share of its norm is not sent; a word goes instead",
         recorded=Recorded.UNLESS_DEFAULT,
+        deployed=True,
         metavar="T",
     )
     carry: Share | None = setting(

@@ -6,13 +6,24 @@ from typing import Protocol
 
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
+from fedlog.wire import compact, dense
 from fedlog.wire.compact import Compact
 from fedlog.wire.dense import Float32
-from fedlog.wire.limits import MAX_ARRAYS, MAX_DIMENSIONS, WireError
-from fedlog.wire.message import Message
+from fedlog.wire.limits import MAGIC, MAX_ARRAYS, MAX_DIMENSIONS, WireError
+from fedlog.wire.message import Kind, Message
 from fedlog.wire.numbers import Codes, Halves, Singles
 
-__all__ = ["CODECS", "MAX_ARRAYS", "MAX_DIMENSIONS", "Codec", "Float32", "WireError", "codec", "refuse_open_codec"]
+__all__ = [
+    "CODECS",
+    "MAX_ARRAYS",
+    "MAX_DIMENSIONS",
+    "Codec",
+    "Float32",
+    "WireError",
+    "codec",
+    "is_same",
+    "refuse_open_codec",
+]
 
 
 class Codec(Protocol):
@@ -76,6 +87,12 @@ def refuse_open_codec(name: str, where: str) -> None:
         raise InputError(
             f"codec {name} cannot be used in {where}: {shown} which classes a client holds", hint=f"one of {dense}"
         )
+
+
+def is_same(blob: bytes) -> bool:
+    """Whether the header of these bytes says `same`: they hold nothing, and an earlier message still stands."""
+    at = {dense.VERSION: 3, compact.VERSION: 4}.get(blob[2] if len(blob) > 4 else 0)
+    return at is not None and blob[:2] == MAGIC and blob[at] == Kind.SAME
 
 
 def codec(name: str) -> Codec:

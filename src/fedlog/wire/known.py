@@ -1,4 +1,4 @@
-"""What a message says about another one that the receiver has: whether it can be a difference to it, and its checksum."""
+"""Messages that refer to one the receiver has: whether one can be told as a difference to it, and its checksum."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from fedlog.files.durable import write_file
 from fedlog.files.toml import read_toml
 from fedlog.flower.folders.caps import Caps, read_caps
 from fedlog.models.frozen import FROZEN
+from fedlog.settings.training import World
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class SiteConfig:
     body: str | None = None
     hold_out: str | None = None  # the shares of the rows for validation and test, e.g. 0.2,0.5
     privacy: str | None = None  # what it asks of every run: [UNIT:]TRUST:EPSILON:DELTA
+    world: str | None = None  # "closed": it meets no other classes than those in its training rows
     caps: Caps = field(default_factory=Caps)
 
 
@@ -104,18 +106,24 @@ class SiteFolder:
         texts = {key: value for key, value in stored.items() if isinstance(value, str)}
         if not {"name", "server"} <= set(texts):
             raise InputError(f"expected name and server in {self.config_file}, found: {sorted(texts)}")
-        data, body, hold_out, privacy = (texts.get(key) for key in ("data", "body", "hold_out", "privacy"))
+        chosen = {key: texts.get(key) for key in ("data", "body", "hold_out", "privacy", "world")}
+        if chosen["world"] not in (None, *World):
+            raise InputError(f"{self.config_file}: expected {' or '.join(World)} for world, found: {chosen['world']}")
         caps = read_caps(stored.get("caps", {}), self.config_file)
-        return SiteConfig(texts["name"], texts["server"], data, body, hold_out, privacy, caps)
+        return SiteConfig(texts["name"], texts["server"], **chosen, caps=caps)
 
-    def choose(self, data: str | None, body: str | None, hold_out: str | None = None) -> SiteConfig:
-        """Write the settings with this data, body and split, and return them; None leaves a setting as it was."""
-        config = self.propose(data, body, hold_out)
+    def choose(
+        self, data: str | None, body: str | None, hold_out: str | None = None, world: str | None = None
+    ) -> SiteConfig:
+        """Write the settings with this data, body, split and world, and return them; None leaves one as it was."""
+        config = self.propose(data, body, hold_out, world)
         self.write_config(config)
         return config
 
-    def propose(self, data: str | None, body: str | None, hold_out: str | None = None) -> SiteConfig:
-        """Return the settings with this data, body and split, to be checked before they are written."""
+    def propose(
+        self, data: str | None, body: str | None, hold_out: str | None = None, world: str | None = None
+    ) -> SiteConfig:
+        """Return the settings with this data, body, split and world, to be checked before they are written."""
         config = self.read_config()
         # The apps of a run start in another folder than the person who typed the paths.
         if data is not None and Path(data).exists():
@@ -123,7 +131,11 @@ class SiteFolder:
         if body is not None and body.startswith(FROZEN):
             body = FROZEN + str(Path(body.removeprefix(FROZEN)).resolve())
         config = replace(
-            config, data=data or config.data, body=body or config.body, hold_out=hold_out or config.hold_out
+            config,
+            data=data or config.data,
+            body=body or config.body,
+            hold_out=hold_out or config.hold_out,
+            world=world or config.world,
         )
         if config.data is None:
             raise InputError(f"expected data for site {config.name}, found none", hint="give --data the first time")

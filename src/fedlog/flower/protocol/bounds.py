@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from fedlog.errors import InputError
 from fedlog.settings.promise import Promise
+from fedlog.wire.transport import Transport
 
 LARGEST_COUNT = 1_000_000
 LARGEST_NUMBER = 1e38  # of single precision, in which clients train
@@ -61,3 +62,13 @@ def _check_within(what: str, value: float, bounds: tuple[float, float]) -> None:
 
 def _show(value: float) -> str:
     return f"{value:.6g}" if isinstance(value, float) else f"{'-' * (value < 0)}2^{value.bit_length()} or so"
+
+
+def check_differences(transport: Transport, *, hidden: bool) -> None:
+    """Refuse differences where sites tell from the bytes of a head whether it has moved."""
+    if hidden and transport.differences:
+        raise InputError(
+            "differences cannot be used in a private run or a secure sum of a deployment: its sites tell from the "
+            "bytes of a head whether it has moved, and differences to the same head are other bytes",
+            hint="leave out --down differences; dense codecs such as --codec-down q8 can be used",
+        )

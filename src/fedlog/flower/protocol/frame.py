@@ -44,6 +44,7 @@ class FrameKind(IntEnum):
     REFUSAL = 7  # up, in place of any answer: a reason without any content of the site's data
     SECURE = 8  # down: one step of a secure sum
     SECURED = 9  # up: its answer
+    WORK_ANEW = 10  # down: as WORK, from a server that does not know which messages the site has and has sent
 
 
 @dataclass(frozen=True)

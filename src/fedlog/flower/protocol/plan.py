@@ -13,10 +13,12 @@ from fedlog.algorithms import registry
 from fedlog.algorithms.frozen import freeze_bodies
 from fedlog.algorithms.shape import Algorithm, Exchange, ModelPlan
 from fedlog.core.clip import parse_clip
+from fedlog.engine.protocol.downlink import check_transport as check_method_transport
 from fedlog.errors import InputError
 from fedlog.flower.folders.layout import check_site_name
 from fedlog.flower.protocol.bounds import (
     check_clip,
+    check_differences,
     check_options,
     check_promise_numbers,
     check_seed,
@@ -42,7 +44,7 @@ from fedlog.settings.promise import (
 )
 from fedlog.settings.resolve import options_given
 from fedlog.settings.spec import RunSpec, from_plain, list_deployed_settings
-from fedlog.settings.training import Decay, Optimiser
+from fedlog.settings.training import Decay, Down, Optimiser, World
 from fedlog.wire.transport import Transport
 
 # Sites choose their bodies, so a first head from untrained features that are added up has no meaning here.
@@ -74,6 +76,12 @@ class Plan(Section):
     rounds: Count = OWN.rounds
     seed: int = 0
     codec: str = "f32"
+    codec_down: str | None = None
+    """Of broadcasts; None: the same both ways."""
+    down: Down = Down.WHOLE
+    world: World = World.OPEN
+    """Closed: sites that said that they meet no other classes get the rows of their own ones only."""
+    skip_below: Annotated[float, Meta(ge=0)] | None = None
     batch_size: Count = OWN.batch_size
     optimiser: Optimiser = field(default_factory=Optimiser)
     clip: str | None = None
@@ -89,6 +97,17 @@ class Plan(Section):
         if self.promise is not None or self.optimiser.decay is not Decay.NONE:
             return self == other
         return replace(self, rounds=other.rounds) == other
+
+    @property
+    def transport(self) -> Transport:
+        """How the messages of the run cross."""
+        return Transport(
+            self.codec,
+            self.codec_down,
+            self.down is Down.DIFFERENCES,
+            self.world is World.CLOSED,
+            self.skip_below,
+        )
 
     @property
     def feature_clip(self) -> str | None:
@@ -141,6 +160,8 @@ class Guest:
     width: int
     digest: str | None = None
     """Of what the body computes, its parameters included; only where all bodies must be equal and stay untrained."""
+    closed_world: bool = False
+    """Whether the site says that it meets no other classes than its own; asked for in a run with a closed world."""
 
     @property
     def equal_body(self) -> EqualBody:
@@ -181,6 +202,10 @@ def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
             rounds=(registry.find_own_rounds(spec.method) or OWN.rounds) if spec.rounds is None else spec.rounds,
             seed=spec.seed,
             codec=spec.codec,
+            codec_down=None if spec.codec_down == spec.codec else spec.codec_down,
+            down=spec.down,
+            world=spec.world,
+            skip_below=spec.skip_below or None,
             batch_size=OWN.batch_size if spec.batch_size is None else spec.batch_size,
             optimiser=spec.part(Optimiser),
             clip=normal_clip(spec.clip) if promise is None else None,
@@ -225,7 +250,8 @@ def check_plan(plan: Plan) -> Plan:
             f"expected a method that keeps bodies at their sites, found: {plan.method}",
             hint=f"one of {', '.join(federated)}; the others run in the simulator: `fedlog run`",
         )
-    check_transport(Transport(plan.codec), plan.promise, secure=plan.secure is not None)
+    check_transport(plan.transport, plan.promise, secure=plan.secure is not None)
+    check_differences(plan.transport, hidden=plan.figures_stay)
     check_seed(plan.seed)
     check_options(plan.options)
     check_weight_decay(plan.optimiser.weight_decay)
@@ -234,7 +260,7 @@ def check_plan(plan: Plan) -> Plan:
         check_clip(plan.clip)
     if plan.promise is not None:
         _check_promise(plan.promise)
-    plan.algorithm(2, 2)
+    check_method_transport(plan.algorithm(2, 2), plan.transport)
     plan.protection(2, 2)
     return plan
 
@@ -273,7 +299,7 @@ def read_hello(payload: bytes) -> Plan:
 
 def welcome(ours: Identity, guest: Guest) -> bytes:
     """The payload of a WELCOME frame."""
-    told = {name: value for name, value in asdict(guest).items() if value is not None}
+    told = {name: value for name, value in asdict(guest).items() if value}
     return json.dumps({**asdict(ours), **told}).encode()
 
 
@@ -285,7 +311,10 @@ def read_welcome(payload: bytes) -> Guest:
         raise FrameError("expected a body and its number of features in a welcome, found something else")
     if digest is not None and (not isinstance(digest, str) or len(digest) != 64):
         raise FrameError("expected the digest of a body in a welcome, found something else")
-    return Guest(body[:200], width, digest)
+    closed_world = stored.get("closed_world", False)
+    if not isinstance(closed_world, bool):
+        raise FrameError("expected a truth value for a closed world in a welcome, found something else")
+    return Guest(body[:200], width, digest, closed_world)
 
 
 def _object(payload: bytes) -> dict[str, Any]:

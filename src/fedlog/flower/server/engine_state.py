@@ -10,17 +10,19 @@ from fedlog.data.schema import Schema
 from fedlog.engine.clients import check_target
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.checkpoint import Memory
+from fedlog.engine.protocol.downlink import Downlink
 from fedlog.engine.protocol.server import Server
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.models.body import HEAD, initial_head
 from fedlog.settings.promise import limits_of
-from fedlog.wire.codec import codec
+from fedlog.wire.codec import is_same
 
 
 def begin_server(plan: Plan, schema: Schema, width: int, refused_share: float = 0.0) -> Server:
     """Return the engine's server before the first broadcast; more than that share of unusable uploads stops it."""
-    key = Key(plan.seed)
+    key, transport = Key(plan.seed), plan.transport
+    server_key = key.child("server")
     algorithm = plan.algorithm(schema.n_class, width)
     check_target(algorithm, numbers=schema.number is not None)
     initial = {HEAD: initial_head(width, schema.n_class, key)}
@@ -28,15 +30,17 @@ def begin_server(plan: Plan, schema: Schema, width: int, refused_share: float = 
     guard = plan.protection(schema.n_class, width)
     return Server.create(
         algorithm,
-        codec(plan.codec),
+        transport.up,
         shape,
         initial,
-        key.child("server"),
+        server_key,
         guard,
         refused_share=refused_share,
         limits=limits_of(plan.clip, algorithm),
         # Under a secure sum there is no single upload to remember, and of a private run the server keeps none.
         remembers=plan.secure is None and plan.promise is None,
+        codec_down=transport.down,
+        downlink=Downlink(transport, server_key.child("downlink")) if transport.tailored else None,
     )
 
 
@@ -61,7 +65,8 @@ def copy_memory(server: Server) -> Memory | None:
 def select_summed_uploads(server: Server, known: Mapping[str, bytes], uploads: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return those of the known uploads in the newest sum: everyone's newest where the server remembers them."""
     summed = uploads if server.memory is None else server.memory
-    return {site: known[site] for site in sorted(summed) if site in known}
+    newest = {**known, **{site: upload for site, upload in uploads.items() if not is_same(upload)}}
+    return {site: newest[site] for site in sorted(summed) if site in newest}
 
 
 def _no_clients(folder: Path) -> None:

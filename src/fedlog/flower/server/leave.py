@@ -8,6 +8,7 @@ from fedlog.engine.protocol import checkpoint
 from fedlog.errors import InputError
 from fedlog.flower.folders.event_log import log_event
 from fedlog.flower.folders.server_folder import ServerFolder
+from fedlog.flower.server.broadcasts import forget_sites
 from fedlog.flower.server.engine_state import restore_server, save_server
 from fedlog.flower.server.run_folder import RunFolder
 
@@ -45,6 +46,7 @@ def take_site_out(folder: ServerFolder, site: str, name: str) -> tuple[str, ...]
         return tuple(uploads)
     del uploads[site]
     server, done = restore_server(home, home.plan(), load_schema(folder.schema_file))
+    forget_sites(server, [site])
     server.memory = None if server.memory is None else {}  # those who remain come in again with their uploads
     (exchange,) = server.algorithm.schedule.round
     # The same sum as before without one term: booked nowhere, since nothing crosses.

@@ -19,9 +19,10 @@ from fedlog.engine.protocol.server import Server
 from fedlog.errors import RunError
 from fedlog.flower.folders.event_log import Value, log_event
 from fedlog.flower.folders.server_folder import ServerFolder
-from fedlog.flower.protocol.frame import FINISH_EXCHANGE, Frame, FrameKind, run_tag
+from fedlog.flower.protocol.frame import Frame, FrameKind
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.protocol.promise import release
+from fedlog.flower.server.broadcasts import finish_frames, forget_sites, work_frames
 from fedlog.flower.server.deadline import REMEMBERED_ROUNDS, Deadline
 from fedlog.flower.server.engine_state import (
     begin_server,
@@ -179,27 +180,27 @@ class Run:
             return False
         # First, so that a round which the budget does not cover leaves no trace, not even a booked broadcast.
         release(self.home.path, server.protection, number, exchange.name)
-        # A broadcast belongs to the round that made it, as in the simulator, and is booked for those it is sent to.
-        broadcast = server.broadcast(max(0, number - 1) if at == 0 else number, len(nodes))
+        requests = work_frames(server, self.plan.name, (number, at), self.guests.known, nodes)
         if self.plan.secure is not None:
-            return self._sum_securely(server, (number, at), exchange, nodes, broadcast)
-        frame = Frame(FrameKind.WORK, run_tag(self.plan.name), number, at, broadcast)
+            return self._sum_securely(server, (number, at), exchange, nodes, next(iter(requests.values())).payload)
         self.deadline.learn(self.silent.take_late_answers(self.post, self.clock.now()))
         awaited = self.silent.select_awaited(nodes, self.minimum)
         asked = self.clock.now()
-        replies = self._ask(nodes, dict.fromkeys(nodes, frame), FrameKind.UPLOAD, awaited)
+        replies = self._ask(nodes, requests, FrameKind.UPLOAD, awaited)
         self._log_missing(replies, number, self.deadline.seconds)
         self.silent.update(number, replies, asked)
         uploads = {site: replies.answers[site].payload for site in sorted(replies.answers)}
+        forget_sites(server, set(nodes) - set(uploads))
         before = server.state, copy_memory(server)
         for site in self._receive(server, number, exchange, uploads):
             del uploads[site]
         if len(uploads) < self.minimum:
             server.state, server.memory = before
+            forget_sites(server, nodes)  # they think that their uploads were taken
             self._log_event("too few", round=number, sites=sorted(uploads), minimum=self.minimum)
             return False
         if self.plan.promise is None:  # else no site can be taken out of the sum, so nothing is kept for that
-            self.home.keep_uploads(select_summed_uploads(server, {**self.home.uploads(), **uploads}, uploads))
+            self.home.keep_uploads(select_summed_uploads(server, self.home.uploads(), uploads))
         self._log_uploads(number, sorted(uploads))
         return True
 
@@ -277,11 +278,11 @@ class Run:
             raise RunError(f"expected a round with at least {self.minimum} sites, found none in {self.plan.name}{why}")
         nodes = self._gather_sites()
         number = ending.round
-        broadcast = server.broadcast(number, len(nodes))
-        frame = Frame(FrameKind.FINISH, run_tag(self.plan.name), number + 1, FINISH_EXCHANGE, broadcast)
+        requests = finish_frames(server, self.plan.name, number, self.guests.known, nodes)
         # Each site now trains its local-only model, which takes as long as its part in all rounds together.
         patience = self.deadline.seconds + self.home.seconds()
-        replies = self._ask(nodes, dict.fromkeys(nodes, frame), FrameKind.REPORT, nodes, patience)
+        replies = self._ask(nodes, requests, FrameKind.REPORT, nodes, patience)
+        forget_sites(server, replies.refused)
         self._log_missing(replies, number, patience)
         sites, wrong = read_reports(self.plan, replies.answers)
         for site, reason in wrong.items():

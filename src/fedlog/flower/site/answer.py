@@ -26,9 +26,10 @@ from fedlog.flower.site.caps import check_plain_runs
 from fedlog.flower.site.context import SiteContext, site_context
 from fedlog.flower.site.finish import finish
 from fedlog.flower.site.run_state import RunState, step_of
-from fedlog.settings.training import Judge
+from fedlog.settings.training import Judge, World
 
 ONE = (0,)  # a site's cohort has one client
+WORK_KINDS = (FrameKind.WORK, FrameKind.WORK_ANEW)
 
 
 def answer_frame(request: Frame, folder: SiteFolder) -> Frame:
@@ -55,21 +56,23 @@ def respond(request: Frame, folder: SiteFolder) -> Frame:
     torch.set_num_threads(1)
     if request.kind is FrameKind.HELLO:
         return greet(request, folder)
-    if request.kind not in (FrameKind.WORK, FrameKind.FINISH, FrameKind.SECURE):
+    if request.kind not in (*WORK_KINDS, FrameKind.FINISH, FrameKind.SECURE):
         raise FrameError(f"expected a request, found a frame of kind {request.kind.name}")
     state = RunState.of(folder, request.run)
     context = site_context(folder, state)
     context.check_plan()  # not in the greeting alone: the site may have set or lowered its limit since then
     if context.by_record:
         state.check_body(context.guest)
+    if context.plan.world is World.CLOSED:
+        state.check_world(context.guest)
     if request.kind is FrameKind.SECURE:
         return request.reply(FrameKind.SECURED, context.secure_sum(state).answer_step(request))
-    kind = FrameKind.UPLOAD if request.kind is FrameKind.WORK else FrameKind.REPORT
+    kind = FrameKind.UPLOAD if request.kind in WORK_KINDS else FrameKind.REPORT
     stored = state.find_stored_reply((request.round_number, request.exchange), request.payload)
     if stored is not None:
         context.log("answered again", round=request.round_number, kind=kind.name)
         return request.reply(kind, stored)
-    if request.kind is FrameKind.WORK:
+    if request.kind in WORK_KINDS:
         return request.reply(kind, work(request, context, state))
     if not context.plan.figures_stay:
         record_exact_statistics(folder, context.plan.name, request.round_number, "report")
@@ -114,7 +117,7 @@ def work(request: Frame, context: SiteContext, state: RunState) -> bytes:
     opening, broadcast = None, request.payload
     if context.plan.secure is not None:
         opening, broadcast = context.secure_sum(state).open(request.payload)
-    cohort.hear(broadcast)
+    context.hear(cohort, broadcast, anew=request.kind is FrameKind.WORK_ANEW)
     head_since = None if context.guard is None else state.note_head(request.round_number, broadcast)
     # The model as the last round left it: the own body under the head that has just arrived.
     ((_, (score,)),) = cohort.evaluate(ONE, Judge.VALIDATION)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -36,7 +36,9 @@ from fedlog.flower.site.secure_sum import SumAtSite
 from fedlog.models.body import Body
 from fedlog.models.frozen import FROZEN
 from fedlog.privacy.protection import Protection
-from fedlog.wire.codec import codec
+from fedlog.settings.training import World
+from fedlog.wire.codec import WireError
+from fedlog.wire.transport import Transport
 
 # Runs whose data and method a process keeps; a site seldom takes part in more than one at once.
 KEPT_RUNS = 4
@@ -84,7 +86,22 @@ class SiteContext:
         """What this site tells of itself; the digest is that of the body with which its cohort begins."""
         key = Key(self.plan.seed).child("initial", "body")
         digest = body_digest(self.body, key, self.schema.shape) if self.plan.equal_bodies else None
-        return Guest(self.body.name, self.body.width, digest)
+        return Guest(self.body.name, self.body.width, digest, self.closed_world)
+
+    @cached_property
+    def transport(self) -> Transport:
+        """How this site's messages cross."""
+        return replace(self.plan.transport, closed_world=self.closed_world)
+
+    @cached_property
+    def _has_own_bytes(self) -> bool:
+        """Whether the server sends this site other bytes than the next."""
+        return self.plan.transport.tailored
+
+    @property
+    def closed_world(self) -> bool:
+        """Whether this site gets the rows of its own classes only: the run offers it, and the site has said so."""
+        return self.plan.world is World.CLOSED and self.config.world == World.CLOSED
 
     @cached_property
     def guard(self) -> Protection | None:
@@ -131,8 +148,28 @@ class SiteContext:
         # Also without a single training record: an error would tell the server that there is none.
         clients = [Client(0, shard.name, self.body, shard.train, (shard.test,), (shard.validation,))]
         engine = Engine(Settings(self.plan.batch_size, optimiser=self.plan.optimiser))
-        wire = codec(self.plan.codec)
-        return Cohort(algorithm, federation, clients, engine, wire, Key(self.plan.seed), protection=guard)
+        transport = self.transport
+        return Cohort(
+            algorithm,
+            federation,
+            clients,
+            engine,
+            transport.up,
+            Key(self.plan.seed),
+            protection=guard,
+            codec_down=transport.down,
+            transport=transport,
+        )
+
+    def hear(self, cohort: Cohort, broadcast: bytes, *, anew: bool = False) -> None:
+        """Take in a broadcast; `anew`: after this site has forgotten the messages that it had and has sent before."""
+        if not self._has_own_bytes:
+            cohort.hear(broadcast)
+            return
+        try:
+            cohort.hear_own({0: broadcast}, (0,) if anew else ())
+        except WireError as error:  # about bytes that the server itself made
+            raise FrameError(error.message) from None
 
     def secure_sum(self, state: RunState) -> SumAtSite:
         """Return this site's part in the secure sums of the run; raise FrameError in a run that has none."""

@@ -56,7 +56,7 @@ def finish(request: Frame, context: SiteContext, state: RunState) -> bytes:
     earlier = state.state_before((request.round_number, request.exchange))
     if earlier is not None:
         cohort.load([earlier])
-    cohort.hear(request.payload)
+    context.hear(cohort, request.payload)
     models = {
         "federated": _score(context, _take_model(cohort, context.algorithm)),
         "local-only": _score(context, _train_alone(context, min(request.round_number - 1, context.plan.rounds))),

@@ -51,7 +51,12 @@ class RunState:
             if not self.plan().same_run(plan):
                 raise FrameError(f"expected the plan under which run {plan.name} began, found another")
             self.check_body(guest)
-        agreed = {"plan": plan.as_plain(), "body": guest.body, "digest": guest.digest}
+        agreed = {
+            "plan": plan.as_plain(),
+            "body": guest.body,
+            "digest": guest.digest,
+            "closed_world": guest.closed_world,
+        }
         write_file(self.plan_file, json.dumps(agreed, indent=1) + "\n")
 
     def check_body(self, guest: Guest) -> None:
@@ -61,6 +66,11 @@ class RunState:
             raise FrameError(f"expected body {stored['body']}, with which this site began the run, found: {guest.body}")
         if stored.get("digest") != guest.digest:
             raise FrameError(f"expected body {guest.body} as this site began the run with it, found other parameters")
+
+    def check_world(self, guest: Guest) -> None:
+        """Refuse where this site told the server another world than it has by now; it is then greeted again."""
+        if self._read_plan_file().get("closed_world", False) != guest.closed_world:
+            raise FrameError("expected the world that this site told the server of, found another in its settings")
 
     def plan(self) -> Plan:
         """Return the plan of the run; raise FrameError when the site was not greeted."""
