@@ -64,6 +64,10 @@ def messages() -> dict[str, Message]:
         "class means": Message(Kind.CLASS_MEANS, (means, torch.arange(10))),
         "mixtures": Message(Kind.MIXTURES, (torch.ones(4), torch.ones(4, 3), torch.ones(4, 3))),
         "same": Message(Kind.SAME, ()),
+        "number head": Message(
+            Kind.NUMBER_HEAD,
+            (torch.randn(1, 7, generator=draws), torch.randn(7, 6, generator=draws), torch.tensor([[0.5, 30.0]])),
+        ),
         "nothing in it": Message(Kind.PARAMETERS, (torch.zeros(0, 4), torch.zeros(3, 0), torch.tensor([1]))),
     }
 
