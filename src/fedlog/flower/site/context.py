@@ -114,11 +114,13 @@ class SiteContext:
         return self.plan.algorithm(self.schema.n_class, self.body.width)
 
     @cached_property
-    def _beyond_caps(self) -> InputError | None:
-        """Why the site's caps do not allow this plan; None where they do. Another `site.toml` makes a new context."""
+    def _misfit(self) -> InputError | None:
+        """Why the site's caps or target do not allow this plan; None where they do. New settings make a new context."""
         try:
             # For a head of no matter which shape: what the method asks for shows before the body is looked at.
-            check_caps(self.config.caps, self.plan, self.plan.algorithm(2, 2), self.config)
+            algorithm = self.plan.algorithm(2, 2)
+            check_caps(self.config.caps, self.plan, algorithm, self.config)
+            check_target(algorithm, numbers=self.schema.number is not None)
         except InputError as error:
             return error
         return None
@@ -196,9 +198,8 @@ class SiteContext:
         The data are not looked at, so that a FrameError tells nothing about them.
         """
         try:
-            if self._beyond_caps is not None:
-                raise self._beyond_caps
-            check_target(self.plan.algorithm(2, 2), numbers=self.schema.number is not None)
+            if self._misfit is not None:
+                raise self._misfit
             if self.config.privacy is not None:
                 Limit.read(self.config.privacy).check(self.plan.promise)
             if self.plan.secure is not None:
