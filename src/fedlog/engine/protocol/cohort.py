@@ -69,6 +69,7 @@ class Cohort:
         self._algorithm = algorithm
         self._protection = protection
         self._federation = federation
+        self._number = federation.number
         self._clients = {client.index: client for client in clients}
         self._backends = engine.under(protection).backends(federation, self._clients.values())
         self._codec = codec
@@ -303,7 +304,7 @@ class Cohort:
         scores = []
         for look, features in zip(looks, backend.features(looks), strict=True):
             sizes = [len(part) for part in held_out[look.client.index]]
-            if self._federation.number is not None:
+            if self._number is not None:
                 scores.append((look.client.index, self._score_numbers(look, features, sizes)))
                 continue
             right = logits(features, _like(look.params, features)).argmax(1) == labels[look.positions]
@@ -313,7 +314,7 @@ class Cohort:
 
     def _score_numbers(self, look: Look, features: Tensor, sizes: list[int]) -> tuple[Score, ...]:
         """How many numbers lie inside their intervals, and the error."""
-        number, targets = self._federation.number, look.pool.records(self._federation).targets
+        number, targets = self._number, look.pool.records(self._federation).targets
         assert number is not None
         assert targets is not None
         head, truth = number_head(look.params), targets[look.positions]
