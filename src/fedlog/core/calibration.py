@@ -20,6 +20,7 @@ from fedlog.errors import InputError
 BINS = 15
 # exp(-6) to exp(6): beyond that every softmax is a vote of one class, or of all alike.
 LOG_TEMPERATURE = 6.0
+IMPOSSIBLE = 1e6  # so far below the largest, a logit is that of a class that cannot be
 
 
 @dataclass(frozen=True)
@@ -60,16 +61,25 @@ def log_loss(logits: Tensor, labels: Tensor) -> float:
 
 
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
-    """The number by which to divide logits so that the log loss of these validation records is smallest."""
+    """The number by which to divide logits so that these validation records are most likely.
+
+    Their labels are smoothed as Platt (1999) does: beside them counts one imagined record of each class, so that a few
+    records without a mistake are no proof that there are none. A class whose logit says that it cannot be has none.
+    """
     if not len(labels):
         raise InputError("a temperature needs validation records, found: none")
     values = logits.to(torch.float64)
-    found = minimize_scalar(
-        lambda t: log_loss(values / math.exp(t), labels),
-        bounds=(-LOG_TEMPERATURE, LOG_TEMPERATURE),
-        method="bounded",
-        options={"xatol": 1e-4},
-    )
+    possible = values > values.max(dim=1, keepdim=True).values - IMPOSSIBLE
+    classes = possible.sum(1)
+    share = classes / (len(labels) + classes)  # of the imagined records
+
+    def loss(t: float) -> float:
+        logs = torch.log_softmax(values / math.exp(t), dim=1)
+        own = logs.gather(1, labels[:, None])[:, 0]
+        imagined = torch.where(possible, logs, 0.0).sum(1) / classes
+        return float(-((1 - share) * own + share * imagined).mean())
+
+    found = minimize_scalar(loss, bounds=(-LOG_TEMPERATURE, LOG_TEMPERATURE), method="bounded", options={"xatol": 1e-4})
     return math.exp(float(found.x))
 
 

@@ -31,6 +31,7 @@ from fedlog.engine.protocol import checkpoint
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
 from fedlog.errors import InputError, RunError
 from fedlog.experiments.run import private, records
+from fedlog.experiments.run.calibration import write_calibration
 from fedlog.experiments.run.callbacks import Callback, RunStart
 from fedlog.experiments.run.portraits import write_clients, write_geometry
 from fedlog.experiments.run.prepare import prepare
@@ -40,6 +41,7 @@ from fedlog.files.lock import LockTakenError, lock_folder
 from fedlog.models.folder import describe_run_models
 from fedlog.models.model import Model
 from fedlog.privacy.accounting import BudgetSpentError
+from fedlog.settings.privacy import BodyTraining
 from fedlog.settings.resolve import ResolvedRun, resolve, with_data_digest
 from fedlog.settings.spec import RunSpec, as_plain, from_plain
 from fedlog.wire.ledger import Direction
@@ -282,6 +284,8 @@ def _save_models(spec: RunSpec, simulation: Simulation, folder: Path) -> None:
     simulation.save_models(models)
     _describe_models(spec, simulation, models)
     write_geometry(folder, models, simulation)
+    if spec.body_training is BodyTraining.FROZEN:
+        write_calibration(folder, models, simulation)
     save_file({n: v.contiguous().clone() for n, v in simulation.server.state.items()}, folder / "server.safetensors")
 
 
