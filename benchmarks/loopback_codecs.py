@@ -2,9 +2,10 @@
 
     python -m benchmarks.loopback_codecs --out benchmarks/records/loopback-codecs.json
 
-A server and three sites with the handwritten digits of `fedlog federate demo`, two rounds of FedLog for each codec. A
-run has a head down and statistics up for each site and round, and a last head down; what crosses besides (greetings,
-polling, heartbeats, TLS) is transport, and most of it depends on the time a run takes rather than on what is sent.
+A server and three sites with the handwritten digits of `fedlog federate demo`, two rounds of FedLog for each way of
+sending: a codec, behind a colon that of the way down, and whether broadcasts are differences. A run has a head down and
+statistics up for each site and round, and a last head down; what crosses besides (greetings, polling, heartbeats, TLS)
+is transport, and most of it depends on the time a run takes rather than on what is sent.
 """
 
 from __future__ import annotations
@@ -17,27 +18,41 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fedlog.experiments.run.execute import made_with
 from fedlog.flower.ops.demo import HOLD_OUT, SITES, demo_schema, write_tables
 from fedlog.flower.ops.local_federation import LocalFederation, LocalSite
 from fedlog.flower.protocol.plan import Plan
+from fedlog.settings.training import Down
 
-CODECS = ("f32", "rows", "f16", "q8", "q4", "rows+q8", "rows+q4", "rows+q8+zstd")
+WAYS = ("f32", "rows", "f16", "q8", "q4", "rows+q8", "rows+q4", "rows+q8+zstd", "rows+q4:q4:differences")
 ROUNDS = 2
 
 
-def measure(codec: str) -> dict[str, Any]:
+def plan_of(way: str) -> Plan:
+    """The run with this way of sending."""
+    up, _, rest = way.partition(":")
+    down, _, differences = rest.partition(":")
+    return Plan(
+        "codecs",
+        rounds=ROUNDS,
+        codec=up,
+        codec_down=down or None,
+        down=Down.DIFFERENCES if differences else Down.WHOLE,
+    )
+
+
+def measure(way: str) -> dict[str, Any]:
     """What one run costs in payload and on the wire."""
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fedlog-loopback-") as folder:
         root = Path(folder)
         tables = write_tables(root / "tables", seed=0)
         sites = {name: LocalSite(tables[name], body, HOLD_OUT) for name, body in SITES.items()}
-        plan = Plan("codecs", rounds=ROUNDS, codec=codec)
-        outcome = LocalFederation.make(root, demo_schema(), sites).run(plan, lambda line: None)
+        outcome = LocalFederation.make(root, demo_schema(), sites).run(plan_of(way), lambda line: None)
     up, down = len(SITES) * ROUNDS, len(SITES) * (ROUNDS + 1)
     payload_up, payload_down = outcome.report["bits_up"] / 8, outcome.report["bits_down"] / 8
     return {
-        "codec": codec,
+        "way": way,
         "payload_bytes_a_message_up": round(payload_up / up, 1),
         "payload_bytes_a_message_down": round(payload_down / down, 1),
         "transport_bytes_a_message_up": round((outcome.wire_bytes_up - payload_up) / up),
@@ -51,13 +66,14 @@ def main() -> None:
     """Measure every codec and write the record."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--codecs", nargs="*", default=CODECS, metavar="NAME")
+    parser.add_argument("--ways", nargs="*", default=WAYS, metavar="NAME")
     args = parser.parse_args()
     found = []
-    for codec in args.codecs:
-        found.append(measure(codec))
+    for way in args.ways:
+        found.append(measure(way))
         print(json.dumps(found[-1]), file=sys.stderr, flush=True)
-    args.out.write_text(json.dumps({"rounds": ROUNDS, "sites": len(SITES), "codecs": found}, indent=1) + "\n")
+    stored = {"rounds": ROUNDS, "sites": len(SITES), "made_with": made_with(), "ways": found}
+    args.out.write_text(json.dumps(stored, indent=1) + "\n")
 
 
 if __name__ == "__main__":

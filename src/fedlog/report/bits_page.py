@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from scipy import stats
 
 from fedlog.errors import InputError
-from fedlog.experiments.tables.bits import BITS, KEPT, OTHERS, SHARES, WAYS
-from fedlog.experiments.tables.cost import cost_to
+from fedlog.experiments.tables.bits import BITS, KEPT, OTHERS, ROUNDS, SHARES, WAYS
+from fedlog.experiments.tables.catalog import experiment
+from fedlog.experiments.tables.cost import Cost, cost_to, count_opening_bits
 from fedlog.experiments.tables.finished_cells import Collected, RunResult, collect
 from fedlog.experiments.tables.paper import LABELS, TABLE_1
 from fedlog.files.durable import write_file
@@ -41,22 +44,31 @@ def write_bits_page(results: Path, page: Path) -> list[Path]:
 
 def bits_tables(results: Path) -> dict[str, TextTable]:
     """A table for each measurement, by its name."""
-    found = {experiment.name: collect(experiment, results) for experiment in BITS}
-    tables = {f"bits-{data}": ways_table(data, found[f"bits-{data}"]) for data in ("mnist", "cifar10", "cifar100")}
+    found = {each.name: collect(each, results) for each in BITS}
+    tables = {}
+    for data in ROUNDS:
+        whole = collect(experiment(f"table-{data}"), results)
+        tables[f"bits-{data}"] = ways_table(data, found[f"bits-{data}"], found[f"bits-codecs-{data}"], whole)
     tables["bits-codecs-mnist"] = codec_table(found["bits-codecs-mnist"])
     tables["bits-participation-mnist"] = participation_table(found["bits-participation-mnist"])
+    measured = results.parent / "benchmarks" / "records"
+    tables["loopback-codecs"] = loopback_table(measured / "loopback-codecs.json")
+    tables["message-entropy"] = entropy_table(measured / "message-entropy.json")
     return tables
 
 
-def ways_table(data: str, found: Collected) -> TextTable:
+def ways_table(data: str, found: Collected, short: Collected, whole: Collected) -> TextTable:
     """Bits to the threshold by method and way of sending, and what the way does to the final accuracy."""
     threshold = TABLE_1[data].threshold / 100
     rows = []
     for method in METHODS:
-        dense = {run.seed: run for run in found.runs.get(f"{method}-{DENSE}", [])}
+        dense = dense_runs(data, method, found, whole)
         for way in WAYS:
             runs = found.runs.get(f"{method}-{way}", [])
-            if runs:
+            if way == DENSE and (runs or any(found.runs.get(f"{method}-{other}") for other in WAYS)):
+                rows.append(_way_row(method, way, list(dense.values()), dense, threshold))
+                rows += _rows_row(method, dense, short, threshold)
+            elif runs:
                 rows.append(_way_row(method, way, runs, dense, threshold))
     columns = (
         "way of sending",
@@ -71,32 +83,71 @@ def ways_table(data: str, found: Collected) -> TextTable:
     )
     note = (
         f"Bits of all clients up to the first round that reaches {TABLE_1[data].threshold} %, opening included, mean "
-        "over seeds; * marks seeds that never reached it, which count up to their best round. The share and the "
-        "difference (points, 95 % interval) are over the seeds that both have; the interval is over pairs of a client "
-        "and a seed."
+        "over seeds; * marks seeds that never reached it, which count up to their best round. Accuracy after round "
+        f"{ROUNDS[data]}. The share and the difference (points, 95 % interval) are over the seeds that both have; the "
+        "interval is over pairs of a client and a seed. `f32` on a seed without a run of its own: the first "
+        f"{ROUNDS[data]} rounds of `table-{data}`. `rows` is counted: its runs are those of `f32`, to the bit."
     )
     return TextTable(columns, tuple(rows), notes=(note,))
+
+
+def dense_runs(data: str, method: str, found: Collected, whole: Collected) -> dict[int, RunResult]:
+    """The runs with f32 by seed: those made for this table, else the first rounds of Table 1's on the same seeds."""
+    seeds = found.experiment.seeds
+    longer = {run.seed: cut_run(run, ROUNDS[data]) for run in whole.runs.get(method, []) if run.seed in seeds}
+    own = {run.seed: run for run in found.runs.get(f"{method}-{DENSE}", [])}
+    return dict(sorted({**longer, **own}.items()))
+
+
+def cut_run(run: RunResult, rounds: int) -> RunResult:
+    """The run as it was after so many rounds."""
+    kept = run.rounds[:rounds]
+    up, down = count_opening_bits(run.rounds, run.summary)
+    summary = replace(
+        run.summary,
+        rounds=len(kept),
+        accuracy_mean_over_clients=kept[-1].accuracy_mean_over_clients,
+        bits_up=up + sum(record.bits_up for record in kept),
+        bits_down=down + sum(record.bits_down for record in kept),
+    )
+    return RunResult(run.seed, summary, kept)
 
 
 def _way_row(
     method: str, way: str, runs: Sequence[RunResult], dense: Mapping[int, RunResult], threshold: float
 ) -> tuple[str, ...]:
     costs = {run.seed: cost_to(threshold, run.rounds, run.summary) for run in runs}
-    both = [run for run in runs if run.seed in dense]
-    full = sum(cost_to(threshold, dense[run.seed].rounds, dense[run.seed].summary).both for run in both)
-    share = sum(costs[run.seed].both for run in both) / full if full else None
     accuracy = float(np.mean([run.summary.accuracy_mean_over_clients for run in runs]))
+    compared = "" if way == DENSE else _difference([(run, dense[run.seed]) for run in runs if run.seed in dense])
+    return (f"{LABELS[method]}, {way}", *_cost_cells(costs, dense, threshold), f"{100 * accuracy:.2f}", compared)
+
+
+def _rows_row(method: str, dense: Mapping[int, RunResult], short: Collected, threshold: float) -> list[tuple[str, ...]]:
+    """The line of `rows`, counted from the dense runs and what two rounds with `rows` cost; empty without such."""
+    costs = {}
+    for run in short.runs.get(f"{method}-rows", []):
+        if run.seed in dense:
+            reached = cost_to(threshold, dense[run.seed].rounds, dense[run.seed].summary)
+            # Which rows are empty does not change in a run, so that every round costs the same.
+            up, down = count_opening_bits(run.rounds, run.summary)
+            up += reached.round * run.rounds[-1].bits_up
+            costs[run.seed] = replace(reached, bits_up=up, bits_down=down + reached.round * run.rounds[-1].bits_down)
+    return [(f"{LABELS[method]}, rows", *_cost_cells(costs, dense, threshold), "as f32", "0")] if costs else []
+
+
+def _cost_cells(costs: Mapping[int, Cost], dense: Mapping[int, RunResult], threshold: float) -> tuple[str, ...]:
+    """Seeds, rounds, bits up, down and both, and the share of the dense runs' bits on the same seeds."""
+    both = [seed for seed in costs if seed in dense]
+    full = sum(cost_to(threshold, dense[seed].rounds, dense[seed].summary).both for seed in both)
+    share = sum(costs[seed].both for seed in both) / full if full else None
     missed = "" if all(cost.reached for cost in costs.values()) else " *"
     return (
-        f"{LABELS[method]}, {way}",
-        ", ".join(str(run.seed) for run in runs),
+        ", ".join(str(seed) for seed in costs),
         ", ".join(str(cost.round) for cost in costs.values()) + missed,
         bits(float(np.mean([cost.bits_up for cost in costs.values()]))),
         bits(float(np.mean([cost.bits_down for cost in costs.values()]))),
         bits(float(np.mean([cost.both for cost in costs.values()]))),
         "" if share is None else f"{100 * share:.1f} %",
-        f"{100 * accuracy:.2f}",
-        "" if way == DENSE else _difference([(run, dense[run.seed]) for run in both]),
     )
 
 
@@ -158,6 +209,39 @@ def participation_table(found: Collected) -> TextTable:
 
 def _accuracy_after(number: int, runs: Sequence[RunResult]) -> str:
     return f"{100 * float(np.mean([run.rounds[number - 1].accuracy_mean_over_clients for run in runs])):.2f}"
+
+
+def loopback_table(path: Path) -> TextTable:
+    """Bytes of a message over Flower on the loopback, payload and transport apart."""
+    stored = json.loads(path.read_text()) if path.exists() else {"ways": []}
+    rows = tuple(
+        (
+            found["way"].replace(":", ", "),
+            f"{found['payload_bytes_a_message_up']:.0f}",
+            f"{found['payload_bytes_a_message_down']:.0f}",
+            f"{found['transport_bytes_a_message_up']}",
+            f"{found['transport_bytes_a_message_down']}",
+        )
+        for found in stored["ways"]
+    )
+    columns = ("way of sending", "payload up", "payload down", "transport up", "transport down")
+    return TextTable(columns, rows, notes=("Bytes a message, three sites, two rounds of FedLog, 10 classes.",))
+
+
+def entropy_table(path: Path) -> TextTable:
+    """What the codes hold, beside what is sent, by round and direction."""
+    stored = json.loads(path.read_text()) if path.exists() else {"rounds": []}
+    rows = tuple(
+        (
+            f"{found['data']}, {LABELS[found['method']]}, round {found['round']} {found['direction']}",
+            f"{found['entries_a_client']:g}",
+            f"{found['bits_an_entry_sent']:.2f}",
+            f"{found['bits_an_entry_entropy']:.2f}",
+        )
+        for found in stored["rounds"]
+    )
+    columns = ("message", "entries a client", "bits an entry, sent", "entropy of its code")
+    return TextTable(columns, rows, notes=("`rows+q4+zstd` up, differences in `q4+zstd` down, seed 0.",))
 
 
 def tables_in(page: str) -> dict[str, str]:
