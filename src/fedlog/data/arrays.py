@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -36,14 +37,18 @@ def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) ->
             stored = np.load(file, allow_pickle=False)
             if not isinstance(stored, np.lib.npyio.NpzFile):
                 raise ValueError("a single array")
-            found = {name: stored[name] for name in (*needed, *optional) if name in stored}
+            wanted = [name for name in (*needed, *optional) if name in stored]
+            if stored.zip is not None:
+                _check_size(stored.zip, wanted)
+            found = {name: stored[name] for name in wanted}
     except FileNotFoundError:
         raise InputError(f"expected an .npz file, found none: {path}") from None
     except MemoryError:
         raise InputError(f"expected an .npz file whose arrays fit the memory, found larger ones: {path}") from None
     # RuntimeError: an encrypted archive; NotImplementedError, which is one: a way of packing that Python does not know.
     except (ValueError, OSError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
-        raise InputError(f"expected an .npz file of plain arrays, found {path}: {error}") from None
+        # An error may repeat a whole header.
+        raise InputError(f"expected an .npz file of plain arrays, found {path}: {str(error)[:200]}") from None
     absent = [name for name in needed if name not in found]
     if absent:
         raise InputError(
@@ -51,6 +56,13 @@ def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) ->
             hint=f"np.savez({path.name!r}, {', '.join(f'{name}=...' for name in needed)})",
         )
     return found
+
+
+def _check_size(archive: zipfile.ZipFile, names: Sequence[str]) -> None:
+    """Raise MemoryError where these arrays need more memory than there is: a few packed bytes may hold gigabytes."""
+    sizes = {info.filename.removesuffix(".npy"): info.file_size for info in archive.infolist()}
+    if sum(sizes.get(name, 0) for name in names) > psutil.virtual_memory().available:
+        raise MemoryError
 
 
 def check_arrays(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,9 @@ from fedlog.errors import InputError
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff"})
 MODES = {1: "L", 3: "RGB"}
+# ValueError and SyntaxError: texts in a PNG that unpack to megabytes, and chunks that are none.
+BROKEN = (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError,
+          Image.DecompressionBombWarning)  # fmt: skip
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:
@@ -52,24 +56,31 @@ def read_image(path: Path, channels: int, size: tuple[int, ...]) -> NDArray[np.u
     """One image (channels, height, width) uint8, resized where its size is another."""
     height, width = size
     try:
-        with Image.open(path) as image:
+        with open_image(path) as image:
             _check_depth(image, path)
             converted = image.convert(MODES[channels])
             if converted.size != (width, height):
                 converted = converted.resize((width, height), Image.Resampling.BILINEAR)
             values = np.asarray(converted, dtype=np.uint8)
-    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+    except BROKEN as error:
         raise InputError(f"expected an image, found something that cannot be read: {path} ({error})") from None
     return values[None] if channels == 1 else np.ascontiguousarray(values.transpose(2, 0, 1))
+
+
+def open_image(path: Path) -> Image.Image:
+    """The image, not decoded yet; one that would take hundreds of megabytes is refused, where Pillow only warns."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        return Image.open(path)
 
 
 def image_shape(path: Path) -> tuple[int, int, int]:
     """The channels (1 or 3), height and width of one image file."""
     try:
-        with Image.open(path) as image:
+        with open_image(path) as image:
             _check_depth(image, path)
             return (1 if image.mode in ("1", "L", "LA") else 3, image.height, image.width)
-    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+    except BROKEN as error:
         raise InputError(f"expected an image, found something that cannot be read: {path} ({error})") from None
 
 

@@ -7,7 +7,6 @@ JSON file has `users`, `num_samples` and `user_data`: for each user `x` (numbers
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from fedlog.data.partition import by_user, hold_out
 from fedlog.data.sources import sha256_of
 from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.errors import InputError
+from fedlog.files.json_text import parse_json
 
 # As LEAF's own CelebA model reads the images: 84 x 84, three channels.
 IMAGE_SIZE = 84
@@ -137,7 +137,7 @@ def _read_table(folder: Path, limit: int | None) -> _Table:
 
 def _users_of(path: Path) -> list[tuple[str, list[Any], list[int]]]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
         found = []
         for user, expected in zip(content["users"], content["num_samples"], strict=True):
             inputs, labels = content["user_data"][user]["x"], content["user_data"][user]["y"]

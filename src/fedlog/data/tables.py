@@ -9,6 +9,7 @@ deviation 1) and medians come from the site's own training rows and never leave 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -18,9 +19,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedlog.data.csv_shape import check_header, check_rows, list_names
 from fedlog.data.numbers import scale_targets
 from fedlog.data.schema import TEXT_BYTES, Feature, FeatureKind, Schema
 from fedlog.errors import InputError
+from fedlog.files.json_text import parse_json
 
 # What a CSV file writes for "no value"; anything else is a value.
 MISSING_TEXTS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "?")
@@ -42,17 +45,21 @@ class Table:
         return len(self.labels)
 
 
-def read_frame(path: Path) -> pl.DataFrame:
-    """The file as it is: every CSV value a text, so that "007" stays a category and not a number."""
+def read_frame(path: Path, known: Collection[str] = ()) -> pl.DataFrame:
+    """The file as it is: every CSV value a text, so that "007" stays a category and not a number.
+
+    `known` are the columns that are wanted: where there are too many, the error names others.
+    """
+    separator = "\t" if path.suffix == ".tsv" else ","
     try:
         if path.suffix == ".parquet":
             return pl.read_parquet(path)
-        return pl.read_csv(
-            path,
-            separator="\t" if path.suffix == ".tsv" else ",",
-            infer_schema=False,
-            null_values=list(MISSING_TEXTS),
-        )
+        check_header(path, separator, known)
+        frame = pl.read_csv(path, separator=separator, infer_schema=False, null_values=list(MISSING_TEXTS))
+        # A row that ends early has a gap in its last column; only then the rows have to be counted through.
+        if frame.width > 1 and frame.height and frame[:, -1].null_count():
+            check_rows(path, separator, frame.width)
+        return frame
     except FileNotFoundError:
         raise InputError(f"expected a table, found no file: {path}") from None
     except pl.exceptions.NoDataError:
@@ -63,12 +70,12 @@ def read_frame(path: Path) -> pl.DataFrame:
 
 def read_table(path: Path, schema: Schema) -> Table:
     """The labelled rows of a file; an InputError names the missing column, or the first bad value and its row."""
-    return check_table(read_frame(path), schema, str(path))
+    return check_table(read_frame(path, _columns_of(schema)), schema, str(path))
 
 
 def check_table(frame: pl.DataFrame, schema: Schema, where: str) -> Table:
     """The labelled rows of a data frame that came from `where`, as the schema has them."""
-    wanted = [schema.label_column, *(name for name in (schema.group_column, schema.time_column) if name)]
+    wanted = _columns_beside_features(schema)
     columns = check_features(frame, schema, where, tuple(wanted))
     targets = None if schema.number is None else _targets(frame[schema.label_column], schema.number, where)
     labels = _labels(frame[schema.label_column], schema, where) if targets is None else _one_class(targets)
@@ -79,7 +86,15 @@ def check_table(frame: pl.DataFrame, schema: Schema, where: str) -> Table:
 
 def read_unlabelled(path: Path, schema: Schema) -> dict[str, pl.Series]:
     """The feature columns of a file that needs no label: what a trained model predicts from."""
-    return check_features(read_frame(path), schema, str(path))
+    return check_features(read_frame(path, _columns_of(schema)), schema, str(path))
+
+
+def _columns_beside_features(schema: Schema) -> list[str]:
+    return [schema.label_column, *(name for name in (schema.group_column, schema.time_column) if name)]
+
+
+def _columns_of(schema: Schema) -> set[str]:
+    return {*_columns_beside_features(schema), *(feature.column for feature in schema.features)}
 
 
 @dataclass(frozen=True)
@@ -119,7 +134,7 @@ class TableEncoder:
     def from_json(cls, text: str, schema: Schema) -> TableEncoder:
         """The encoder that `to_json` wrote; refused under another schema than its own."""
         try:
-            stored = json.loads(text)
+            stored = parse_json(text)
             digest = stored["schema_digest"]
             parts = [tuple(float(value) for value in stored[name]) for name in ("median", "mean", "std")]
         except (ValueError, KeyError, TypeError):
@@ -172,11 +187,12 @@ def fit_encoder(schema: Schema, columns: dict[str, pl.Series], rows: NDArray[np.
 
 def check_features(frame: pl.DataFrame, schema: Schema, where: str, also: tuple[str, ...] = ()) -> dict[str, pl.Series]:
     """The feature columns of a data frame that came from `where`; it must have the columns in `also` too."""
-    absent = [name for name in (*also, *(f.column for f in schema.features)) if name not in frame.columns]
+    present = set(frame.columns)
+    absent = [name for name in (*also, *(f.column for f in schema.features)) if name not in present]
     if absent:
         raise InputError(
-            f"expected every column of the schema in {where}, found no column: {', '.join(absent)}",
-            hint=f"the file has: {', '.join(frame.columns)}",
+            f"expected every column of the schema in {where}, found no column: {list_names(absent)}",
+            hint=f"the file has: {list_names(frame.columns)}",
         )
     if frame.height == 0:
         raise InputError(f"expected at least one row in {where}, found a header and no rows")

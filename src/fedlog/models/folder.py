@@ -22,6 +22,7 @@ from fedlog.data.schema import Schema, dump_schema, load_schema
 from fedlog.data.transforms import Transform
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
+from fedlog.files.json_text import parse_json
 from fedlog.models.body import HEAD, RESERVED, Body, Params
 from fedlog.models.catalog import body as body_named
 from fedlog.models.catalog import check_loaded_body
@@ -62,7 +63,7 @@ def describe_run_models(folder: Path, models: Mapping[str, Model], weights_of: M
         client: {
             **_describe(model),
             "weights": weights_name(weights_of[client]),
-            "encoder": None if model.encoder is None else json.loads(model.encoder.to_json()),
+            "encoder": None if model.encoder is None else parse_json(model.encoder.to_json()),
         }
         for client, model in models.items()
     }
@@ -75,7 +76,7 @@ def describe_run_models(folder: Path, models: Mapping[str, Model], weights_of: M
 def model_names(folder: Path) -> tuple[str, ...]:
     """The clients that have a model in a run's folder of models; none where the run kept none."""
     path = folder / RUN_DESCRIPTION
-    return tuple(json.loads(path.read_text())["clients"]) if path.exists() else ()
+    return tuple(parse_json(path.read_text())["clients"]) if path.exists() else ()
 
 
 def load_model(path: Path) -> Model:
@@ -86,7 +87,7 @@ def load_model(path: Path) -> Model:
     try:
         if not (path / DESCRIPTION).exists() and (path.parent / RUN_DESCRIPTION).exists():
             return _load_from_run(path.parent, path.name.removesuffix(".safetensors"))
-        described = json.loads((path / DESCRIPTION).read_text())
+        described = parse_json((path / DESCRIPTION).read_text())
         if described["version"] != VERSION:
             raise InputError(f"expected a model folder of version {VERSION}, found {described['version']}: {path}")
         schema = load_schema(path / SCHEMA)
@@ -105,7 +106,7 @@ def load_models(folder: Path) -> dict[str, Model]:
 
 
 def _load_from_run(folder: Path, client: str, bodies: dict[str, Body] | None = None) -> Model:
-    described = json.loads((folder / RUN_DESCRIPTION).read_text())
+    described = parse_json((folder / RUN_DESCRIPTION).read_text())
     if client not in described["clients"]:
         raise InputError(
             f"expected the model of a client in {folder}, found none of: {client}", hint=_name_models(folder)

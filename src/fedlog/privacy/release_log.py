@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from fedlog.errors import InputError
 from fedlog.files.durable import append_line, write_file
+from fedlog.files.json_text import parse_json
 from fedlog.files.lock import lock_file
 from fedlog.privacy.accounting import Entropy, Event, NoiseKind, Release, TrainingRound, Unbounded, allow
 from fedlog.privacy.across_runs import allow_across_runs
@@ -195,7 +196,7 @@ def _torn_release(torn: str, number: int) -> Unbounded:
 
 def _parse(line: str, where: str, build: Callable[[dict[str, object]], _Line]) -> _Line:
     try:
-        entry = json.loads(line)
+        entry = parse_json(line)
         if not isinstance(entry, dict):
             raise TypeError(f"not an object: {line[:80]}")
         return build(entry)

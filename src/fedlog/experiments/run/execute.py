@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import platform
 import shutil
@@ -37,6 +36,7 @@ from fedlog.experiments.run.portraits import write_clients, write_geometry
 from fedlog.experiments.run.prepare import prepare
 from fedlog.experiments.run.records import Summary
 from fedlog.files.durable import is_draft
+from fedlog.files.json_text import parse_json
 from fedlog.files.lock import LockTakenError, lock_folder
 from fedlog.models.folder import describe_run_models
 from fedlog.models.model import Model
@@ -151,7 +151,7 @@ def read_spec(folder: Path) -> RunSpec:
     """The resolved specification of a run folder."""
     path = folder / CONFIG
     try:
-        return from_plain(json.loads(path.read_text())["spec"], str(path))
+        return from_plain(parse_json(path.read_text())["spec"], str(path))
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(
             f"not a run folder: {folder} ({error})", hint="name a folder that `fedlog run` wrote"
@@ -161,7 +161,7 @@ def read_spec(folder: Path) -> RunSpec:
 def read_summary(folder: Path) -> Summary:
     """The summary of a finished run."""
     try:
-        return Summary(**{**json.loads((folder / SUMMARY).read_text()), "run_dir": str(folder)})
+        return Summary(**{**parse_json((folder / SUMMARY).read_text()), "run_dir": str(folder)})
     except (OSError, ValueError, TypeError) as error:
         raise InputError(f"not a finished run: {folder} ({error})", hint="go on with `fedlog run --resume`") from error
 
@@ -226,7 +226,7 @@ def _claim(folder: Path, spec: RunSpec, simulation: Simulation) -> None:
 def _read_backends(folder: Path) -> dict[str, str]:
     """The backend that has trained each body so far; a resumed run uses the same."""
     path = folder / CONFIG
-    found = json.loads(path.read_text()).get("backends", {}) if path.exists() else {}
+    found = parse_json(path.read_text()).get("backends", {}) if path.exists() else {}
     return {str(name): str(backend) for name, backend in found.items()}
 
 

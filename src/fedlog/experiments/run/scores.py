@@ -6,7 +6,6 @@ test rows to confirm.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from fedlog.experiments.run import records
 from fedlog.experiments.run.callbacks import Callback, Callbacks, RunStart
 from fedlog.experiments.run.execute import MODELS, execute
 from fedlog.experiments.run.records import Summary
+from fedlog.files.json_text import parse_json
 from fedlog.models.folder import load_models
 from fedlog.models.model import Model
 from fedlog.settings.resolve import resolve
@@ -67,7 +67,7 @@ class RunScores:
         if not path.exists():
             return None
         try:
-            stored = json.loads(path.read_text())
+            stored = parse_json(path.read_text())
             parts = {part: {name: ClientScore(**score) for name, score in stored[part].items()} for part in JUDGED}
             return RunScores(parts["validation"], parts["test"], stored["training"])
         except (ValueError, LookupError, TypeError, AttributeError) as error:

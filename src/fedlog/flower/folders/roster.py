@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
+from fedlog.files.json_text import parse_json
 from fedlog.flower.folders.layout import check_site_name
 from fedlog.flower.folders.secrets import check_secret, write_secret
 from fedlog.flower.folders.site_folder import SiteFolder
@@ -58,7 +59,7 @@ def write_roster(folder: Path, entries: Iterable[str]) -> Roster:
 def read_roster(folder: Path) -> Roster:
     """The list in the folder; an InputError where there is none."""
     try:
-        stored = json.loads((folder / ROSTER).read_text())
+        stored = parse_json((folder / ROSTER).read_text())
         return {str(name): bytes.fromhex(key) for name, key in stored.items()}
     except FileNotFoundError:
         raise InputError(

@@ -15,6 +15,7 @@ from fedlog.algorithms.shape import Algorithm, Exchange, ModelPlan
 from fedlog.core.clip import parse_clip
 from fedlog.engine.protocol.downlink import check_transport as check_method_transport
 from fedlog.errors import InputError
+from fedlog.files.json_text import parse_json
 from fedlog.flower.folders.layout import check_site_name
 from fedlog.flower.protocol.bounds import (
     check_clip,
@@ -232,7 +233,7 @@ def read_plan_settings(settings: Mapping[str, Any]) -> RunSpec:
     known = {entry.name for entry in list_deployed_settings()}
     given = {name.replace("-", "_"): value for name, value in settings.items() if value != ""}
     try:
-        options = json.loads(str(given.get("options", "{}")))
+        options = parse_json(str(given.get("options", "{}")))
     except ValueError as error:
         raise InputError(f"the app's settings: options must be JSON: {error}") from None
     values = {name: value for name, value in given.items() if name in known}
@@ -321,7 +322,7 @@ def _object(payload: bytes) -> dict[str, Any]:
     if len(payload) > HELLO_LIMIT_BYTES:
         raise FrameError(f"expected at most {HELLO_LIMIT_BYTES} bytes in a greeting, found: {len(payload)}")
     try:
-        stored = json.loads(payload)
+        stored = parse_json(payload)
     except (ValueError, RecursionError):
         raise FrameError("expected JSON in a greeting, found something else") from None
     if not isinstance(stored, dict):

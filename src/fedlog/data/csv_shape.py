@@ -1,0 +1,57 @@
+"""Whether a text file has the shape of a table, before and after polars reads it: a header it can hold, no short rows.
+
+polars keeps a million columns in gigabytes, and fills a row that ends early with gaps, as if they had been measured.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Collection, Iterable
+from itertools import islice
+from pathlib import Path
+
+from fedlog.errors import InputError
+
+MOST_COLUMNS = 50_000
+_HEADER_BYTES = 2**26
+_NAMED = 10
+
+
+def check_header(path: Path, separator: str, known: Collection[str]) -> None:
+    """Refuse a file whose header is no text, has no end or has more columns than can be held.
+
+    `known` are the columns that somebody asked for: of too many the others are named first.
+    """
+    with path.open("rb") as file:
+        line = file.readline(_HEADER_BYTES)
+    if line[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\x00" in line:
+        raise InputError(f"expected a table as UTF-8 text, found other bytes: {path}", hint="save it as CSV in UTF-8")
+    if len(line) == _HEADER_BYTES:
+        raise InputError(f"expected a header of less than {_HEADER_BYTES} bytes, found more: {path}")
+    count = line.count(separator.encode()) + 1
+    if count > MOST_COLUMNS:
+        (names,) = csv.reader([line.decode("utf-8", "replace").rstrip("\r\n")], delimiter=separator)
+        strange = list_names(name for name in names if name not in known)
+        raise InputError(
+            f"expected at most {MOST_COLUMNS} columns, found {count} in {path}", hint=f"nobody asked for: {strange}"
+        )
+
+
+def check_rows(path: Path, separator: str, columns: int) -> None:
+    """Refuse a file with a row of another number of fields than the header; the first one is named."""
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        for number, row in enumerate(csv.reader(file, delimiter=separator)):
+            if number and len(row) != columns:
+                found = "is empty" if not row else f"has {len(row)} fields"
+                raise InputError(
+                    f"expected {columns} fields in every row of {path}, as in its header: row {number} {found}",
+                    hint="a gap is written as nothing between two separators; remove empty lines",
+                )
+
+
+def list_names(names: Iterable[str]) -> str:
+    """The first few of these names, and how many more there are."""
+    rest = iter(names)
+    first = ", ".join(name[:80] for name in islice(rest, _NAMED))
+    more = sum(1 for _ in rest)
+    return f"{first} and {more} more" if more else first
