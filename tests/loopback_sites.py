@@ -20,7 +20,8 @@ from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops.processes import Running, find_free_port
 from fedlog.flower.ops.run import run_federation
 from fedlog.flower.ops.server import RunningServer, create_server, register, run_server, site_statuses
-from fedlog.flower.ops.site import NOT_ACTIVATED, create_site, run_site
+from fedlog.flower.ops.site import create_site, run_site
+from fedlog.flower.ops.site_trouble import NOT_ACTIVATED
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RoundRules
 

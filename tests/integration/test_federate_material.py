@@ -35,7 +35,8 @@ from fedlog.flower.folders.secrets import check_secret, write_secret
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops.processes import Command, call, find_free_port, start, wait_for_port
-from fedlog.flower.server.callers import AHEAD_SECONDS, OLDEST_SECONDS, Callers, read_signing_key
+from fedlog.flower.protocol.check_in import AHEAD_SECONDS, BEHIND_SECONDS
+from fedlog.flower.server.callers import Callers, read_caller
 from fedlog.flower.server.gate import Gate
 from fedlog.flower.site.guard import GUARDED, REFUSED, WarmExecutor, serve_task, serve_worker, write_guard
 
@@ -294,17 +295,18 @@ def test_the_gate_refuses_a_body_over_its_limit_and_a_smaller_one_of_a_key_that_
 def test_the_gate_follows_the_list_of_registered_keys_and_flowers_clock(tmp_path: Path) -> None:
     from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
 
-    assert (SYSTEM_TIME_TOLERANCE + TIMESTAMP_TOLERANCE, SYSTEM_TIME_TOLERANCE) == (OLDEST_SECONDS, AHEAD_SECONDS)
+    assert (SYSTEM_TIME_TOLERANCE + TIMESTAMP_TOLERANCE, SYSTEM_TIME_TOLERANCE) == (BEHIND_SECONDS, AHEAD_SECONDS)
     server = ServerFolder(tmp_path)
     callers = Callers(server.sites)
-    key = read_signing_key([(n.encode(), v.encode()) for n, v in signed().items()], dt.datetime.now(dt.UTC))
-    assert key is not None
-    assert not callers.is_registered(key)
+    caller = read_caller([(n.encode(), v.encode()) for n, v in signed().items()], dt.datetime.now(dt.UTC))
+    assert caller is not None
+    assert caller.is_now
+    assert callers.find_name(caller.key) is None
     line = KEY.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
     server.remember_site("north", "17", line)
-    assert callers.is_registered(key)
+    assert callers.find_name(caller.key) == "north"
     server.forget_site("north")
-    assert not callers.is_registered(key)
+    assert callers.find_name(caller.key) is None
 
 
 def test_the_deploy_page_installs_from_a_clone_and_torch_first() -> None:

@@ -23,7 +23,8 @@ from fedlog.flower.folders.server_folder import CONNECTION, ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.processes import Command, Running, call, find_free_port, find_program, flower_environment, start
 from fedlog.flower.ops.server import flwr_command, register, run_server, site_statuses
-from fedlog.flower.ops.site import NOT_ACTIVATED, run_site
+from fedlog.flower.ops.site import run_site
+from fedlog.flower.ops.site_trouble import NOT_ACTIVATED
 
 pytestmark = pytest.mark.slow
 

@@ -103,6 +103,7 @@ def _renew(args: argparse.Namespace) -> int:
 def _add_server(commands: Subparsers) -> None:
     parser = command(commands, "server", "run the server (SuperLink and gate) until Ctrl-C", _server)
     parser.add_argument("folder", type=Path, metavar="DIR", help="the server's folder")
+    _add_metrics(parser)
 
 
 def _server(args: argparse.Namespace) -> int:
@@ -112,7 +113,7 @@ def _server(args: argparse.Namespace) -> int:
 
     try:
         with stop_on_sigterm():
-            serve(ServerFolder(args.folder), _say)
+            serve(ServerFolder(args.folder), _say, args.metrics)
     except StopRequestedError:
         _say("stopped")
     return 0
@@ -240,13 +241,22 @@ def _add_site(commands: Subparsers) -> None:
         metavar="[U:]T:E:D",
         help="noise and budget for all runs together, e.g. local:8:1e-5, or client:local:8:1e-5 for that unit only",
     )
+    _add_metrics(parser)
     add_allow_code(parser)
+
+
+def _add_metrics(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--metrics",
+        metavar="[HOST:]PORT",
+        help="serve Prometheus metrics and a status page there (HOST: the loopback unless you give another)",
+    )
 
 
 def _site(args: argparse.Namespace) -> int:
     from fedlog.flower.folders.site_folder import SiteFolder
     from fedlog.flower.ops.processes import StopRequestedError, stop_on_sigterm
-    from fedlog.flower.ops.site import serve_site
+    from fedlog.flower.ops.site_service import serve_site
     from fedlog.flower.protocol.promise import Limit
     from fedlog.flower.site.budget import check_record, describe_spending
     from fedlog.flower.site.data import check_site
@@ -264,7 +274,7 @@ def _site(args: argparse.Namespace) -> int:
         _say(said)
     try:
         with stop_on_sigterm():
-            serve_site(folder, _say)
+            serve_site(folder, _say, args.metrics)
     except StopRequestedError:
         _say("stopped")
     return 0

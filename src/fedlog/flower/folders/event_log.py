@@ -45,6 +45,8 @@ class EventFollower:
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:
+            if file.seek(0, 2) < self.position:
+                self.position = 0  # the log was rotated
             file.seek(self.position)
             data = file.read()
         whole = data[: data.rfind(b"\n") + 1]

@@ -84,8 +84,13 @@ class ServerFolder:
 
     @property
     def traffic_file(self) -> Path:
-        """What the gate counted, by kind of call, the last time it ran."""
+        """What the gate has counted since it was started, by kind of call."""
         return self.logs / "traffic.json"
+
+    @property
+    def presence_file(self) -> Path:
+        """Who is connected, as the gate wrote it a few seconds ago."""
+        return self.logs / "presence.json"
 
     def write_config(self, config: ServerConfig) -> None:
         """Write the settings of `init`."""

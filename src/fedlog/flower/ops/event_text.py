@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedlog.flower.protocol.check_in import describe_clock
+
 NEVER_MOVED = "no round that this site saw moved the head: the federated model learned nothing from the others"
 DROWNED = "the sum drowned in its noise, and the head stays as it was"
 
@@ -39,6 +41,8 @@ def describe_run_event(event: Mapping[str, Any]) -> str | None:
             return f"round {event['round']}: the secure sum failed; the head stays as it was: {event['reason']}"
         case "budget spent":
             return f"round {event['round']}: not begun, and the run is finished with what it has: {event['reason']}"
+        case "clock":
+            return f"the clock of {event['site']} is {describe_clock(event['ahead_seconds'])}, or more"
         case "too few":
             return (
                 f"round {event['round']}: {len(event['sites'])} of at least {event['minimum']} sites "
@@ -56,6 +60,23 @@ def describe_run_event(event: Mapping[str, Any]) -> str | None:
             )
         case "finished":
             return f"reports from {_join_names(event['sites'])}"
+    return None
+
+
+def describe_presence(event: Mapping[str, Any]) -> str | None:
+    """The line that the operator reads for what the gate saw of a site; None for other events."""
+    match event["event"]:
+        case "connected":
+            return f"{event['site']} is connected"
+        case "disconnected":
+            return f"{event['site']} has left: its SuperNode was stopped"
+        case "lost":
+            return f"{event['site']} is lost: no call for {event['seconds']:.0f} s"
+        case "news":
+            return f"{event['site']}: {event['news']}"
+        case "call refused":
+            clock = describe_clock(event.get("ahead_seconds", 0.0))
+            return f"refused a call of {event['site']}: {f'its clock is {clock}' if clock else event['reason']}"
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -50,6 +51,7 @@ class RunView:
     of: int = 0
     ended: str | None = None  # finished, or why it failed
     sites: Mapping[str, SitePart] = field(default_factory=dict)
+    refusals: Mapping[str, int] = field(default_factory=dict)  # site -> how often it was left out or refused
 
     @property
     def number(self) -> int:
@@ -64,11 +66,20 @@ class RunView:
 
 def view_newest_run(folder: ServerFolder) -> RunView | None:
     """The run that the log mentioned last; None before the first."""
+    views = view_runs(folder)
+    return views[-1] if views else None
+
+
+def view_runs(folder: ServerFolder) -> list[RunView]:
+    """The runs in the log, the one that it mentioned last at the end."""
     events = read_events(folder.event_log)
     names = [str(event["run"]) for event in events if event.get("run") is not None]
-    if not names:
-        return None
-    view = read_run(names[-1], events)
+    newest_last = list(reversed(dict.fromkeys(reversed(names))))
+    return [_complete(folder, read_run(name, events)) for name in newest_last]
+
+
+def _complete(folder: ServerFolder, view: RunView) -> RunView:
+    """Mark the sites that were dropped, and those that lag."""
     dropped = RunFolder.of(folder, view.name).dropped()
     parts = {site: replace(view.sites.get(site, SitePart()), dropped=True) for site in dropped}
     return replace(view, sites=_mark_lagging({**view.sites, **parts}))
@@ -77,6 +88,7 @@ def view_newest_run(folder: ServerFolder) -> RunView | None:
 def read_run(name: str, events: Iterable[Mapping[str, Any]]) -> RunView:
     """The run of this name in these events."""
     view, sites, rounds = RunView(name), dict[str, SitePart](), dict[int, Mapping[str, Any]]()
+    refusals: Counter[str] = Counter()
     for event in (event for event in events if event.get("run") == name):
         match event["event"]:
             case "greeted":
@@ -91,6 +103,7 @@ def read_run(name: str, events: Iterable[Mapping[str, Any]]) -> RunView:
                 since = event["round"] if part.missing_since is None else part.missing_since
                 sites[event["site"]] = replace(part, missing_since=int(since))
             case "refused" | "left out":
+                refusals[event["site"]] += 1
                 sites[event["site"]] = replace(sites.get(event["site"], SitePart()), refused=str(event["reason"]))
             case "resumed":
                 view = replace(view, ended=None)
@@ -101,7 +114,8 @@ def read_run(name: str, events: Iterable[Mapping[str, Any]]) -> RunView:
                 view = replace(view, ended="finished")
             case "failed":
                 view = replace(view, ended=f"failed: {event['reason']}")
-    return replace(view, rounds=tuple(rounds[number] for number in sorted(rounds)), sites=dict(sorted(sites.items())))
+    done = tuple(rounds[number] for number in sorted(rounds))
+    return replace(view, rounds=done, sites=dict(sorted(sites.items())), refusals=refusals)
 
 
 def _mark_lagging(sites: Mapping[str, SitePart]) -> dict[str, SitePart]:

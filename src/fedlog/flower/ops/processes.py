@@ -104,7 +104,9 @@ class Running:
 
     def log_tail(self, lines: int = 12) -> str:
         """The last lines that this process wrote to the log."""
-        written = self.log.read_bytes()[self.log_start :]
+        written = self.log.read_bytes()
+        if len(written) >= self.log_start:  # else the log was rotated
+            written = written[self.log_start :]
         return "\n".join(written.decode(errors="replace").splitlines()[-lines:])
 
     def below(self) -> list[psutil.Process]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from fedlog.engine.protocol import checkpoint
 from fedlog.errors import InputError, RunError
+from fedlog.files.space import is_nearly_full
 from fedlog.flower.folders.event_log import EventFollower, log_event
 from fedlog.flower.folders.server_folder import CONNECTION, ServerFolder
 from fedlog.flower.ops.app import app_settings, write_app
@@ -98,6 +99,8 @@ def run_federation(folder: ServerFolder, plan: Plan, rules: RoundRules, say: Say
                     raise RunError(str(event["reason"]), hint=str(event["hint"]) if event["hint"] else None)
                 if event["event"] == "finished" and (report := home.report()) is not None:
                     return report
+            if ended and is_nearly_full(folder.path):
+                raise RunError(f"the disk of the server is full: {folder.path}", hint="make room; the same run goes on")
             if ended:
                 raise RunError(
                     f"expected {plan.name} to finish, found that Flower ended it; the log ends:\n{running.log_tail()}",

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,14 @@ from typing import Any
 from fedlog.data.schema import load_schema
 from fedlog.errors import InputError, RunError
 from fedlog.flower.folders.certificates import create_certificates, days_left
+from fedlog.flower.folders.event_log import EventFollower
 from fedlog.flower.folders.keys import fingerprint
 from fedlog.flower.folders.layout import check_site_name
 from fedlog.flower.folders.secrets import SECRET_FOLDER_MODE, check_secret
 from fedlog.flower.folders.server_folder import CONNECTION, ServerConfig, ServerFolder
 from fedlog.flower.ops.app import app_settings, write_app
+from fedlog.flower.ops.event_text import describe_presence
+from fedlog.flower.ops.metrics import render_server
 from fedlog.flower.ops.processes import (
     Command,
     Running,
@@ -34,6 +37,8 @@ from fedlog.flower.ops.processes import (
     stop_together,
     wait_for_port,
 )
+from fedlog.flower.ops.status_page import render_server_page
+from fedlog.flower.ops.watch import Watch, serve_watch
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.database import pack_database
 from fedlog.flower.server.run_folder import RoundRules
@@ -120,13 +125,20 @@ def _pack(folder: ServerFolder, say: Say) -> None:
         say(f"{folder.database} may still hold messages that Flower has deleted: {reason}")
 
 
-def serve(folder: ServerFolder, say: Say) -> None:
-    """Run the server until a signal or until one of its programs ends."""
-    with run_server(folder, say) as server:
+def serve(folder: ServerFolder, say: Say, watch: str | None = None) -> None:
+    """Run the server until a signal or until one of its programs ends; `watch` is where its metrics and page are."""
+    with ExitStack() as stack:
+        if watch is not None:
+            seen = Watch(lambda: render_server(folder), lambda: render_server_page(folder))
+            say(f"metrics and a page: {stack.enter_context(serve_watch(watch, seen))}")
+        server = stack.enter_context(run_server(folder, say))
         config = folder.read_config()
         say(f"sites can join: {config.hosts[0]}:{config.port} (listening on {config.listen}); Ctrl-C stops the server")
+        follower = EventFollower.from_now(folder.event_log)
         while True:
             server.check()
+            for line in filter(None, map(describe_presence, follower.read_new())):
+                say(line)
             time.sleep(WATCH_SECONDS)
 
 
@@ -158,6 +170,7 @@ def gate_command(folder: ServerFolder, config: ServerConfig, inner: int) -> Comm
             *("--certificate", str(files.server.resolve()), "--key", str(files.server_key.resolve())),
             *("--authority", str(files.authority.resolve())),
             *("--sites", str(folder.sites.resolve()), "--traffic", str(folder.traffic_file.resolve())),
+            *("--presence", str(folder.presence_file.resolve()), "--events", str(folder.event_log.resolve())),
         ),
         flower_environment(folder.flower_home.resolve()),
     )

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import shutil
-import time
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from fedlog.data.schema import load_schema, quote_toml
-from fedlog.errors import InputError, RunError
-from fedlog.flower.folders.event_log import EventFollower
+from fedlog.errors import InputError
 from fedlog.flower.folders.keys import create_site_key
 from fedlog.flower.folders.layout import check_site_name
 from fedlog.flower.folders.roster import KEY
 from fedlog.flower.folders.secrets import SECRET_FOLDER_MODE, check_secret
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
-from fedlog.flower.ops.event_text import SiteEventText
-from fedlog.flower.ops.processes import Command, Running, find_free_port, find_program, flower_environment, start
+from fedlog.flower.ops.processes import (
+    Command,
+    Running,
+    find_free_port,
+    find_program,
+    flower_environment,
+    start,
+)
 from fedlog.flower.site.budget import restore_record
 from fedlog.flower.site.guard import write_guard
 
 Say = Callable[[str], None]
-WATCH_SECONDS = 0.5
-RETRY_SECONDS = 5.0
-# The server lists a killed SuperNode for two heartbeats of 30 s and refuses a second one with the same key meanwhile.
-PATIENCE_SECONDS = 120.0
-NOT_ACTIVATED = "Failed to activate SuperNode"
 
 
 def create_site(
@@ -75,10 +75,11 @@ def replace_keys(folder: SiteFolder) -> str:
 
 
 def supernode_command(folder: SiteFolder, config: SiteConfig, port: int) -> Command:
-    """Flower's SuperNode with the site's key; its own API stays on the loopback."""
+    """Flower's SuperNode, with shorter pauses, and the site's key; its own API stays on the loopback."""
+    find_program("flower-supernode")
     return Command(
         (
-            find_program("flower-supernode"),
+            *(sys.executable, "-m", "fedlog.flower.site.supernode"),
             *("--superlink", config.server, "--root-certificates", str(folder.authority.resolve())),
             *("--auth-supernode-private-key", str(folder.private_key.resolve())),
             *("--host", "127.0.0.1", "--port", str(port)),
@@ -100,32 +101,3 @@ def run_site(folder: SiteFolder, say: Say) -> Iterator[Running]:
         yield running
     finally:
         running.stop()
-
-
-def serve_site(folder: SiteFolder, say: Say, patience_seconds: float = PATIENCE_SECONDS) -> None:
-    """Run the SuperNode until a signal, starting it anew while the server still lists its predecessor."""
-    end = time.monotonic() + patience_seconds
-    follower = EventFollower.from_now(folder.event_log)
-    teller = SiteEventText()
-    while True:
-        with run_site(folder, say) as running:
-            started = time.monotonic()
-            while running.exit_code is None:
-                time.sleep(WATCH_SECONDS)
-                for line in filter(None, map(teller.line, follower.read_new())):
-                    say(line)
-            tail = running.log_tail(25)
-            code = running.exit_code
-        if NOT_ACTIVATED not in tail:
-            raise RunError(f"the SuperNode ended with exit code {code}; its log ends:\n{tail}")
-        if time.monotonic() - started > patience_seconds:
-            # It was let in and worked for a while: a new reason to be refused deserves new patience.
-            end = time.monotonic() + patience_seconds
-        if time.monotonic() > end:
-            raise RunError(
-                f"the server refused this site's key for {patience_seconds:.0f} s",
-                hint=f"the operator registers it with `fedlog federate register`: {folder.public_key}",
-            )
-        say("not let in: the key is not registered, or an earlier process of this site is still listed")
-        say(f"next try in {RETRY_SECONDS:.0f} s")
-        time.sleep(RETRY_SECONDS)

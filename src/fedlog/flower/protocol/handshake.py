@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 
 from fedlog import __version__
@@ -47,6 +48,20 @@ def check_identity(ours: Identity, theirs: Identity, who: str) -> None:
         raise FrameError(f"expected frame version {ours.frame} at {who}, found: {theirs.frame}")
     if theirs.schema != ours.schema:
         raise FrameError(f"expected schema {ours.schema} at {who}, found: {theirs.schema[:32]}")
+
+
+def tell_time(now: float | None) -> dict[str, float]:
+    """A side's clock, as part of its greeting; nothing for None."""
+    return {} if now is None else {"time": round(now, 3)}
+
+
+def read_time(payload: bytes) -> float | None:
+    """The other side's clock in a greeting, in seconds since 1970; None where it tells none."""
+    try:
+        told = json.loads(payload[:HELLO_LIMIT_BYTES])["time"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return float(told) if isinstance(told, int | float) and math.isfinite(told) else None
 
 
 def _series(version: str) -> str:

@@ -26,7 +26,7 @@ from fedlog.flower.protocol.bounds import (
     check_weight_decay,
 )
 from fedlog.flower.protocol.frame import FrameError
-from fedlog.flower.protocol.handshake import HELLO_LIMIT_BYTES, Identity
+from fedlog.flower.protocol.handshake import HELLO_LIMIT_BYTES, Identity, tell_time
 from fedlog.models.body import HEAD
 from fedlog.privacy.guarantee import Calibration, NoiseSource, Unit
 from fedlog.privacy.protection import Protection
@@ -285,9 +285,9 @@ def read_plan(values: object) -> Plan:
     return check_plan(read_exactly(Plan, values, "a plan"))
 
 
-def hello(ours: Identity, plan: Plan) -> bytes:
-    """The payload of a HELLO frame."""
-    return json.dumps({**asdict(ours), "plan": plan.as_plain()}).encode()
+def hello(ours: Identity, plan: Plan, now: float | None = None) -> bytes:
+    """The payload of a HELLO frame; `now` is the server's clock."""
+    return json.dumps({**asdict(ours), "plan": plan.as_plain(), **tell_time(now)}).encode()
 
 
 def read_hello(payload: bytes) -> Plan:
@@ -298,10 +298,10 @@ def read_hello(payload: bytes) -> Plan:
         raise FrameError(error.message) from None
 
 
-def welcome(ours: Identity, guest: Guest) -> bytes:
-    """The payload of a WELCOME frame."""
+def welcome(ours: Identity, guest: Guest, now: float | None = None) -> bytes:
+    """The payload of a WELCOME frame; `now` is the site's clock."""
     told = {name: value for name, value in asdict(guest).items() if value}
-    return json.dumps({**asdict(ours), **told}).encode()
+    return json.dumps({**asdict(ours), **told, **tell_time(now)}).encode()
 
 
 def read_welcome(payload: bytes) -> Guest:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,25 +15,49 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedlog.errors import InputError
 from fedlog.flower.folders.keys import read_public_key
+from fedlog.flower.protocol.check_in import AHEAD_SECONDS, BEHIND_SECONDS
 
 PUBLIC_KEY, SIGNATURE, TIMESTAMP = b"flwr-public-key", b"flwr-signature", b"flwr-timestamp"
-# As Flower has them: how old a signed time may be, and how far ahead of the clock here.
-OLDEST_SECONDS, AHEAD_SECONDS = 305.0, 5.0
 
 
-def read_signing_key(headers: Iterable[tuple[bytes, bytes]], now: dt.datetime) -> bytes | None:
-    """The public key, as DER, with which a call's time was signed; None without one, or a time that is not now."""
+@dataclass(frozen=True)
+class Caller:
+    """A key that signed a call, and how far ahead of the clock here the signed time is."""
+
+    key: bytes
+    ahead_seconds: float
+
+    @property
+    def is_now(self) -> bool:
+        """Whether Flower takes a call with that time."""
+        return -BEHIND_SECONDS < self.ahead_seconds < AHEAD_SECONDS
+
+
+def sign_call(private: ec.EllipticCurvePrivateKey, now: dt.datetime) -> dict[str, str]:
+    """The headers of a call that is signed now, as Flower's SuperNodes make them."""
+    time = now.isoformat().encode("ascii")
+    form = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    values = {
+        PUBLIC_KEY: b64encode(private.public_key().public_bytes(*form)),
+        TIMESTAMP: time,
+        SIGNATURE: b64encode(private.sign(time, ec.ECDSA(hashes.SHA256()))),
+    }
+    return {name.decode(): value.decode() for name, value in values.items()}
+
+
+def read_caller(headers: Iterable[tuple[bytes, bytes]], now: dt.datetime) -> Caller | None:
+    """The key with which a call's time was signed, whenever that was; None without a good signature."""
     given = {name.lower(): value for name, value in headers}
     try:
         key = serialization.load_pem_public_key(b64decode(given[PUBLIC_KEY], validate=True))
         signature = b64decode(given[SIGNATURE], validate=True)
-        age = (now - dt.datetime.fromisoformat(given[TIMESTAMP].decode("ascii"))).total_seconds()
-        if not isinstance(key, ec.EllipticCurvePublicKey) or not -AHEAD_SECONDS < age < OLDEST_SECONDS:
+        ahead = (dt.datetime.fromisoformat(given[TIMESTAMP].decode("ascii")) - now).total_seconds()
+        if not isinstance(key, ec.EllipticCurvePublicKey):
             return None
         key.verify(signature, given[TIMESTAMP], ec.ECDSA(hashes.SHA256()))
     except (KeyError, ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature):
         return None
-    return _der(key)
+    return Caller(_der(key), ahead)
 
 
 @dataclass
@@ -42,16 +66,17 @@ class Callers:
 
     folder: Path
     _read: dict[str, tuple[int, int]] = field(default_factory=dict)
-    _keys: set[bytes] = field(default_factory=set)
+    _keys: dict[bytes, str] = field(default_factory=dict)
 
-    def is_registered(self, key: bytes) -> bool:
-        """Whether the operator has registered this key."""
+    def find_name(self, key: bytes) -> str | None:
+        """The name under which the operator has registered this key; None for a key that is not registered."""
         found = {entry.name: entry.stat() for entry in os.scandir(self.folder)} if self.folder.is_dir() else {}
         files = {name: (at.st_mtime_ns, at.st_ino) for name, at in found.items() if name.endswith(".pub")}
         if files != self._read:
-            self._keys = set(filter(None, (_key_in(self.folder / name) for name in files)))
+            read = {_key_in(self.folder / name): name.removesuffix(".pub") for name in sorted(files)}
+            self._keys = {found: name for found, name in read.items() if found is not None}
             self._read = files
-        return key in self._keys
+        return self._keys.get(key)
 
 
 def _key_in(path: Path) -> bytes | None:

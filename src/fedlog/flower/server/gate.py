@@ -11,11 +11,13 @@ are all that the gate holds in memory for it.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import datetime as dt
 import json
 import ssl
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,10 @@ from typing import Any
 import httpx
 import uvicorn
 
-from fedlog.flower.server.callers import Callers, read_signing_key
+from fedlog.files.durable import write_file
+from fedlog.flower.protocol.check_in import CHECK_IN_PATH, LIMIT_BYTES, Standing, read_news
+from fedlog.flower.server.callers import Caller, Callers, read_caller
+from fedlog.flower.server.presence import Presence
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
@@ -48,6 +53,8 @@ ALLOWED = frozenset(
         "confirm-message-received",
     )
 )
+CHECK_IN = CHECK_IN_PATH.encode()
+WRITE_SECONDS = 2.0
 DEFAULT_LIMIT_BYTES = 64 * 2**20
 STRANGER_LIMIT_BYTES = 2**16  # with a key that is not registered: enough to ask to be let in, and to be told no
 # Headers that belong to one connection and not to the message (RFC 9110, 7.6.1), and those the two servers set anew.
@@ -83,7 +90,9 @@ class Gate:
     client: httpx.AsyncClient
     callers: Callers
     limit_bytes: int = DEFAULT_LIMIT_BYTES
-    traffic: Path | None = None  # where to write the counts at the end
+    traffic: Path | None = None  # where to write the counts
+    presence: Presence = field(default_factory=Presence)
+    presence_file: Path | None = None
     calls: dict[str, Calls] = field(default_factory=dict)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,34 +103,78 @@ class Gate:
             await self._http(scope, receive, send)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
+        writing = asyncio.create_task(self._keep_writing())
         while True:
             event = await receive()
-            if event["type"] == "lifespan.shutdown" and self.traffic is not None:
+            if event["type"] == "lifespan.shutdown":
                 # Here, since the server raises the signal that stopped it once more and never comes back to `main`.
-                counted = {path: asdict(calls) for path, calls in sorted(self.calls.items())}
-                self.traffic.write_text(json.dumps(counted, indent=1) + "\n")
+                writing.cancel()
+                self.presence.connected.clear()
+                self._write()
             await send({"type": event["type"] + ".complete"})
             if event["type"] == "lifespan.shutdown":
                 return
+
+    async def _keep_writing(self) -> None:
+        """Write what was counted every few seconds, for `status`, the metrics and the page."""
+        while True:
+            self.presence.find_lost(dt.datetime.now(dt.UTC))
+            with suppress(OSError):  # a full disk: the gate goes on, and says it another time
+                self._write()
+            await asyncio.sleep(WRITE_SECONDS)
+
+    def _write(self) -> None:
+        counted = {path: asdict(calls) for path, calls in sorted(self.calls.items())}
+        for path, content in ((self.traffic, counted), (self.presence_file, self.presence.as_plain())):
+            if path is not None:
+                write_file(path, json.dumps(content, indent=1) + "\n")
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: bytes = scope["raw_path"]
         if scope["method"] in ("GET", "HEAD") and path == b"/health":
             await _answer(send, 200)
-        elif scope["method"] != "POST" or path not in ALLOWED or scope["query_string"]:
+        elif scope["method"] != "POST" or path not in {*ALLOWED, CHECK_IN} or scope["query_string"]:
             await _answer(send, 404)
-        elif (key := read_signing_key(scope["headers"], dt.datetime.now(dt.UTC))) is None:
+        else:
+            await self._signed(path, scope["headers"], receive, send)
+
+    async def _signed(self, path: bytes, headers: list[tuple[bytes, bytes]], receive: Receive, send: Send) -> None:
+        """Answer a call for which the caller must have signed."""
+        now = dt.datetime.now(dt.UTC)
+        caller = read_caller(headers, now)
+        site = None if caller is None else self.callers.find_name(caller.key)
+        if caller is None:
+            self.presence.refuse("no good signature", None, now)
+            await _answer(send, 401)
+        elif path == CHECK_IN:
+            await self._check_in(caller, site, receive, send)
+        elif not caller.is_now:
+            self.presence.refuse("the clock is off", site, now, ahead_seconds=round(caller.ahead_seconds, 1))
             await _answer(send, 401)
         else:
-            limit = self.limit_bytes if self.callers.is_registered(key) else min(STRANGER_LIMIT_BYTES, self.limit_bytes)
-            await self._forward(path.decode("ascii"), scope["headers"], receive, send, limit)
+            await self._forward(path.decode("ascii"), headers, receive, send, site)
+
+    async def _check_in(self, caller: Caller, site: str | None, receive: Receive, send: Send) -> None:
+        """Tell a caller how its clock and its key stand, and the log what a registered one says of itself."""
+        try:
+            news = read_news(await _body(receive, LIMIT_BYTES))
+        except TooLargeError:
+            await _answer(send, 413)
+            return
+        if site is not None and news is not None and caller.is_now:
+            self.presence.note_news(site, news, dt.datetime.now(dt.UTC))
+        await _answer(send, 200, None, Standing(site is not None, caller.ahead_seconds).encode())
 
     async def _forward(
-        self, path: str, headers: list[tuple[bytes, bytes]], receive: Receive, send: Send, limit_bytes: int
+        self, path: str, headers: list[tuple[bytes, bytes]], receive: Receive, send: Send, site: str | None
     ) -> None:
+        now = dt.datetime.now(dt.UTC)
         try:
-            body = await _body(receive, limit_bytes)
+            body = await _body(
+                receive, self.limit_bytes if site is not None else min(STRANGER_LIMIT_BYTES, self.limit_bytes)
+            )
         except TooLargeError:
+            self.presence.refuse("too large", site, now)
             await _answer(send, 413)
             return
         kept = [(name, value) for name, value in headers if name.lower() not in CONNECTION_HEADERS]
@@ -130,6 +183,10 @@ class Gate:
         except httpx.HTTPError:
             await _answer(send, 503)  # Flower's client tries again after 503
             return
+        if site is not None:
+            self.presence.note_call(site, path.removeprefix(FLEET_PREFIX), reply.status_code, now)
+        elif reply.status_code == 401:
+            self.presence.refuse("the key is not registered", None, now)
         # `content` is already unpacked, so the encoding of the hop behind us must not be announced again.
         dropped = ANSWER_HEADERS | {b"content-encoding"}
         answer = [(name, value) for name, value in reply.headers.raw if name.lower() not in dropped]
@@ -172,14 +229,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--key", required=True)
     parser.add_argument("--authority", required=True)
     parser.add_argument("--sites", type=Path, required=True, help="folder of the registered public keys")
-    parser.add_argument("--traffic", type=Path, help="write how many bytes came through here, at the end")
+    parser.add_argument("--traffic", type=Path, help="write here how many bytes came through")
+    parser.add_argument("--presence", type=Path, help="write here who is connected")
+    parser.add_argument("--events", type=Path, help="tell here who comes and goes, and who is refused and why")
     parser.add_argument("--limit-bytes", type=int, default=DEFAULT_LIMIT_BYTES)
     chosen = parser.parse_args(arguments)
     trust = ssl.create_default_context(cafile=chosen.authority)
     # No proxy and no other setting of the environment: this connection never leaves the machine.
     client = httpx.AsyncClient(verify=trust, trust_env=False, timeout=httpx.Timeout(60.0))
     upstream = f"https://127.0.0.1:{chosen.upstream_port}"
-    gate = Gate(upstream, client, Callers(chosen.sites), chosen.limit_bytes, chosen.traffic)
+    presence = Presence(chosen.events)
+    gate = Gate(upstream, client, Callers(chosen.sites), chosen.limit_bytes, chosen.traffic, presence, chosen.presence)
     uvicorn.run(
         gate,
         host=chosen.host,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fedlog.data.schema import Schema
+from fedlog.flower.protocol.check_in import describe_clock
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, run_tag
-from fedlog.flower.protocol.handshake import check_identity, identity, read_identity
+from fedlog.flower.protocol.handshake import check_identity, identity, read_identity, read_time
 from fedlog.flower.protocol.plan import Guest, Plan, hello, read_welcome
 from fedlog.flower.server.exchange import Clock, Post, Wait, ask, find_connected_sites
 from fedlog.flower.server.run_folder import RunFolder
@@ -29,6 +31,7 @@ class Guests:
     clock: Clock
     log: Callable[..., None]
     known: dict[str, Guest] = field(default_factory=dict)
+    wall_clock: Callable[[], float] = time.time
     width: int = 0  # of the features, common to all sites; 0 until the first greeting has settled it
 
     def gather(self, minimum: int, patience_seconds: float) -> dict[str, int]:
@@ -67,6 +70,15 @@ class Guests:
             if reason := usual.difference(guest):
                 self._leave_out(site, reason)
 
+    def _check_clock(self, site: str, payload: bytes, sent: float) -> None:
+        """Name a clock that is further off than the way of the message explains: by so much at least."""
+        told, now = read_time(payload), self.wall_clock()
+        if told is None:
+            return
+        ahead = told - now if told > now else min(0.0, told - sent)
+        if describe_clock(ahead) is not None:
+            self.log("clock", site=site, ahead_seconds=round(ahead, 1))
+
     def _leave_out(self, site: str, reason: str) -> None:
         self.log("left out", site=site, reason=reason)
         del self.known[site]
@@ -74,7 +86,8 @@ class Guests:
     def _greet(self, newcomers: Mapping[str, int], patience_seconds: float, others_wait: bool) -> set[str]:
         """Make guests of the newcomers that can take part, and return those that refused or cannot."""
         ours = identity(self.schema.digest)
-        frame = Frame(FrameKind.HELLO, run_tag(self.plan.name), 0, 0, hello(ours, self.plan))
+        sent = self.wall_clock()
+        frame = Frame(FrameKind.HELLO, run_tag(self.plan.name), 0, 0, hello(ours, self.plan, sent))
         seconds = max(1.0, min(GREETING_SECONDS, patience_seconds) if others_wait else patience_seconds)
         wait = Wait(seconds, dropped=self.home.dropped)
         replies = ask(self.post, newcomers, dict.fromkeys(newcomers, frame), FrameKind.WELCOME, wait, self.clock)
@@ -88,6 +101,7 @@ class Guests:
                 if (body := self.home.body()) is not None and (reason := body.difference(guest)):
                     raise FrameError(reason)
                 self.known[site] = guest
+                self._check_clock(site, answer.payload, sent)
             except FrameError as error:
                 reasons[site] = error.message
         for site, reason in sorted(reasons.items()):

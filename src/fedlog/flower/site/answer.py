@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -11,10 +12,12 @@ import torch
 from fedlog.algorithms.shape import Exchange
 from fedlog.data.schema import load_schema
 from fedlog.errors import InputError
+from fedlog.files.space import is_full
 from fedlog.flower.folders.event_log import log_event
 from fedlog.flower.folders.site_folder import SiteFolder
+from fedlog.flower.protocol.check_in import describe_clock
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind
-from fedlog.flower.protocol.handshake import check_identity, identity, read_identity
+from fedlog.flower.protocol.handshake import check_identity, identity, read_identity, read_time
 from fedlog.flower.protocol.plan import read_hello, welcome
 from fedlog.flower.site.budget import (
     record_exact_statistics,
@@ -28,6 +31,7 @@ from fedlog.flower.site.finish import finish
 from fedlog.flower.site.run_state import RunState, step_of
 from fedlog.settings.training import Judge, World
 
+NO_SPACE = "the disk of this site is full"
 ONE = (0,)  # a site's cohort has one client
 WORK_KINDS = (FrameKind.WORK, FrameKind.WORK_ANEW)
 
@@ -45,6 +49,10 @@ def answer_frame(request: Frame, folder: SiteFolder) -> Frame:
         # What is wrong with a frame is said in terms of the frame, so it may be told.
         return request.reply(FrameKind.REFUSAL, error.message.encode("ascii", "replace")[:200])
     except Exception as error:
+        if is_full(error):
+            with suppress(OSError):
+                log_event(folder.event_log, "failed", reason=NO_SPACE, round=request.round_number)
+            return request.reply(FrameKind.REFUSAL, NO_SPACE.encode())
         last = traceback.extract_tb(error.__traceback__)[-1]
         reason = f"{type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
         log_event(folder.event_log, "failed", reason=reason, round=request.round_number)
@@ -94,7 +102,16 @@ def greet(request: Frame, folder: SiteFolder) -> Frame:
         refuse_beyond_limit(folder, state.path, context.guard.release_event(1, plan.method))
     state.agree(plan, context.guest)
     context.log("welcome", method=plan.method, rounds=plan.rounds, body=context.body.name)
-    return request.reply(FrameKind.WELCOME, welcome(ours, context.guest))
+    _check_clock(context, request.payload)
+    return request.reply(FrameKind.WELCOME, welcome(ours, context.guest, time.time()))
+
+
+def _check_clock(context: SiteContext, hello: bytes) -> None:
+    """Name a clock that is behind the server's: a greeting that is already here cannot have been sent later."""
+    told = read_time(hello)
+    behind = 0.0 if told is None else min(0.0, time.time() - told)
+    if words := describe_clock(behind):
+        context.log("warning", reason=f"the clock of this machine is {words}, or more; set it by a time service")
 
 
 def _refuse_more_plain_runs(context: SiteContext) -> None:

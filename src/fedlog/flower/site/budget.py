@@ -9,6 +9,7 @@ its key: where a site has taken part and the record is missing, nothing leaves u
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 from fedlog.errors import InputError
@@ -156,6 +157,20 @@ def describe_spending(folder: SiteFolder) -> str | None:
     except BudgetSpentError:
         return f"{sentence}; it does not cover another release like the last one"
     return sentence
+
+
+def add_up_site(folder: SiteFolder) -> tuple[float | None, int]:
+    """Return the epsilon of all that has left this site, and how many releases that were.
+
+    The epsilon is None before the first release, and infinite where nothing bounds what left.
+    """
+    events, limit = _read_releases(folder), read_limit(folder.read_config())
+    if not events:
+        return None, 0
+    if describe_unbounded(events) is not None:
+        return math.inf, len(events)
+    spent = add_up_across_runs(events, DEFAULT_DELTA if limit is None else limit.budget.delta).guarantee
+    return (math.inf if spent is None or spent.epsilon is None else spent.epsilon), len(events)
 
 
 def _begin_record(folder: SiteFolder) -> tuple[Event, ...]:

@@ -1,0 +1,180 @@
+"""What a server and a site count, in the Prometheus text format: names, counts, sizes and times, no figure about rows.
+
+Everything is read from files at each scrape: the event log, what the gate counted, and the records of what was
+released. So the figures are those of the processes that do the work, whichever of them were restarted.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from fedlog import __version__
+from fedlog.errors import FedlogError
+from fedlog.flower.folders.certificates import days_left
+from fedlog.flower.folders.server_folder import ServerFolder
+from fedlog.flower.folders.site_folder import SiteFolder
+from fedlog.flower.ops.overview import RunView, view_runs
+from fedlog.flower.ops.site_overview import view_site
+from fedlog.flower.protocol.promise import read_spending
+from fedlog.flower.server.run_folder import RunFolder
+from fedlog.flower.site.budget import add_up_site
+
+WAYS = ("up", "down")
+# One label's value, or several in the order of the labels -> the figure.
+Values = Mapping[Any, float]
+
+
+def render_server(folder: ServerFolder) -> bytes:
+    """The metrics of a server's folder."""
+    return _render([*_gate(folder), *_runs(folder), *_certificate(folder)])
+
+
+def render_site(folder: SiteFolder) -> bytes:
+    """The metrics of a site's folder."""
+    return _render([*_site_events(folder), *_site_privacy(folder)])
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What the gate wrote; nothing where it has not run."""
+    try:
+        return dict(json.loads(path.read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
+class _Found(Collector):
+    """Metrics that are there already."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = list(metrics)
+
+    def collect(self) -> Iterator[Metric]:
+        """Return them."""
+        return iter(self._metrics)
+
+
+def _render(metrics: Iterable[Metric]) -> bytes:
+    registry = CollectorRegistry(auto_describe=False)
+    about = _gauge("fedlog_info", "The version of fedlog", {(__version__,): 1.0}, "version")
+    registry.register(_Found([about, *metrics]))
+    return generate_latest(registry)
+
+
+def _gauge(name: str, help_text: str, values: Values, *labels: str) -> Metric:
+    family = GaugeMetricFamily(name, help_text, labels=labels)
+    for key, value in sorted(values.items()):
+        family.add_metric(key, value)
+    return family
+
+
+def _counter(name: str, help_text: str, values: Values, *labels: str) -> Metric:
+    family = CounterMetricFamily(name, help_text, labels=labels)
+    for key, value in sorted(values.items()):
+        family.add_metric(key, value)
+    return family
+
+
+def _gate(folder: ServerFolder) -> list[Metric]:
+    presence, traffic = read_json(folder.presence_file), read_json(folder.traffic_file)
+    connected = set(presence.get("connected", ()))
+    seen = {
+        (site,): dt.datetime.fromisoformat(when).timestamp() for site, when in presence.get("last_call", {}).items()
+    }
+    sizes = {(call, way): counted[f"bytes_{way}"] for call, counted in traffic.items() for way in ("up", "down")}
+    registered = folder.read_known_sites()
+    return [
+        _gauge("fedlog_sites_registered", "Sites whose key is registered", {(): len(registered)}),
+        _gauge("fedlog_sites_connected", "Sites that are connected", {(): len(connected)}),
+        _gauge("fedlog_site_connected", "1 for a site that is connected", _flags(registered, connected), "site"),
+        _gauge("fedlog_site_last_call_timestamp_seconds", "When a site last called at the gate", seen, "site"),
+        _counter("fedlog_gate_calls", "Calls through the gate", {(c,): n["count"] for c, n in traffic.items()}, "call"),
+        _counter("fedlog_gate_bytes", "Bytes through the gate, headers included", sizes, "call", "direction"),
+        _counter(
+            "fedlog_gate_refusals",
+            "Calls that the gate refused",
+            {(reason,): count for reason, count in presence.get("refusals", {}).items()},
+            "reason",
+        ),
+    ]
+
+
+def _runs(folder: ServerFolder) -> list[Metric]:
+    views = {(view.name,): view for view in view_runs(folder)}
+    begun = {key: view for key, view in views.items() if view.rounds}
+    seconds = {key: sum(float(line["seconds"]) for line in view.rounds) for key, view in begun.items()}
+    bits = {(*key, way): float(view.rounds[-1][f"bits_{way}"]) for key, view in begun.items() for way in WAYS}
+    parts = {(*key, site): part for key, view in views.items() for site, part in view.sites.items()}
+    refused = {(*key, site): count for key, view in views.items() for site, count in view.refusals.items()}
+    missing = {key: float(part.missing_since is not None) for key, part in parts.items()}
+    epsilons = {key: spent for key, view in views.items() if (spent := _spent(folder, view)) is not None}
+    last = {key: float(view.rounds[-1]["seconds"]) for key, view in begun.items()}
+    ended = {key: float(view.ended is not None) for key, view in views.items()}
+    return [
+        _counter("fedlog_rounds", "Rounds done", {key: view.number for key, view in views.items()}, "run"),
+        _gauge("fedlog_rounds_planned", "Rounds to be done", {key: view.of for key, view in views.items()}, "run"),
+        _counter("fedlog_round_seconds", "Seconds of all rounds together", seconds, "run"),
+        _gauge("fedlog_last_round_seconds", "Seconds of the last round", last, "run"),
+        _gauge("fedlog_run_ended", "1 for a run that has ended", ended, "run"),
+        _counter("fedlog_payload_bits", "Bits of messages, as counted by the run", bits, "run", "direction"),
+        _counter("fedlog_site_refusals", "Times that a site was left out or refused", refused, "run", "site"),
+        _gauge("fedlog_site_missing", "1 for a site that missed a deadline", missing, "run", "site"),
+        _gauge("fedlog_privacy_epsilon", "Privacy spent in a run; +Inf where nothing bounds it", epsilons, "run"),
+    ]
+
+
+def _spent(folder: ServerFolder, run: RunView) -> float | None:
+    """The epsilon of a private run so far; None for a run without privacy."""
+    try:
+        spent = read_spending(RunFolder.of(folder, run.name).path)
+    except (FedlogError, OSError):
+        return None
+    if spent is None:
+        return None
+    epsilon = spent["epsilon"]
+    return float(epsilon) if isinstance(epsilon, int | float) else math.inf
+
+
+def _certificate(folder: ServerFolder) -> list[Metric]:
+    if not folder.certificates.server.exists():
+        return []
+    left = days_left(folder.certificates, dt.datetime.now(dt.UTC))
+    return [_gauge("fedlog_certificate_days_left", "Days until the server's certificate ends", {(): left})]
+
+
+def _site_events(folder: SiteFolder) -> list[Metric]:
+    view = view_site(folder)
+    work = {(name,): work for name, work in view.runs.items()}
+    rounds = {key: len(found.rounds) for key, found in work.items()}
+    seconds = {key: found.seconds for key, found in work.items()}
+    up, down = ({key: getattr(found, f"bits_{way}") for key, found in work.items()} for way in WAYS)
+    return [
+        _gauge("fedlog_site_connected", "1 while this site is connected", {(): float(view.connected)}),
+        _counter("fedlog_site_rounds", "Rounds of work", rounds, "run"),
+        _counter("fedlog_site_work_seconds", "Seconds of reading and training", seconds, "run"),
+        _counter("fedlog_site_sent_bits", "Bits of messages sent", up, "run"),
+        _counter("fedlog_site_received_bits", "Bits of messages received", down, "run"),
+        _counter("fedlog_site_refusals", "Requests that this site refused or that failed", {(): view.refusals}),
+        _counter("fedlog_site_restarts", "Times that the SuperNode was started again", {(): view.restarts}),
+    ]
+
+
+def _site_privacy(folder: SiteFolder) -> list[Metric]:
+    epsilon, releases = add_up_site(folder)
+    told = {} if epsilon is None else {(): epsilon}
+    return [
+        _counter("fedlog_site_releases", "Releases of this site's rows in all runs", {(): releases}),
+        _gauge("fedlog_site_privacy_epsilon", "Privacy spent in all runs; +Inf where nothing bounds it", told),
+    ]
+
+
+def _flags(names: Iterable[str], true: set[str]) -> Values:
+    return {(name,): float(name in true) for name in names}

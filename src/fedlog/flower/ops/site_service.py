@@ -1,0 +1,182 @@
+"""Keep a site taking part: start its SuperNode again where that helps, and say why where it does not."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+
+from fedlog.files.space import is_nearly_full
+from fedlog.flower.folders.event_log import EventFollower, log_event
+from fedlog.flower.folders.site_folder import SiteFolder
+from fedlog.flower.ops.check_in import UnreachableError, check_in, tell
+from fedlog.flower.ops.event_text import SiteEventText
+from fedlog.flower.ops.metrics import render_site
+from fedlog.flower.ops.processes import Running, StopRequestedError
+from fedlog.flower.ops.site import Say, run_site
+from fedlog.flower.ops.site_trouble import (
+    SET_THE_CLOCK,
+    Kind,
+    Trouble,
+    find_clock_trouble,
+    find_trouble,
+    stop_with,
+)
+from fedlog.flower.ops.status_page import render_site_page
+from fedlog.flower.ops.watch import Watch, serve_watch
+from fedlog.flower.protocol.check_in import News, describe_clock
+
+WATCH_SECONDS = 0.5
+RETRY_SECONDS = 5.0
+# The server lists a killed SuperNode for two heartbeats of 30 s and refuses a second one with the same key meanwhile.
+PATIENCE_SECONDS = 120.0
+# A SuperNode that ends is started again after 1, 2, 4, ... seconds; one that lived for long begins anew.
+LONGEST_PAUSE = 60.0
+LONG_LIFE_SECONDS = 600.0
+MOST_ENDS = 8
+NOT_LET_IN = (Kind.UNKNOWN_KEY, Kind.STILL_LISTED)
+# Flower's words in the log of a SuperNode.
+LET_IN, RETRYING, RECOVERED = "SuperNode ID: ", "Connection attempt failed, retrying", "Connection successful after"
+
+
+@dataclass
+class NodeLog:
+    """What a SuperNode's log says of its connection, read as it grows."""
+
+    running: Running
+    position: int
+    lost: bool = False
+    connected: bool = False
+
+    def read_news(self) -> list[str]:
+        """What is new, as names of events: connected, server lost, server found."""
+        with self.running.log.open("rb") as file:
+            if file.seek(0, 2) < self.position:
+                self.position = 0  # the log was rotated
+            file.seek(self.position)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self.position += len(whole)
+        found = []
+        for line in whole.decode(errors="replace").splitlines():
+            if LET_IN in line and not self.connected:
+                self.connected, self.lost = True, False
+                found.append("connected")
+            elif RETRYING in line and not self.lost:
+                self.lost = True
+                found.append("server lost")
+            elif RECOVERED in line and self.lost:
+                self.lost = False
+                found.extend(["server found"] if self.connected else [])
+        return found
+
+
+@dataclass
+class SiteService:
+    """A site's SuperNode, kept alive until a signal, or until starting it again would not help."""
+
+    folder: SiteFolder
+    say: Say
+    patience_seconds: float = PATIENCE_SECONDS
+    teller: SiteEventText = field(default_factory=SiteEventText)
+    told_full: bool = False
+    was_connected: bool = False
+    refused_since: float | None = None
+    ends: int = 0  # in a row, each soon after the last
+
+    def serve(self) -> None:
+        """Run the SuperNode, and start it again, later each time, where that may help; RunError where it does not."""
+        self._check_clock()
+        follower = EventFollower.from_now(self.folder.event_log)
+        while True:
+            started = time.monotonic()
+            code, tail = self._run_once(follower)
+            trouble = find_trouble(self.folder, code, tail)
+            if trouble.news is not None:
+                tell(self.folder, trouble.news)
+            if self._gives_up(trouble, time.monotonic() - started):
+                log_event(self.folder.event_log, "ended", reason=trouble.reason)
+                raise stop_with(trouble)
+            seconds = RETRY_SECONDS if trouble.kind in NOT_LET_IN else min(LONGEST_PAUSE, 2.0 ** max(0, self.ends - 1))
+            log_event(self.folder.event_log, "starting again", reason=trouble.reason.splitlines()[0], seconds=seconds)
+            self.say(f"{trouble.reason}\nnext try in {seconds:.0f} s")
+            time.sleep(seconds)
+
+    def _gives_up(self, trouble: Trouble, lived_seconds: float) -> bool:
+        """Whether another start would not help."""
+        if trouble.kind is Kind.FINAL or (trouble.kind is Kind.UNKNOWN_KEY and self.was_connected):
+            return True
+        if trouble.kind in NOT_LET_IN:
+            self.refused_since = self.refused_since or time.monotonic()
+            return time.monotonic() - self.refused_since > self.patience_seconds
+        self.refused_since = None
+        if trouble.kind is Kind.UNREACHABLE:
+            return False
+        self.ends = 1 if lived_seconds > LONG_LIFE_SECONDS else self.ends + 1
+        if self.ends > MOST_ENDS:
+            tell(self.folder, News.GIVES_UP)
+        return self.ends > MOST_ENDS
+
+    def _run_once(self, follower: EventFollower) -> tuple[int, str]:
+        """Run the SuperNode to its end, and return its exit code and the end of its log."""
+        with run_site(self.folder, self.say) as running:
+            log = NodeLog(running, running.log_start)
+            while (code := running.exit_code) is None:
+                time.sleep(WATCH_SECONDS)
+                for event in log.read_news():
+                    self._note(event)
+                for line in filter(None, map(self.teller.line, follower.read_new())):
+                    self.say(line)
+                self._check_space()
+            return code, running.log_tail(25)
+
+    def _note(self, event: str) -> None:
+        """Log and say what became of the connection."""
+        with suppress(OSError):
+            log_event(self.folder.event_log, event)
+        server = self.folder.read_config().server
+        match event:
+            case "connected":
+                self.was_connected, self.refused_since = True, None
+                self.say(f"connected to {server}; Ctrl-C stops the site")
+            case "server lost":
+                self.say(f"lost the server at {server}: asking again until it answers")
+            case "server found":
+                self.say(f"found the server at {server} again")
+                tell(self.folder, News.FOUND)
+
+    def _check_clock(self) -> None:
+        """Name a clock that is off before anything is started; without a server, the SuperNode waits for it."""
+        try:
+            standing = check_in(self.folder, News.STARTS)
+        except UnreachableError as error:
+            self.say(f"{error.message}; trying until it answers")
+            return
+        if trouble := find_clock_trouble(standing):
+            tell(self.folder, News.CLOCK)
+            log_event(self.folder.event_log, "ended", reason=trouble.reason)
+            raise stop_with(trouble)
+        if told := describe_clock(standing.ahead_seconds):
+            self.say(f"warning: the clock of this machine is {told}; {SET_THE_CLOCK}")
+
+    def _check_space(self) -> None:
+        """Say once that the disk is full, here and at the server."""
+        full = is_nearly_full(self.folder.path)
+        if full and not self.told_full:
+            self.say(f"the disk is full: {self.folder.path}; rounds are refused until there is room")
+            tell(self.folder, News.NO_SPACE)
+        self.told_full = full
+
+
+def serve_site(folder: SiteFolder, say: Say, watch: str | None = None) -> None:
+    """Take part until a signal; a RunError says why it ended before. `watch` is where its metrics and page are."""
+    with ExitStack() as stack:
+        if watch is not None:
+            seen = Watch(lambda: render_site(folder), lambda: render_site_page(folder))
+            say(f"metrics and a page: {stack.enter_context(serve_watch(watch, seen))}")
+        try:
+            SiteService(folder, say).serve()
+        except (StopRequestedError, KeyboardInterrupt):
+            log_event(folder.event_log, "stopped")
+            tell(folder, News.STOPS)
+            raise

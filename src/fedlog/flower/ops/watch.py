@@ -1,0 +1,94 @@
+"""A small HTTP server beside `fedlog federate server` and `site`: the metrics and the page, on the loopback."""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from fedlog.errors import InputError
+
+LOOPBACK = "127.0.0.1"
+# What a browser calls this machine: a page of another site that has its name point here sends another one.
+LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What there is to see, made anew for each request."""
+
+    metrics: Callable[[], bytes]
+    page: Callable[[], str]
+
+
+def parse_watch_address(text: str) -> tuple[str, int]:
+    """HOST and PORT of `[HOST:]PORT`; without a host the loopback."""
+    host, _, port = text.rpartition(":")
+    if not port.isdigit() or not 0 <= int(port) < 65536:
+        raise InputError(f"expected PORT or HOST:PORT, found: {text!r}", hint="for example 9464, or 0.0.0.0:9464")
+    return host.strip("[]") or LOOPBACK, int(port)
+
+
+@contextmanager
+def serve_watch(address: str, watch: Watch) -> Iterator[str]:
+    """Serve `/metrics` and the page until the block ends, and yield their address."""
+    host, port = parse_watch_address(address)
+    try:
+        server = ThreadingHTTPServer((host, port), _make_handler(watch, local=_is_loopback(host)))
+    except OSError as error:
+        raise InputError(
+            f"expected to listen on {host}:{port}, found: {error.strerror}", hint="--metrics with another port"
+        ) from None
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, name="fedlog-watch", daemon=True)
+    thread.start()
+    try:
+        yield f"http://{host}:{server.server_port}/"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _make_handler(watch: Watch, local: bool) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        """Answers GET requests for the two paths."""
+
+        def do_GET(self) -> None:
+            """Answer one request."""
+            host = (self.headers.get("Host") or "").rpartition(":")[0] or self.headers.get("Host")
+            if local and host not in LOCAL_NAMES:
+                self._answer(403, "text/plain", b"this address is for this machine\n")
+            elif self.path == "/metrics":
+                self._answer(200, METRICS_TYPE, watch.metrics())
+            elif self.path == "/":
+                self._answer(200, "text/html; charset=utf-8", watch.page().encode())
+            else:
+                self._answer(404, "text/plain", b"/ is the page, /metrics the metrics\n")
+
+        def _answer(self, status: int, kind: str, body: bytes) -> None:
+            self.send_response(status)
+            for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **PAGE_HEADERS}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Log nothing: a scrape every few seconds is no news."""
+
+    return Handler

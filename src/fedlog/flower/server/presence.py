@@ -1,0 +1,76 @@
+"""Who is connected, as the gate sees it, and what is wrong with the calls that it refuses; told in the server's log."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedlog.flower.folders.event_log import Value, log_event
+from fedlog.flower.protocol.check_in import News
+
+# A SuperNode asks for work every few seconds; heartbeats come every 30 s also while it is busy.
+LOST_SECONDS = 75.0
+# The same complaint about the same site is told once in that time: a broken site may call many times a second.
+TOLD_AGAIN_SECONDS = 60.0
+
+
+@dataclass
+class Presence:
+    """The sites' calls so far."""
+
+    log: Path | None = None  # where events go
+    last_call: dict[str, dt.datetime] = field(default_factory=dict)
+    connected: set[str] = field(default_factory=set)
+    refusals: Counter[str] = field(default_factory=Counter)  # reason -> calls
+    _told: dict[tuple[str, str], dt.datetime] = field(default_factory=dict)
+
+    def note_call(self, site: str, call: str, status: int, now: dt.datetime) -> None:
+        """Take in a call of a registered site that the SuperLink answered."""
+        self.last_call[site] = now
+        if call == "deactivate-node" and status == 200:
+            if site in self.connected:
+                self.connected.discard(site)
+                self._log("disconnected", site=site)
+        elif status == 200 and site not in self.connected:
+            self.connected.add(site)
+            self._log("connected", site=site)
+
+    def refuse(self, reason: str, site: str | None, now: dt.datetime, **fields: Value) -> None:
+        """Count a refused call, and tell of it where a registered site made it."""
+        self.refusals[reason] += 1
+        if site is not None and self._is_new(site, reason, now):
+            self._log("call refused", site=site, reason=reason, **fields)
+
+    def note_news(self, site: str, news: News, now: dt.datetime) -> None:
+        """Tell what a registered site says of itself."""
+        if self._is_new(site, news.name, now):
+            self._log("news", site=site, news=str(news))
+
+    def find_lost(self, now: dt.datetime) -> None:
+        """Tell which connected sites have not called for a while."""
+        for site in sorted(self.connected):
+            if (now - self.last_call[site]).total_seconds() > LOST_SECONDS:
+                self.connected.discard(site)
+                self._log("lost", site=site, seconds=LOST_SECONDS)
+
+    def as_plain(self) -> dict[str, object]:
+        """For the file that others read."""
+        calls = {site: when.isoformat(timespec="seconds") for site, when in sorted(self.last_call.items())}
+        return {
+            "connected": sorted(self.connected),
+            "last_call": calls,
+            "refusals": dict(sorted(self.refusals.items())),
+        }
+
+    def _is_new(self, site: str, what: str, now: dt.datetime) -> bool:
+        before = self._told.get((site, what))
+        if before is not None and (now - before).total_seconds() < TOLD_AGAIN_SECONDS:
+            return False
+        self._told[(site, what)] = now
+        return True
+
+    def _log(self, event: str, **fields: Value) -> None:
+        if self.log is not None:
+            log_event(self.log, event, **fields)

@@ -1,0 +1,231 @@
+"""What a site and the gate tell each other outside every run, and why a site ends; the gate is a real process."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import ssl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from cryptography.hazmat.primitives import serialization
+from flwr.supercore.task_identity import TaskIdentity
+from three_sites import BODIES, SCHEMA, InProcess, events_named, fill_site, make_server, quick_clock
+
+from fedlog.data.schema import dump_schema
+from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
+from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
+from fedlog.flower.ops import site_trouble
+from fedlog.flower.ops.check_in import CertificateError, UnreachableError, check_in, tell
+from fedlog.flower.ops.event_text import describe_presence, describe_run_event, describe_site_event
+from fedlog.flower.ops.processes import find_free_port, start, wait_for_port
+from fedlog.flower.ops.server import create_server, gate_command
+from fedlog.flower.ops.site import create_site
+from fedlog.flower.ops.site_service import NodeLog
+from fedlog.flower.ops.site_trouble import NOT_ACTIVATED, Kind, find_trouble
+from fedlog.flower.protocol.check_in import CHECK_IN_PATH, LIMIT_BYTES, News, describe_clock
+from fedlog.flower.protocol.plan import Plan
+from fedlog.flower.server.callers import Callers, sign_call
+from fedlog.flower.server.gate import Gate
+from fedlog.flower.server.presence import LOST_SECONDS, Presence
+from fedlog.flower.server.rounds import Run
+from fedlog.flower.server.run_folder import RoundRules
+
+NOW = dt.datetime.now(dt.UTC)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerFolder]:
+    """A server of which only the gate runs."""
+    root = tmp_path_factory.mktemp("federation")
+    folder = ServerFolder(root / "server")
+    (root / "schema.toml").write_text(dump_schema(SCHEMA))
+    config = ServerConfig(("127.0.0.1",), "127.0.0.1", find_free_port())
+    create_server(folder, config, root / "schema.toml", NOW)
+    running = start(gate_command(folder, config, find_free_port()), folder.logs / "gate.log")
+    try:
+        wait_for_port(running, config.port)
+        yield folder
+    finally:
+        running.stop()
+
+
+@pytest.fixture
+def site(server: ServerFolder, tmp_path: Path) -> SiteFolder:
+    folder = SiteFolder(tmp_path / "north")
+    address = f"127.0.0.1:{server.read_config().port}"
+    create_site(folder, SiteConfig("north", address), server.certificates.authority, server.schema_file)
+    server.remember_site("north", "17", folder.public_key.read_text())
+    return folder
+
+
+def gate_events(server: ServerFolder, event: str) -> list[dict[str, object]]:
+    return [dict(found) for found in read_events(server.event_log) if found["event"] == event]
+
+
+def test_a_site_learns_how_it_stands_and_the_server_what_ails_it(server: ServerFolder, site: SiteFolder) -> None:
+    standing = check_in(site, News.NO_SPACE)
+    assert standing.registered
+    assert abs(standing.ahead_seconds) < 3
+    assert gate_events(server, "news")[-1]["news"] == "the disk of the site is full"
+    assert describe_presence(gate_events(server, "news")[-1]) == "north: the disk of the site is full"
+    count = len(gate_events(server, "news"))
+    tell(site, News.NO_SPACE)  # the same within a minute is told once
+    server.forget_site("north")
+    assert not check_in(site, News.KILLED).registered  # and what a stranger says is not told at all
+    assert len(gate_events(server, "news")) == count
+
+
+def test_a_clock_that_is_off_is_measured_and_named_on_both_sides(server: ServerFolder, site: SiteFolder) -> None:
+    ahead = check_in(site, now=dt.datetime.now(dt.UTC) + dt.timedelta(seconds=7))
+    behind = check_in(site, now=dt.datetime.now(dt.UTC) - dt.timedelta(seconds=400))
+    assert 5 < ahead.ahead_seconds < 8
+    assert -403 < behind.ahead_seconds < -399
+    for standing, words in ((ahead, "s ahead of the server's"), (behind, "s behind the server's")):
+        trouble = site_trouble.find_clock_trouble(standing)
+        assert trouble is not None
+        assert trouble.kind is Kind.FINAL
+        assert words in trouble.reason
+        assert "time service" in str(trouble.hint)
+    key = serialization.load_ssh_private_key(site.private_key.read_bytes(), password=None)
+    headers = sign_call(key, dt.datetime.now(dt.UTC) + dt.timedelta(seconds=7))  # type: ignore[arg-type]
+    url = f"https://127.0.0.1:{server.read_config().port}/v1/fleet/pull-messages"
+    trust = ssl.create_default_context(cafile=server.certificates.authority)
+    for _ in range(3):
+        assert httpx.post(url, headers=headers, verify=trust).status_code == 401
+    (told,) = gate_events(server, "call refused")
+    assert told["site"] == "north"
+    assert 5 < float(str(told["ahead_seconds"])) < 8
+    assert "refused a call of north: its clock is" in str(describe_presence(told))
+    assert "s ahead of the server's" in str(describe_presence(told))
+
+
+def test_every_end_of_a_supernode_has_its_reason(
+    server: ServerFolder, site: SiteFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = find_trouble(site, -9, "")
+    assert (killed.kind, killed.news) == (Kind.ENDED, News.KILLED)
+    assert "SIGKILL" in killed.reason
+    assert find_trouble(site, 1, f"...\n{NOT_ACTIVATED}\n").kind is Kind.STILL_LISTED
+    ended = find_trouble(site, 1, "the last words")
+    assert (ended.kind, "the last words" in ended.reason) == (Kind.ENDED, True)
+    server.forget_site("north")
+    unknown = find_trouble(site, 0, "")
+    assert unknown.kind is Kind.UNKNOWN_KEY
+    assert "rekey" in str(unknown.hint)
+    with monkeypatch.context() as patch:
+        patch.setattr(site_trouble, "is_nearly_full", lambda path: True)
+        assert find_trouble(site, 0, "").news is News.NO_SPACE
+    other = ServerFolder(tmp_path / "other")
+    create_server(other, ServerConfig(("127.0.0.1",), "127.0.0.1", 1), server.schema_file, NOW)
+    site.authority.write_bytes(other.certificates.authority.read_bytes())
+    with pytest.raises(CertificateError, match="vouches for"):
+        check_in(site)
+    assert find_trouble(site, 0, "").kind is Kind.FINAL
+    site.write_config(SiteConfig("north", f"127.0.0.1:{find_free_port()}"))
+    with pytest.raises(UnreachableError, match="found none"):
+        check_in(site)
+    assert find_trouble(site, 0, "").kind is Kind.UNREACHABLE
+    tell(site, News.STOPS)  # nobody hears it, and that is no error
+
+
+def test_a_check_in_is_signed_and_small(site: SiteFolder, tmp_path: Path) -> None:
+    key = serialization.load_ssh_private_key(site.private_key.read_bytes(), password=None)
+
+    async def post(headers: dict[str, str], body: bytes) -> int:
+        gate = Gate("https://127.0.0.1:1", httpx.AsyncClient(), Callers(tmp_path))
+        transport = httpx.ASGITransport(gate)  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="https://gate") as client:
+            return (await client.post(CHECK_IN_PATH, content=body, headers=headers)).status_code
+
+    good = sign_call(key, dt.datetime.now(dt.UTC))  # type: ignore[arg-type]
+    assert asyncio.run(post(good, b"")) == 200
+    assert asyncio.run(post({}, b"")) == 401
+    assert asyncio.run(post(good, b"x" * (LIMIT_BYTES + 1))) == 413
+
+
+def test_the_gate_tells_who_comes_who_goes_and_who_is_lost(tmp_path: Path) -> None:
+    presence, later = Presence(tmp_path / "events.jsonl"), NOW + dt.timedelta(seconds=LOST_SECONDS + 1)
+    presence.note_call("east", "activate-node", 412, NOW)  # not let in
+    presence.note_call("north", "activate-node", 200, NOW)
+    presence.note_call("north", "pull-messages", 200, NOW)
+    presence.note_call("south", "pull-messages", 200, NOW)  # after a restart of the gate
+    presence.note_call("south", "deactivate-node", 200, NOW)
+    presence.find_lost(NOW)
+    assert presence.connected == {"north"}
+    presence.find_lost(later)
+    presence.note_call("north", "pull-messages", 200, later)
+    told = [(str(e["event"]), str(e["site"])) for e in read_events(tmp_path / "events.jsonl")]
+    assert told == [
+        ("connected", "north"),
+        ("connected", "south"),
+        ("disconnected", "south"),
+        ("lost", "north"),
+        ("connected", "north"),
+    ]
+    lines = [describe_presence(event) for event in read_events(tmp_path / "events.jsonl")]
+    assert "is lost: no call for 75 s" in str(lines[3])
+
+
+def test_the_log_of_a_supernode_tells_when_the_server_is_lost_and_found(tmp_path: Path) -> None:
+    class Writer:
+        log = tmp_path / "log"
+
+    log = NodeLog(Writer(), 0)  # type: ignore[arg-type]
+    told = []
+    for text in (
+        "INFO : Starting Flower SuperNode\nWARNING: Connection attempt failed, retrying in 0.4 seconds\n",
+        "INFO : SuperNode ID: 17\nINFO : SuperNode ID",
+        ": 17\nWARNING: Connection attempt failed, retrying in 0.4 seconds\n" * 3,
+        "INFO : Connection successful after 12.00 seconds and 5 tries.\n",
+    ):
+        with (tmp_path / "log").open("a") as file:
+            file.write(text)
+        told.append(log.read_news())
+    assert told == [["server lost"], ["connected"], ["server lost"], ["server found"]]
+
+
+@pytest.fixture
+def inside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+@pytest.fixture
+def post(tmp_path: Path, inside_a_run: None) -> InProcess:
+    return InProcess({name: fill_site(SiteFolder(tmp_path / name), name, body) for name, body in BODIES.items()})
+
+
+@pytest.mark.parametrize(("offset", "words"), [(8.0, "s behind the server's"), (-8.0, "s ahead of the server's")])
+def test_the_greeting_measures_the_clocks(post: InProcess, tmp_path: Path, offset: float, words: str) -> None:
+    """The server's clock is moved, so that of each site is off to the other side."""
+    folder = make_server(ServerFolder(tmp_path / "server"))
+    going = Run(post, folder, SCHEMA, Plan("trial", rounds=1), RoundRules(2, 20.0), quick_clock())
+    going._gather_sites()
+    assert events_named(folder, "clock") == []
+    going.guests.known.clear()
+    going.guests.wall_clock = lambda: time.time() + offset
+    going._gather_sites()
+    told = events_named(folder, "clock")
+    assert [event["site"] for event in told] == sorted(BODIES)
+    assert words in str(describe_run_event(told[0]))
+    warnings = [e for e in read_events(post.sites["east"].event_log) if e["event"] == "warning"]
+    if offset > 0:  # a greeting from the future: the site knows by itself that it is behind
+        assert "s behind the server's, or more" in str(describe_site_event(warnings[-1]))
+    assert describe_clock(4.9) is None
+
+
+def test_a_full_disk_is_named_at_the_server(post: InProcess, tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    folder = make_server(ServerFolder(tmp_path / "server"))
+    log = post.sites["east"].event_log
+    log.parent.mkdir(parents=True)
+    log.symlink_to("/dev/full")  # every write to it fails as on a full disk
+    Run(post, folder, SCHEMA, Plan("trial", rounds=1), RoundRules(2, 20.0), quick_clock()).conduct()
+    (told,) = {(event["site"], event["reason"]) for event in events_named(folder, "left out")}
+    assert told == ("east", "the site refused: the disk of this site is full")
