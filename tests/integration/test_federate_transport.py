@@ -32,6 +32,7 @@ from fedlog.flower.ops.run import leave
 from fedlog.flower.protocol.frame import FrameKind, run_tag
 from fedlog.flower.protocol.handshake import identity
 from fedlog.flower.protocol.plan import Guest, Plan, check_plan, read_welcome, welcome
+from fedlog.flower.server.engine_state import begin_server
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.flower.site.run_state import RunState
@@ -351,6 +352,12 @@ def test_private_plans_refuse_what_shows_classes_or_news(how: dict[str, Any], sa
 
 def test_private_plans_take_a_dense_codec_of_their_own_for_the_way_down() -> None:
     check_plan(Plan("trial", options=OPTIONS, promise=PROMISE, codec="f32", codec_down="q8"))
+
+
+def test_the_server_of_a_private_run_remembers_no_site() -> None:
+    """A head that used a stored contribution would be a release that the site did not count."""
+    assert begin_server(Plan("trial", options=OPTIONS, promise=PROMISE), SCHEMA, 8).memory is None
+    assert begin_server(Plan("trial", options=OPTIONS), SCHEMA, 8).memory == {}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -62,6 +62,12 @@ class LocalFederation:
 
     def run(self, plan: Plan, say: Say) -> RunOutcome:
         """Run the federation, end every process and return the outcome."""
+        (outcome,) = self.run_each([plan], say)
+        return outcome
+
+    def run_each(self, plans: Sequence[Plan], say: Say) -> list[RunOutcome]:
+        """Run one plan after the other with the same processes, end them, and return the outcome of each."""
+        outcomes: list[RunOutcome] = []
         with ExitStack() as stack:
             stack.enter_context(run_server(self.server, say))
             port, traffic = stack.enter_context(open_counting_relay(self.server.read_config().port))
@@ -72,10 +78,14 @@ class LocalFederation:
                 say(check_site(folder, config))
             self._register(say)
             running = [stack.enter_context(run_site(folder, say)) for folder in self.sites.values()]
-            report = run_federation(self.server, plan, RoundRules(len(self.sites), DEADLINE_SECONDS), say)
+            for plan in plans:
+                report = run_federation(self.server, plan, RoundRules(len(self.sites), DEADLINE_SECONDS), say)
+                up, down = (
+                    sum(getattr(each, way) for each in outcomes) for way in ("wire_bytes_up", "wire_bytes_down")
+                )
+                outcomes.append(RunOutcome(report, traffic.up - up, traffic.down - down))
             stop_together(*running)
-            up, down = traffic.up, traffic.down
-        return RunOutcome(report, up, down)
+        return outcomes
 
     def _register(self, say: Say) -> None:
         """Register all keys; each takes a program of Flower, and these need not wait for each other."""
