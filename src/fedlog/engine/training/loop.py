@@ -36,9 +36,9 @@ EVALUATION_BATCH = 500
 class StepwiseAdam:
     """PyTorch's AdamW through its functional form: making `torch.optim.AdamW` imports the whole compiler (seconds)."""
 
-    def __init__(self, params: list[Tensor], learning_rate: float, rule: Optimiser) -> None:
+    def __init__(self, params: list[Tensor], learning_rate: float, rule: Optimiser, *, fused: bool = False) -> None:
         self.params = params
-        self._arguments = adam_arguments(rule, learning_rate)
+        self._arguments = adam_arguments(rule, learning_rate) | {"fused": fused}
         self.restart()
 
     def restart(self) -> None:
@@ -111,7 +111,9 @@ class LoopBackend:
         for number, phase in enumerate(task.phases):
             carry: Carry = {name: self._to_device(value) for name, value in task.work.carry.items()}
             moving = [params[name] for name in find_moving_names(params, phase, self._body)]
-            optimiser = StepwiseAdam(moving, phase.learning_rate, self._settings.optimiser)
+            # All parameters in one call: four times faster, and other last bits.
+            fused = self._device.type == "cpu"
+            optimiser = StepwiseAdam(moving, phase.learning_rate, self._settings.optimiser, fused=fused)
             if (before := read_moments(task.moments, number)) is not None:
                 optimiser.resume(*before)
             for epoch in range(phase.epochs):
