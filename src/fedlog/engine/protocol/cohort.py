@@ -6,6 +6,7 @@ but those bytes leaves it, and evaluation results where someone asks for them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -330,12 +331,17 @@ def _like(params: Params, features: Tensor) -> Params:
 
 
 def _all_finite(params: Params) -> bool:
-    return all(bool(torch.isfinite(value).all()) for value in params.values())
+    return all(_is_finite(value) for value in params.values())
+
+
+def _is_finite(value: Tensor) -> bool:
+    """Whether all numbers are finite. A finite sum shows it in one pass; a sum may also overflow by itself."""
+    return math.isfinite(value.sum().item()) or bool(torch.isfinite(value).all())
 
 
 def _require_finite(client: Client, params: Params, round_number: int) -> None:
     for name, value in params.items():
-        if not bool(torch.isfinite(value).all()):
+        if not _is_finite(value):
             raise RunError(
                 f"training diverged: client {client.name}, round {round_number}, parameter {name} is not finite",
                 hint="lower the learning rate; with fedlog-c, lower beta or give the push a margin",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from math import prod
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from fedlog.engine.training.tasks import adam_arguments
 from fedlog.models.body import Params
-from fedlog.settings.training import Optimiser
+from fedlog.settings.training import AdamMoments, Optimiser
 
 
 class FlatAdam:
@@ -20,9 +21,12 @@ class FlatAdam:
         self._arguments = adam_arguments(rule, learning_rate)
         self._shapes = {name: value.shape[1:] for name, value in stacked.items()}
         self._rows = torch.cat([value.flatten(1) for value in stacked.values()], dim=1)
-        self._gradients = torch.zeros_like(self._rows)
-        self._first = torch.zeros_like(self._rows)
-        self._second = torch.zeros_like(self._rows)
+        self._gradients = _workspace("gradients", self._rows)
+        lasting = rule.moments is AdamMoments.RUN  # they are handed out
+        first, second = (
+            torch.empty_like(self._rows) if lasting else _workspace(name, self._rows) for name in ("first", "second")
+        )
+        self._first, self._second = first.zero_(), second.zero_()
         self._steps = torch.zeros(len(self._rows), dtype=torch.float32, device=self._rows.device)
 
     def restart(self) -> None:
@@ -72,3 +76,15 @@ class FlatAdam:
             views[name] = rows[:, start:stop].view(len(rows), *shape)
             start = stop
         return views
+
+
+_own = threading.local()
+
+
+def _workspace(name: str, like: Tensor) -> Tensor:
+    """A tensor of that shape with any content, kept from chunk to chunk: fresh memory costs a page fault a page."""
+    kept: dict[tuple[str, torch.dtype, torch.device], Tensor] = _own.__dict__.setdefault("kept", {})
+    key = (name, like.dtype, like.device)
+    if key not in kept or kept[key].numel() < like.numel():
+        kept[key] = torch.empty(like.numel(), dtype=like.dtype, device=like.device)
+    return kept[key][: like.numel()].view(like.shape)
