@@ -11,6 +11,9 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.naive_bayes import GaussianNB
 from torch import Tensor
 
+from fedlog.algorithms import registry
+from fedlog.algorithms.one_exchange.base import Noise
+from fedlog.algorithms.shape import ModelPlan
 from fedlog.core.heads.class_means import MeanScatter, ridge_from_means
 from fedlog.core.heads.gaussian import (
     QuadraticHead,
@@ -30,6 +33,7 @@ from fedlog.core.keys import Key
 from fedlog.core.map_head import solve_head
 from fedlog.core.posterior import Prior
 from fedlog.core.stats import Statistics
+from fedlog.models.body import HEAD
 
 N_CLASS, WIDTH = 4, 6
 
@@ -210,3 +214,19 @@ def test_one_gaussian_a_class_has_its_mean_and_variance_and_more_fit_no_worse() 
     two = fit_mixtures(far, torch.zeros(200, dtype=torch.int64), 1, 2, Key(7))
     assert sorted(round(float(mean)) for mean in two.means[:, 0]) == [0, 20]
     assert float(two.records.sum()) == pytest.approx(200)
+
+
+def test_ccvr_draws_the_same_features_whatever_order_the_sums_were_added_in() -> None:
+    generator = Key(4).torch()
+    x = torch.randn(90, 5, dtype=torch.float64, generator=generator)
+    x[:, 3], x[:, 4] = 0.1, x[:, 0]  # a column without spread but for rounding, and one that is another's
+    y = torch.arange(90) % 3
+    method = registry.build("ccvr", ModelPlan(3, 5, ((HEAD,),), 18), {})
+    whole = Moments.of(x, y, 3, Detail.CLASS_SECOND)
+    parts = [Moments.of(x[own], y[own], 3, Detail.CLASS_SECOND) for own in torch.split(torch.arange(90), 7)]
+    added = parts[-1]
+    for part in parts[-2::-1]:
+        added = added + part
+    heads = [method.solve(each, Noise()) for each in (whole, added)]  # type: ignore[attr-defined]
+    assert float(heads[0].abs().max()) < 1e3
+    torch.testing.assert_close(heads[0], heads[1], rtol=1e-9, atol=1e-9)

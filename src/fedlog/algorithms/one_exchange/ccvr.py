@@ -18,6 +18,8 @@ from fedlog.core.heads.moments import Detail, Moments
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 
+RANK_ROUNDING = 1e-12  # of the largest variance: directions below it have none
+
 
 @dataclass(frozen=True)
 class CCVR(OneExchange):
@@ -48,9 +50,20 @@ class CCVR(OneExchange):
         features, labels = [], []
         for y in present.nonzero()[:, 0].tolist():
             covariance = scatters[y] / max(1.0, float(moments.statistics.counts[y]) - 1)
-            values, vectors = torch.linalg.eigh(covariance)
             key = Key(self.seed).child("ccvr", y)
             normal = torch.randn(self.drawn, moments.width, dtype=torch.float64, generator=key.torch())
-            features.append(means[y, 1:] + (normal * values.clamp_min(0).sqrt()) @ vectors.mT)
+            features.append(means[y, 1:] + normal @ _square_root(covariance))
             labels.append(torch.full((self.drawn,), y))
         return fit_logistic(torch.cat(features), torch.cat(labels), moments.n_class, self.penalty)
+
+
+def _square_root(covariance: Tensor) -> Tensor:
+    """The symmetric square root, what is rounding left out.
+
+    Eigenvectors alone would do for the distribution, but their signs and their order depend on the last bit of the
+    sums: the same sums, added in another order, would draw other features.
+    """
+    values, vectors = torch.linalg.eigh(covariance)
+    kept = torch.where(values > RANK_ROUNDING * values.max(), values, 0.0)
+    root: Tensor = (vectors * kept.clamp_min(0).sqrt()) @ vectors.mT
+    return root

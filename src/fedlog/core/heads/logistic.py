@@ -20,7 +20,9 @@ def fit_logistic(
     inside, and the penalty is on the standardised ones.
     """
     x = features.to(torch.float64)
-    centre, spread = x.mean(0), x.std(0, correction=0).clamp_min(1e-12)
+    centre, spread = x.mean(0), x.std(0, correction=0)
+    # A spread at rounding level is no spread: dividing by it would make features of the last bits.
+    spread = torch.where(spread > 1e-12 * x.abs().max().clamp_min(1e-300), spread, 1.0)
     x = (x - centre) / spread
     w = torch.ones(len(x), dtype=torch.float64) if weights is None else weights.to(torch.float64)
     w = w / w.sum()

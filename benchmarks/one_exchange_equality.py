@@ -1,0 +1,103 @@
+"""How far the head from the sites' sums is from the head of all records in one place, also after a site left.
+
+    python -m benchmarks.one_exchange_equality --record results/one-exchange-sites/equality.json
+
+The handwritten digits of scikit-learn (64 columns, for the quadratic heads 16 of them) in ten unequal sites, float64 as
+the server sums them; for `fed-regression` the diabetes table. Each method's own `close` and `step`. The figure is the
+largest difference of any entry of the head over the head's largest entry.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+from fedlog.algorithms import registry
+from fedlog.algorithms.shape import Algorithm, ModelPlan, Trained, Work
+from fedlog.core.heads.moments import Moments
+from fedlog.core.keys import Key
+from fedlog.data.catalog import DataSpec, load_federation
+from fedlog.experiments.run.execute import made_with
+from fedlog.models.body import HEAD
+from fedlog.wire.message import Contribution, lift, total
+
+METHODS = ("fedlog-once", "fed-ncm", "fed-lda", "fed-nb", "fed-qda", "fed-ridge", "ccvr", "fed-heads", "fed-regression")
+SITES = 10
+
+
+def digits() -> tuple[Tensor, Tensor]:
+    """The columns, so scaled that no sum of them is exact, and the digit of each record."""
+    found = load_digits()
+    return torch.from_numpy(found.data / 15), torch.from_numpy(found.target)
+
+
+def diabetes() -> tuple[Tensor, Tensor]:
+    """The columns with the number to predict behind them, and the one class of all records."""
+    train = load_federation(DataSpec("diabetes")).train
+    assert train.targets is not None
+    joined = torch.cat([train.inputs, train.targets[:, None]], dim=1).double()
+    return joined, train.labels
+
+
+def upload(method: Algorithm, x: Tensor, y: Tensor) -> Contribution:
+    """What a site with these records adds to the sum."""
+    (exchange,) = method.schedule.round
+    moments = Moments.of(x, y, method.plan.n_class, exchange.detail)  # type: ignore[attr-defined]
+    trained = Trained({}, moments.statistics, len(y), moments.second)
+    message = method.close(exchange.name, {}, Work({}), trained)[1]
+    assert message is not None
+    return lift(message)
+
+
+def solve(method: Algorithm, sums: list[Contribution]) -> dict[str, Tensor]:
+    """The parts of the head of these sums."""
+    state = method.step("statistics", method.begin(Key(0)), total(sums))
+    return {name: value for name, value in state.items() if name not in ("seed", "sums", "second")}
+
+
+def gap(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    """The largest difference of any entry over the largest entry, part by part; absent classes agree by name."""
+    return max(
+        float((one[name] - other[name]).abs().max() / other[name].abs().clamp_max(1e30).max())
+        for name in other
+        if HEAD in other
+    )
+
+
+def main() -> None:
+    """Measure, print and, where asked, write the record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", type=Path)
+    args = parser.parse_args()
+    rows: dict[str, Any] = {}
+    for name in METHODS:
+        x, y = diabetes() if name == "fed-regression" else digits()
+        if name in ("fed-qda", "ccvr"):
+            x = x[:, 20:36]
+        width, n_class = x.shape[1] - (name == "fed-regression"), int(y.max()) + 1
+        method = registry.build(name, ModelPlan(n_class, width, ((HEAD,),), n_class * (1 + width)), {})
+        # Sites of very different sizes: each is cut off at a square.
+        ends = [round(len(y) * ((at + 1) / SITES) ** 2) for at in range(SITES)]
+        order = torch.randperm(len(y), generator=Key(1).torch())
+        sites = [order[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        sent = [upload(method, x[own], y[own]) for own in sites]
+        rest = torch.cat(sites[:-1])
+        rows[name] = {
+            "all sites": gap(solve(method, sent), solve(method, [upload(method, x, y)])),
+            "after the largest left": gap(solve(method, sent[:-1]), solve(method, [upload(method, x[rest], y[rest])])),
+        }
+        print(name, {key: f"{value:.1e}" for key, value in rows[name].items()}, flush=True)
+    if args.record is not None:
+        command = f"python -m benchmarks.one_exchange_equality --record {args.record}"
+        record = {"command": command, "largest_relative_difference": rows, "made_with": made_with()}
+        args.record.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
