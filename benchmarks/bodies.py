@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.simulator import RECORDS, Ours, matmul_gflops, plain_variants, spread, take_turns
+from benchmarks.simulator import RECORDS, Ours, matmul_gflops, plain_variants, take_turns
 from benchmarks.workloads import Workload, federation_of, repeated
 from fedlog.experiments.run.execute import made_with
 from fedlog.models.cnn import signal_cnn
@@ -111,25 +111,27 @@ def measure(name: str, repeats: int, clients: int) -> dict[str, Any]:
     work, cores = workload_of(name, clients), os.cpu_count() or 1
     ours = Ours(work, "fedlog", BackendChoice.AUTO, cores)
     made = {f"auto, {cores} processes": ours, **plain_variants(work, cores)}
-    seconds, accuracy = take_turns(made, repeats)
+    turns = take_turns(made, repeats)
     reason = ours.reason
     for variant in made.values():
         variant.stop()
     own, *others = made
     split = others[-1]
-    best = min(others[:-1], key=lambda each: statistics.median(seconds[each]))
-    ratios = {each: spread([a / b for a, b in zip(seconds[each], seconds[own], strict=True)]) for each in others}
+    best = min(others[:-1], key=lambda each: statistics.median(turns.seconds[each]))
+    ratios, by_cpu = turns.ratios(own), turns.cpu_ratios(own)
     return {
         "body": name,
         "real_records": work.real,
         "clients": len(work.federation.shards),
         "backend": reason,
-        "seconds": seconds,
-        "accuracy_by_round": accuracy,
+        "seconds": turns.seconds,
+        "cpu_seconds": turns.cpu_seconds,
+        "accuracy_by_round": turns.accuracy,
         "ratio_to_ours": ratios,
         "plain_at_its_best_threads": best,
         "times_faster_than_best_threads": ratios[best],
         "times_faster_than_processes": ratios[split],
+        "times_faster_by_cpu_time": by_cpu[split],
     }
 
 
@@ -152,6 +154,7 @@ def main(out: Path = RECORDS, names: tuple[str, ...] = tuple(BODIES), repeats: i
         parts = [
             ("best threads", one["times_faster_than_best_threads"]),
             ("two processes", one["times_faster_than_processes"]),
+            ("two processes by CPU time", one["times_faster_by_cpu_time"]),
         ]
         words = [f"{r['median']:.2f} x {what} ({r['lowest']:.2f} to {r['highest']:.2f})" for what, r in parts]
         print(f"{name:14s} {took:6.2f} s a round, {', '.join(words)}\n  {one['backend']}", flush=True)

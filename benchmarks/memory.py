@@ -1,4 +1,4 @@
-"""How much memory processes have used, as Linux tells it."""
+"""How much memory and time processes have used, as Linux tells it."""
 
 from __future__ import annotations
 
@@ -17,3 +17,13 @@ def peak_bytes(pid: int) -> int:
     """The largest resident size so far; pages shared between processes are counted in each: an upper bound."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     return 1024 * int(found.group(1)) if found else 0
+
+
+def cpu_seconds() -> float:
+    """The time that the processor has spent on this process and its children, all threads together."""
+    return sum(_cpu_seconds(pid) for pid in (os.getpid(), *children()))
+
+
+def _cpu_seconds(pid: int) -> float:
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9

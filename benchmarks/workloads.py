@@ -43,6 +43,11 @@ def workload(name: str, clients: int | None = None) -> Workload:
     return Workload(name, federation, 1, 50, 0.0005, 100, real, cifar_cnn)
 
 
+def first_clients(base: Workload, clients: int | None) -> Workload:
+    """The workload with its first clients only; None: with all."""
+    return replace(base, federation=replace(base.federation, shards=base.federation.shards[:clients]))
+
+
 def repeated(base: Workload, clients: int, train: int, test: int) -> Workload:
     """The workload with so many clients, whose shards repeat the pool's images."""
     key = Key(0).child("repeated")
