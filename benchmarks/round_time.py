@@ -95,13 +95,15 @@ def main() -> None:
     parser.add_argument("--sites", type=int, nargs="*", default=(3, 8, 20), metavar="N")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=1, help="pairs for each number of sites")
+    parser.add_argument("--only", choices=("flower", "fedlog"), help="one kind of pauses instead of both in turn")
     args = parser.parse_args()
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     found: list[dict[str, Any]] = []
     for sites in args.sites:
         for repeat in range(args.repeats):
             # First the one, then the other: the load of the machine drifts.
-            for flower in (True, False) if repeat % 2 == 0 else (False, True):
+            both = (True, False) if repeat % 2 == 0 else (False, True)
+            for flower in both if args.only is None else (args.only == "flower",):
                 start = time.monotonic()
                 found.append(measure(sites, args.rounds, flower) | {"seconds": round(time.monotonic() - start, 1)})
                 print(json.dumps(found[-1]), file=sys.stderr, flush=True)

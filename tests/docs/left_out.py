@@ -13,10 +13,11 @@ LEFT_OUT = {
     r"\.venv/bin/pre-commit install": "changes the repository's own hooks",
     r"make ": "a target of the Makefile: CI's own steps; that there is such a target is tested",
     r"fedlog data (fetch|check)": "downloads, or looks at what was; tests/smoke/test_data_fetch.py has a server",
-    r"fedlog federate (init|join|server|site|run|roster|register|status) ": (
+    r"fedlog federate (init|join|server|site|run|roster|register|status|drop) ": (
         "takes several machines; tests/smoke/test_federate_*.py types the same at real processes on one"
     ),
     r"fedlog predict north/models/run-1|fedlog privacy spend SERVER": "reads what such a federation leaves behind",
+    r"docker ": "needs a container engine; tests/contract/test_deploy_files.py reads the files",
     r"fedlog run --data (mnist|cifar10) ": "needs a data set that has to be fetched; with one, --dry-run is tried",
     r"fedlog run --data sites:sites --method fed-lda --body onnx:encoder.onnx": (
         "needs an encoder of the reader's own; tests/oracles/test_encoders.py makes one"

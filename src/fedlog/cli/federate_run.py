@@ -119,9 +119,10 @@ def _demo(args: argparse.Namespace) -> int:
 
 def _print_pretrained(report: dict[str, Any]) -> None:
     """Print what the demo can tell because everything lies in one place; a server would know none of the figures."""
-    print(f"{'site':<10} {'test accuracy':>13} {'test rows':>10}  body")
+    print(f"{'site':<10} {'test accuracy':>13} {'95 % interval':>16} {'test rows':>10}  body")
     for site in report["sites"]:
-        print(f"{site['name']:<10} {site['accuracy']:>13.3f} {site['test_records']:>10}  {site['body']}")
+        between = _describe_interval(site["accuracy"], site["test_records"])
+        print(f"{site['name']:<10} {site['accuracy']:>13.3f} {between:>16} {site['test_records']:>10}  {site['body']}")
     print(f"{federate_privacy.describe_traffic(report)}, {report['seconds']:.0f} s")
     print(f"privacy: {report['privacy']['statement']}")
 
@@ -135,15 +136,28 @@ def _print_report(args: argparse.Namespace, report: dict[str, Any]) -> None:
         return
     figure = "rmse" if any("rmse" in site for site in report["sites"]) else "accuracy"
     what = "test error" if figure == "rmse" else "test accuracy"
-    print(f"{'site':<10} {'body':<16} {what:>13} {'local-only':>11} {'test rows':>10}  model kept")
+    print(
+        f"{'site':<10} {'body':<16} {what:>13} {'95 % interval':>16} {'local-only':>11} {'test rows':>10}  model kept"
+    )
     for site in report["sites"]:
+        between = _describe_interval(site["accuracy"], site["test_records"]) if figure == "accuracy" else ""
         print(
-            f"{site['name']:<10} {site['body']:<16} {site[figure]:>13.3f} {site[f'local_only_{figure}']:>11.3f} "
-            f"{site['test_records']:>10}  {site['kept']}"
+            f"{site['name']:<10} {site['body']:<16} {site[figure]:>13.3f} {between:>16} "
+            f"{site[f'local_only_{figure}']:>11.3f} {site['test_records']:>10}  {site['kept']}"
         )
     wire = f", {report['wire_bytes']} bytes on the wire with TLS and Flower" if "wire_bytes" in report else ""
     seconds = f", {report['seconds']:.0f} s" if "seconds" in report else ""
     print(f"{federate_privacy.describe_traffic(report)}{wire}{seconds}")
+
+
+def _describe_interval(share: float, records: int) -> str:
+    """The 95 % interval of an accuracy over so many test rows."""
+    from fedlog.core.classification import share_interval
+
+    if records == 0:
+        return "of no rows"
+    low, high = share_interval(share, records)
+    return f"{low:.3f} to {high:.3f}"
 
 
 def _add_drop(commands: Subparsers) -> None:

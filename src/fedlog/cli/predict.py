@@ -39,7 +39,7 @@ def _predict(args: argparse.Namespace) -> int:
 
     if args.data is None and args.onnx is None:
         raise InputError("expected --data, --onnx or both, found neither")
-    from fedlog.models.folder import load_model
+    from fedlog.models.folder import load_model, read_unseen_classes
     from fedlog.models.onnx_export import export_onnx
 
     model = load_model(args.model)
@@ -53,9 +53,16 @@ def _predict(args: argparse.Namespace) -> int:
     probabilities = model.predict_proba(args.data)
     classes = model.schema.label_values
     labels = [classes[best] for best in probabilities.argmax(axis=1).tolist()]
+    if unseen := read_unseen_classes(args.model, model):
+        print(
+            f"warning: no training row of this model's site had {', '.join(unseen)}; what it says of that comes from "
+            "the other sites alone",
+            file=sys.stderr,
+        )
     if args.json:
         rows = [[round(value, 6) for value in row] for row in probabilities.tolist()]
-        print(json.dumps({"classes": list(classes), "labels": labels, "probabilities": rows}))
+        told = {"classes": list(classes), "labels": labels, "probabilities": rows}
+        print(json.dumps({**told, **({"unseen_classes": unseen} if unseen else {})}))
         return 0
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["label", *(f"p_{name}" for name in classes)])

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+NORMAL_95 = 1.959963984540054  # within so many standard deviations lies 95 % of a normal distribution
+
 
 @dataclass(frozen=True)
 class Metrics:
@@ -16,10 +18,12 @@ class Metrics:
 
     records: int
     accuracy: float | None
-    balanced_accuracy: float | None  # mean recall over the classes that occur
+    balanced_accuracy: float | None  # mean recall over the classes that occur; None where that is one
     macro_f1: float | None  # mean over the classes that occur or are predicted
     auroc: float | None  # one against the rest, mean over the classes that occur beside others
     confusion: list[list[int]]  # [true][predicted]
+    accuracy_interval: tuple[float, float] | None = None  # 95 %, for the records that might have been drawn instead
+    classes: int = 0  # that occur
 
 
 def metrics(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Metrics:
@@ -33,14 +37,25 @@ def metrics(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Me
     right, true, told = np.diag(confusion), confusion.sum(axis=1), confusion.sum(axis=0)
     f1 = [2 * r / (t + p) for r, t, p in zip(right, true, told, strict=True) if t + p]
     areas = [area_under_curve(probabilities[:, c], labels == c) for c in range(n_class) if 0 < true[c] < len(labels)]
+    classes = int((true > 0).sum())
     return Metrics(
         records=len(labels),
         accuracy=float(right.sum() / len(labels)),
-        balanced_accuracy=float(np.mean(right[true > 0] / true[true > 0])),
+        balanced_accuracy=float(np.mean(right[true > 0] / true[true > 0])) if classes > 1 else None,
         macro_f1=float(np.mean(f1)),
         auroc=float(np.mean(areas)) if areas else None,
         confusion=confusion.tolist(),
+        accuracy_interval=share_interval(float(right.sum() / len(labels)), len(labels)),
+        classes=classes,
     )
+
+
+def share_interval(share: float, records: int) -> tuple[float, float]:
+    """The 95 % interval of a share of so many records (Wilson 1927): also with a few records, and at 0 and 1."""
+    wide = NORMAL_95**2 / records
+    middle = (share + wide / 2) / (1 + wide)
+    half = NORMAL_95 * math.sqrt(share * (1 - share) / records + wide / (4 * records)) / (1 + wide)
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def first_within_error(right: Sequence[int], records: int) -> int:

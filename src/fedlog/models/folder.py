@@ -26,7 +26,7 @@ from fedlog.files.json_text import parse_json
 from fedlog.models.body import HEAD, RESERVED, Body, Params
 from fedlog.models.catalog import body as body_named
 from fedlog.models.catalog import check_loaded_body
-from fedlog.models.model import Model
+from fedlog.models.model import UNSEEN, Model
 from fedlog.models.weights_file import METHOD, weights_name
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 VERSION = 1
 WEIGHTS, DESCRIPTION, SCHEMA, ENCODER = "model.safetensors", "model.json", "schema.toml", "encoder.json"
 RUN_DESCRIPTION = "models.json"
+REPORT = "report.json"  # of a site, beside its model: figures that stay there
 
 
 def save_model(folder: Path, model: Model) -> Path:
@@ -47,6 +48,14 @@ def save_model(folder: Path, model: Model) -> Path:
     if model.encoder is not None:
         write_file(folder / ENCODER, model.encoder.to_json() + "\n")
     return folder
+
+
+def read_unseen_classes(folder: Path, model: Model) -> list[str]:
+    """The classes that no training row of the model's site had, from its provenance or the report beside it."""
+    told = model.provenance.get(UNSEEN)
+    if told is None and (folder / REPORT).exists():
+        told = json.loads((folder / REPORT).read_text()).get(UNSEEN)
+    return [str(name) for name in told] if isinstance(told, list) else []
 
 
 def save_run_models(folder: Path, models: Mapping[str, Model]) -> None:

@@ -24,6 +24,9 @@ from fedlog.models.body import Body, Params, logits, number_head
 if TYPE_CHECKING:
     from fedlog.data.tables import TableEncoder  # polars is loaded by whoever reads a table
 
+# In a model's provenance, and in the report beside it: the classes that no training row of its site had.
+UNSEEN = "unseen_classes"
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Model:

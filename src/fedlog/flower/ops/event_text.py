@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedlog.core.classification import share_interval
 from fedlog.flower.protocol.check_in import describe_clock
+from fedlog.models.model import UNSEEN
 
 NEVER_MOVED = "no round that this site saw moved the head: the federated model learned nothing from the others"
 DROWNED = "the sum drowned in its noise, and the head stays as it was"
@@ -100,6 +102,7 @@ def describe_site_event(event: Mapping[str, Any]) -> str | None:
                 f"run {event['run']}: kept the {event['kept']} model, {why}; {_test_figures(event)}; "
                 f"model in {event['model']}"
                 f"{f'; {NEVER_MOVED}' if event.get('head_moved') is False else ''}"
+                f"{_unseen(event.get(UNSEEN, 0))}"
             )
         case "warning":
             return f"run {event['run']}: warning: {event['reason']}"
@@ -115,7 +118,24 @@ def _test_figures(event: Mapping[str, Any]) -> str:
     if "test_rmse" in event:
         error, alone = (f"{value:.4g}" if value is not None else "none" for value in _errors(event))
         return f"test error {error} (local-only {alone})"
-    return f"test accuracy {_share(event['test_accuracy'])} (local-only {_share(event['local_only_test_accuracy'])})"
+    told = f"test accuracy {_share(event['test_accuracy'])}{_interval(event)}"
+    return f"{told} (local-only {_share(event['local_only_test_accuracy'])})"
+
+
+def _interval(event: Mapping[str, Any]) -> str:
+    """The 95 % interval of a finished model's test accuracy, where it has test rows."""
+    share, records = event["test_accuracy"], event.get("test_records")
+    if share is None or not records:
+        return ""
+    low, high = share_interval(share, records)
+    return f" [{low:.2f}, {high:.2f}] over {records} rows"
+
+
+def _unseen(count: int) -> str:
+    if not count:
+        return ""
+    words = "1 class of the schema is" if count == 1 else f"{count} classes of the schema are"
+    return f"; {words} not among this site's training rows: what the model says of that comes from others alone"
 
 
 def _errors(event: Mapping[str, Any]) -> tuple[float | None, float | None]:

@@ -24,7 +24,7 @@ from fedlog.flower.site.context import SiteContext
 from fedlog.flower.site.run_state import RunState
 from fedlog.models.body import Params, number_head
 from fedlog.models.folder import save_model
-from fedlog.models.model import Model
+from fedlog.models.model import UNSEEN, Model
 from fedlog.wire.codec import codec
 from fedlog.wire.message import lift
 
@@ -71,7 +71,9 @@ def finish(request: Frame, context: SiteContext, state: RunState) -> bytes:
         _save(context, beside, "local-only", models)
     figures = {name: {"validation": asdict(m.validation), "test": asdict(m.test)} for name, m in models.items()}
     moved = {} if context.guard is None else {"head_moved": state.saw_new_head(request.payload)}
-    write_file(folder / "report.json", json.dumps({"kept": kept, **moved, **figures}, indent=1) + "\n")
+    unseen = _find_unseen(context)
+    told = {"kept": kept, **moved, UNSEEN: unseen, **figures}
+    write_file(folder / "report.json", json.dumps(told, indent=1) + "\n")
     report = json.dumps(_report(context, kept, models)).encode()
     state.keep((request.round_number, request.exchange), request.payload, report, cohort.save)
     context.log(
@@ -81,9 +83,20 @@ def finish(request: Frame, context: SiteContext, state: RunState) -> bytes:
         **_figures("test_{}", models[kept]),
         **_figures("local_only_test_{}", models["local-only"]),
         **moved,
+        test_records=models[kept].test.records,
+        **({UNSEEN: len(unseen)} if unseen else {}),  # how many: a log names no label
         **({} if beside is None else {"unprotected_model": str(beside)}),
     )
     return report
+
+
+def _find_unseen(context: SiteContext) -> list[str]:
+    """Return the classes of the schema that no training row of this site has."""
+    if context.schema.number is not None:
+        return []
+    federation, shard = context.site.federation, context.site.shard
+    seen = set(federation.train.labels[shard.train].tolist())
+    return [name for at, name in enumerate(context.schema.label_values) if at not in seen]
 
 
 def _report(context: SiteContext, kept: str, models: Mapping[str, ScoredModel]) -> dict[str, str | int | float | None]:
@@ -120,6 +133,7 @@ def _save(context: SiteContext, folder: Path, name: str, models: Mapping[str, Sc
     if not context.by_record:  # else a figure about the records, which nobody counts, would go with the model
         merit = "validation_accuracy" if context.schema.number is None else "validation_minus_rmse"
         provenance[merit] = {name: found.merit for name, found in models.items()}
+        provenance[UNSEEN] = _find_unseen(context)
     site, params = context.site, models[name].params
     save_model(folder, Model(context.body, params, context.schema, site.encoder, site.federation.transform, provenance))
 
