@@ -107,6 +107,7 @@ def simulation(sites: Collection[SiteFolder], plan: Plan) -> Simulation:
         down=plan.down,
         world=plan.world,
         skip_below=plan.skip_below,
+        largest_share=plan.largest_share,
         optimiser=plan.optimiser,
     )
     algorithm = plan.algorithm(shape.n_class, shape.width)

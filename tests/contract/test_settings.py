@@ -134,7 +134,8 @@ def test_every_setting_of_a_deployment_changes_its_plan() -> None:
     """One that were left out of the plan would be taken and do nothing."""
     asked: dict[str, Any] = {
         "method": "fedlog-c", "options": {"epochs": 2}, "rounds": 3, "batch_size": 7, "seed": 5, "codec": "f16",
-        "carry": 0.5, "aggregation": "secure", "clip": "l2:2", "codec_down": "q8", "skip_below": 0.1, **RECIPE,
+        "carry": 0.5, "aggregation": "secure", "clip": "l2:2", "codec_down": "q8", "skip_below": 0.1,
+        "largest_share": 0.2, **RECIPE,
     }  # fmt: skip
     in_rows: dict[str, Any] = {"down": "differences", "world": "closed"}  # which not every codec can do
     together = {"epsilon", "delta", "trust", "message_norm", "privacy", "honest", "refused_share"}

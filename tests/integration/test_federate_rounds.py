@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from three_sites import (
     simulation,
 )
 
+from fedlog.algorithms.shape import Exchange
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.server import Server
 from fedlog.errors import InputError, RunError
@@ -34,7 +36,7 @@ from fedlog.flower.ops.app import app_settings
 from fedlog.flower.ops.event_text import SiteEventText, describe_run_event
 from fedlog.flower.ops.run import leave
 from fedlog.flower.protocol.frame import Frame, FrameKind, run_tag
-from fedlog.flower.protocol.plan import Plan, check_plan, read_hello
+from fedlog.flower.protocol.plan import Plan, check_plan, read_hello, read_plan
 from fedlog.flower.server.exchange import Clock
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
@@ -88,6 +90,7 @@ def state_of(server: ServerFolder, plan: Plan = PLAN) -> checkpoint.ServerState:
         ("fedproto", {"codec": "rows+q8"}),
         ("lg-fedavg-1", {}),
         ("fedproto", {}),
+        ("fedlog", {"largest_share": 0.35}),
     ],
 )
 def test_a_federation_computes_what_the_simulator_computes(
@@ -115,6 +118,27 @@ def test_a_federation_computes_what_the_simulator_computes(
         if site["kept"] == "federated":
             for entry, value in load_model(folder.models / plan.name).params.items():
                 torch.testing.assert_close(value, saved[entry], rtol=1e-5, atol=1e-6)
+
+
+def test_a_site_that_states_too_large_a_share_is_capped_and_named(
+    post: InProcess, server: ServerFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive, f32 = Server.receive, codec("f32")
+
+    def receive_lies(self: Server, number: int, exchange: Exchange, uploads: Iterable[tuple[str, bytes]]) -> None:
+        sent = dict(uploads)
+        message = f32.decode(sent["east"])
+        sent["east"] = f32.encode(Message(message.kind, (1e6 * message.arrays[0],)))
+        receive(self, number, exchange, sent.items())
+
+    monkeypatch.setattr(Server, "receive", receive_lies)
+    plan = replace(PLAN, rounds=1, largest_share=0.5)
+    run(post, server, plan).conduct()
+    (event,) = events_named(server, "capped")
+    assert event["site"] == "east"
+    assert event["stated_share"] == pytest.approx(1.0, abs=1e-3)
+    assert "east stated 100 % of all records; capped by --largest-share" in str(describe_run_event(event))
+    assert read_plan(plan.as_plain()).largest_share == 0.5
 
 
 def test_a_run_that_was_cut_short_goes_on_to_the_same_numbers(

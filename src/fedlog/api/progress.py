@@ -103,6 +103,10 @@ class Progress(Callback):
         said = f"{accuracy}  {bits / 1e6:.2f} Mb  about {left:.0f} s left"
         for client, reason in record.refused.items():
             self._say(f"warning: round {record.round} goes on without {client}: {reason}")
+        for client, share in record.capped.items():
+            self._say(
+                f"warning: round {record.round}: {client} stated {100 * share:.3g} % of all records and was capped"
+            )
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=record.round, said=said)
             return

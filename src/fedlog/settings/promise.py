@@ -138,6 +138,24 @@ def resolve_sums(given: SumSettings, promise: Promise | None, refused_share: flo
     return SecureSumTerms(given.honest, given.dropout_rate)
 
 
+def check_largest_share(share: float | None, promise: Promise | None, *, secure: bool) -> None:
+    """Refuse a cap on counts where the server may not weigh single uploads."""
+    if share is None:
+        return
+    if secure:
+        raise InputError(
+            f"a largest share needs uploads that can be weighed, and under a secure sum none can: {share:g}",
+            hint="leave out --largest-share, or --aggregation secure",
+        )
+    if promise is not None:
+        # A weight that depends on everyone's counts would let one record move all other contributions.
+        raise InputError(
+            f"a largest share makes every client's weight depend on the others' counts, which no noise here covers: "
+            f"{share:g}",
+            hint="leave it out; --privacy client bounds each client's whole message by --message-norm",
+        )
+
+
 def check_noise_of_sums(promise: Promise | None, secure: bool) -> None:
     """Refuse distributed noise without a secure sum, and any other noise under one."""
     if promise is not None and (promise.trust is Trust.DISTRIBUTED) is not secure:

@@ -25,6 +25,7 @@ from fedlog.settings.promise import (
     DpSgd,
     Promise,
     SecureSumTerms,
+    check_largest_share,
     check_transport,
     normal_clip,
     resolve_dp_sgd,
@@ -78,6 +79,7 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
     _check_dp_sgd(spec, dp_sgd)
     _check_promise(spec, promise)
     check_transport(transport_of(spec), promise, secure=sums is not None)
+    check_largest_share(spec.largest_share, promise, secure=sums is not None)
     usual_share = REFUSED_SHARE_WITHOUT_PRIVACY if promise is None else REFUSED_SHARE
     settings = RunSettings(
         **_values(spec, RoundSettings),

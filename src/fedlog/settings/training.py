@@ -159,6 +159,13 @@ class RoundSettings(Section):
         deployed=True,
         metavar="T",
     )
+    largest_share: PositiveShare | None = setting(
+        None,
+        "of all records, that one client's statistics can weigh in a sum, whatever count it states (0.2 for a fifth)",
+        recorded=Recorded.UNLESS_DEFAULT,
+        deployed=True,
+        metavar="F",
+    )
     carry: Share | None = setting(
         None,
         "the old posterior, decayed by this share, is the next prior, and the server remembers no client",

@@ -14,6 +14,7 @@ from fedlog.core.heads.moments import Moments
 from fedlog.core.keys import Key
 from fedlog.engine.protocol.checkpoint import Memory, ServerState, SumsPosition
 from fedlog.engine.protocol.downlink import Downlink
+from fedlog.engine.protocol.shares import Capped, cap_shares, check_cap
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import Params
 from fedlog.privacy.limits import Limits
@@ -51,6 +52,8 @@ class Server:
     memory: Memory | None = None  # None: a step sums the uploads of its own exchange, and nothing is kept
     codec_down: Codec | None = None  # None: the same both ways
     downlink: Downlink | None = None  # None: every client gets the same bytes
+    largest_share: float | None = None  # of all counts, that one upload can have; None: whatever it says
+    capped: list[tuple[int, Capped]] = field(default_factory=list)
     kept_state: bool = False  # whether the last sum drowned in its noise, so that everything stayed as it was
 
     @staticmethod
@@ -67,15 +70,19 @@ class Server:
         remembers: bool = False,
         codec_down: Codec | None = None,
         downlink: Downlink | None = None,
+        largest_share: float | None = None,
     ) -> Server:
         """A server before its first broadcast. `initial`: the common untrained model, or its head where bodies vary.
 
         More than `refused_share` of unusable uploads in an exchange stop the run. `limits` bound statistics in a run
-        without protection. A server that `remembers` sums everyone's last upload, if the method can.
+        without protection. A server that `remembers` sums everyone's last upload, if the method can. No upload has more
+        than `largest_share` of all counts in a sum.
         """
         schedule = algorithm.schedule
         exchanges = [*schedule.round, *([schedule.opening] if schedule.opening else [])]
         patterns = {exchange.name: upload_pattern(algorithm, exchange, initial, plan) for exchange in exchanges}
+        if largest_share is not None:
+            check_cap(patterns)
         if protection is not None:
             patterns = {name: p and protection.protect(p, key) for name, p in patterns.items()}
         return Server(
@@ -91,6 +98,7 @@ class Server:
             memory={} if remembers and algorithm.sums_last_uploads else None,
             codec_down=codec_down,
             downlink=downlink,
+            largest_share=largest_share,
         )
 
     def state_after(self, round_number: int, sums: SumsPosition | None = None) -> ServerState:
@@ -132,6 +140,7 @@ class Server:
         An upload that cannot be used is left out and noted; more than the allowed share of them stops the run.
         """
         summed: Contribution | None = None
+        apart: dict[str, Contribution] = {}  # where their weights depend on each other
         refused: list[Refusal] = []
         seen: list[str] = []
         for client, blob in uploads:
@@ -143,6 +152,8 @@ class Server:
                     self.downlink.forget(client)
             elif self.memory is not None:
                 self.memory[client] = taken
+            elif self.largest_share is not None:
+                apart[client] = taken
             else:
                 summed = taken if summed is None else summed + taken
         self.refusals += [(round_number, refusal) for refusal in refused]
@@ -155,9 +166,19 @@ class Server:
             )
         if self.memory:
             # By name, so that the order in which clients came first decides nothing.
-            summed = total([self.memory[client] for client in sorted(self.memory)])
+            apart = {client: self.memory[client] for client in sorted(self.memory)}
+        if apart:
+            summed = total(self._weigh(round_number, apart))
         if summed is not None:
             self.take(round_number, exchange, summed)
+
+    def _weigh(self, round_number: int, apart: Mapping[str, Contribution]) -> list[Contribution]:
+        """The uploads as they enter the sum; whoever states too large a share is noted and weighs less."""
+        if self.largest_share is None:
+            return list(apart.values())
+        taken, capped = cap_shares(apart, self.largest_share)
+        self.capped += [(round_number, one) for one in capped]
+        return list(taken.values())
 
     def take(self, round_number: int, exchange: Exchange, summed: Contribution) -> None:
         """Move the state by the sum of a round's contributions, with the server's noise if it is to add any."""

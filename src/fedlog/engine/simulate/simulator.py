@@ -58,6 +58,7 @@ class RoundRecord:
     refused: dict[str, str]
     seconds: float
     seconds_by_part: dict[str, float] = field(default_factory=dict)  # in a run that is profiled
+    capped: dict[str, float] = field(default_factory=dict)  # clients that weighed less than they stated: that share
     # Where a number is predicted, in its own unit; "correct" is then what lies inside its 90 % interval.
     rmse_per_client: list[float | None] = field(default_factory=list)
 
@@ -113,6 +114,7 @@ class Simulation:
             remembers=(self.settings.participation < 1 or transport.skip_below is not None) and self.secure is None,
             codec_down=transport.down,
             downlink=Downlink(transport, server_key.child("downlink")) if transport.tailored else None,
+            largest_share=self.settings.largest_share,
         )
         self.workers = self._make_workers(transport)
 
@@ -300,6 +302,7 @@ class Simulation:
             observed={**self.algorithm.observe(self.server.state), **self._privacy_figures()},
             # The opening exchange has no record of its own.
             refused={r.client: r.reason for at, r in self.server.refusals if max(at, 1) == number},
+            capped={one.client: one.stated_share for at, one in self.server.capped if max(at, 1) == number},
             seconds=seconds,
             seconds_by_part=self._take_times(seconds) if self.profiles else {},
             rmse_per_client=[score.rmse for score in scores] if self.federation.number is not None else [],

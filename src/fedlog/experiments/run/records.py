@@ -59,6 +59,8 @@ def _line(record: RoundRecord) -> str:
     written = asdict(record)
     if not record.seconds_by_part:
         del written["seconds_by_part"]  # of runs that are profiled only
+    if not record.capped:
+        del written["capped"]  # of runs with a largest share that somebody exceeded
     if not record.rmse_per_client:
         del written["rmse_per_client"]  # of runs that predict a number
     return json.dumps(written, separators=(",", ":"))

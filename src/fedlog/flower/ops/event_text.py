@@ -23,6 +23,11 @@ def describe_run_event(event: Mapping[str, Any]) -> str | None:
         case "left out" | "refused":
             at = f"round {event['round']}: " if "round" in event else ""
             return f"{at}without {event['site']}: {event['reason']}"
+        case "capped":
+            return (
+                f"round {event['round']}: {event['site']} stated {100 * event['stated_share']:.3g} % of all records; "
+                "capped by --largest-share"
+            )
         case "silent":
             at = f" to step {event['step']} of the secure sum" if "step" in event else ""
             return (

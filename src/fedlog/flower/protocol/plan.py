@@ -35,6 +35,7 @@ from fedlog.settings.presets import OWN
 from fedlog.settings.privacy import Aggregation
 from fedlog.settings.promise import (
     Promise,
+    check_largest_share,
     check_noise_of_sums,
     check_transport,
     count_survivors,
@@ -83,6 +84,8 @@ class Plan(Section):
     world: World = World.OPEN
     """Closed: sites that said that they meet no other classes get the rows of their own ones only."""
     skip_below: Annotated[float, Meta(ge=0)] | None = None
+    largest_share: Annotated[float, Meta(gt=0, le=1)] | None = None
+    """Of all records, that one site's statistics can weigh."""
     batch_size: Count = OWN.batch_size
     optimiser: Optimiser = field(default_factory=Optimiser)
     clip: str | None = None
@@ -207,6 +210,7 @@ def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
             down=spec.down,
             world=spec.world,
             skip_below=spec.skip_below or None,
+            largest_share=spec.largest_share,
             batch_size=OWN.batch_size if spec.batch_size is None else spec.batch_size,
             optimiser=spec.part(Optimiser),
             clip=normal_clip(spec.clip) if promise is None else None,
@@ -252,6 +256,7 @@ def check_plan(plan: Plan) -> Plan:
             hint=f"one of {', '.join(federated)}; the others run in the simulator: `fedlog run`",
         )
     check_transport(plan.transport, plan.promise, secure=plan.secure is not None)
+    check_largest_share(plan.largest_share, plan.promise, secure=plan.secure is not None)
     check_differences(plan.transport, hidden=plan.figures_stay)
     check_seed(plan.seed)
     check_options(plan.options)

@@ -41,6 +41,7 @@ def begin_server(plan: Plan, schema: Schema, width: int, refused_share: float = 
         remembers=plan.secure is None and plan.promise is None,
         codec_down=transport.down,
         downlink=Downlink(transport, server_key.child("downlink")) if transport.tailored else None,
+        largest_share=plan.largest_share,
     )
 
 

@@ -226,7 +226,7 @@ class Run:
 
     def _receive(self, server: Server, number: int, exchange: Exchange, uploads: Mapping[str, bytes]) -> list[str]:
         """Sum the uploads and return the sites whose uploads were refused; raise RunError where they are too many."""
-        known = len(server.refusals)
+        known, weighed = len(server.refusals), len(server.capped)
         stopped: RunError | None = None
         try:
             server.receive(number, exchange, uploads.items())
@@ -235,6 +235,8 @@ class Run:
         refused = [refusal for _, refusal in server.refusals[known:]]
         for refusal in refused:
             self._log_event("refused", site=refusal.client, round=number, reason=refusal.reason)
+        for _, one in server.capped[weighed:]:
+            self._log_event("capped", site=one.client, round=number, stated_share=round(one.stated_share, 4))
         if stopped is not None:
             line = {"round": number, "of": self.plan.rounds, "full": 0, "seconds": 0.0, "refused": self.refused}
             self.home.record({**line, "stopped": stopped.message})
