@@ -17,7 +17,7 @@ from fedlog.algorithms.registry import Factory, name_method
 from fedlog.api.comparison_bar import ComparisonBar
 from fedlog.api.frames import make_frame
 from fedlog.api.result import Result
-from fedlog.api.run import Body, input_shape_of, name_bodies
+from fedlog.api.run import Body, check_callbacks, check_data, input_shape_of, name_bodies
 from fedlog.data.catalog import DEFAULTS, load_federation
 from fedlog.data.data_spec import SITES
 from fedlog.data.federation import Federation
@@ -31,6 +31,7 @@ from fedlog.experiments.compare.variants import (
     METHODS,
     Choices,
     ComparedRun,
+    check_names,
     check_options,
     lay_out,
     make_variants,
@@ -38,6 +39,7 @@ from fedlog.experiments.compare.variants import (
 )
 from fedlog.experiments.run.callbacks import Callback
 from fedlog.experiments.workers.executors import DASK, executor
+from fedlog.files.python_words import speak_python
 from fedlog.settings.fields import type_hints
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec, from_plain
@@ -150,6 +152,7 @@ class Comparison:
         return methods_table(self.findings).html() + sites_table(self.findings).html() + said
 
 
+@speak_python()
 def compare(
     data: Federation | str,
     methods: Sequence[str | Factory] = METHODS,
@@ -197,14 +200,19 @@ def compare(
         The runs, a table, a picture, and advice from validation rows.
 
     """
+    check_data(data)
+    if not 0 <= worth < 1:
+        raise InputError(f"worth is a share from 0 to 1, found: {worth:g}", hint="worth=0.01 is one point")
+    methods = [methods] if isinstance(methods, str) else methods
     names = with_references([name_method(method) for method in methods])
-    chosen = Choices(names, tuple(codecs), tuple(bodies), recipes, options)
+    chosen = Choices(names, _several(codecs), _several(bodies), recipes, options)
     common = _common_spec(data, chosen, settings)
     federation = data if isinstance(data, Federation) else None
     common = replace(common, body=name_bodies(body, lambda: input_shape_of(common, federation)), jobs=1)
     common = _with_validation(common, federation)
     notes: tuple[str, ...] = ()
     own = _own_federation(common, federation)
+    check_names(chosen, common, own)
     if own is not None and federation is None:
         notes = own.notes
     if quick:
@@ -214,7 +222,8 @@ def compare(
         few = own is not None and len(own.train) + len(own.test) < FEW_ROWS
         seeds = SEEDS_OF_FEW_ROWS if few and not quick else SEEDS
     plan = _Plan(common, chosen, _check_seeds(seeds, methods), federation, Parallelism(jobs, executor))
-    return plan.carry_out(None if out is None else Path(out), tuple(callbacks), progress, worth, notes)
+    heard = check_callbacks(callbacks)
+    return plan.carry_out(None if out is None else Path(out), heard, progress, worth, notes)
 
 
 def repeat(
@@ -299,6 +308,10 @@ class _Plan:
         return (lambda seed: given) if split_again is None else split_again
 
 
+def _several(names: str | Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
 def _folder(out: Path | None) -> AbstractContextManager[str | Path]:
     return tempfile.TemporaryDirectory(prefix="fedlog-") if out is None else nullcontext(out)
 
@@ -324,7 +337,10 @@ def _with_validation(spec: RunSpec, given: Federation | None) -> RunSpec:
 def _check_seeds(seeds: int | Iterable[int], methods: Sequence[object]) -> tuple[int, ...]:
     chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     if not chosen or not methods or len(set(chosen)) < len(chosen):
-        raise InputError(f"expected methods and different seeds, found: {len(methods)} methods, seeds {chosen}")
+        raise InputError(
+            f"expected methods and different seeds, found: {len(methods)} methods, seeds {list(chosen)}",
+            hint="--seeds 5 takes the seeds 0 to 4",
+        )
     return chosen
 
 

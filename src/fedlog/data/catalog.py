@@ -117,19 +117,31 @@ def resolve_data(spec: DataSpec) -> DataSpec:
             f"data set {spec.name}: no partition by the name: {partition}", hint=f"one of: {', '.join(allowed)}"
         )
     if partition != "shards" and spec.classes_per_client is not None:
-        raise InputError(f"classes per client belong to the shards partition; the partition is: {partition}")
+        raise InputError(
+            f"classes per client belong to the shards partition; the partition is: {partition}",
+            hint="leave out --classes-per-client, or --partition shards",
+        )
     if partition != "dirichlet" and spec.dirichlet_alpha is not None:
-        raise InputError(f"a Dirichlet alpha belongs to the dirichlet partition; the partition is: {partition}")
+        raise InputError(
+            f"a Dirichlet alpha belongs to the dirichlet partition; the partition is: {partition}",
+            hint="leave out --dirichlet-alpha, or --partition dirichlet",
+        )
     if partition in ("user", "person") and spec.train_records is not None:
         raise InputError(
-            f"the {partition} partition takes whole people; training records asked for: {spec.train_records}"
+            f"the {partition} partition takes whole people; training records asked for: {spec.train_records}",
+            hint="leave out --train-records",
         )
     if spec.clients is not None and spec.clients < 1:
-        raise InputError(f"at least 1 client is needed; found: {spec.clients}")
+        raise InputError(f"at least 1 client is needed; found: {spec.clients}", hint="--clients 10")
     if partition == "person" and (spec.clients or 1) > _PEOPLE:
-        raise InputError(f"data set {spec.name} has {_PEOPLE} people; clients asked for: {spec.clients}")
+        raise InputError(
+            f"data set {spec.name} has {_PEOPLE} people; clients asked for: {spec.clients}",
+            hint="--clients 30, or fewer",
+        )
     if spec.train_records is not None and spec.train_records < 1:
-        raise InputError(f"at least 1 training record is needed; found: {spec.train_records}")
+        raise InputError(
+            f"at least 1 training record is needed; found: {spec.train_records}", hint="--train-records 1000"
+        )
     shards_default = DEFAULT_CLASSES_PER_CLIENT if default.classes_per_client is None else default.classes_per_client
     return replace(
         spec,
@@ -153,7 +165,8 @@ def _load_named_federation(spec: DataSpec, key: Key) -> Federation:
     if spec.train_records is not None:
         if spec.train_records > len(found.train):
             raise InputError(
-                f"data set {spec.name}: {len(found.train)} training records, but asked for: {spec.train_records}"
+                f"data set {spec.name}: {len(found.train)} training records, but asked for: {spec.train_records}",
+                hint="fewer, or leave out --train-records",
             )
         found = replace(found, train=found.train.at(torch.arange(spec.train_records)))
     clients = spec.clients or 0

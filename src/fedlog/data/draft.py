@@ -12,8 +12,9 @@ import polars as pl
 from fedlog.data.arrays import read_npz
 from fedlog.data.images import class_folders, image_files, image_shape
 from fedlog.data.schema import Feature, FeatureKind, Schema, check_schema, dump_schema
-from fedlog.data.tables import TABLE_SUFFIXES, read_frame
+from fedlog.data.tables import FILL, TABLE_SUFFIXES, read_frame
 from fedlog.errors import InputError
+from fedlog.files.names import did_you_mean
 
 LABEL_NAMES = ("label", "target", "class", "outcome", "y")
 # More values than this, and a text is an identifier or free text rather than a category.
@@ -68,10 +69,13 @@ def draft_table_schema(frame: pl.DataFrame, where: str, options: DraftOptions) -
     """A schema for a table with a known label column, and a sentence for each column that was left out."""
     assert options.label is not None
     if frame.height == 0:
-        raise InputError(f"expected at least one row in {where}, found a header and no rows")
+        raise InputError(f"expected at least one row in {where}, found a header and no rows", hint=FILL)
     for name in (options.label, options.group, options.time, options.text):
         if name is not None and name not in frame.columns:
-            raise InputError(f"expected a column {name} in {where}, found: {', '.join(frame.columns)}")
+            raise InputError(
+                f"expected a column {name} in {where}, found: {', '.join(frame.columns)}",
+                hint=did_you_mean(name, frame.columns, "name one of these columns"),
+            )
     columns = [name for name in (options.label, options.group, options.time) if name]
     if options.number:
         return _draft_number_schema(frame, where, options, columns)
@@ -177,7 +181,10 @@ def draft_images(folder: Path) -> Schema:
     classes = class_folders(folder)
     first = next((path for name in classes for path in image_files(folder / name)), None)
     if first is None:
-        raise InputError(f"expected images in sub-folders named by class, found none in: {folder}")
+        raise InputError(
+            f"expected images in sub-folders named by class, found none in: {folder}",
+            hint=f"{folder.name}/CLASS/IMAGE.png, or .jpg",
+        )
     return Schema("folder", classes, input_shape=image_shape(first))
 
 

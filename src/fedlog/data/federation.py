@@ -16,6 +16,7 @@ from torch import Tensor
 from fedlog.data.schema import Schema
 from fedlog.data.transforms import Transform
 from fedlog.errors import InputError
+from fedlog.files.python_words import speak_python
 
 if TYPE_CHECKING:
     from fedlog.data.tables import TableEncoder  # polars is loaded by whoever reads a table
@@ -125,7 +126,8 @@ class Federation:
         from fedlog.data.own_arrays import ArrayPreparation, federation_from_arrays
 
         preparation = ArrayPreparation(validation, split_seed, rows_alone, number)
-        return federation_from_arrays(train, test, class_names, preparation, name)
+        with speak_python():
+            return federation_from_arrays(train, test, class_names, preparation, name)
 
     @classmethod
     def from_csv(
@@ -160,7 +162,8 @@ class Federation:
 
         read = schema if isinstance(schema, Schema) or schema is None else Path(schema)
         preparation = Preparation.ALONE if rows_alone else Preparation.TOGETHER
-        return load_sites(SiteSources.at(source, site_column), label, read, split_seed, preparation)
+        with speak_python():
+            return load_sites(SiteSources.at(source, site_column), label, read, split_seed, preparation)
 
     @classmethod
     def named(cls, name: str, **division: Any) -> Federation:
@@ -184,7 +187,8 @@ class Federation:
         except TypeError:
             known = ", ".join(key for key in DataSpec.__dataclass_fields__ if key != "name")
             raise InputError(f"data set {name}: unknown among {', '.join(division)}", hint=f"one of {known}") from None
-        return load_federation(spec)
+        with speak_python():
+            return load_federation(spec)
 
     @property
     def number(self) -> tuple[float, float] | None:

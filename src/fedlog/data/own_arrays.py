@@ -35,6 +35,8 @@ from fedlog.errors import InputError
 Inputs = NDArray[Any] | pl.DataFrame
 NUMBER = "number"  # what the one class is called where a number is to be predicted
 
+PAIRS = 'Federation.from_arrays({"north": (X, y), "south": (X, y)})'
+
 
 @dataclass(frozen=True, eq=False)
 class Part:
@@ -75,7 +77,7 @@ def federation_from_arrays(
     if not isinstance(train, Mapping) or not train:
         raise InputError(
             f"expected the records of each site by its name, found: {type(train).__name__}",
-            hint='Federation.from_arrays({"north": (X, y), "south": (X, y)})',
+            hint=PAIRS,
         )
     parts = {site: _read_part(given, f"site {site}") for site, given in sorted(train.items())}
     tests = _read_tests(test, tuple(parts))
@@ -113,7 +115,9 @@ def read_inputs(values: Any, where: str) -> Inputs:
     if array.ndim < 2 or array.dtype.kind not in "fiub":
         raise InputError(
             f"{where}: expected an array of numbers with one record a row, found {array.dtype} {array.shape}",
-            hint="a pandas or polars data frame may hold texts too",
+            hint="X[None] is one record, X[:, None] one column"
+            if array.ndim < 2
+            else "a pandas or polars data frame may hold texts too",
         )
     return array
 
@@ -124,7 +128,8 @@ def table_columns(inputs: Inputs, schema: Schema, where: str) -> dict[str, pl.Se
     if not isinstance(frame, pl.DataFrame):
         if frame.ndim != 2 or frame.shape[1] != len(schema.features):
             raise InputError(
-                f"{where}: expected records of {len(schema.features)} columns, found an array of shape {frame.shape}"
+                f"{where}: expected records of {len(schema.features)} columns, found an array of shape {frame.shape}",
+                hint="one record a row, with the columns of the training records in their order",
             )
         names = [feature.column for feature in schema.features]
         frame = pl.DataFrame([pl.Series(name, frame[:, at].astype(np.float64)) for at, name in enumerate(names)])
@@ -146,13 +151,21 @@ def _is_gap(value: Any) -> bool:
 
 def _read_part(given: Sequence[Any], where: str) -> Part:
     if not isinstance(given, tuple | list) or len(given) not in (2, 3):
-        raise InputError(f"{where}: expected (X, y) or (X, y, groups), found: {type(given).__name__}")
+        raise InputError(f"{where}: expected (X, y) or (X, y, groups), found: {type(given).__name__}", hint=PAIRS)
     inputs, labels = read_inputs(given[0], where), _read_column(given[1])
     groups = _read_column(given[2]) if len(given) == 3 else None
     if labels.ndim != 1 or len(labels) != len(inputs) or len(labels) == 0:
-        raise InputError(f"{where}: expected a label for each of {len(inputs)} records, found: {labels.shape}")
+        if not len(inputs):
+            raise InputError(f"{where}: expected records, found none", hint="leave a site without records out")
+        raise InputError(
+            f"{where}: expected a label for each of {len(inputs)} records, found: {labels.shape}",
+            hint="X and y need the same number of rows, and y one label a row",
+        )
     if groups is not None and groups.shape != labels.shape:
-        raise InputError(f"{where}: expected a group for each of {len(inputs)} records, found: {groups.shape}")
+        raise InputError(
+            f"{where}: expected a group for each of {len(inputs)} records, found: {groups.shape}",
+            hint="groups has one entry a row, as y has",
+        )
     return Part(inputs, labels, groups, where)
 
 
@@ -175,7 +188,10 @@ def _read_tests(test: Any, sites: tuple[str, ...]) -> dict[str, Part]:
         common = _read_part(test, "the common test records")
         return dict.fromkeys(sites, common)
     if set(test) != set(sites):
-        raise InputError(f"expected test records of {', '.join(sites)}, found those of: {', '.join(sorted(test))}")
+        raise InputError(
+            f"expected test records of {', '.join(sites)}, found those of: {', '.join(sorted(test))}",
+            hint="test has the same sites as train, or is one (X, y) for all, or a share such as 0.2",
+        )
     return {site: _read_part(test[site], f"site {site}, test records") for site in sites}
 
 
@@ -194,7 +210,10 @@ class _Classes:
         }
         if len(kinds) > 1 or "" in kinds:
             found = ", ".join(sorted({str(array.dtype) for array in labels}))
-            raise InputError(f"expected labels that are all whole numbers or all texts, found: {found}")
+            raise InputError(
+                f"expected labels that are all whole numbers or all texts, found: {found}",
+                hint="y.astype(int) where they are classes; drop rows without a label",
+            )
         values = np.unique(np.concatenate(list(labels))).tolist()
         if names is None:
             return cls(tuple(map(str, values)), tuple(values)) if kinds == {"number"} else cls(_sort(values), ())
@@ -208,7 +227,10 @@ class _Classes:
         if (codes < 0).any():
             row = int(np.flatnonzero(codes < 0)[0])
             expected = f"from 0 to {len(self.names) - 1}" if self.numbers else f"among {', '.join(self.names)}"
-            raise InputError(f"{where}: expected labels {expected}, found in row {row + 1}: {labels[row]}")
+            raise InputError(
+                f"{where}: expected labels {expected}, found in row {row + 1}: {labels[row]}",
+                hint="class_names has a name for every class",
+            )
         return codes
 
 
@@ -230,16 +252,26 @@ def _schema(
 def _draft_schema(inputs: Sequence[Inputs], names: tuple[str, ...], where: str) -> tuple[Schema, tuple[str, ...]]:
     frames = [part for part in inputs if isinstance(part, pl.DataFrame)]
     if frames and len(frames) < len(inputs):
-        raise InputError("expected arrays at every site, or data frames at every site; found both")
+        raise InputError(
+            "expected arrays at every site, or data frames at every site; found both",
+            hint="make data frames of the arrays, with the same columns",
+        )
     if frames:
         columns = frames[0].columns
         if any(set(frame.columns) != set(columns) for frame in frames):
-            raise InputError("expected data frames with the same columns at every site")
+            differ = sorted({each for frame in frames for each in set(frame.columns) ^ set(columns)})
+            raise InputError(
+                f"expected data frames with the same columns at every site, found only at some: {', '.join(differ)}",
+                hint="give every site the same columns",
+            )
         features, notes = draft_features(pl.concat([frame.select(columns) for frame in frames], how="vertical_relaxed"))
         return Schema(_free_name(columns), names, features), notes
     shapes = {part.shape[1:] for part in inputs if not isinstance(part, pl.DataFrame)}
     if len(shapes) > 1:
-        raise InputError(f"expected records of one shape at every site, found: {', '.join(map(str, sorted(shapes)))}")
+        raise InputError(
+            f"expected records of one shape at every site, found: {', '.join(map(str, sorted(shapes)))}",
+            hint="the columns of X are the same at every site",
+        )
     (shape,) = shapes
     if len(shape) > 1:
         return Schema("label", names, input_shape=shape), ()
@@ -253,6 +285,19 @@ def _free_name(columns: Sequence[str]) -> str:
 
 
 def _site(
+    name: str, part: Part, test: Part | None, classes: _Classes, schema: Schema, shares: Shares | None,
+    how: ArrayPreparation,
+) -> Site:  # fmt: skip
+    """The site; errors about its rows name it."""
+    try:
+        return _make_site(name, part, test, classes, schema, shares, how)
+    except InputError as error:
+        if part.where in error.message:
+            raise
+        raise InputError(f"{part.where}: {error.message}", hint=error.hint) from None
+
+
+def _make_site(
     name: str, part: Part, test: Part | None, classes: _Classes, schema: Schema, shares: Shares | None,
     how: ArrayPreparation,
 ) -> Site:  # fmt: skip

@@ -276,4 +276,4 @@ def _check_clients(clients: int) -> None:
 
 def _check_fraction(fraction: float) -> None:
     if not 0 <= fraction < 1:
-        raise InputError(f"validation fraction must lie in [0, 1); found: {fraction}")
+        raise InputError(f"validation fraction must lie in [0, 1); found: {fraction}", hint="--validation-fraction 0.2")

@@ -19,6 +19,7 @@ from fedlog.errors import InputError
 from fedlog.files.toml import parse_toml, read_toml
 
 VERSION = 1
+DRAFTS = "`fedlog federate schema DATA > schema.toml` drafts one"
 TEXT_BYTES = 2048  # of a text's UTF-8 form that are kept
 
 
@@ -92,7 +93,7 @@ class Schema:
 
 def load_schema(path: Path) -> Schema:
     """The schema of a file, or an InputError that names the file and the entry."""
-    return _schema(read_toml(path, "the schema", "`fedlog federate schema DATA > schema.toml` drafts one"), str(path))
+    return _schema(read_toml(path, "the schema", DRAFTS), str(path))
 
 
 def parse_schema(text: str, where: str) -> Schema:
@@ -103,7 +104,7 @@ def parse_schema(text: str, where: str) -> Schema:
 def _schema(document: dict[str, Any], where: str) -> Schema:
     _check_names(document, {"version", "label", "split", "input", "feature"}, where)
     if document.get("version") != VERSION:
-        raise InputError(f"expected version = {VERSION} in {where}, found: {document.get('version')!r}")
+        raise InputError(f"expected version = {VERSION} in {where}, found: {document.get('version')!r}", hint=DRAFTS)
     label = _section(document, "label", where)
     _check_names(label, {"column", "values", "range"}, f"{where}, [label]")
     if ("values" in label) == ("range" in label):
@@ -132,7 +133,10 @@ def _schema(document: dict[str, Any], where: str) -> Schema:
 def check_schema(schema: Schema, where: str) -> Schema:
     """The same schema, or an InputError when no federation could use it."""
     if schema.n_class < 2 and schema.number is None:
-        raise InputError(f"expected at least 2 label values in {where}, found: {schema.n_class}")
+        raise InputError(
+            f"expected at least 2 label values in {where}, found: {schema.n_class}",
+            hint="there is nothing to tell apart: is it the right label column?",
+        )
     if bool(schema.features) == bool(schema.input_shape):
         found = "both" if schema.features else "neither"
         raise InputError(f"expected either [[feature]] tables or [input] in {where}, found: {found}")
@@ -239,7 +243,9 @@ def _shape(document: Mapping[str, Any], where: str) -> tuple[int, ...]:
 def _section(document: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
     section = document.get(name)
     if not isinstance(section, dict):
-        raise InputError(f"expected a [{name}] section in {where}, found: {'none' if section is None else section!r}")
+        raise InputError(
+            f"expected a [{name}] section in {where}, found: {'none' if section is None else section!r}", hint=DRAFTS
+        )
     return section
 
 
@@ -263,7 +269,9 @@ def _texts(section: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]
 def _check_names(section: Mapping[str, Any], names: set[str], where: str) -> None:
     unknown = sorted(set(section) - names)
     if unknown:
-        raise InputError(f"expected only {', '.join(sorted(names))} in {where}, found: {', '.join(unknown)}")
+        raise InputError(
+            f"expected only {', '.join(sorted(names))} in {where}, found: {', '.join(unknown)}", hint=DRAFTS
+        )
 
 
 def _check_distinct(values: tuple[str, ...], what: str, where: str) -> None:

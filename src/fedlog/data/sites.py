@@ -25,6 +25,7 @@ from fedlog.data.split import Shares
 from fedlog.data.tables import TABLE_SUFFIXES, check_table, read_frame
 from fedlog.data.transforms import IDENTITY
 from fedlog.errors import InputError
+from fedlog.files.names import did_you_mean
 
 SCHEMA_FILE = "schema.toml"
 FORMS = "one .csv, .tsv, .parquet or .npz file, or folder of images by class, for each site"
@@ -50,17 +51,26 @@ class SiteSources:
             return cls(folder.stem, {}, None, _cut_table(folder, site_column))
         _refuse_site_column(site_column, str(folder))
         if not folder.is_dir():
-            raise InputError(f"expected a folder with {FORMS}, found: {folder}")
+            raise InputError(f"expected a folder with {FORMS}, found: {folder}", hint=_explain_missing(folder))
         found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
         paths = _by_site([path for path in found if path.name != SCHEMA_FILE], str(folder))
         schema = folder / SCHEMA_FILE
         return cls(folder.name, paths, schema if schema.exists() else None)
 
 
+def _explain_missing(path: Path) -> str:
+    """What to do about a path that is not there, or is not what was expected."""
+    if path.exists():
+        return "a folder, or one table with --site-column COLUMN"
+    near = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+    return did_you_mean(path.name, near, f"there is no such file or folder, seen from {Path.cwd()}")
+
+
 def _refuse_site_column(column: str | None, where: str) -> None:
     if column is not None:
         raise InputError(
-            f"a site column cuts one table into sites; found: {where}", hint="sites:TABLE.csv --site-column COLUMN"
+            f"a site column cuts one table into sites; found: {where}",
+            hint="leave out --site-column, or name a single table",
         )
 
 
@@ -73,11 +83,17 @@ def _cut_table(path: Path, column: str | None) -> dict[str, pl.DataFrame]:
             hint="--site-column COLUMN, or a folder with one file a site",
         )
     if column not in frame.columns:
-        raise InputError(f"expected a column {column} in {path}, found: {', '.join(frame.columns)}")
+        raise InputError(
+            f"expected a column {column} in {path}, found: {', '.join(frame.columns)}",
+            hint=did_you_mean(column, frame.columns, "--site-column names one of these columns"),
+        )
     names = frame[column].cast(pl.String).str.strip_chars()
     if names.null_count():
         first = int(names.is_null().arg_max() or 0)
-        raise InputError(f"expected the name of a site in column {column} of {path}, found none in row {first + 1}")
+        raise InputError(
+            f"expected the name of a site in column {column} of {path}, found none in row {first + 1}",
+            hint="fill the column, or remove the row",
+        )
     found = sort_naturally(names.unique().to_list())
     return {name: frame.filter(names == name).drop(column) for name in found}
 
@@ -87,17 +103,20 @@ def _by_site(paths: Sequence[Path], where: str) -> dict[str, Path]:
     sites: dict[str, Path] = {}
     for path in paths:
         if not path.exists():
-            raise InputError(f"expected {FORMS}, found no such file: {path}")
+            raise InputError(f"expected {FORMS}, found no such file: {path}", hint=_explain_missing(path))
         if not path.is_dir() and path.suffix not in (*TABLE_SUFFIXES, ".npz"):
             raise InputError(
                 f"expected {FORMS} in {where}, found: {path.name}", hint="move it elsewhere, or convert it"
             )
         name = path.name if path.is_dir() else path.stem
         if name in sites:
-            raise InputError(f"expected one source for each site in {where}, found two for {name}: {path.name}")
+            raise InputError(
+                f"expected one source for each site in {where}, found two for {name}: {path.name}",
+                hint="give one of them another name",
+            )
         sites[name] = path
     if not sites:
-        raise InputError(f"expected {FORMS} in {where}, found none")
+        raise InputError(f"expected {FORMS} in {where}, found none", hint="put the sites' files there")
     return dict(sorted(sites.items()))
 
 
@@ -116,7 +135,10 @@ def load_sites(
     else:
         agreed = given if isinstance(given, Schema) else load_schema(given)
         if label is not None and label != agreed.label_column:
-            raise InputError(f"the schema's label column is {agreed.label_column}; another one was given: {label}")
+            raise InputError(
+                f"the schema's label column is {agreed.label_column}; another one was given: {label}",
+                hint="leave out --label, or change the schema",
+            )
     alone = preparation is Preparation.ALONE
 
     def split_again(seed: int) -> Federation:
@@ -148,11 +170,14 @@ def draft_sites_schema(sources: SiteSources, label: str | None) -> tuple[Schema,
     paths = list(sources.paths.values())
     kinds = {"folders" if path.is_dir() else "npz" if path.suffix == ".npz" else "tables" for path in paths}
     if len(kinds) > 1:
-        raise InputError(f"expected sites with records of one kind, found: {', '.join(path.name for path in paths)}")
+        raise InputError(
+            f"expected sites with records of one kind, found: {', '.join(path.name for path in paths)}",
+            hint="all tables, all .npz files, or all folders of images",
+        )
     if kinds == {"tables"}:
         return _draft_tables({path.name: read_frame(path) for path in paths}, label)
     if label is not None:
-        raise InputError(f"a label column is for tables, found: {paths[0].name}")
+        raise InputError(f"a label column is for tables, found: {paths[0].name}", hint="leave out --label")
     drafts = [draft_images(path) if path.is_dir() else draft_npz(path) for path in paths]
     values = sort_naturally({value for draft in drafts for value in draft.label_values})
     return check_schema(replace(drafts[0], label_values=tuple(values)), f"the drafted schema of {sources.name}"), ()
@@ -172,7 +197,7 @@ def _draft_tables(tables: Mapping[str, pl.DataFrame], label: str | None) -> tupl
     if label is None:
         raise InputError(
             f"which column of {first} holds the labels? It has: {', '.join(columns)}",
-            hint="name it: --label COLUMN, or label= in Python",
+            hint="name it: --label COLUMN",
         )
     texts = [frame.select(pl.col(name).cast(pl.String) for name in columns) for frame in frames]
     # Parquet files keep the types of their columns, which may differ between sites; texts never do.

@@ -31,8 +31,12 @@ class Shares:
     def __post_init__(self) -> None:
         if not (0 < self.validation < 1 and 0 < self.test < 1 and self.validation + self.test < 1):
             raise InputError(
-                f"expected validation and test shares above 0 with a sum below 1, found: {self.validation}, {self.test}"
+                "expected validation and test shares above 0 with a sum below 1, found: "
+                f"{self.validation}, {self.test}",
+                hint="0.2 and 0.2 are usual",
             )
+        if self.repetition < 0:
+            raise InputError(f"expected a split seed from 0 on, found: {self.repetition}", hint="0 as in a deployment")
 
     @property
     def turns(self) -> int:
@@ -137,7 +141,10 @@ def split_by_time(times: NDArray[np.float64], shares: Shares) -> Split:
     """The latest rows for test, those before them for validation; rows of one moment stay together."""
     moments = np.unique(times)
     if len(moments) < 3:
-        raise InputError(f"expected at least 3 different times to split by time, found: {len(moments)}")
+        raise InputError(
+            f"expected at least 3 different times to split by time, found: {len(moments)}",
+            hint="leave the time column out of the schema",
+        )
     ordered = np.sort(times)
     wanted = [1 - shares.test - shares.validation, 1 - shares.test]
     first = [int(np.searchsorted(moments, ordered[min(int(len(times) * w), len(times) - 1)])) for w in wanted]
@@ -188,5 +195,8 @@ def _not_empty(split: Split, found: str, shares: Shares) -> Split:
         del sizes["validation"]  # the few rows of a small site may all have had their turn
     empty = [name for name, rows in sizes.items() if len(rows) == 0]
     if empty:
-        raise InputError(f"expected rows for training, validation and test, found none for {', '.join(empty)}: {found}")
+        raise InputError(
+            f"expected rows for training, validation and test, found none for {', '.join(empty)}: {found}",
+            hint="a site needs at least 3 rows of some class, better 20: is it the right label column?",
+        )
     return split

@@ -28,6 +28,7 @@ from fedlog.files.json_text import parse_json
 # What a CSV file writes for "no value"; anything else is a value.
 MISSING_TEXTS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "?")
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
+FILL = "fill the file, or leave the site out"
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +62,9 @@ def read_frame(path: Path, known: Collection[str] = ()) -> pl.DataFrame:
             check_rows(path, separator, frame.width)
         return frame
     except FileNotFoundError:
-        raise InputError(f"expected a table, found no file: {path}") from None
+        raise InputError(f"expected a table, found no file: {path}", hint="is the path right?") from None
     except pl.exceptions.NoDataError:
-        raise InputError(f"expected a table with a header, found an empty file: {path}") from None
+        raise InputError(f"expected a table with a header, found an empty file: {path}", hint=FILL) from None
     except (pl.exceptions.PolarsError, OSError) as error:
         raise InputError(f"expected a table that can be read, found {path}: {str(error).splitlines()[0]}") from None
 
@@ -195,7 +196,7 @@ def check_features(frame: pl.DataFrame, schema: Schema, where: str, also: tuple[
             hint=f"the file has: {list_names(frame.columns)}",
         )
     if frame.height == 0:
-        raise InputError(f"expected at least one row in {where}, found a header and no rows")
+        raise InputError(f"expected at least one row in {where}, found a header and no rows", hint=FILL)
     return {
         feature.column: (
             _numbers(frame[feature.column], where)
@@ -213,7 +214,10 @@ def _numbers(series: pl.Series, where: str) -> pl.Series:
     try:
         values = series.cast(pl.Float64, strict=False)
     except pl.exceptions.PolarsError:
-        raise InputError(f"expected numbers in column {series.name} of {where}, found: {series.dtype}") from None
+        raise InputError(
+            f"expected numbers in column {series.name} of {where}, found: {series.dtype}",
+            hint="in a schema such a column is categorical, or is left out",
+        ) from None
     bad = (values.is_null() & series.is_not_null()) | values.is_infinite().fill_null(value=False)
     _refuse_first(bad, series, "a finite number", where)
     return values.fill_null(float("nan"))
@@ -292,4 +296,9 @@ def _refuse_first(bad: pl.Series, series: pl.Series, expected: str, where: str) 
     found = "no value" if value is None else repr(value)
     rest = int(bad.sum()) - 1
     more = f" (and {rest} more rows)" if rest else ""
-    raise InputError(f"expected {expected} in column {series.name}, row {row + 1} of {where}, found: {found}{more}")
+    raise InputError(
+        f"expected {expected} in column {series.name}, row {row + 1} of {where}, found: {found}{more}",
+        hint="mend or remove the row; a gap may be left empty"
+        if expected == "a finite number"
+        else "mend or remove it",
+    )

@@ -25,6 +25,8 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{where}: not valid TOML: {error}") from None
+        raise InputError(
+            f"{where}: not valid TOML: {error}", hint='one NAME = VALUE a line, texts in quotes: method = "fedlog"'
+        ) from None
     except RecursionError:
         raise InputError(f"{where}: not valid TOML: nested too deeply") from None

@@ -88,7 +88,10 @@ def name_body(given: str | nn.Module | Callable[..., nn.Module], input_shape: tu
             found.update(value.detach().cpu().contiguous().numpy().tobytes())
         return name_callable(partial(copy.deepcopy, kept), f"given:{type(given).__name__}-{found.hexdigest()[:12]}")
     if not callable(given):
-        raise InputError(f"expected a body's name, an nn.Module or a function that makes one: {type(given).__name__}")
+        raise InputError(
+            f"expected a body's name, an nn.Module or a function that makes one: {type(given).__name__}",
+            hint="--body mlp:64,64",
+        )
     name = name_callable(given, None if hasattr(given, "__qualname__") else "given:function")
     if "<" not in name and not name.startswith(("given:", "__main__:")):
         return name

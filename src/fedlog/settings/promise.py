@@ -89,7 +89,7 @@ class SecureSumTerms:
 def resolve_promise(given: PrivacySettings, noise: NoiseSource) -> Promise | None:
     """What the settings promise, with that noise unless they name another; None without --privacy."""
     if given.privacy is None:
-        _refuse_given(given, _NEED_PRIVACY, "--privacy", "--privacy record or client")
+        _refuse_given(given, _NEED_PRIVACY, "--privacy", "--privacy record, or --privacy client")
         return None
     if given.epsilon is None or given.delta is None:
         raise InputError(f"--privacy {given.privacy} needs a budget", hint="--epsilon 1 --delta 1e-5")

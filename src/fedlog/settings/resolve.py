@@ -273,5 +273,7 @@ def _digest_of(files: list[Path]) -> str | None:
         try:
             found.update(path.read_bytes())
         except OSError as error:
-            raise InputError(f"cannot read the body's parameters {path}: {error.strerror}") from error
+            raise InputError(
+                f"cannot read the body's parameters {path}: {error.strerror}", hint="is the path right?"
+            ) from error
     return found.hexdigest() if files else None

@@ -30,8 +30,12 @@ def read_runs(data: str, runs: Sequence[ComparedRun], failed: Mapping[str, str])
     order = list(dict.fromkeys(run.variant.label for run in runs))
     kept = dict(sorted(found.items(), key=lambda each: (order.index(each[0][0]), each[0][1])))
     if not kept:
-        why = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
-        raise InputError(f"no run of the comparison could be finished: {why or 'none was begun'}")
+        # The same reason for every seed and method is said once.
+        reasons = dict.fromkeys(failed.values())
+        why = "; ".join(reasons)
+        raise InputError(
+            f"no run of the comparison could be finished: {why or 'none was begun'}", hint="mend that first"
+        )
     return Findings(data, kept, dict(failed))
 
 

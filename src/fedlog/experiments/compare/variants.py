@@ -10,10 +10,14 @@ from typing import Any
 
 from fedlog.algorithms import registry
 from fedlog.data.data_spec import SITES
+from fedlog.data.federation import Federation
 from fedlog.errors import InputError
+from fedlog.experiments.run.prepare import bodies_of
 from fedlog.files.names import did_you_mean
+from fedlog.models.catalog import body as make_body
 from fedlog.settings.fields import type_hints
 from fedlog.settings.spec import RunSpec, from_plain
+from fedlog.wire.codec import codec as make_codec
 
 LOCAL, POOLED = "local", "pooled"
 REFERENCES = (LOCAL, POOLED)  # training alone, and all rows in one place: what there is to gain
@@ -100,6 +104,18 @@ def check_options(methods: Sequence[str], names: Sequence[str]) -> None:
     for name in names:
         if name not in known:
             raise InputError(f"unknown setting: {name}", hint=did_you_mean(name, known, "docs/running.md lists them"))
+
+
+def check_names(choices: Choices, common: RunSpec, federation: Federation | None) -> None:
+    """Refuse codecs and bodies that do not exist, and bodies of sites that do not, before anything is run."""
+    for name in choices.codecs or (common.codec,):
+        make_codec(name)
+    if federation is None:
+        return
+    for name in choices.bodies:
+        make_body(name, federation.input_shape)
+    if common.body and not choices.bodies:
+        bodies_of(common, federation)
 
 
 def with_references(methods: Sequence[str]) -> tuple[str, ...]:

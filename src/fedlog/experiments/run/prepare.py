@@ -69,9 +69,14 @@ def method_of(spec: RunSpec, plan: ModelPlan) -> Algorithm:
     schedule = algorithm.schedule
     for phase in (*(phase for exchange in schedule.round for phase in exchange.phases), *schedule.closing):
         if phase.epochs < 1:
-            raise InputError(f"method {spec.method}: a phase needs at least one epoch: {phase.epochs}")
+            raise InputError(
+                f"method {spec.method}: a phase needs at least one epoch: {phase.epochs}", hint="--set epochs=1"
+            )
         if not 0 < phase.learning_rate < inf:
-            raise InputError(f"method {spec.method}: the learning rate must be positive: {phase.learning_rate}")
+            raise InputError(
+                f"method {spec.method}: the learning rate must be positive: {phase.learning_rate}",
+                hint="--set learning_rate=0.001",
+            )
     if spec.aggregation is not None and getattr(algorithm, "sums_in_the_open", False):
         raise InputError(
             f"method {spec.method} needs to see every client's upload by itself, which a secure sum hides",
