@@ -111,7 +111,7 @@ def test_a_run_is_the_same_in_memory_saved_and_in_a_folder(
         capsys.readouterr()
     with pytest.raises(InputError, match="is not empty"):
         result.save(tmp_path / "kept")
-    with pytest.raises(InputError, match="not a finished run"):
+    with pytest.raises(InputError, match="no run in the folder"):
         fedlog.load(tmp_path)
     assert main(["predict", str(tmp_path / "kept"), "--data", "new.csv"]) == 2
     assert "hint: name one of its models: " in capsys.readouterr().err
@@ -127,7 +127,7 @@ def test_changed_data_are_refused_and_an_old_result_is_said_to_be_one(
     changed = {**SITES, "north": (SITES["north"][0] + 1e-3, SITES["north"][1])}
     with pytest.raises(InputError, match="holds the same run on other records") as error:
         fedlog.run(Federation.from_arrays(changed), out=tmp_path / "run", **SHORT)
-    assert error.value.hint == "the data have changed: choose another --out"
+    assert error.value.hint == "the data have changed: choose another out"
 
 
 def test_changed_files_and_functions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

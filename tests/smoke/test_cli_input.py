@@ -72,7 +72,7 @@ MISTAKES = [
     ("--validation-fraction 1.5", "validation fraction must lie in", ""),
     ("--judge validation", "no client has a validation record", "--validation-fraction"),
     ("--rounds 0", "rounds must be at least 1: 0", ""),
-    ("--rounds two", "invalid int value: 'two'", "fedlog run --help"),
+    ("--rounds two", "invalid int value: 'two'", "--rounds takes a whole number"),
     ("--batch-size 0", "batch size must be at least 1: 0", ""),
     ("--participation 0", "participation must be above 0 and at most 1: 0.0", ""),
     ("--stop-at-accuracy 97", "at least 0 and at most 1: 97.0", "0.97"),
@@ -104,7 +104,7 @@ def test_a_mistake_is_one_line_with_a_hint_and_leaves_nothing_behind(
 
 
 CONFIGS = [
-    ('method = "fedlog', "not valid TOML", "fedlog run --help"),
+    ('method = "fedlog', "not valid TOML", "texts in quotes"),
     ("rounds = ", "not valid TOML", ""),
     ('rounds = "three"', "rounds must be of type int: 'three'", ""),
     ("rounds = 2.5", "rounds must be of type int: 2.5", ""),
@@ -144,7 +144,7 @@ def test_a_configuration_that_is_no_text_is_refused(tmp_path: Path, capsys: pyte
     [
         ([], "COMMAND", "fedlog --help"),
         (["rnu"], "invalid choice: 'rnu'", "did you mean run?"),
-        (["report", "nowhere"], "not a finished run: nowhere", "--resume"),
+        (["report", "nowhere"], "no run in the folder: nowhere", "`fedlog run`"),
         (["report"], "DIR", "fedlog report --help"),
     ],
 )
