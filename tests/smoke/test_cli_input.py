@@ -144,7 +144,7 @@ def test_a_configuration_that_is_no_text_is_refused(tmp_path: Path, capsys: pyte
     [
         ([], "COMMAND", "fedlog --help"),
         (["rnu"], "invalid choice: 'rnu'", "did you mean run?"),
-        (["report", "nowhere"], "no run in the folder: nowhere", "`fedlog run`"),
+        (["report", "nowhere"], "not a run folder: nowhere", "`fedlog run`"),
         (["report"], "DIR", "fedlog report --help"),
     ],
 )

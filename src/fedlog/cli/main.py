@@ -24,7 +24,7 @@ COMMANDS = {
     "data": "list, fetch and check data sets",
     "privacy": "noise for a promise, and what a run has spent",
     "federate": "run a real federation of sites, with Flower underneath",
-    "predict": "predict labels with a finished model",
+    "predict": "predict labels, or a number with its interval, with a finished model",
 }
 # Which extra of the package brings a module that a plain installation lacks.
 EXTRAS = {
