@@ -20,6 +20,7 @@ COMMANDS = {
     "compare": "run several methods on one federation, and say whether federating pays",
     "reproduce": "run the tables and figures of the paper",
     "report": "write the page of a run, of a folder of runs, or of all results",
+    "watch": "show the page of a run, or of a folder of runs, as rounds end",
     "docs": "write the generated pages and pictures of docs/ from the records",
     "data": "list, fetch and check data sets",
     "privacy": "noise for a promise, and what a run has spent",

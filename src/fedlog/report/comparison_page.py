@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedlog.experiments.compare.advice import Advice
@@ -59,10 +59,18 @@ def comparison_section(findings: Findings, advice: Advice, notes: Sequence[str],
         confirmation=advice.confirmation,
         plots=tuple(plots),
         sites_plot=_gain_by_site(findings, styles, name),
-        methods=methods_table(findings),
-        sites=sites_table(findings),
+        methods=_for_people(methods_table(findings), styles),
+        sites=_for_people(sites_table(findings), styles),
         remarks=(*findings.warnings, *notes),
     )
+
+
+def _for_people(table: TextTable, styles: dict[str, Style]) -> TextTable:
+    """The table with methods called as in the figures."""
+    names = {label: style.label for label, style in styles.items()}
+    columns = tuple(names.get(column, column) for column in table.columns)
+    rows = tuple((names.get(row[0], row[0]), *row[1:]) for row in table.rows)
+    return replace(table, columns=columns, rows=rows)
 
 
 def _accuracy_by_bits(findings: Findings, styles: dict[str, Style], name: str) -> Plot:
@@ -73,9 +81,9 @@ def _accuracy_by_bits(findings: Findings, styles: dict[str, Style], name: str) -
     for label, each in known.items():
         assert each.accuracy is not None
         words = f"{styles[label].label}: {_interval(each.accuracy)}"
-        levels += _ends(each.accuracy)
+        levels += _ends(each.accuracy, 0.0)
         if label in sending:
-            low, high = _ends(each.accuracy)
+            low, high = _ends(each.accuracy, 0.0)
             words += f", {short_bits(each.bits)}"
             point = Point(each.bits, 100 * each.accuracy.value, words, low, high)
             series.append(Series(label, styles[label], (point,), joined=False, size=5.5))
@@ -111,7 +119,7 @@ def _curves(findings: Findings, styles: dict[str, Style], name: str) -> list[Plo
     if not curves:
         return []
     judged = next(iter(findings.runs.values())).spec.judge.value
-    return curve_plots(curves, None, judged, name)[:1]
+    return curve_plots(curves, None, f"{judged} accuracy", name)[:1]
 
 
 def _gain_by_site(findings: Findings, styles: dict[str, Style], name: str) -> Plot | None:
@@ -156,9 +164,10 @@ def _short(name: str) -> str:
     return name if len(name) <= 10 else name[:9] + "…"
 
 
-def _ends(found: Estimate) -> tuple[float, float]:
+def _ends(found: Estimate, least: float = -100.0) -> tuple[float, float]:
+    """The ends of the interval in per cent or points, as far as there can be any."""
     half = found.half_width or 0.0
-    return 100 * (found.value - half), 100 * (found.value + half)
+    return max(least, 100 * (found.value - half)), min(100.0, 100 * (found.value + half))
 
 
 def _interval(found: Estimate) -> str:

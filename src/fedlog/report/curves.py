@@ -50,7 +50,7 @@ def mean_curve(key: str, style: Style, runs: Sequence[Curve]) -> Curve:
 
 
 def curve_plots(
-    curves: Sequence[Curve], threshold: float | None = None, judged: str = "test", name: str = "accuracy"
+    curves: Sequence[Curve], threshold: float | None = None, measure: str = "test accuracy", name: str = "accuracy"
 ) -> list[Plot]:
     """Accuracy by round, and by bits where anything was sent; what sends nothing is a level line there."""
     levels = [100 * value for curve in curves for value in curve.accuracy]
@@ -59,7 +59,7 @@ def curve_plots(
     rules = () if threshold is None else (Rule(100 * threshold, f"threshold {percent(threshold)}", THRESHOLD),)
     by_round = Plot(
         name=f"{name}-by-round",
-        title=f"{judged.capitalize()} accuracy by round (%)",
+        title=f"{measure[0].upper()}{measure[1:]} by round (%)",
         alternative=_in_words(curves, threshold),
         x=rounds_axis(max(len(curve.accuracy) for curve in curves)),
         y=y,
@@ -76,7 +76,7 @@ def curve_plots(
     )
     by_bits = Plot(
         name=f"{name}-by-bits",
-        title=f"{judged.capitalize()} accuracy by bits (%)",
+        title=f"{measure[0].upper()}{measure[1:]} by bits (%)",
         alternative=_in_words(sending, threshold, by_bits=True),
         x=bits_axis("bits up and down, all clients, log axis", [bits for curve in sending for bits in curve.bits]),
         y=y,

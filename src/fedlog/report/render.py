@@ -19,10 +19,9 @@ MINUS = "\N{MINUS SIGN}"
 
 @dataclass(frozen=True)
 class Live:
-    """What a page of `fedlog watch` shows: the version of its records, and what names the run to the server."""
+    """What a page of `fedlog watch` must know: the version of the records that it shows."""
 
     version: str
-    query: str = ""
 
 
 def render_page(template: str, **values: Any) -> str:

@@ -78,6 +78,18 @@ class RunFacts:
         return self.lines[-1].accuracy_mean_over_clients if self.lines else None
 
     @property
+    def measure(self) -> str:
+        """What is called accuracy in the records: where a number is predicted, it is the share inside intervals."""
+        predicts_number = bool(self.lines) and bool(self.lines[-1].rmse_per_client)
+        return "share inside 90 % intervals" if predicts_number else f"{self.spec.judge.value} accuracy"
+
+    @property
+    def error_of_number(self) -> float | None:
+        """The root mean squared error where a number is predicted, mean over clients."""
+        found = [error for error in (self.lines[-1].rmse_per_client if self.lines else []) if error is not None]
+        return sum(found) / len(found) if found else None
+
+    @property
     def bits_by_kind(self) -> dict[tuple[str, str], int]:
         """The bits of the whole run by direction and kind; what went before round 1 is called so."""
         found: dict[tuple[str, str], int] = {}

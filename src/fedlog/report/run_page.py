@@ -77,8 +77,11 @@ def headline(facts: RunFacts) -> dict[str, Any]:
         cost = f" with {short_bits(bits)}" if bits else ""
         rounds = "" if summary.rounds == (len(facts.lines) or summary.rounds) else f" after {summary.rounds} rounds"
         others.append(f"{style_of(method).label} {percent(summary.accuracy_mean_over_clients)}{cost}{rounds}")
-    sent = "nothing sent" if facts.lines and not facts.bits else f"with {short_bits(facts.bits)}"
-    return {"accuracy": percent(facts.accuracy), "sent": sent, "others": ", ".join(others)}
+    sent = short_bits(facts.bits) if facts.bits else ""
+    reached = percent(facts.accuracy)
+    if facts.error_of_number is not None:
+        reached = f"Error {facts.error_of_number:.3g}, {reached} inside their intervals"
+    return {"reached": reached, "sent": sent, "others": ", ".join(others)}
 
 
 def _tiles(facts: RunFacts) -> list[Tile]:
@@ -86,7 +89,9 @@ def _tiles(facts: RunFacts) -> list[Tile]:
         return []
     rounds = len(facts.lines)
     of = "" if facts.summary is not None else f" of {facts.spec.rounds}"
-    found = [Tile("accuracy", percent(facts.accuracy), f"mean over clients, round {rounds}{of}")]
+    found = [Tile(facts.measure, percent(facts.accuracy), f"mean over clients, round {rounds}{of}")]
+    if facts.error_of_number is not None:
+        found.append(Tile("root mean squared error", f"{facts.error_of_number:.3g}", "mean over clients"))
     if facts.summary is not None and facts.summary.accuracy_after_closing is not None:
         after = facts.summary.accuracy_after_closing
         found.append(Tile("after the closing phase", percent(after), "each client's last local training"))
@@ -123,7 +128,7 @@ def _privacy(facts: RunFacts) -> dict[str, Any] | None:
     budget = found["budget"]
     rows = [("budget", f"ε = {budget['epsilon']:g}, δ = {budget['delta']:g}")]
     told = ("budget", "statement", "caveats", "accuracies", "rounds_with_old_head")
-    rows += [(name.replace("_", " "), _plain(value)) for name, value in found.items() if name not in told]
+    rows += [(name.replace("_", " "), _plain(value)) for name, value in found.items() if name not in told and value]
     return {
         "statement": found.get("statement"),
         "rows": rows,

@@ -28,7 +28,7 @@ def accuracy_plots(facts: RunFacts) -> list[Plot]:
     for other, baseline in facts.baselines.items():
         lines = records.read(baseline.folder / RECORDS)
         curves.append(make_curve(other, style_of(other), lines, sum(baseline.summary.bits_opening.values())))
-    return curve_plots(curves, facts.spec.stop_at_accuracy, facts.spec.judge.value)
+    return curve_plots(curves, facts.spec.stop_at_accuracy, facts.measure)
 
 
 def clients_plot(facts: RunFacts) -> Plot | None:
@@ -51,7 +51,7 @@ def clients_plot(facts: RunFacts) -> Plot | None:
     worst = facts.worst_decile
     return Plot(
         name="clients",
-        title=f"{facts.spec.judge.value.capitalize()} accuracy of each client (%)",
+        title=f"{facts.measure[0].upper()}{facts.measure[1:]} of each client (%)",
         alternative=(
             f"{len(judged)} clients, from {percent(judged[0].accuracy)} ({judged[0].name}) to "
             f"{percent(judged[-1].accuracy)} ({judged[-1].name}). Median {percent(judged[len(judged) // 2].accuracy)}. "
@@ -75,7 +75,7 @@ def sizes_plot(facts: RunFacts) -> Plot | None:
     smallest, largest = min(known, key=lambda each: each[1]), max(known, key=lambda each: each[1])
     return Plot(
         name="sizes",
-        title="Accuracy by training records (%)",
+        title=f"{facts.measure[0].upper()}{facts.measure[1:]} by training records (%)",
         alternative=(
             f"The client with fewest records, {smallest[0].name} with {smallest[1]}, has "
             f"{percent(smallest[0].accuracy)}; the one with most, {largest[0].name} with {largest[1]}, has "

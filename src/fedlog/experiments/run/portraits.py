@@ -78,10 +78,13 @@ def read_clients(folder: Path) -> dict[str, ClientPortrait]:
 
 
 def write_geometry(folder: Path, models: Path, simulation: Simulation) -> None:
-    """Write the class means of the clients' finished models, unless the run is private: nothing covers them."""
-    if simulation.protection is not None:
-        return
+    """Write the class means of the clients' finished models.
+
+    A private run writes none, because its guarantee would not cover them; a run that predicts a number has none.
+    """
     federation = simulation.federation
+    if simulation.protection is not None or federation.number is not None:
+        return
     every = -(-len(federation.shards) // MOST_CLIENTS)
     means = [
         mean

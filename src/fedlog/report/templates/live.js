@@ -5,21 +5,27 @@
   let version = document.body.dataset.version;
 
   async function look() {
-    const state = document.querySelector(".live");
     try {
-      const found = await (await fetch(`version${document.body.dataset.query}`, { cache: "no-store" })).text();
-      state.classList.remove("lost");
+      const found = await read("version");
       if (found !== version) await replace(found);
+      document.querySelector(".live").textContent = "live";
+      document.querySelector(".live").classList.remove("lost");
     } catch {
+      const state = document.querySelector(".live");
       state.classList.add("lost");
-      state.textContent = "the server has ended";
+      state.textContent = "not live: fedlog watch has ended";
     }
     window.setTimeout(look, EVERY);
   }
 
+  async function read(address) {
+    const answer = await fetch(address, { cache: "no-store" });
+    if (!answer.ok) throw new Error(answer.statusText);
+    return answer.text();
+  }
+
   async function replace(found) {
-    const text = await (await fetch(window.location.href, { cache: "no-store" })).text();
-    const fresh = new DOMParser().parseFromString(text, "text/html");
+    const fresh = new DOMParser().parseFromString(await read(window.location.pathname), "text/html");
     const off = fedlogPage.switchedOff();
     const open = [...document.querySelectorAll("details")].map((part) => part.open);
     for (const place of ["header", "nav.contents", "main"]) {
