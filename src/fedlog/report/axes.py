@@ -64,11 +64,11 @@ def bits_axis(label: str, values: Iterable[float]) -> Axis:
         low_end = max((c for c in candidates if c <= low), default=10.0**first)
         high_end = min((c for c in candidates if c >= high and c > low_end), default=10.0**last)
         ticks = [c for c in candidates if low_end <= c <= high_end]
-        return Axis(label, low_end, high_end, tuple((value, short_bits(value)) for value in ticks), log=True)
+        return Axis(label, low_end, high_end, tuple((value, _tick_bits(value)) for value in ticks), log=True)
     every = math.ceil((last - first) / 6)
     powers = range(first, last + 1)
     return Axis(
-        label, 10.0**first, 10.0**last, tuple((10.0**p, short_bits(10.0**p)) for p in powers[::every]), log=True
+        label, 10.0**first, 10.0**last, tuple((10.0**p, _tick_bits(10.0**p)) for p in powers[::every]), log=True
     )
 
 
@@ -81,8 +81,14 @@ def short_bits(bits: float) -> str:
     """A number of bits in a unit that suits it: 934 b, 12.4 kb, 3.1 Mb, 6.8 Gb."""
     for unit, size in (("Tb", 1e12), ("Gb", 1e9), ("Mb", 1e6), ("kb", 1e3)):
         if bits >= size:
-            return f"{bits / size:.3g} {unit}"
+            number = f"{bits / size:.3g}"
+            return f"{number if len(number) > 1 else number + '.0'} {unit}"
     return f"{bits:.0f} b"
+
+
+def _tick_bits(bits: float) -> str:
+    """A round number of bits, for an axis."""
+    return short_bits(bits).replace(".0 ", " ")
 
 
 def _round_step(rough: float) -> float:

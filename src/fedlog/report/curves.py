@@ -53,8 +53,10 @@ def curve_plots(
     curves: Sequence[Curve], threshold: float | None = None, measure: str = "test accuracy", name: str = "accuracy"
 ) -> list[Plot]:
     """Accuracy by round, and by bits where anything was sent; what sends nothing is a level line there."""
-    levels = [100 * value for curve in curves for value in curve.accuracy]
+    levels = [100 * value for curve in curves for value in _later_part(curve.accuracy)]
     levels += [] if threshold is None else [100 * threshold]
+    cut = min(100 * value for curve in curves for value in curve.accuracy) < straight_axis("%", levels).low
+    note = "Steep first rounds lie below the axis; the table of values has them." if cut else ""
     y = straight_axis("%", levels)
     rules = () if threshold is None else (Rule(100 * threshold, f"threshold {percent(threshold)}", THRESHOLD),)
     by_round = Plot(
@@ -65,6 +67,7 @@ def curve_plots(
         y=y,
         series=tuple(_series(curve, by_bits=False) for curve in curves),
         rules=rules,
+        note=note,
     )
     sending = [curve for curve in curves if curve.sends]
     if not sending:
@@ -82,8 +85,14 @@ def curve_plots(
         y=y,
         series=tuple(_series(curve, by_bits=True) for curve in sending),
         rules=rules + alone,
+        note=note,
     )
     return [by_round, by_bits]
+
+
+def _later_part(accuracy: Sequence[float]) -> list[float]:
+    """The upper three quarters of the values: the first rounds must not squeeze what people compare."""
+    return [*sorted(accuracy)[len(accuracy) // 4 :], accuracy[-1]]
 
 
 def _series(curve: Curve, by_bits: bool) -> Series:

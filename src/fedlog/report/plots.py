@@ -6,6 +6,7 @@ under the pointer and switches lines off.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,8 @@ from fedlog.report.axes import Axis
 from fedlog.report.style import DASHES, MARKERS, Style
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 460.0, 52.0, 16.0, 14.0, 46.0
-MOST_MARKERS = 9  # on a joined line; every point still has its value under the pointer
+BETWEEN_MARKERS = 42.0  # on a joined line; every point still has its value under the pointer
+LETTER, LINE = 6.6, 14.0  # about the size of a letter beside a level line
 MARKER_SIZE = 4.2
 
 
@@ -93,9 +95,9 @@ class Plot:
         return [(self.at(self.x.low, value)[1], text) for value, text in self.y.ticks]
 
     @property
-    def drawn_rules(self) -> list[tuple[Rule, float]]:
-        """The level lines and their heights."""
-        return [(rule, self.at(self.x.low, rule.y)[1]) for rule in self.rules]
+    def drawn_rules(self) -> list[DrawnRule]:
+        """The level lines, each with a place for its name."""
+        return [draw_rule(self, rule) for rule in self.rules]
 
     @property
     def drawn_shade(self) -> tuple[float, float] | None:
@@ -138,8 +140,8 @@ def draw_series(plot: Plot, series: Series) -> DrawnSeries:
     """The series in the coordinates of the plot."""
     places = [(plot.at(point.x, point.y), point) for point in series.points]
     line = "M" + "L".join(f"{x:g} {y:g}" for (x, y), _ in places) if series.joined and len(places) > 1 else ""
-    every = max(1, -(-len(places) // MOST_MARKERS)) if series.joined else 1
-    marks = [place for at, (place, _) in enumerate(places) if (len(places) - 1 - at) % every == 0]
+    marks = _thin_out([place for place, _ in places]) if series.joined else [place for place, _ in places]
+    marks = [(x, y) for x, y in marks if y <= plot.height - BOTTOM + 0.5]
     bars = [
         (x, plot.at(point.x, point.low)[1], plot.at(point.x, point.high)[1])
         for (x, _), point in places
@@ -149,6 +151,57 @@ def draw_series(plot: Plot, series: Series) -> DrawnSeries:
     hover = json.dumps([[x, y, point.text] for (x, y), point in places], separators=(",", ":"))
     arrows = [place for place, _ in places] if series.arrows else []
     return DrawnSeries(series, line, [] if series.arrows else marks, bars, labels, arrows, hover)
+
+
+def _thin_out(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The last place, and those before it that leave some room between markers."""
+    kept: list[tuple[float, float]] = []
+    for place in reversed(places):
+        if not kept or kept[-1][0] - place[0] >= BETWEEN_MARKERS:
+            kept.append(place)
+    return kept[::-1]
+
+
+@dataclass(frozen=True)
+class DrawnRule:
+    """A level line in the coordinates of the drawing, and where its name has most room."""
+
+    rule: Rule
+    y: float
+    name_x: float
+    anchor: str
+    below: bool
+
+
+def draw_rule(plot: Plot, rule: Rule) -> DrawnRule:
+    """The level line, its name at the end and on the side where least is drawn."""
+    y = plot.at(plot.x.low, rule.y)[1]
+    wide = LETTER * len(rule.label)
+    left, right = plot.frame["left"] + 4, plot.frame["right"] - 4
+    drawn = [place for series in plot.series for place in _along(plot, series)]
+    drawn += [(x, plot.at(plot.x.low, other.y)[1]) for other in plot.rules if other is not rule for x in (left, right)]
+    best: tuple[int, DrawnRule] | None = None
+    for anchor, x in (("end", right), ("start", left)):
+        for below in (False, True):
+            top = y + 3 if below else y - 3 - LINE
+            fits = plot.frame["top"] - 4 <= top and top + LINE <= plot.frame["bottom"]
+            start = x - wide if anchor == "end" else x
+            crowd = sum(start - 4 <= at <= start + wide + 4 and top <= high <= top + LINE for at, high in drawn)
+            crowd += 0 if fits else 1000
+            if best is None or crowd < best[0]:
+                best = crowd, DrawnRule(rule, y, x, anchor, below)
+    assert best is not None
+    return best[1]
+
+
+def _along(plot: Plot, series: Series) -> list[tuple[float, float]]:
+    """Places along the line of a series, or its points."""
+    places = [plot.at(point.x, point.y) for point in series.points]
+    if not series.joined:
+        return places
+    steps = [at / 8 for at in range(8)]
+    pairs = list(itertools.pairwise(places))
+    return places + [(a[0] + t * (b[0] - a[0]), a[1] + t * (b[1] - a[1])) for a, b in pairs for t in steps]
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ const fedlogPage = (() => {
 
   function pointsOf(svg) {
     const move = heights.get(svg) ?? identity;
+    const floor = svg.dataset.levels ? Number(svg.dataset.levels.split(" ")[3]) : Infinity; // what lies below is cut off
     const found = [];
     for (const series of svg.querySelectorAll("[data-points]")) {
       if (!visible(series)) continue;
-      for (const [x, y, text] of JSON.parse(series.dataset.points)) found.push([x, move(y), text]);
+      for (const [x, y, text] of JSON.parse(series.dataset.points)) found.push([x, Math.min(move(y), floor), text]);
     }
     return found;
   }
@@ -22,7 +23,10 @@ const fedlogPage = (() => {
   function levelsOf(svg, low, high, top, bottom) {
     const ys = [];
     for (const series of svg.querySelectorAll("[data-points]")) {
-      if (visible(series)) for (const point of JSON.parse(series.dataset.points)) ys.push(point[1]);
+      if (!visible(series)) continue;
+      const own = JSON.parse(series.dataset.points).map((point) => point[1]).sort((a, b) => a - b);
+      // Of a line the first, steep rounds may lie below the axis, as on the page as it was written.
+      ys.push(...(series.querySelector(".line") ? own.slice(0, Math.max(1, Math.ceil(own.length * 0.75))) : own));
     }
     for (const bar of svg.querySelectorAll("[data-ends]")) {
       if (visible(bar.closest("[data-key]"))) ys.push(...bar.dataset.ends.split(" ").map(Number));
@@ -67,10 +71,10 @@ const fedlogPage = (() => {
     } else {
       heights.delete(svg);
     }
-    redraw(svg, heights.get(svg) ?? identity, left, right, top);
+    redraw(svg, heights.get(svg) ?? identity, left, right, bottom);
   }
 
-  function redraw(svg, move, left, right, top) {
+  function redraw(svg, move, left, right, bottom) {
     for (const series of svg.querySelectorAll("[data-points]")) {
       const line = series.querySelector(".line");
       if (line) line.setAttribute("d", `M${JSON.parse(series.dataset.points).map(([x, y]) => `${x} ${move(y)}`).join("L")}`);
@@ -78,6 +82,7 @@ const fedlogPage = (() => {
     for (const mark of svg.querySelectorAll("[data-at]")) {
       const [x, y, size] = mark.dataset.at.split(" ").map(Number);
       mark.setAttribute("transform", `translate(${x} ${move(y)}) scale(${size})`);
+      mark.classList.toggle("off", move(y) > bottom + 1);
     }
     for (const bar of svg.querySelectorAll("[data-ends]")) {
       const [low, high] = bar.dataset.ends.split(" ").map((y) => move(Number(y)));
@@ -88,7 +93,7 @@ const fedlogPage = (() => {
     for (const rule of svg.querySelectorAll("[data-height]")) {
       const y = move(Number(rule.dataset.height));
       rule.querySelector("path").setAttribute("d", `M${left} ${y}H${right}`);
-      rule.querySelector("text").setAttribute("y", y > top + 18 ? y - 5 : y + 14);
+      rule.querySelector("text").setAttribute("y", rule.dataset.below ? y + 14 : y - 5);
     }
   }
 
