@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install run check test test-slow bench docs docs-site clean
+.PHONY: help install run check test test-slow bench docs docs-site screenshots clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 18
@@ -39,6 +39,9 @@ bench: $(READY)  ## time the solver and the simulator, and write the records und
 
 docs: $(READY)  ## write the generated pages of docs/ from the committed records
 	$(BIN)/fedlog docs
+
+screenshots: $(READY)  ## take the screenshots under docs/images again; needs Chromium and chromedriver
+	$(BIN)/python tests/screenshots.py
 
 # Material's notice about its own future is no warning about our pages.
 docs-site: $(READY)  ## build the documentation site into site/, with warnings as errors and links checked

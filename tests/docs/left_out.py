@@ -12,6 +12,7 @@ LEFT_OUT = {
     r"git clone|python3 -m venv|\S+/pip install|\. fedlog-venv": "installs: tests/packaging installs the wheel instead",
     r"\.venv/bin/pre-commit install": "changes the repository's own hooks",
     r"make ": "a target of the Makefile: CI's own steps; that there is such a target is tested",
+    r"fedlog watch ": "goes on until Ctrl-C; tests/smoke/test_watch.py watches a run and presses it",
     r"fedlog data (fetch|check)": "downloads, or looks at what was; tests/smoke/test_data_fetch.py has a server",
     r"fedlog federate (init|join|server|site|run|roster|register|status|drop) ": (
         "takes several machines; tests/smoke/test_federate_*.py types the same at real processes on one"

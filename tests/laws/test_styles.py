@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedlog.algorithms import registry
-from fedlog.report.style import COLOURS, DASHES, MARKERS, METHODS, style_of, styles_of
+from fedlog.report.style import COLOURS, DASHES, MARKERS, METHODS, style_numbered, style_of, styles_of
 
 # Machado, Oliveira and Fernandes (2009), severity 1: red-blind, green-blind, blue-blind; on linear RGB.
 VISION = {
@@ -82,5 +82,7 @@ def test_own_methods_and_variants_get_what_is_left() -> None:
     assert (found["fedlog"].dash, found["local"].dash) == (METHODS["fedlog"].dash, METHODS["local"].dash)
     assert len({(style.colour, style.dash) for style in found.values()}) == len(labels)
     assert found["fedlog codec=q8"].label == "fedlog codec=q8"
+    numbered = [style_numbered(at, str(at)) for at in range(len(COLOURS) * len(DASHES))]
+    assert len({(style.colour, style.dash) for style in numbered}) == len(numbered)
     many = styles_of({f"v{at}": "fedlog" for at in range(len(COLOURS) * len(DASHES))})
     assert len({(style.colour, style.dash) for style in many.values()}) == len(many)

@@ -19,7 +19,7 @@ from fedlog.report.runs_page import write_runs_page
 if TYPE_CHECKING:
     from tests.conftest import MakeFederation
 
-PAGES = ("run", "private", "comparison", "runs")
+PAGES = ("run", "frozen", "private", "comparison", "runs")
 MOST_BYTES = 2_000_000
 
 
@@ -39,7 +39,10 @@ def pages(make_federation: MakeFederation, tmp_path_factory: pytest.TempPathFact
     found = fedlog.compare(data, ["fedlog", "fedavg"], 2, out=folder / "runs", validation_fraction=0.3, **common)
     promise = {"privacy": "client", "epsilon": 4.0, "delta": 1e-3, "trust": "central", "message_norm": 20.0}
     fedlog.run(data, "fedlog", out=folder / "private", **promise, **common)
+    once = {"body": "mlp:8,4", "body_training": "frozen", "validation_fraction": 0.3, "progress": False}
+    fedlog.run(data, "fedlog-once", out=folder / "frozen", **once)
     return {
+        "frozen": write_run_page(folder / "frozen"),
         "run": write_run_page(folder / "runs" / "fedlog" / "seed-0"),
         "private": write_run_page(folder / "private"),
         "comparison": found.write_page(folder / "comparison.html"),
@@ -89,6 +92,11 @@ def test_the_run_page_has_everything_that_a_run_knows(chrome: Chrome, pages: dic
     for part in ("Lowest tenth: client-", "gain, points", "calibration error", "validation fraction", "statistics"):
         assert part in text, part
     assert chrome.find_element(By.CSS_SELECTOR, "pre.command").text.startswith("fedlog.run(federation, 'fedlog'")
+    visit(chrome, pages["frozen"])
+    calibration = chrome.find_element(By.CSS_SELECTOR, "[data-group=calibration]")
+    names = [each.text for each in calibration.find_elements(By.CSS_SELECTOR, ".legend button")]
+    assert names == ["softmax", "softmax with temperature", "Laplace"]
+    assert len(calibration.find_elements(By.CSS_SELECTOR, "tbody tr")) == 3
     visit(chrome, pages["private"])
     assert "ε = 4" in chrome.find_element(By.ID, "privacy").find_element(By.XPATH, "..").text
 

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from fedlog.errors import FedlogError
 from fedlog.experiments.run.baselines import find_baselines
+from fedlog.experiments.run.calibration import CALIBRATION
 from fedlog.experiments.run.execute import CONFIG, RECORDS, SUMMARY, read_spec
 from fedlog.experiments.run.portraits import CLIENTS, GEOMETRY
 from fedlog.experiments.run.scores import SCORES
@@ -22,7 +23,7 @@ from fedlog.report.run_page import render_run
 from fedlog.report.runs_page import render_runs, run_folders
 
 ADDRESS = "127.0.0.1"
-FILES = (CONFIG, RECORDS, SUMMARY, SCORES, CLIENTS, GEOMETRY)
+FILES = (CONFIG, RECORDS, SUMMARY, SCORES, CLIENTS, GEOMETRY, CALIBRATION)
 HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",  # the address holds the token

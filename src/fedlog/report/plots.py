@@ -71,6 +71,7 @@ class Plot:
     height: float = 300.0
     bare: bool = False  # without numbers on the axes, where directions have no unit
     diagonal: bool = False
+    fixed: bool = False  # whether the levels stay when lines are switched off
     capped: bool = False  # intervals with ends; else stems
     kind: str = field(default="plot", init=False)
 

@@ -12,6 +12,7 @@ from typing import Any
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run import records
 from fedlog.experiments.run.baselines import Baseline, find_baselines
+from fedlog.experiments.run.calibration import RunCalibration
 from fedlog.experiments.run.execute import CONFIG, RECORDS, read_finished_summary, read_spec
 from fedlog.experiments.run.portraits import ClientPortrait, Geometry, read_clients, read_geometry
 from fedlog.experiments.run.records import Summary
@@ -58,6 +59,7 @@ class RunFacts:
     portraits: Mapping[str, ClientPortrait]
     geometry: Geometry | None
     scores: RunScores | None
+    calibration: RunCalibration | None
     made_with: Mapping[str, Any]
 
     @property
@@ -157,5 +159,6 @@ def read_run(folder: Path) -> RunFacts:
         portraits=read_clients(folder),
         geometry=read_geometry(folder),
         scores=RunScores.read(folder),
+        calibration=RunCalibration.read(folder),
         made_with=config.get("made_with", {}),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedlog.core.calibration import ReliabilityBin
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import RECORDS
 from fedlog.report.axes import Axis, short_bits, straight_axis
@@ -15,6 +16,7 @@ from fedlog.report.style import COLOURS, style_numbered, style_of
 
 LARGEST_MARKS, SMALLEST_MARKS = 4.6, 2.4
 GEOMETRY_HEIGHT = 420.0
+CALIBRATION_NAMES = {"temperature": "softmax with temperature", "laplace": "Laplace"}
 SIZES_DIFFER = 1.3  # times the smallest; below it, accuracy by size shows nothing
 DIRECTIONS = {"up": "up, from the clients", "down": "down, to the clients"}
 
@@ -128,13 +130,13 @@ def bits_bars(facts: RunFacts) -> Bars | None:
         )
         bars.append(Bar(label, short_bits(sum(part.amount for part in parts)), parts))
     said = [f"{bar.label}: {', '.join(f'{p.label} {p.text}' for p in bar.parts) or 'nothing'}" for bar in bars]
-    rounds = len(facts.lines)
+    rounds = f"{len(facts.lines)} round{'s' if len(facts.lines) != 1 else ''}"
     return Bars(
         name="bits",
         title="Bits by direction and kind",
         alternative=". ".join(said) + ".",
         bars=tuple(bars),
-        note=f"Encoded messages of all clients in {rounds} rounds, framing included: {facts.bits:,} bits in all.",
+        note=f"Encoded messages of all clients in {rounds}, framing included: {facts.bits:,} bits in all.",
     )
 
 
@@ -154,6 +156,36 @@ def time_bars(parts: Sequence[tuple[str, float, float]]) -> Bars | None:
         alternative=", ".join(f"{part.label} {part.text}" for part in drawn) + ".",
         bars=(Bar("a round, on average", f"{total:.3g} s", drawn),),
     )
+
+
+def calibration_plot(facts: RunFacts) -> Plot | None:
+    """How often the models are right by how sure they are, for every way that probabilities were made."""
+    found = facts.calibration
+    if found is None or not found.ways:
+        return None
+    series, said = [], []
+    for at, (name, way) in enumerate(found.ways.items()):
+        style = style_numbered(at, CALIBRATION_NAMES.get(name, name))
+        marks = tuple(
+            Point(100 * each.confidence, 100 * each.accuracy, f"{style.label}: {_say_bin(each)}")
+            for each in way.reliability
+        )
+        series.append(Series(name, style, marks))
+        said.append(f"{style.label}: calibration error {percent(way.calibration_error)}, log loss {way.log_loss:.3g}.")
+    return Plot(
+        name="calibration",
+        title="How often right, by how sure (%)",
+        alternative=f"On {next(iter(found.ways.values())).records} test records. {' '.join(said)}",
+        x=straight_axis("how sure the model says it is (%)", [0, 100]),
+        y=straight_axis("%", [0, 100]),
+        series=tuple(series),
+        diagonal=True,
+        fixed=True,
+    )
+
+
+def _say_bin(found: ReliabilityBin) -> str:
+    return f"{percent(found.confidence)} sure, {percent(found.accuracy)} right, {found.records} records"
 
 
 def geometry_plot(facts: RunFacts) -> Plot | None:

@@ -156,7 +156,8 @@ def styles_of(labels: Mapping[str, str]) -> dict[str, Style]:
 def style_numbered(number: int, label: str) -> Style:
     """A style for the parts of something that are no methods, such as classes or kinds of messages."""
     colours, dashes = list(COLOURS), list(DASHES)
-    return Style(label, colours[number % len(colours)], dashes[number // len(colours) % len(dashes)])
+    turn = number // len(colours)
+    return Style(label, colours[number % len(colours)], dashes[(number + turn) % len(dashes)])
 
 
 def new_figure(size: tuple[float, float]) -> Figure:
