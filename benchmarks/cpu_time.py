@@ -1,0 +1,87 @@
+"""Processor time a client and round, ours against the plain loop, each in one process with one thread, in turns.
+
+python -m benchmarks.cpu_time [--work mnist] [--repeats 3]
+
+For machines that are busy with other work, where seconds on the wall say little: a processor's time is its own, up to
+what others take of the caches. Ours trains all clients (16 of them on CIFAR-10), the plain loop a few.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.bodies import BODIES, workload_of
+from benchmarks.plain import PlainLoop
+from benchmarks.simulator import RECORDS, Ours, Variant, spread
+from benchmarks.workloads import Workload, first_clients, workload
+from fedlog.experiments.run.execute import made_with
+from fedlog.settings.execution import BackendChoice
+
+# name -> clients of ours, of the plain loop
+SIZES = {"mnist": (50, 6), "cifar10": (16, 2), "resnet8": (10, 3), "vgg": (12, 3), "mlp-layernorm": (20, 6)} | {
+    "mobilenet-v2": (2, 2),
+    "lenet": (20, 6),
+    "signal-cnn": (20, 6),
+}
+
+
+def measure(name: str, repeats: int) -> dict[str, Any]:
+    """Milliseconds a client and round of both, turn by turn, and their ratios."""
+    torch.set_num_threads(1)
+    ours, few = SIZES[name]
+    work = first_clients(_workload(name, ours), ours)
+    made = Ours(work, "fedlog", BackendChoice.AUTO, 1)
+    plain = PlainLoop(first_clients(work, few), 1)
+    turns = [(_cpu_ms(made) / ours, _cpu_ms(plain) / few) for _ in range(repeats + 1)][1:]
+    reason = made.reason
+    made.stop()
+    return {
+        "clients": {"ours": ours, "plain": few},
+        "backend": reason,
+        "milliseconds_a_client": {"ours": [one for one, _ in turns], "plain": [other for _, other in turns]},
+        "times_faster": spread([other / one for one, other in turns]),
+        "load_of_the_machine": os.getloadavg()[0],
+        "made_with": made_with(),
+        "command": f"python -m benchmarks.cpu_time --work {name} --repeats {repeats}",
+    }
+
+
+def _workload(name: str, clients: int) -> Workload:
+    return workload_of(name, clients) if name in BODIES else workload(name)
+
+
+def _cpu_ms(variant: Variant) -> float:
+    start = time.process_time()
+    variant.round()
+    return 1000 * (time.process_time() - start)
+
+
+def main(out: Path = RECORDS, names: tuple[str, ...] = tuple(SIZES), repeats: int = 3) -> None:
+    """Measure, print and write `cpu-time.json`; what is not measured now stays in it as it was."""
+    path = out / "cpu-time.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    for name in names:
+        found[name] = one = measure(name, repeats)
+        path.write_text(json.dumps(found, indent=1) + "\n")
+        took = {who: statistics.median(each) for who, each in one["milliseconds_a_client"].items()}
+        ratio = one["times_faster"]
+        print(
+            f"{name:14s} ours {took['ours']:.1f} ms, plain {took['plain']:.1f} ms: {ratio['median']:.2f} times", end=" "
+        )
+        print(f"({ratio['lowest']:.2f} to {ratio['highest']:.2f})\n  {one['backend']}", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--work", choices=list(SIZES), action="append")
+    parser.add_argument("--repeats", type=int, default=3)
+    args = parser.parse_args()
+    main(names=tuple(args.work or SIZES), repeats=args.repeats)
