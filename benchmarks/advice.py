@@ -151,6 +151,22 @@ def _true_accuracy(found: fedlog.Comparison, method: str, fresh: dict[str, Rows]
     return float(np.mean(shares))
 
 
+def describe(folder: Path = OUT) -> list[str]:
+    """The rows of the table in docs/worth-federating.md, one a kind and size, from the records."""
+    lines, total = [], [0] * 6
+    for kind in KINDS:
+        entries = json.loads((folder / f"{kind}.json").read_text())["federations"]
+        for size in SIZES[kind]:
+            here = [entry for entry in entries if entry["size"] == size]
+            right, wrong, none = (sum(entry["right"] is value for entry in here) for value in (True, False, None))
+            pays, covered = (sum(entry[name] for entry in here) for name in ("pays", "covered"))
+            counts = [len(here), pays, right, wrong, none, covered]
+            total = [a + b for a, b in zip(total, counts, strict=True)]
+            what = f"{kind.replace('_', ' ')}, {', '.join(str(rows) for rows in here[0]['rows'].values())} rows"
+            lines.append(f"| {what} | {' | '.join(map(str, counts))} |")
+    return [*lines, f"| **all** | {' | '.join(map(str, total))} |"]
+
+
 def main() -> None:
     """Judge the advice on each federation of each kind, and write the records."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -158,11 +174,12 @@ def main() -> None:
     parser.add_argument("--kind", choices=KINDS, action="append", help="only this kind; repeatable")
     args = parser.parse_args()
     OUT.mkdir(parents=True, exist_ok=True)
+    made = made_with()  # before the first file is written, which would count as a change
     for kind in args.kind or KINDS:
         entries = [_tell(kind, judge(kind, size, number)) for size in SIZES[kind] for number in range(args.draws)]
         about = {"kind": kind, "what": KINDS[kind].__doc__, "settings": SETTINGS, "worth": WORTH}
         command = f"python -m benchmarks.advice --draws {args.draws} --kind {kind}"
-        record = {**about, "command": command, "made_with": made_with(), "federations": entries}
+        record = {**about, "command": command, "made_with": made, "federations": entries}
         (OUT / f"{kind}.json").write_text(json.dumps(record, indent=1) + "\n")
 
 

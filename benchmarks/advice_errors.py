@@ -126,6 +126,19 @@ def _judge(advice: Advice, gains: Mapping[str, float], *, nothing: bool) -> str:
     return "right" if not nothing and gains[str(advice.method)] > 0 else "wrong"
 
 
+def describe(path: Path = OUT / "errors.json") -> list[str]:
+    """The rows of the table in docs/worth-federating.md, from the record."""
+    entries = json.loads(path.read_text())["entries"]
+    lines = []
+    for what in LEARNERS:
+        for seeds in SEEDS:
+            here = [entry for entry in entries if entry["what"] == what and entry["seeds"] == seeds]
+            counts = [sum(entry[name] for entry in here) for name in ("right", "wrong", "no answer")]
+            covered = sum(entry["covered"] for entry in here) / len(here)
+            lines.append(f"| {what}, {seeds} seeds | {sum(counts)} | {' | '.join(map(str, counts))} | {covered:.1%} |")
+    return lines
+
+
 def main() -> None:
     """Count over all kinds, in the smaller size of each, and write the record."""
     parser = argparse.ArgumentParser(description=__doc__)

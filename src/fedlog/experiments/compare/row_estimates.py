@@ -76,6 +76,7 @@ def estimate_from_rows(
     half = float(t.ppf((1 + confidence) / 2, freedom)) * math.sqrt(variance)
     if scale is Scale.DIFFERENCE:
         half = max(half, NO_DIFFERENCE_SEEN / sum(len(np.unique(site.rows)) for site in sites))
+    half = min(half, 1.0)  # of a single group nothing is known, and no share can be further off
     return Estimate(value, value - half, value + half)
 
 
