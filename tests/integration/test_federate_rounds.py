@@ -446,7 +446,7 @@ def test_logs_hold_no_record_feature_or_label(post: InProcess, server: ServerFol
     run(post, server).conduct()
     allowed = {"time", "event", "run", "method", "rounds", "body", "round", "of", "validation_accuracy", "bits_up"}
     allowed |= {"bits_down", "load_seconds", "work_seconds", "model", "kept", "test_accuracy"}
-    allowed |= {"local_only_test_accuracy", "own_state_of_round", "head_since"}
+    allowed |= {"local_only_test_accuracy", "test_records", "own_state_of_round", "head_since"}
     for folder in post.sites.values():
         for event in read_events(folder.event_log):
             assert set(event) <= allowed
