@@ -173,7 +173,10 @@ def main() -> None:
             _runs(),
         ),
         "Against the same frozen body on a client's own rows alone": (
-            "EfficientNet-Lite0 at 128 pixels, five seeds, 95 % intervals over seeds, paired.",
+            "EfficientNet-Lite0 at 128 pixels, five seeds, 95 % intervals over seeds, paired. With few images FedLog's "
+            "head is the better one of the two, with many LDA. Alone, FedLog's head is far better than logistic "
+            "regression: over that one, ten images a class on CIFAR-10 gain 6 points. A gain of 4 over the best alone "
+            "is out of this body's reach there: LDA of all training images (97.17 above) is 3.1 points ahead of it.",
             _alone(),
         ),
         "Record privacy (CIFAR-10, Lite0 at 128 pixels, delta 1e-5, one release)": (
