@@ -180,8 +180,11 @@ def test_a_server_that_was_killed_goes_on_in_step_with_its_sites(
     assert "answered again" in [event["event"] for event in read_events(other.sites["east"].event_log)]
 
 
-def test_a_run_that_is_made_longer_goes_on_in_step(post: InProcess, server: ServerFolder, tmp_path: Path) -> None:
-    plan = Plan("trial", options=OPTIONS, rounds=4, seed=4, **SKIPPING)
+@pytest.mark.parametrize("how", [DIFFERENCES, SKIPPING])
+def test_a_run_that_is_made_longer_goes_on_in_step(
+    post: InProcess, server: ServerFolder, tmp_path: Path, how: dict[str, Any]
+) -> None:
+    plan = Plan("trial", options=OPTIONS, rounds=4, seed=4, **how)
     run(post, server, replace(plan, rounds=2)).conduct()
     run(post, server, plan).conduct()
     other, again = make_post(tmp_path / "b"), make_server(ServerFolder(tmp_path / "again"))
