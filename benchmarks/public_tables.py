@@ -105,7 +105,7 @@ def main() -> None:
     OUT.mkdir(parents=True, exist_ok=True)
     for name in args.table or TABLES:
         with tempfile.TemporaryDirectory() as folder:
-            command = ["fedlog", "compare", "--data", f"sites:{name}.csv", *SETTINGS, *_write(name, Path(folder))]
+            command = ["fedlog", "compare", "--data", f"sites:{name}.csv", *SETTINGS, *write_table(name, Path(folder))]
             start = [sys.executable, "-m", "fedlog.cli.main", *command[1:], "--out", "runs"]
             printed = subprocess.run(start, cwd=folder, check=True, capture_output=True, text=True).stdout
             values = subprocess.run([*start, "--json"], cwd=folder, check=True, capture_output=True, text=True).stdout
@@ -115,7 +115,7 @@ def main() -> None:
         print(printed, flush=True)
 
 
-def _write(name: str, folder: Path) -> list[str]:
+def write_table(name: str, folder: Path) -> list[str]:
     """Write the table, and a schema where rows of one group stay together; return the flags that name them."""
     wanted = TABLES[name]
     table = wanted.make()

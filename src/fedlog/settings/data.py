@@ -42,7 +42,7 @@ class DataSettings(Section):
     )
     split_seed: int = setting(
         0,
-        "of sites:...: decides which rows are held out; 0 as in a deployment",
+        "of sites:...: which rows are held out for validation; 0 as in a deployment",
         recorded=Recorded.UNLESS_DEFAULT,
         metavar="N",
     )
