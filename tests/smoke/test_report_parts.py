@@ -1,0 +1,201 @@
+"""What the report reads and computes: baselines beside a run, settings that differ, the command that repeats it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import fedlog
+from fedlog.cli.main import main, parse_arguments
+from fedlog.experiments.run.baselines import find_baselines
+from fedlog.experiments.run.execute import read_spec
+from fedlog.experiments.run.portraits import project_means, read_clients, read_geometry
+from fedlog.report.axes import bits_axis, rounds_axis, short_bits, straight_axis
+from fedlog.report.curves import Curve, curve_plots
+from fedlog.report.run_facts import read_run
+from fedlog.report.run_page import headline, render_run
+from fedlog.report.style import style_of
+from fedlog.settings.differences import find_differences, repeat_command
+from fedlog.settings.flags import read_given_settings
+from fedlog.settings.resolve import resolve
+from fedlog.settings.spec import RunSpec
+
+if TYPE_CHECKING:
+    from tests.conftest import MakeFederation
+
+RESULTS = Path(__file__).parents[2] / "results"
+SHORT: dict[str, Any] = {"rounds": 2, "epochs": 1, "body": "mlp:4", "progress": False}
+
+
+@pytest.fixture(scope="module")
+def runs(make_federation: MakeFederation, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two methods beside each other, on three clients, one of which has one class only."""
+    folder = tmp_path_factory.mktemp("runs")
+    data = make_federation([12, 30, 40])
+    for method in ("fedlog", "local"):
+        fedlog.run(data, method, out=folder / method, **SHORT)
+    fedlog.run(data, "local", out=folder / "another-seed", seed=1, **SHORT)
+    return folder
+
+
+def test_only_a_run_on_the_same_records_is_a_baseline(runs: Path) -> None:
+    spec = read_spec(runs / "fedlog")
+    assert {method: found.folder.name for method, found in find_baselines(runs / "fedlog", spec).items()} == {
+        "local": "local"
+    }
+    for change in ({"seed": 5}, {"data_sha256": "0" * 64}, {"body": ("mlp:8",)}, {"split_seed": 3}):
+        assert find_baselines(runs / "fedlog", replace(spec, **change)) == {}, change  # type: ignore[arg-type]
+    assert find_baselines(runs / "local", read_spec(runs / "local")) == {}
+
+
+def test_an_unfinished_run_is_no_baseline(runs: Path, tmp_path: Path) -> None:
+    for name in ("fedlog", "local"):
+        shutil.copytree(runs / name, tmp_path / name)
+    (tmp_path / "local" / "summary.json").unlink()
+    assert find_baselines(tmp_path / "fedlog", read_spec(tmp_path / "fedlog")) == {}
+
+
+def test_the_first_line_of_a_committed_run_names_its_baselines() -> None:
+    found = headline(read_run(RESULTS / "table-mnist" / "fedlog" / "seed-0"))
+    assert found == {
+        "reached": "97.8 %",
+        "sent": "165 Mb",
+        "others": "training alone 97.5 %, FedAvg 90.8 % with 7.0 Gb",
+    }
+
+
+def test_a_run_notes_its_clients_and_their_class_means(runs: Path, make_federation: MakeFederation) -> None:
+    data = make_federation([12, 30, 40])
+    clients = read_clients(runs / "fedlog")
+    for shard, portrait in zip(data.shards, clients.values(), strict=True):
+        labels = data.train.labels[shard.train].tolist()
+        assert portrait.training == {str(at): labels.count(at) for at in range(3) if at in labels}
+        assert (portrait.name, portrait.body, portrait.test) == (shard.name, "mlp:4", len(shard.test))
+    geometry = read_geometry(runs / "fedlog")
+    assert geometry is not None
+    has = {(name, label) for name, portrait in clients.items() for label in portrait.training}
+    assert {(mean.client, mean.label) for mean in geometry.means} == has
+    assert [row.label for row in geometry.head] == ["0", "1", "2"]
+    alone = read_geometry(runs / "local")
+    assert alone is not None
+
+
+def test_the_plane_is_that_of_the_largest_variance() -> None:
+    generator = torch.Generator().manual_seed(0)
+    turn = torch.linalg.qr(torch.randn(5, 5, dtype=torch.float64, generator=generator)).Q
+    flat = torch.randn(12, 2, dtype=torch.float64, generator=generator) * torch.tensor([9.0, 4.0])
+    points = torch.nn.functional.pad(flat, (0, 3)) @ turn.T + 7
+    found = project_means([(f"c{at}", "a", point) for at, point in enumerate(points)], None, ["a"])
+    assert found.shown == pytest.approx(1)
+    drawn = torch.tensor([[mean.x, mean.y] for mean in found.means], dtype=torch.float64)
+    # Distances in the plane are those between the means: nothing is lost and nothing is stretched.
+    assert torch.allclose(torch.cdist(drawn, drawn), torch.cdist(points, points), rtol=1e-2, atol=1e-2)
+    assert drawn.var(0)[0] >= drawn.var(0)[1]
+    line = project_means([("c", "a", torch.tensor([1.0])), ("c", "b", torch.tensor([3.0]))], None, ["a", "b"])
+    assert [(mean.x, mean.y) for mean in line.means] == [(-1, 0), (1, 0)]
+
+
+SETTINGS: tuple[dict[str, Any], ...] = (
+    {},
+    {"data": "mnist", "method": "fedlog-c", "rounds": 7, "options": {"alpha": 0.5}},
+    {"partition": "dirichlet", "dirichlet_alpha": 0.3, "clients": 4, "seed": 3},
+    {"body": ("mlp:64", "mlp:32"), "initialisation": "separate", "codec": "rows+q8", "weight_decay": 0.1},
+    {"privacy": "client", "epsilon": 2.0, "delta": 1e-5, "message_norm": 20.0, "trust": "central"},
+    {"data": "cifar10", "method": "fed-heads", "body": ("pretrained:efficientnet-lite0:128",), "train_records": 900},
+    {"stop_at_accuracy": 0.9, "participation": 0.5, "moments": "run", "decay": "cosine"},
+)
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_the_command_on_the_page_repeats_the_run(settings: dict[str, Any]) -> None:
+    spec = resolve(RunSpec(**settings)).spec
+    words = shlex.split(repeat_command(spec))
+    assert words[:2] == ["fedlog", "run"]
+    again = RunSpec(**read_given_settings(parse_arguments(words[1:])))
+    assert resolve(again).digest == spec.digest
+    given = set(settings) - {"data", "method", "options"} | set(settings.get("options", {}))
+    assert given <= {each.name for each in find_differences(spec)}
+
+
+def test_only_what_differs_is_told_and_the_rest_is_folded(runs: Path) -> None:
+    found = {each.name: (each.value, each.usual) for each in find_differences(read_spec(runs / "fedlog"))}
+    assert found == {"body": (["mlp:4"], ["mlp:64,32"]), "rounds": (2, 10), "epochs": (1, 5)}
+    assert find_differences(resolve(RunSpec()).spec) == []
+    page = render_run(read_run(runs / "fedlog"))
+    told, _, folded = page.partition("<details><summary>All other settings")
+    assert "<td>rounds</td><td>2</td><td>10</td>" in told
+    assert "<dt>learning rate</dt>" in folded
+    assert ">null<" not in page
+    assert "fedlog.run(federation, &#39;fedlog&#39;, body=[&#39;mlp:4&#39;], rounds=2, epochs=1)" in page
+
+
+def test_an_old_folder_has_a_shorter_page(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "fedlog", tmp_path / "old")
+    for name in ("clients.json", "geometry.json"):
+        (tmp_path / "old" / name).unlink()
+    shutil.rmtree(tmp_path / "old" / "models")
+    page = render_run(read_run(tmp_path / "old"))
+    assert 'id="figure-clients"' in page
+    assert 'id="figure-geometry"' not in page
+    assert "training records</th>" not in page
+
+
+def test_the_names_of_others_are_text_and_no_markup(make_federation: MakeFederation, tmp_path: Path) -> None:
+    data = make_federation([12, 30])
+    evil = "<script>alert('&')</script>"
+    shards = (replace(data.shards[0], name=evil), data.shards[1])
+    fedlog.run(replace(data, shards=shards), "fedlog", out=tmp_path / "run", **SHORT)
+    assert main(["report", str(tmp_path / "run")]) == 0
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(&#39;&amp;&#39;)&lt;/script&gt;" in page
+    assert page.count("<script>") == 1
+
+
+def test_the_threshold_is_drawn_and_its_round_is_said() -> None:
+    curve = Curve("fedlog", style_of("fedlog"), (0.5, 0.8, 0.95), (1e5, 2e5, 3e5))
+    by_round, by_bits = curve_plots([curve], threshold=0.9)
+    assert [rule.label for rule in by_round.rules] == [rule.label for rule in by_bits.rules] == ["threshold 90.0 %"]
+    assert "passes the threshold of 90.0 % in round 3" in by_round.alternative
+    assert by_bits.x.log
+    height = by_round.drawn_rules[0].y
+    below, above = by_round.at(2, 80)[1], by_round.at(3, 95)[1]
+    assert above < height < below
+
+
+def test_axes_hold_their_values_and_have_round_marks() -> None:
+    for values in ([0.0], [3.2, 3.2], [97.5, 98.4], [-0.3, 12.0], [12.0, 100.0]):
+        axis = straight_axis("", values)
+        assert axis.low <= min(values) <= max(values) <= axis.high
+        assert 2 <= len(axis.ticks) <= 8
+        assert [text for _, text in axis.ticks] == [str(float(t)) if "." in t else t for _, t in axis.ticks]
+    for last in (1, 2, 7, 10, 30, 100, 150):
+        axis = rounds_axis(last)
+        assert axis.low <= 1 <= last <= axis.high
+        assert len(axis.ticks) <= 12
+    for bits in ([1.0], [300.0, 4e5], [1.6e6, 7e9], [2e6, 2.1e6]):
+        axis = bits_axis("", bits)
+        assert axis.low <= min(bits) <= max(bits) <= axis.high
+        assert axis.share(axis.low) == 0
+        assert axis.share(axis.high) == pytest.approx(1)
+    assert [short_bits(each) for each in (934, 12_400, 7e9, 165e6)] == ["934 b", "12.4 kb", "7.0 Gb", "165 Mb"]
+
+
+def test_every_point_is_inside_its_plot(runs: Path) -> None:
+    page = render_run(read_run(runs / "fedlog"))
+    plots = re.findall(r'<svg viewBox="0 0 ([\d.]+) ([\d.]+)" role="img"(.*?)</svg>', page, re.DOTALL)
+    assert len(plots) >= 4
+    for wide, high, inside in plots:
+        for points in re.findall(r'data-points="([^"]+)"', inside):
+            for x, y, text in json.loads(points.replace("&#34;", '"')):
+                assert 0 <= x <= float(wide)
+                assert 0 <= y <= float(high)
+                assert text
