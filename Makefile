@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install run check test test-slow bench docs docs-site screenshots clean
+.PHONY: help install install-hashed lock sbom run check test test-slow bench docs docs-site screenshots clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 18
@@ -19,6 +19,19 @@ $(READY): pyproject.toml constraints.txt $(wildcard src/fedlog/engine/training/b
 	@touch $(READY)
 
 install: $(READY)  ## make .venv with the package, its extras and the pinned versions
+
+# --no-deps: the list is complete, and pip would want a hash for every dependency that it looks up.
+install-hashed:  ## make .venv from requirements-hashed.txt: every file must have the SHA-256 that is written there
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement requirements-hashed.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $(READY)
+
+lock: $(READY)  ## write requirements-hashed.txt for this platform and package index
+	$(BIN)/python tools/lock_hashes.py
+
+sbom: $(READY)  ## write sbom.json: every installed package with version and licence (CycloneDX)
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file sbom.json $(BIN)/python
 
 run: $(READY)  ## train FedLog on the data that comes with the package, and write a report (under two minutes)
 	$(BIN)/fedlog run

@@ -505,6 +505,25 @@ def test_what_lies_on_a_coarse_grid_keeps_the_limits_and_what_lies_just_beyond_d
         guard.limits.check(sums)
 
 
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(["clamp:2", "l2:3"]), st.integers(1, 400), st.integers(0, 2**32))
+def test_a_message_that_is_scaled_down_to_its_norm_keeps_the_clip_on_a_coarse_grid(
+    clip: str, records: int, seed: int
+) -> None:
+    # Scaled counts lie between the steps of the grid and are cut off as features are: by up to a step of their own.
+    guard = _protection(Unit.CLIENT, Trust.CENTRAL)
+    guard = replace(
+        guard, bound=Bound(parse_clip(clip), 5.0), mechanism=replace(guard.mechanism, sigma=2e4 + seed % 1000)
+    )
+    labels = torch.randint(CLASSES, (records,), generator=Key(seed).torch())
+    found = guard.statistics(torch.full((records, WIDTH), 100.0), labels, CLASSES)
+    sent = guard.protect(Message(Kind.STATISTICS, (found.sums,)), Key(seed))
+    (sums,) = guard.to_feature_units(lift(sent)).arrays
+    guard.limits.check(sums)
+    with pytest.raises(InputError, match="beyond"):
+        guard.limits.check(sums * torch.tensor([1.0, *[1.2] * WIDTH]))
+
+
 @pytest.mark.parametrize("unit", [Unit.RECORD, Unit.CLIENT])
 def test_statistics_that_are_no_numbers_are_beyond_every_limit(unit: Unit) -> None:
     guard = _protection(unit, Trust.CENTRAL, releases=1)

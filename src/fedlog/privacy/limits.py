@@ -24,6 +24,8 @@ class Limits:
     message_norm: float | None = None
     noise_std: float = 0.0
     rounding: float = ROUNDING
+    cut_off: float = 0.0
+    """By how much a count may be too small, as one that was scaled down and then rounded towards zero is."""
 
     def check(self, sums: Tensor) -> None:
         """Refuse statistics (n_class, m) beyond the clip, and negative counts without noise, by an InputError."""
@@ -37,7 +39,7 @@ class Limits:
             self._check_norm(sums)
         if self.clip is not None:
             # With k records of a class, their summed features reach as far as k records can, and no farther.
-            allowed = counts.clamp_min(0) * (1 + self.rounding) + self.rounding
+            allowed = counts.clamp_min(0) * (1 + self.rounding) + self.rounding + self.cut_off
             allowed = allowed + stray + self.clip.records_behind(sums.new_full((1, sums.shape[1] - 1), stray))
             needed = self.clip.records_behind(sums[:, 1:])
             if not bool((needed <= allowed).all()):  # NaN is refused too
@@ -53,7 +55,7 @@ class Limits:
             return
         width = sums.shape[1] - 1
         squares = second if second.shape[1] == width else second[:, diagonal_places(width)]
-        count = float(sums[:, 0].clamp_min(0).sum())
+        count = float((sums[:, 0].clamp_min(0) + self.cut_off).sum())
         stray = NOISE_REACH * self.noise_std * (squares.numel() ** 0.5 + sums.shape[0] ** 0.5)
         allowed = self.clip.radius**2 * (count * (1 + self.rounding) + stray) + stray + self.rounding
         found = float(squares.sum())

@@ -75,8 +75,10 @@ class Protection:
     @property
     def limits(self) -> Limits:
         """The limits that the server checks a client's message against."""
-        # No slack for the grid: values are rounded towards zero, and 1, which each record counts as, lies on it.
-        return Limits(self.bound.clip, self.bound.message_norm, self.mechanism.client_std)
+        # Features are rounded towards zero, and 1, which each record counts as, lies on the grid. But a message that is
+        # scaled down to its norm has counts between the steps: they lose up to a step, the features perhaps nothing.
+        cut_off = 0.0 if self.bound.message_norm is None else self.mechanism.grid
+        return Limits(self.bound.clip, self.bound.message_norm, self.mechanism.client_std, cut_off=cut_off)
 
     def statistics(self, features: Tensor, labels: Tensor, n_class: int) -> Statistics:
         """A client's statistics (n_class, m), each record clipped, without noise."""
