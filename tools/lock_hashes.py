@@ -2,8 +2,9 @@
 
     make lock
 
-pip says which files it would install on this platform, from the index that it is set up with. Nothing is installed. A hash belongs to one file: another platform, another
-Python or another build of torch has other files, so the list is made again there.
+pip says which files it would install on this platform, from the index that it is set up with. Nothing is installed. A
+hash belongs to one file: another platform, another Python or another build of torch has other files, so the list is
+made again there.
 """
 
 from __future__ import annotations
