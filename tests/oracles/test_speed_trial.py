@@ -53,7 +53,8 @@ def test_a_real_trial_times_every_backend_and_leaves_its_figures(make_federation
     (seconds,) = json.loads(speed_trial.memory_file().read_text()).values()
     assert set(seconds) == {"block", "vmap", "loop"}
     assert all(0 < one < 10 for one in seconds.values())
-    assert engine.name_backends() == {"mine:normed": min(seconds, key=seconds.get)}
+    near = [kind for kind in ("block", "vmap", "loop") if seconds[kind] <= 1.1 * min(seconds.values())]
+    assert engine.name_backends() == {"mine:normed": near[0]}
     assert "fastest in a trial, ms a batch: block" in engine.explain(found)
 
 
@@ -89,3 +90,14 @@ def test_a_recorded_backend_that_cannot_be_used_is_decided_anew(make_federation:
     federation, found = make_federation([4, 4]), body("mlp:6,5", (4,))
     engine = Engine(decisions=decisions_of({"mlp:6,5": BackendChoice.MIXED.value}))
     assert engine.decide(federation, _clients(federation, found)).name_backends() == {"mlp:6,5": "block"}
+
+
+def test_blocks_are_taken_where_the_trial_cannot_tell(
+    make_federation: MakeFederation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation = make_federation([7, 3], input_shape=(1, 4, 4))
+    found = adopt("mine:normed", _normed, (1, 4, 4))
+    for vmap, expected in ((0.95, "block"), (0.85, "vmap")):
+        monkeypatch.setattr(speed_trial, "measure", lambda *_, v=vmap: {"block": 1.0, "vmap": v, "loop": 3.0})
+        engine = Engine(Settings(3)).decide(federation, _clients(federation, found))
+        assert engine.name_backends() == {"mine:normed": expected}

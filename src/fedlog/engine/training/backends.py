@@ -28,6 +28,7 @@ from fedlog.privacy.protection import Protection
 from fedlog.privacy.sgd import SgdTraining
 from fedlog.settings.execution import BackendChoice
 
+TIE = 1.1  # backends whose times differ by less are told apart by noise: the most promising is taken
 CHUNK_RECORDS = 400  # clients x batch size: fewer leave the interpreter's share large, more only need more memory
 CHUNK_NUMBERS = 2**25  # of all values between the layers of a chunk in training: more only need more memory
 LOOK_NUMBERS = 2**23  # of those in an evaluation, whose batches are larger: more leave the cache
@@ -117,7 +118,8 @@ class Engine:
             return possible[0]
         backends = {one.backend.value: partial(self.make, one.backend, federation) for one in possible}
         seconds = speed_trial.measure(body, clients, self.settings, federation.n_class, backends)
-        fastest = min(possible, key=lambda one: seconds[one.backend])
+        least = min(seconds.values())
+        fastest = next(one for one in possible if seconds[one.backend] <= TIE * least)
         times = ", ".join(f"{one.backend.value} {1000 * seconds[one.backend]:.2f}" for one in possible)
         return Decision(fastest.backend, f"{fastest.reason} (fastest in a trial, ms a batch: {times})")
 
@@ -169,7 +171,8 @@ def _find_stacked_ways(body: Body, choice: BackendChoice) -> dict[BackendChoice,
     elif network is not None:
         ways[BackendChoice.MIXED] = f"stacked clients in specialised blocks, but for {without}: {_no_block(body)}"
     if choice in (BackendChoice.AUTO, BackendChoice.VMAP) and find_vmap_obstacle(body) is None:
-        ways[BackendChoice.VMAP] = f"stacked clients through vmap: {_no_block(body)}"
+        whole = BackendChoice.BLOCK in ways
+        ways[BackendChoice.VMAP] = "stacked clients through vmap" + ("" if whole else f": {_no_block(body)}")
     return ways
 
 
