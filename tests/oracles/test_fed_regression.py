@@ -102,6 +102,7 @@ def test_predict_gives_numbers_with_their_intervals(tmp_path: Path, capsys: pyte
     assert 0.85 < np.mean(inside) < 0.95
     guesses = np.array([float(row["progression"]) for row in rows])
     assert np.corrcoef(guesses, truth)[0, 1] > 0.6
+    assert "This run predicts a number" in (out / "report.html").read_text()
     summary = json.loads((out / "summary.json").read_text())
     assert set(summary["regression"]) >= {"rmse_per_client", "inside_per_client", "interval_level"}
     with pytest.raises(InputError, match="predicts a number, not classes"):

@@ -158,6 +158,12 @@ def _notes(facts: RunFacts) -> list[str]:
                 f"Best round: {best.best_round}, {percent(best.best_accuracy, 2)}. It is chosen on these very records, "
                 "so the last round is the headline."
             )
+        if best.regression is not None:
+            found.append(
+                "This run predicts a number: what the page calls accuracy is the share of rows inside their "
+                f"{percent(best.regression['interval_level'], 0)} intervals. Root mean squared error, mean over "
+                f"clients: {best.regression['rmse_mean_over_clients']:.4g}."
+            )
         if best.uploads_refused:
             found.append(f"Uploads that could not be used: {best.uploads_refused} (records.jsonl names them).")
     if facts.lines and not facts.baselines and facts.spec.method != "local":
