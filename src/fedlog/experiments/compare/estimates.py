@@ -46,4 +46,5 @@ def estimate(values: Sequence[float], splits: Splits, confidence: float = CONFID
     variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
     shared = splits.judged_share if splits.redrawn else 0.0
     half = float(t.ppf((1 + confidence) / 2, count - 1)) * math.sqrt(variance * (1 / count + shared))
+    half = min(half, 1.0)  # no share can be further off
     return Estimate(mean, mean - half, mean + half)
