@@ -189,9 +189,10 @@ def main() -> None:
             _personal(),
         ),
         "Calibration": (
-            "Among a site's own classes, three seeds; a temperature is each site's own, from its validation rows, "
-            "whose labels are smoothed as Platt does. `fedlog run` writes the same figures and the bins of the "
-            "reliability diagram into `calibration.json`.",
+            "Among a site's own classes, three seeds; a temperature is each site's own, from its validation rows. This "
+            "record is from before labels were smoothed as Platt does: a site without a mistake on its few validation "
+            "rows took too low a temperature, and then a mistake costs much. `fedlog run` writes such figures, with "
+            "smoothed temperatures, and the bins of the reliability diagram into `calibration.json`.",
             _calibration(),
         ),
         "All classes at once": (
