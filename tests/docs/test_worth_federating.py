@@ -38,7 +38,7 @@ def test_the_table_of_the_errors_is_that_of_the_record(benchmarks: dict[str, Mod
     assert "\n".join(lines) in PAGE
 
 
-@pytest.mark.parametrize("name", ["har-by-people", "digits-by-label", "wine"])
+@pytest.mark.parametrize("name", ["har-by-people", "digits", "digits-by-label", "wine"])
 def test_the_output_on_a_public_table_is_the_recorded_one(name: str) -> None:
     folder = ROOT / "results" / "worth-federating"
     assert (folder / f"{name}.txt").read_text().strip() in PAGE
