@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-hashed lock sbom run check test test-slow bench docs docs-site screenshots clean
+.PHONY: help install install-hashed lock sbom run check test test-slow bench docs docs-site screenshots notebooks clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 18
@@ -59,6 +59,9 @@ screenshots: $(READY)  ## take the screenshots under docs/images again; needs Ch
 # Material's notice about its own future is no warning about our pages.
 docs-site: $(READY)  ## build the documentation site into site/, with warnings as errors and links checked
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+notebooks: $(READY)  ## run the notebooks of examples/ again, and keep what they show
+	$(BIN)/python examples/execute.py
 
 clean:  ## remove .venv and every cache
 	rm -rf $(VENV) build dist site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

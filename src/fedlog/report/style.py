@@ -163,9 +163,6 @@ def style_numbered(number: int, label: str) -> Style:
 def new_figure(size: tuple[float, float]) -> Figure:
     """An empty matplotlib figure of that size in inches, without a window."""
     # Imported here: it takes a second, and only whoever draws needs it.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from fedlog.report.shown_figure import ShownFigure
 
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    return ShownFigure(size)
