@@ -8,23 +8,22 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from fedlog.api.progress import Progress
+from fedlog.cli.run_summary import show_summary
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
 from fedlog.experiments.run.callbacks import Callback, Callbacks, RunStart
 from fedlog.experiments.run.dry_run import forecast
 from fedlog.experiments.run.execute import CONFIG, RECORDS, execute, read_spec
-from fedlog.experiments.run.records import Summary, mean_parts
+from fedlog.experiments.run.records import mean_parts
 from fedlog.settings.fields import Recorded, about
 from fedlog.settings.flags import read_given_settings
 from fedlog.settings.spec import RunSpec, from_toml
@@ -54,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({**asdict(summary), "report": str(report)}))
     else:
-        _show(console, summary, report)
+        show_summary(console, summary, folder, report)
         if args.profile:
             _show_profile(console, records.read(folder / RECORDS))
     return 0
@@ -122,39 +121,3 @@ def _dry_run(args: argparse.Namespace, spec: RunSpec) -> int:
     for line in found.lines():
         print(line)
     return 0
-
-
-def _show(console: Console, summary: Summary, report: Path) -> None:
-    table = Table(title=f"{summary.method} on {summary.data}, {summary.rounds} rounds, seed {summary.seed}")
-    table.add_column("figure")
-    table.add_column("value", justify="right")
-    if summary.regression is not None:
-        _show_numbers(table, summary.regression)
-    else:
-        _show_accuracy(table, summary)
-    if summary.uploads_refused:
-        table.add_row("uploads that could not be used", f"{summary.uploads_refused}")
-    table.add_row("bits up, all clients", f"{summary.bits_up / 1e6:.3f} Mb")
-    table.add_row("bits down, all clients", f"{summary.bits_down / 1e6:.3f} Mb")
-    table.add_row("seconds in rounds", f"{summary.seconds:.1f}")
-    console.print(table)
-    console.print(f"run folder: {summary.run_dir}", soft_wrap=True, markup=False)
-    if summary.privacy is not None:
-        print(f"privacy: {summary.privacy.get('statement', 'nothing was released')}")
-        for caveat in summary.privacy["caveats"]:
-            console.print(f"warning: {caveat}", soft_wrap=True, markup=False)
-    print(f"report: {report}")
-
-
-def _show_accuracy(table: Table, summary: Summary) -> None:
-    table.add_row("accuracy, mean over clients (final round)", f"{100 * summary.accuracy_mean_over_clients:.2f} %")
-    if summary.accuracy_after_closing is not None:
-        table.add_row("the same after the closing local phase", f"{100 * summary.accuracy_after_closing:.2f} %")
-    lowest = min(share for share in summary.accuracy_per_client if share is not None)
-    table.add_row("lowest client", f"{100 * lowest:.2f} %")
-
-
-def _show_numbers(table: Table, found: Mapping[str, Any]) -> None:
-    table.add_row("root mean squared error, mean over clients", f"{found['rmse_mean_over_clients']:.4g}")
-    share, level = found["inside_mean_over_clients"], found["interval_level"]
-    table.add_row(f"inside their {100 * level:.0f} % intervals", f"{100 * share:.1f} %")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -26,15 +30,16 @@ def export_onnx(model: Model, path: Path) -> float:
 
     trial = torch.linspace(-2, 2, 3 * int(np.prod(model.body.input_shape))).reshape(3, *model.body.input_shape)
     module = _Whole(model).eval()
-    torch.onnx.export(
-        module,
-        (trial,),
-        path,
-        input_names=["inputs"],
-        output_names=["probabilities"],
-        dynamic_shapes={"inputs": {0: torch.export.Dim("records")}},
-        verbose=False,
-    )
+    with _quiet():
+        torch.onnx.export(
+            module,
+            (trial,),
+            path,
+            input_names=["inputs"],
+            output_names=["probabilities"],
+            dynamic_shapes={"inputs": {0: torch.export.Dim("records")}},
+            verbose=False,
+        )
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     worst = 0.0
     for inputs in (trial, torch.cat([trial, trial.flip(0)])):
@@ -45,6 +50,20 @@ def export_onnx(model: Model, path: Path) -> float:
             f"expected ONNX outputs within {ONNX_TOLERANCE} of PyTorch's, found a difference of {worst}: {path}"
         )
     return worst
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporter's remarks on packages that are not needed to itself; its errors are raised all the same."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
 
 
 class _Whole(nn.Module):

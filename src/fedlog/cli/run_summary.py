@@ -1,0 +1,94 @@
+"""What `fedlog run` shows at the end: the outcome beside training alone, the settings that matter, and what is next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fedlog.experiments.run.baselines import find_baselines
+from fedlog.experiments.run.execute import read_spec
+from fedlog.experiments.run.records import Summary
+from fedlog.settings.differences import find_differences
+from fedlog.settings.spec import RunSpec
+
+SHOWN_ELSEWHERE = ("rounds", "seed")
+
+
+def show_summary(console: Console, summary: Summary, folder: Path, report: Path) -> None:
+    """Print the summary on the console, and where the report is on standard output."""
+    spec = read_spec(folder)
+    alone = find_baselines(folder, spec).get("local")
+    table = Table(title=f"{summary.method} on {summary.data}, {summary.rounds} rounds, seed {summary.seed}")
+    table.add_column("figure", overflow="fold")
+    table.add_column("value", justify="right", overflow="fold")
+    if summary.regression is not None:
+        _show_numbers(table, summary.regression)
+    else:
+        _show_accuracy(table, summary, None if alone is None else alone.summary)
+    if summary.uploads_refused:
+        table.add_row("uploads that could not be used", f"{summary.uploads_refused}")
+    table.add_row("bits up, all clients", f"{summary.bits_up / 1e6:.3f} Mb")
+    table.add_row("bits down, all clients", f"{summary.bits_down / 1e6:.3f} Mb")
+    table.add_row("seconds in rounds", f"{summary.seconds:.1f}")
+    console.print(table)
+    say(console, f"settings: {describe_settings(spec)}")
+    say(console, f"run folder: {summary.run_dir}")
+    if summary.privacy is not None:
+        print(f"privacy: {summary.privacy.get('statement', 'nothing was released')}")
+        for caveat in summary.privacy["caveats"]:
+            say(console, f"warning: {caveat}")
+    for line in _next_steps(spec, summary, folder, alone is not None):
+        say(console, f"next: {line}")
+    print(f"report: {report}")
+
+
+def say(console: Console, line: str) -> None:
+    """Print a line as it is: one that is broken cannot be copied."""
+    console.print(line, soft_wrap=True, markup=False)
+
+
+def _show_accuracy(table: Table, summary: Summary, alone: Summary | None) -> None:
+    table.add_row("accuracy, mean over clients (final round)", f"{100 * summary.accuracy_mean_over_clients:.2f} %")
+    if summary.accuracy_after_closing is not None:
+        table.add_row("the same after the closing local phase", f"{100 * summary.accuracy_after_closing:.2f} %")
+    if alone is not None:
+        table.add_row("training alone, on the same records", f"{100 * alone.accuracy_mean_over_clients:.2f} %")
+    lowest = min(share for share in summary.accuracy_per_client if share is not None)
+    table.add_row("lowest client", f"{100 * lowest:.2f} %")
+
+
+def _show_numbers(table: Table, found: Mapping[str, Any]) -> None:
+    table.add_row("root mean squared error, mean over clients", f"{found['rmse_mean_over_clients']:.4g}")
+    share, level = found["inside_mean_over_clients"], found["interval_level"]
+    table.add_row(f"inside their {100 * level:.0f} % intervals", f"{100 * share:.1f} %")
+
+
+def describe_settings(spec: RunSpec) -> str:
+    """In one line, the settings that decide most of a run, and those that were set; `config.json` has all."""
+    parts = {"body": ", ".join(spec.body), "batch size": f"{spec.batch_size}", "codec": spec.codec}
+    parts |= {_words(name): f"{spec.options[name]}" for name in ("epochs", "learning_rate") if name in spec.options}
+    parts |= {_words(each.name): each.text for each in find_differences(spec) if each.name not in SHOWN_ELSEWHERE}
+    return "; ".join(f"{name} {value}" for name, value in parts.items())
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _next_steps(spec: RunSpec, summary: Summary, folder: Path, alone_is_known: bool) -> list[str]:
+    """Commands that follow: whether it was worth it, and how to use a model."""
+    lines = []
+    if not alone_is_known and spec.method != "local" and summary.regression is None:
+        data = [f"--data {shlex.quote(spec.data)}"]
+        data += [f"--{name.replace('_', '-')} {shlex.quote(str(value))}" for name in ("label", "schema", "site_column")
+                 if (value := getattr(spec, name)) is not None]  # fmt: skip
+        lines.append(f"fedlog compare {' '.join(data)} --quick    # is it better than training alone?")
+    if spec.data.startswith("sites:") and summary.clients:
+        model = shlex.quote(str(folder / "models" / summary.clients[0]))
+        lines.append(f"fedlog predict {model} --data new.csv")
+    return lines
