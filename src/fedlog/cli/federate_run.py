@@ -82,6 +82,7 @@ def _add_demo(commands: Subparsers) -> None:
         help="images and a frozen pretrained body: one exchange, epsilon 1, a secure sum (needs fedlog[pretrained])",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the deal of the records and of the training")
+    parser.add_argument("--verbose", action="store_true", help="show every step, and the commands of Flower behind it")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
@@ -91,30 +92,31 @@ def _demo(args: argparse.Namespace) -> int:
     from fedlog.errors import InputError
     from fedlog.flower.ops.demo import run_demo
     from fedlog.flower.ops.demo_pretrained import describe_pooled, run_pretrained_demo
-    from fedlog.flower.ops.processes import StopRequestedError, stop_on_sigterm
 
     if args.pretrained and args.rounds is not None:
         raise InputError(f"one exchange is the whole of --pretrained: --rounds {args.rounds} given")
     if args.folder is not None and args.folder.exists() and any(args.folder.iterdir()):
         raise InputError(f"expected a new or empty folder, found: {args.folder}")
+    say = _say if args.verbose else _ignore
+    if not (args.verbose or args.json):
+        _say("a server and three sites start on this machine: about a minute; --verbose shows every step")
     with tempfile.TemporaryDirectory(prefix="fedlog-demo-") as temporary:
         root = args.folder or Path(temporary)
         root.mkdir(parents=True, exist_ok=True)
-        try:
-            with stop_on_sigterm():
-                if args.pretrained:
-                    report = run_pretrained_demo(root, args.seed, _say)
-                else:
-                    report = run_demo(root, DEMO_ROUNDS if args.rounds is None else args.rounds, args.seed, _say)
-        except StopRequestedError:
-            _say("stopped")
-            return 1
+        if args.pretrained:
+            report = run_pretrained_demo(root, args.seed, say)
+        else:
+            report = run_demo(root, DEMO_ROUNDS if args.rounds is None else args.rounds, args.seed, say)
     if args.pretrained and not args.json:
         _print_pretrained(report)
         print(describe_pooled(report["pooled"]))
         return 0
     _print_report(args, report)
     return 0
+
+
+def _ignore(line: str) -> None:
+    """Leave out a step that nobody asked for."""
 
 
 def _print_pretrained(report: dict[str, Any]) -> None:
