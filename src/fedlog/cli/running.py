@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.table import Table
 
 from fedlog.api.progress import Progress
-from fedlog.cli.run_summary import show_summary
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
@@ -53,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({**asdict(summary), "report": str(report)}))
     else:
+        from fedlog.cli.run_summary import show_summary  # it loads scipy's tests: not before the training
+
         show_summary(console, summary, folder, report)
         if args.profile:
             _show_profile(console, records.read(folder / RECORDS))
