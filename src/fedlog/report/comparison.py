@@ -111,20 +111,6 @@ def as_csv(findings: Findings) -> str:
     return written.getvalue()
 
 
-def as_latex(table: TextTable) -> str:
-    """The table in LaTeX, with booktabs' rules."""
-    lines = [f"\\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}", "\\toprule"]
-    lines += [" & ".join(_latex(cell) for cell in table.columns) + " \\\\", "\\midrule"]
-    lines += [" & ".join(_latex(cell) for cell in row) + " \\\\" for row in table.rows]
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
-
-
-def _latex(text: str) -> str:
-    for character in "\\&%$#_{}":
-        text = text.replace(character, "\\textbackslash " if character == "\\" else f"\\{character}")
-    return text.replace("±", "$\\pm$")
-
-
 def as_text(table: TextTable) -> str:
     """The table for a terminal."""
     lines = [table.columns, *table.rows]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import html
+import io
 from dataclasses import dataclass, field
 
 from fedlog.experiments.tables.finished_cells import Collected
@@ -37,6 +39,37 @@ class TextTable:
         return (
             f'{title}<div class="table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{notes}'
         )
+
+    def csv(self) -> str:
+        """The table as comma-separated values, the first line its columns."""
+        written = io.StringIO()
+        csv.writer(written, lineterminator="\n").writerows([self.columns, *self.rows])
+        return written.getvalue()
+
+    def latex(self) -> str:
+        """The table in LaTeX, with booktabs' rules; its title is a remark above it."""
+        lines = [f"% {self.title}"] if self.title else []
+        lines += [f"\\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}", "\\toprule"]
+        lines += [" & ".join(_latex(cell) for cell in self.columns) + " \\\\", "\\midrule"]
+        lines += [" & ".join(_latex(cell) for cell in row) + " \\\\" for row in self.rows]
+        return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
+
+
+# What LaTeX takes for its own, or does not have.
+_IN_LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "→": r"$\to$",
+    "⇑": r"$\Uparrow$",
+    "⇓": r"$\Downarrow$",
+    "↓": r"$\downarrow$",
+}
+
+
+def _latex(text: str) -> str:
+    return "".join(_IN_LATEX.get(character, character) for character in text)
 
 
 def _markdown_row(cells: tuple[str, ...]) -> str:

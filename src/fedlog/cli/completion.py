@@ -1,0 +1,71 @@
+"""Completion of the command line in bash, zsh and fish: `fedlog --install-completion`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import shtab
+
+from fedlog.cli.main import COMMANDS, Parser, parser
+from fedlog.errors import InputError
+from fedlog.files.durable import write_file
+
+SHELLS = ("bash", "zsh", "fish")
+NEXT = {
+    "bash": "open a new shell (the package bash-completion reads that folder), or: source {path}",
+    "zsh": "put this before compinit in ~/.zshrc, and open a new shell: fpath=({folder} $fpath)",
+    "fish": "open a new shell",
+}
+
+
+def complete_parser() -> Parser:
+    """The command line with every command whole."""
+    top = parser([])
+    (commands,) = (action for action in top._actions if isinstance(action, argparse._SubParsersAction))
+    for name in COMMANDS:
+        del commands.choices[name]
+        importlib.import_module(f"fedlog.cli.{name}").add_parser(commands)
+    commands._choices_actions = list({choice.dest: choice for choice in commands._choices_actions}.values())
+    _complete_paths(top)
+    return top
+
+
+def _complete_paths(command: argparse.ArgumentParser) -> None:
+    """Let arguments that are files or folders be completed as such."""
+    for action in command._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                _complete_paths(below)
+        elif action.type is Path:
+            action.complete = shtab.DIRECTORY if action.metavar == "DIR" else shtab.FILE  # type: ignore[attr-defined]
+
+
+def completion(shell: str) -> str:
+    """The script that a shell reads."""
+    return str(shtab.complete(complete_parser(), shell))
+
+
+def install_completion(shell: str | None, home: Path, say: Callable[[str], None]) -> Path:
+    """Write the script to where the shell looks for it, say what is next, and return its path."""
+    shell = shell or Path(os.environ.get("SHELL", "")).name
+    if shell not in SHELLS:
+        raise InputError(
+            f"no completion for the shell: {shell or '(SHELL is not set)'}",
+            hint=f"fedlog --install-completion {'|'.join(SHELLS)}",
+        )
+    data = Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share")
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+    path = {
+        "bash": data / "bash-completion" / "completions" / "fedlog",
+        "zsh": home / ".zfunc" / "_fedlog",
+        "fish": config / "fish" / "completions" / "fedlog.fish",
+    }[shell]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(path, completion(shell))
+    say(f"wrote: {path}")
+    say(f"next: {NEXT[shell].format(path=path, folder=path.parent)}")
+    return path

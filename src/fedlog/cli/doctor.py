@@ -1,0 +1,139 @@
+"""`fedlog doctor`: what this installation has, what it lacks, and what to do about it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import fedlog
+from fedlog.errors import InputError
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+REQUIRED = ("torch", "numpy", "scipy", "scikit-learn", "polars", "matplotlib")
+# Extra -> its package, and what is possible only with it.
+EXTRAS = {
+    "federate": ("flwr", "real sites, over Flower"),
+    "onnx": ("onnxruntime", "ONNX files"),
+    "pretrained": ("efficientnet_lite_pytorch", "pretrained bodies"),
+    "dp-sgd": ("opacus", "bodies trained under noise"),
+    "dask": ("distributed", "many runs on a cluster"),
+    "tensorboard": ("tensorboard", "curves in TensorBoard"),
+    "mlflow": ("mlflow-skinny", "runs in MLflow"),
+}
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "firefox")
+LITTLE_MEMORY, LITTLE_DISK = 2e9, 1e9
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at; a hint where something can be done about it."""
+
+    name: str
+    value: str
+    hint: str | None = None
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the `doctor` command."""
+    doctor = subparsers.add_parser("doctor", help="show versions, compiler, cores, memory, data, Flower and browser")
+    doctor.set_defaults(handler=doctor_command)
+    doctor.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def doctor_command(args: argparse.Namespace) -> int:
+    """Print what was found; return exit code 0, whatever it is."""
+    found = list(examine())
+    if args.json:
+        print(json.dumps([asdict(finding) for finding in found], indent=1))
+        return 0
+    width = max(len(finding.name) for finding in found)
+    for finding in found:
+        print(f"{finding.name:<{width}}  {finding.value}")
+    for finding in found:
+        if finding.hint is not None:
+            print(f"hint: {finding.name}: {finding.hint}")
+    return 0
+
+
+def examine() -> Iterator[Finding]:
+    """Everything that decides what works here, and how fast."""
+    yield Finding("fedlog", f"{fedlog.__version__} in {Path(fedlog.__file__).parent}")
+    yield Finding("python", f"{platform.python_version()} in {sys.prefix}")
+    yield Finding("system", platform.platform())
+    for package in REQUIRED:
+        yield Finding(package, _version(package) or "missing", None if _version(package) else "pip install fedlog")
+    yield from _speed()
+    yield from _room()
+    yield _data()
+    for extra, (package, use) in EXTRAS.items():
+        here = _version(package)
+        yield Finding(extra, f"{package} {here}: {use}" if here else f"not installed: no {use}",
+                      None if here else f"pip install 'fedlog[{extra}]'")  # fmt: skip
+    browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    yield Finding("browser", browser or "none found", None if browser else "reports need one to be looked at")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _speed() -> Iterator[Finding]:
+    """The compiler, the compiled blocks, the cores and the graphics card."""
+    compiled = find_spec("fedlog.engine.training.block._convolve") is not None
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    said = "none found"
+    if compiler is not None:
+        done = subprocess.run([*compiler.split(), "--version"], capture_output=True, text=True, check=False)
+        said = f"{compiler}: {done.stdout.partition(chr(10))[0]}"
+    yield Finding("compiler", said, None if compiled or compiler else "a C compiler makes convolutions faster")
+    lacks = None if compiled else "convolutions are slower; with a C compiler: pip install --force-reinstall fedlog"
+    yield Finding("compiled blocks", "yes" if compiled else "no", lacks)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    yield Finding("cores", f"{cores} of {os.cpu_count()}")
+    import torch
+
+    card = torch.cuda.get_device_name() if torch.cuda.is_available() else "none; everything runs on the cores"
+    yield Finding("graphics card", card)
+
+
+def _room() -> Iterator[Finding]:
+    """Memory, and the disk of this folder."""
+    if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
+        page, total, free = (os.sysconf(name) for name in ("SC_PAGE_SIZE", "SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
+        little = page * total < LITTLE_MEMORY
+        yield Finding("memory", f"{page * total / 1e9:.1f} GB, {page * free / 1e9:.1f} GB unused",
+                      "fewer worker processes need less: --jobs 1" if little else None)  # fmt: skip
+    disk = shutil.disk_usage(Path.cwd())
+    little = disk.free < LITTLE_DISK
+    yield Finding(
+        "disk", f"{disk.free / 1e9:.1f} GB free in {Path.cwd()}", "make room, or use --out" if little else None
+    )
+
+
+def _data() -> Finding:
+    """The folder of the data sets, and what is in it."""
+    from fedlog.data.sources import SOURCES, data_folder
+
+    try:
+        folder = data_folder(None)
+    except InputError as error:
+        return Finding("data folder", error.message, error.hint)
+    here = [name for name, source in SOURCES.items() if all((folder / file.path).exists() for file in source.files)]
+    hint = None if here else "fedlog data fetch mnist; digits and your own files need nothing"
+    return Finding("data folder", f"{folder}: {', '.join(here) or 'empty'}", hint)

@@ -1,0 +1,87 @@
+"""Every table of a run, of a folder of runs or of all results as files: CSV for spreadsheets, LaTeX for papers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedlog.experiments.run.execute import CONFIG
+from fedlog.experiments.tables.catalog import on_disk
+from fedlog.files.durable import write_file
+from fedlog.report.reproduction import sections
+from fedlog.report.run_facts import RunFacts, read_run
+from fedlog.report.runs_page import run_folders
+from fedlog.report.tables import TextTable
+
+
+def write_tables(folder: Path, out: Path) -> list[Path]:
+    """Write every table of the folder's report as NAME.csv and NAME.tex; return the paths."""
+    out.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, table in find_tables(folder):
+        for suffix, text in ((".csv", table.csv()), (".tex", table.latex())):
+            write_file(out / f"{name}{suffix}", text)
+            written.append(out / f"{name}{suffix}")
+    return written
+
+
+def find_tables(folder: Path) -> Iterator[tuple[str, TextTable]]:
+    """The tables that a folder's report shows, by the names of their files."""
+    if any((folder / experiment.name).is_dir() for experiment in on_disk(folder)):
+        for section in sections(folder):
+            for number, table in enumerate(section.tables, start=1):
+                yield f"{section.found.experiment.name}-{number}", table
+    elif (folder / CONFIG).exists():
+        facts = read_run(folder)
+        yield "rounds", rounds_table(facts)
+        yield "clients", clients_table(facts)
+    else:
+        yield "runs", runs_table(folder)
+
+
+def rounds_table(facts: RunFacts) -> TextTable:
+    """A row a round."""
+    rows = tuple(
+        (
+            f"{line.round}",
+            f"{100 * line.accuracy_mean_over_clients:.2f}",
+            f"{line.bits_up}",
+            f"{line.bits_down}",
+            f"{line.seconds:.3f}",
+        )
+        for line in facts.lines
+    )
+    title = f"{facts.spec.method} on {facts.spec.data}, seed {facts.spec.seed}"
+    return TextTable(("round", "accuracy, %", "bits up", "bits down", "seconds"), rows, title)
+
+
+def clients_table(facts: RunFacts) -> TextTable:
+    """A row a client, the lowest accuracy first."""
+    rows = tuple(
+        (client.name, _per_cent(client.accuracy), _per_cent(client.alone), f"{client.test_records}")
+        for client in facts.clients
+    )
+    return TextTable(("client", "accuracy, %", "alone, %", "test records"), rows, "Each client, after the last round")
+
+
+def runs_table(folder: Path) -> TextTable:
+    """A row a run, as far as it is."""
+    rows = []
+    for path in run_folders(folder):
+        facts = read_run(path)
+        rows.append(
+            (
+                path.relative_to(folder).as_posix(),
+                facts.spec.method,
+                facts.spec.data,
+                f"{facts.spec.seed}",
+                f"{len(facts.lines)}",
+                _per_cent(facts.accuracy),
+                f"{facts.bits}",
+            )
+        )
+    return TextTable(("run", "method", "data", "seed", "rounds", "accuracy, %", "bits"), tuple(rows), "Runs")
+
+
+def _per_cent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.2f}"
