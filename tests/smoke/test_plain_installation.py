@@ -31,12 +31,12 @@ def plain(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
 def test_every_extra_is_known() -> None:
     told = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = {
-        part.split(">")[0].split("=")[0]: extra
+        part.split(">")[0].split("=")[0].replace("-", "_"): extra
         for extra, parts in told.items()
         for part in parts
         if extra not in ("dev", "docs") and not part.startswith("fedlog[")
     }
-    named["mlflow"] = named.pop("mlflow-skinny")  # the name of its module
+    named["mlflow"] = named.pop("mlflow_skinny")  # the name of its module
     assert named == EXTRAS
 
 
