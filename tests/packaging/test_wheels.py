@@ -37,18 +37,11 @@ class Environment:
         self.folder = folder
         venv.create(folder / "env", with_pip=False)
         self.bin = folder / "env" / "bin"
+        # Before the dependencies are on its path: pip would take the fedlog beside them for one to replace.
+        pip = [sys.executable, "-m", "pip", "--python", str(self.bin / "python")]
+        subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True)
         (packages,) = (folder / "env" / "lib").glob("python*/site-packages")
         (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-        install = [
-            "install",
-            "--quiet",
-            "--no-deps",
-            "--no-index",
-            "--force-reinstall",
-            "--prefix",
-            str(folder / "env"),
-        ]
-        subprocess.run([sys.executable, "-m", "pip", *install, str(wheel)], check=True, capture_output=True)
         for path in Path(sys.executable).parent.glob("fl*w*r*"):  # the programs of Flower, for this interpreter
             lines = path.read_text().splitlines(keepends=True)
             (self.bin / path.name).write_text("".join([f"#!{self.bin / 'python'}\n", *lines[1:]]))
