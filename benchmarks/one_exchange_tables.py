@@ -189,10 +189,11 @@ def main() -> None:
             _personal(),
         ),
         "Calibration": (
-            "Among a site's own classes, three seeds; a temperature is each site's own, from its validation rows. This "
-            "record is from before labels were smoothed as Platt does: a site without a mistake on its few validation "
-            "rows took too low a temperature, and then a mistake costs much. `fedlog run` writes such figures, with "
-            "smoothed temperatures, and the bins of the reliability diagram into `calibration.json`.",
+            "Among a site's own classes, three seeds; a temperature is each site's own, from its validation rows. The "
+            "record of CIFAR-10 is from before their labels were smoothed as Platt does: it mends the calibration "
+            "error and worsens the log loss. On CIFAR-100, smoothed, it is the other way round: the loss falls, and "
+            "the calibration error stays or grows, now from too little confidence. `fedlog run` writes such figures "
+            "and the bins of the reliability diagram into `calibration.json`.",
             _calibration(),
         ),
         "All classes at once": (
