@@ -37,6 +37,7 @@ ARRAYS = {
     Kind.CLASS_MEANS: "fi",
     Kind.MIXTURES: "fff",
     Kind.SAME: "",
+    Kind.NUMBER_HEAD: "fff",
 }
 
 

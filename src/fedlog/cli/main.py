@@ -38,7 +38,6 @@ EXTRAS = {
     "flwr": "federate",
     "cryptography": "federate",
     "httpx": "federate",
-    "psutil": "federate",
     "uvicorn": "federate",
     "prometheus_client": "federate",
     "onnx": "onnx",

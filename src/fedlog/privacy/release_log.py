@@ -16,7 +16,6 @@ from typing import TypeVar
 
 from fedlog.errors import InputError
 from fedlog.files.durable import append_line, write_file
-from fedlog.files.json_text import parse_json
 from fedlog.files.lock import lock_file
 from fedlog.privacy.accounting import Entropy, Event, NoiseKind, Release, TrainingRound, Unbounded, allow
 from fedlog.privacy.across_runs import allow_across_runs
@@ -196,13 +195,13 @@ def _torn_release(torn: str, number: int) -> Unbounded:
 
 def _parse(line: str, where: str, build: Callable[[dict[str, object]], _Line]) -> _Line:
     try:
-        entry = parse_json(line)
+        entry = json.loads(line)
         if not isinstance(entry, dict):
             raise TypeError(f"not an object: {line[:80]}")
         return build(entry)
     except InputError as error:
         raise InputError(f"{where}: {error.message}", hint=error.hint) from None
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputError(
             f"{where}: not an event this version can account for: {error}",
             hint="unknown events are refused, because leaving one out would understate what was spent",

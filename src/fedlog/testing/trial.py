@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedlog.algorithms import registry
-from fedlog.algorithms.shape import Algorithm, ModelPlan, predicts_numbers
+from fedlog.algorithms.shape import Algorithm, predicts_numbers
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.schema import Schema
@@ -22,7 +22,7 @@ from fedlog.engine.clients import model_plan
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
-from fedlog.models.body import HEAD, Body, adopt
+from fedlog.models.body import Body, adopt
 from fedlog.models.catalog import body as body_named
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.training import RunSettings
@@ -129,7 +129,7 @@ class Trial:
     @property
     def predicts_numbers(self) -> bool:
         """Whether the method predicts a number, and not a class."""
-        plan = ModelPlan(N_CLASS, 5, ((HEAD,),), N_CLASS * 6)
+        plan = model_plan(small_federation([4, 4]), [small_body()] * 2)
         return predicts_numbers(registry.build(self.method, plan, {**self._short(), **self.options}))
 
     def algorithm(self) -> Algorithm:

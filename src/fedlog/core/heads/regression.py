@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.stats import t as student
+from scipy.special import stdtrit
 from torch import Tensor
 
 from fedlog.core.heads.moments import Detail, Moments
@@ -121,7 +121,7 @@ def student_reach(level: float, degrees: float) -> float:
     """Half the width of the central interval of that level, in units of the scale."""
     if not 0 < level < 1:
         raise InputError(f"the level of an interval must lie between 0 and 1, found: {level}")
-    return float(student.ppf((1 + level) / 2, degrees))
+    return float(stdtrit(degrees, (1 + level) / 2))
 
 
 def solve_regression(moments: Moments, strength: float | None = None, noise_std: float = 0.0) -> LinearPosterior:
