@@ -27,15 +27,15 @@ def watch_command(args: argparse.Namespace) -> int:
         raise InputError(f"no folder to watch: {args.folder}", hint="name the --out folder of a run, or runs/")
     from fedlog.report.live import PageServer  # PyTorch takes a second: not for a mistyped folder
 
-    with PageServer(args.folder) as server:
-        print(f"watching: {server.url}", flush=True)
-        print("Only this machine can reach it, with this address. Ctrl-C ends it.", file=sys.stderr)
-        if args.open:
-            import webbrowser
+    try:
+        with PageServer(args.folder) as server:
+            print(f"watching: {server.url}", flush=True)
+            print("Only this machine can reach it, with this address. Ctrl-C ends it.", file=sys.stderr)
+            if args.open:
+                import webbrowser
 
-            webbrowser.open(server.url)
-        try:
+                webbrowser.open(server.url)
             server.serve_forever(poll_interval=0.2)
-        except KeyboardInterrupt:
-            print("stopped", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
     return 0
