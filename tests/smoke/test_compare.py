@@ -117,3 +117,17 @@ def test_several_seeds_of_one_run_are_one_table(tmp_path: Path) -> None:
     )
     assert "fedlog " in done.stdout
     assert "2 repetitions" in done.stdout
+
+
+def test_sites_with_bodies_of_their_own_are_compared_without_what_needs_one_body() -> None:
+    generator = np.random.default_rng(0)
+    sites = {name: (generator.normal(size=(40, 3)), generator.integers(0, 2, 40)) for name in ("north", "south")}
+    federation = fedlog.Federation.from_arrays(sites)
+    bodies = {"north": "mlp:4", "south": "mlp:6,4"}
+    found = fedlog.compare(federation, seeds=1, rounds=1, body=bodies, epochs=1)
+    assert {"fedlog", "local"} <= set(found.methods)
+    assert not {"fedavg", "pooled"} & set(found.methods)
+    assert any(note.endswith("one body for all sites: fedavg, pooled") for note in found.notes)
+    assert not any("failed" in warning for warning in found.warnings)
+    asked = fedlog.compare(federation, ["fedlog", "fedavg"], seeds=1, rounds=1, body=bodies, epochs=1)
+    assert any("fedavg" in warning for warning in asked.warnings)  # asked for by name, it says why it cannot run

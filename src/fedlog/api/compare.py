@@ -34,6 +34,7 @@ from fedlog.experiments.compare.variants import (
     check_names,
     check_options,
     lay_out,
+    leave_out_equal_bodies,
     make_variants,
     with_references,
 )
@@ -215,8 +216,11 @@ def compare(
     check_names(chosen, common, own)
     if own is not None and federation is None:
         notes = own.notes
+    asked_for = () if tuple(methods) == METHODS else tuple(name_method(method) for method in methods)
+    chosen, left_out = leave_out_equal_bodies(chosen, common, asked_for)
+    notes = (*notes, *left_out)
     if quick:
-        common, chosen, left_out = shorten(common, chosen, own, asked_for=tuple(methods) != METHODS)
+        common, chosen, left_out = shorten(common, chosen, own, asked_for=bool(asked_for))
         notes = (*notes, *left_out)
     if seeds is None:
         few = own is not None and len(own.train) + len(own.test) < FEW_ROWS

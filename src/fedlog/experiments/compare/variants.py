@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.algorithms import registry
+from fedlog.algorithms.shape import Bodies
 from fedlog.data.data_spec import SITES
 from fedlog.data.federation import Federation
 from fedlog.errors import InputError
@@ -73,12 +74,13 @@ class Choices:
 def make_variants(common: RunSpec, choices: Choices) -> list[Variant]:
     """Every method with every codec, body and recipe. What sends nothing is not repeated for another codec."""
     found: list[Variant] = []
+    own_bodies = common.data.startswith(SITES) or _bodies_differ(common, choices)
     for recipe, settings in (choices.recipes or {"": {}}).items():
         for body in choices.bodies or ("",):
             for method in dict.fromkeys(choices.methods):
                 codecs = choices.codecs[:1] if method in REFERENCES else choices.codecs
                 for codec in codecs or ("",):
-                    deployed = DEPLOYED_OPTIONS.get(method, {}) if common.data.startswith(SITES) else {}
+                    deployed = DEPLOYED_OPTIONS.get(method, {}) if own_bodies else {}
                     own = {**deployed, **settings, **(choices.options or {}).get(method, {})}
                     spec = _with_settings(replace(common, method=method), own)
                     spec = replace(spec, body=(body,)) if body else spec
@@ -121,6 +123,24 @@ def check_names(choices: Choices, common: RunSpec, federation: Federation | None
 def with_references(methods: Sequence[str]) -> tuple[str, ...]:
     """The methods, with training alone and all rows in one place among them."""
     return tuple(dict.fromkeys([*methods, *REFERENCES]))
+
+
+def leave_out_equal_bodies(
+    choices: Choices, common: RunSpec, asked_for: Sequence[str]
+) -> tuple[Choices, tuple[str, ...]]:
+    """The choices, without methods that need equal bodies where sites have different ones, and a note that says so."""
+    if not _bodies_differ(common, choices):
+        return choices, ()
+    equal = registry.methods_that(lambda method: method.bodies is not Bodies.ANY)
+    left_out = [name for name in choices.methods if name in equal and name not in asked_for]
+    kept = tuple(name for name in choices.methods if name not in left_out)
+    note = f"left out, since they need one body for all sites: {', '.join(left_out)}"
+    return replace(choices, methods=kept), (note,) if left_out else ()
+
+
+def _bodies_differ(common: RunSpec, choices: Choices) -> bool:
+    """Whether the sites have bodies of their own."""
+    return not choices.bodies and len({name.rpartition("=")[2] for name in common.body}) > 1
 
 
 def lay_out(variants: Sequence[Variant], seeds: Sequence[int], out: Path) -> list[ComparedRun]:
