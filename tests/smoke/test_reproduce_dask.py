@@ -1,4 +1,4 @@
-"""Cells on a real Dask cluster of two worker processes, one of which is killed in mid-run."""
+"""Cells and comparisons on a real Dask cluster of two worker processes, one of which is killed in mid-run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
+import polars as pl
 import pytest
 
+import fedlog
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
 from fedlog.experiments.tables.cells import CellState, cells
@@ -58,6 +61,24 @@ def test_a_killed_worker_loses_its_cell_to_another_which_goes_on(tmp_path: Path)
         assert [record.round for record in found] == list(range(1, 21))
         # The time it took is kept only if the round was not computed a second time.
         assert cell.name not in begun or found[0].seconds == begun[cell.name][0].seconds
+
+
+def test_a_comparison_on_a_cluster_finds_what_it_finds_here(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    for name in ("north", "south"):
+        values = draw.normal(size=(60, 3))
+        columns = {f"x{at}": values[:, at] for at in range(3)}
+        pl.DataFrame({**columns, "outcome": (values[:, 0] > 0).astype(int)}).write_csv(tmp_path / f"{name}.csv")
+    asked = {"label": "outcome", "rounds": 1, "body": "mlp:4", "epochs": 1, "progress": False}
+    files = f"sites:{tmp_path}"
+    here = fedlog.compare(files, ["fedlog"], 2, out=tmp_path.with_name("here"), **asked)
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        address = cluster.scheduler_address.replace("tcp://", "dask://")
+        there = fedlog.compare(files, ["fedlog"], 2, out=tmp_path.with_name("there"), executor=address, **asked)
+    assert len(there.runs) == 3 * 2
+    assert {key: run.per_client for key, run in there.runs.items()} == {
+        key: run.per_client for key, run in here.runs.items()
+    }
 
 
 def test_a_cluster_that_is_not_there_is_refused(tmp_path: Path) -> None:
