@@ -146,7 +146,8 @@ def networks(draw: st.DrawFn) -> tuple[nn.Module, tuple[int, ...]]:
     units = now[0] if isinstance(layers[-1], Mean) else torch.Size(now).numel()
     for width in draw(st.lists(st.sampled_from([2, 4, 6]), min_size=1, max_size=2)):
         layers += [nn.Linear(units, width), draw(st.sampled_from([*ACTIVATIONS, nn.LayerNorm(width)]))]
-        layers += [nn.GroupNorm(width // 2, width)] * draw(st.integers(0, 1))
+        # A norm of two nearly equal numbers magnifies rounding 1 / sqrt(eps) times: 300 with the usual eps.
+        layers += [nn.GroupNorm(width // 2, width, eps=0.01)] * draw(st.integers(0, 1))
         layers += [MaskedDropout(0.25, per_channel=False)] * draw(st.integers(0, 1))
         units = width
     return nn.Sequential(*layers), shape
