@@ -176,7 +176,8 @@ def compare(
     """Run several methods on one federation, each with every seed, and say whether federating pays.
 
     Each seed has other validation rows and the same test rows: in four seeds every row that is not for test is judged
-    once. Training alone (`local`) and all rows in one place (`pooled`) are always among the methods.
+    once. Training alone (`local`) is always among the methods, and so are all rows in one place (`pooled`) unless the
+    sites have different bodies.
 
     Args:
         data: a `Federation`, or the name of a data set, as for `fedlog.run`.
