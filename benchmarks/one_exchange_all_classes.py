@@ -11,6 +11,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +22,125 @@ import torch
 from torch import Tensor
 
 from benchmarks.one_exchange_sites import logits
-from fedlog.core.heads.gaussian import shared_covariance
-from fedlog.core.heads.moments import Detail, Moments
+from fedlog.core.heads.gaussian import nearest_mean, shared_covariance
+from fedlog.core.heads.moments import Detail, Moments, triangle_entries
 from fedlog.core.heads.ridge import ridge_head
 from fedlog.core.keys import Key
+from fedlog.core.map_head import solve_head
+from fedlog.core.posterior import Prior
 from fedlog.data.catalog import DataSpec, load_federation
+from fedlog.data.federation import Federation
 from fedlog.experiments.run.execute import made_with
 from fedlog.models.encoders.federation import encode_federation
 from fedlog.models.encoders.maps import parse_map
 
-SHARES = (None, 0.003, 0.01, 0.03, 0.1, 0.3)
-STRENGTHS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+# Head -> the settings to choose among; None is the method's own default, for LDA the closed form.
+HEADS: dict[str, tuple[float | None, ...]] = {
+    "fed-lda": (None, 0.003, 0.01, 0.03, 0.1, 0.3),
+    "fed-ridge": (1e-5, 1e-4, 0.001, 0.003, 0.01, 0.03, 0.1),
+    "fedlog-once": (None,),
+    "fed-ncm": (None,),
+}
+MAPS = "none,unit,power:0.5,power:0.5+unit,expand:4096,power:0.5+expand:4096,project:256+buckets:8"
 HELD_OUT = 10  # one in so many
+CHUNK = 4096
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One map and head with its setting, and how it does on the records that were set aside."""
+
+    map: str
+    head: str
+    setting: float | None
+    validation_accuracy: float
 
 
 def solve(head: str, setting: float | None, moments: Moments) -> Tensor:
     """The head of that kind."""
     if head == "fed-lda":
         return shared_covariance(moments, setting)
-    return ridge_head(moments, 0.01 if setting is None else setting)
+    if head == "fed-ridge":
+        assert setting is not None
+        return ridge_head(moments, setting)
+    if head == "fed-ncm":
+        return nearest_mean(moments.statistics)
+    return solve_head(Prior().posterior(moments.statistics)).weights
 
 
-def accuracy(head: Tensor, features: Tensor, labels: Tensor) -> float:
-    """In percent, among all classes."""
-    return 100 * float((logits(head, features).argmax(1) == labels).double().mean())
+def mapped(name: str, features: Tensor) -> Iterator[Tensor]:
+    """The features after the map, in parts: expanded ones are many times as wide."""
+    maps = []
+    width = features.shape[1]
+    for part in () if name == "none" else name.split("+"):
+        maps.append(parse_map(part, width))
+        width = maps[-1].width
+    for phi in torch.split(features, CHUNK):
+        for each in maps:
+            phi = each(phi)
+        yield phi
+
+
+def sum_moments(name: str, features: Tensor, labels: Tensor, n_class: int) -> Moments:
+    """The moments of all records after the map."""
+    parts = zip(mapped(name, features), torch.split(labels, CHUNK), strict=True)
+    return reduce(add, (Moments.of(phi, marks, n_class, Detail.SECOND) for phi, marks in parts))
+
+
+def accuracies(heads: list[Tensor], name: str, features: Tensor, labels: Tensor) -> list[float]:
+    """Of each head, in percent, among all classes."""
+    right = torch.zeros(len(heads), dtype=torch.float64)
+    for phi, marks in zip(mapped(name, features), torch.split(labels, CHUNK), strict=True):
+        right += torch.tensor([float((logits(head, phi).argmax(1) == marks).sum()) for head in heads])
+    return [100 * float(each) / len(labels) for each in right]
+
+
+def choose(found: Federation, maps: list[str]) -> tuple[list[Choice], Choice, Moments]:
+    """Everything tried, the best of it, and the moments of all training records under its map."""
+    x, y = found.train.inputs, found.train.labels
+    order = torch.randperm(len(y), generator=Key(0).child("choose a head").torch())
+    held, kept = order[: len(y) // HELD_OUT], order[len(y) // HELD_OUT :]
+    tried: list[Choice] = []
+    best, everyone = None, None
+    for name in maps:
+        own, other = (sum_moments(name, x[rows], y[rows], found.n_class) for rows in (kept, held))
+        wanted = [(head, setting) for head, settings in HEADS.items() for setting in settings]
+        right = accuracies([solve(head, setting, own) for head, setting in wanted], name, x[held], y[held])
+        rows = [Choice(name, *each, score) for each, score in zip(wanted, right, strict=True)]
+        print(*rows, sep="\n", flush=True)
+        tried += rows
+        leader = max(rows, key=lambda row: row.validation_accuracy)
+        if best is None or leader.validation_accuracy > best.validation_accuracy:
+            best, everyone = leader, own + other
+    assert best is not None
+    assert everyone is not None
+    return tried, best, everyone
+
+
+def describe(data: str, body: str, maps: str) -> dict[str, Any]:
+    """The record: what was tried, what was chosen, and its accuracy on test images."""
+    found = encode_federation(load_federation(DataSpec(data)), body)
+    test, labels = found.test.inputs, found.test.labels
+    tried, best, moments = choose(found, maps.split(","))
+    (chosen,) = accuracies([solve(best.head, best.setting, moments)], best.map, test, labels)
+    simple = sum_moments("none", found.train.inputs, found.train.labels, found.n_class)
+    (plain,) = accuracies([solve("fed-lda", None, simple)], "none", test, labels)
+    named = body if best.map == "none" else f"{body}+{best.map}"
+    told = "" if best.setting is None else f" --set {'share' if best.head == 'fed-lda' else 'strength'}={best.setting}"
+    sums = found.n_class * (1 + moments.width)
+    second = triangle_entries(moments.width) if best.head in ("fed-lda", "fed-ridge") else 0
+    return {
+        "command": f"python -m benchmarks.one_exchange_all_classes {data} --body {body} --maps {maps}",
+        "data": data,
+        "body": body,
+        "chosen": vars(best),
+        "megabytes_up_a_client_as_float32": 4 * (sums + second) / 1e6,
+        "test_accuracy": chosen,
+        "test_accuracy_of_plain_lda": plain,
+        "repeat": f"fedlog run --data {data} --method {best.head} --body {named}{told}",
+        "tried": [vars(each) for each in tried],
+        "made_with": made_with(),
+    }
 
 
 def main() -> None:
@@ -49,48 +148,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", choices=["cifar10", "cifar100"])
     parser.add_argument("--body", default="pretrained:efficientnet-lite0:128")
-    parser.add_argument("--maps", default="none,unit,power:0.5,power:0.5+unit", help="to choose among, by commas")
+    parser.add_argument("--maps", default=MAPS, help="to choose among, by commas")
     parser.add_argument("--out", type=Path, default=Path("results/one-exchange-all-classes"))
     args = parser.parse_args()
     torch.set_num_threads(1)
-    found = encode_federation(load_federation(DataSpec(args.data)), args.body)
-    x, y = found.train.inputs, found.train.labels
-    order = torch.randperm(len(y), generator=Key(0).child("choose a head").torch())
-    held, kept = order[: len(y) // HELD_OUT], order[len(y) // HELD_OUT :]
-    tried, best = [], (0.0, "", "", None, None)
-    for name in args.maps.split(","):
-        phi = x
-        for part in () if name == "none" else name.split("+"):
-            phi = parse_map(part, phi.shape[1])(phi)
-        parts = [Moments.of(phi[rows], y[rows], found.n_class, Detail.SECOND) for rows in (kept, held)]
-        for head, settings in (("fed-lda", SHARES), ("fed-ridge", STRENGTHS)):
-            for setting in settings:
-                right = accuracy(solve(head, setting, parts[0]), phi[held], y[held])
-                tried.append({"map": name, "head": head, "setting": setting, "validation_accuracy": right})
-                print(tried[-1], flush=True)
-                if right > best[0]:
-                    best = (right, name, head, setting, parts[0] + parts[1])  # type: ignore[assignment]
-        if name == "none":
-            plain = accuracy(solve("fed-lda", None, parts[0] + parts[1]), found.test.inputs, found.test.labels)
-    right, name, head, setting, moments = best
-    assert isinstance(moments, Moments)
-    phi = found.test.inputs
-    for part in () if name == "none" else name.split("+"):
-        phi = parse_map(part, phi.shape[1])(phi)
-    chosen = accuracy(solve(head, setting, moments), phi, found.test.labels)
-    body = args.body if name == "none" else f"{args.body}+{name}"
-    told = "" if setting is None else f" --set {'share' if head == 'fed-lda' else 'strength'}={setting}"
-    record: dict[str, Any] = {
-        "command": f"python -m benchmarks.one_exchange_all_classes {args.data} --body {args.body} --maps {args.maps}",
-        "data": args.data,
-        "body": args.body,
-        "chosen": {"map": name, "head": head, "setting": setting, "validation_accuracy": right},
-        "test_accuracy": chosen,
-        "test_accuracy_of_plain_lda": plain,
-        "repeat": f"fedlog run --data {args.data} --method {head} --body {body}{told}",
-        "tried": tried,
-        "made_with": made_with(),
-    }
+    record = describe(args.data, args.body, args.maps)
     print({key: record[key] for key in ("chosen", "test_accuracy", "test_accuracy_of_plain_lda")})
     args.out.mkdir(parents=True, exist_ok=True)
     named = f"{args.data}-{args.body.removeprefix('pretrained:').replace(':', '-')}.json"

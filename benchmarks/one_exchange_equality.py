@@ -5,12 +5,20 @@
 The handwritten digits of scikit-learn (64 columns, for the quadratic heads 16 of them) in ten unequal sites, float64 as
 the server sums them; for `fed-regression` the diabetes table. Each method's own `close` and `step`. The figure is the
 largest difference of any entry of the head over the head's largest entry.
+
+What "pooled" means: for all but two methods, the head of the one upload of a site that has all records. `ccvr` trains
+its head on features that are drawn from these sums, by the same seed on both sides. `fedcof` and `fedpft` are functions
+of the sites' uploads and not of the records behind them, so theirs is the head that one place finds which holds all
+uploads as a list: for `fedcof` by the formula of the source, one class mean after the other; for `fedpft` with the
+uploads in the opposite order, by the same seed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +27,28 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from fedlog.algorithms import registry
-from fedlog.algorithms.shape import Algorithm, ModelPlan, Trained, Work
+from fedlog.algorithms.shape import Algorithm, BodySummary, ModelPlan, Trained, Work
+from fedlog.core.heads.mixtures import fit_mixtures
 from fedlog.core.heads.moments import Moments
 from fedlog.core.keys import Key
 from fedlog.data.catalog import DataSpec, load_federation
 from fedlog.experiments.run.execute import made_with
 from fedlog.models.body import HEAD
-from fedlog.wire.message import Contribution, lift, total
+from fedlog.wire.message import Message, lift, total
 
-METHODS = ("fedlog-once", "fed-ncm", "fed-lda", "fed-nb", "fed-qda", "fed-ridge", "ccvr", "fed-heads", "fed-regression")
+METHODS = (
+    "fedlog-once",
+    "fed-ncm",
+    "fed-lda",
+    "fed-nb",
+    "fed-qda",
+    "fed-ridge",
+    "ccvr",
+    "fedcof",
+    "fedpft",
+    "fed-heads",
+    "fed-regression",
+)
 SITES = 10
 
 
@@ -45,20 +66,53 @@ def diabetes() -> tuple[Tensor, Tensor]:
     return joined, train.labels
 
 
-def upload(method: Algorithm, x: Tensor, y: Tensor) -> Contribution:
-    """What a site with these records adds to the sum."""
+def upload(method: Algorithm, x: Tensor, y: Tensor) -> Message:
+    """What a site with these records sends."""
     (exchange,) = method.schedule.round
-    moments = Moments.of(x, y, method.plan.n_class, exchange.detail)  # type: ignore[attr-defined]
+    n_class: int = method.plan.n_class  # type: ignore[attr-defined]
+    moments = Moments.of(x, y, n_class, exchange.detail)
     trained = Trained({}, moments.statistics, len(y), moments.second)
+    if exchange.summary is BodySummary.MIXTURES:
+        trained = replace(trained, mixtures=fit_mixtures(x, y, n_class, exchange.parts, Key(2)))
     message = method.close(exchange.name, {}, Work({}), trained)[1]
     assert message is not None
-    return lift(message)
+    return message
 
 
-def solve(method: Algorithm, sums: list[Contribution]) -> dict[str, Tensor]:
-    """The parts of the head of these sums."""
-    state = method.step("statistics", method.begin(Key(0)), total(sums))
+def solve(method: Algorithm, uploads: Sequence[Message]) -> dict[str, Tensor]:
+    """The parts of the head of these uploads."""
+    (exchange,) = method.schedule.round
+    state = method.step(exchange.name, method.begin(Key(0)), total([lift(each) for each in uploads]))
     return {name: value for name, value in state.items() if name not in ("seed", "sums", "second")}
+
+
+def fedcof_of_list(uploads: Sequence[Message], gamma: float = 1.0) -> Tensor:
+    """FedCOF's head (n_class, 1 + w) by the formula of its source, from the class means of each site, one by one."""
+    means = torch.stack([each.arrays[0].double() for each in uploads])
+    counts = torch.stack([each.arrays[1].double() for each in uploads])
+    n_class, width = means.shape[1:]
+    records = counts.sum(0)
+    mu = (means * counts[:, :, None]).sum(0) / records[:, None]
+    centre = (mu * records[:, None]).sum(0) / records.sum()
+    gram = records.sum() * torch.outer(centre, centre)
+    for y in range(n_class):
+        away = means[:, y] - mu[y]
+        holders = int((counts[:, y] > 0).sum())
+        scatter = sum(n * torch.outer(row, row) for n, row in zip(counts[:, y], away, strict=True))
+        covariance = scatter / max(1, holders - 1) + gamma * torch.eye(width, dtype=torch.float64)
+        gram += (records[y] - 1) * covariance
+    weights = torch.linalg.solve(gram, (mu * records[:, None]).mT).mT
+    weights /= weights.norm(dim=1, keepdim=True)
+    return torch.cat([torch.zeros(n_class, 1, dtype=torch.float64), weights], dim=1)
+
+
+def pooled(method: Algorithm, x: Tensor, y: Tensor, uploads: Sequence[Message]) -> dict[str, Tensor]:
+    """The parts of the head that one place would find: from all records, or from the list of all uploads."""
+    if method.name == "fedcof":
+        return {HEAD: fedcof_of_list(uploads)}
+    if method.name == "fedpft":
+        return solve(method, uploads[::-1])
+    return solve(method, [upload(method, x, y)])
 
 
 def gap(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
@@ -89,8 +143,8 @@ def main() -> None:
         sent = [upload(method, x[own], y[own]) for own in sites]
         rest = torch.cat(sites[:-1])
         rows[name] = {
-            "all sites": gap(solve(method, sent), solve(method, [upload(method, x, y)])),
-            "after the largest left": gap(solve(method, sent[:-1]), solve(method, [upload(method, x[rest], y[rest])])),
+            "all sites": gap(solve(method, sent), pooled(method, x, y, sent)),
+            "after the largest left": gap(solve(method, sent[:-1]), pooled(method, x[rest], y[rest], sent[:-1])),
         }
         print(name, {key: f"{value:.1e}" for key, value in rows[name].items()}, flush=True)
     if args.record is not None:
