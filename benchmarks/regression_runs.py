@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from fedlog.data.number_tables import NUMBER_TABLES
+from fedlog.data.unequal_tables import NUMBER_TABLES
 from fedlog.experiments.run.execute import Keep, execute, made_with
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.spec import RunSpec

@@ -187,7 +187,7 @@ def test_a_users_own_function_gives_the_federation(monkeypatch: pytest.MonkeyPat
 def test_defaults_are_the_papers_and_resolving_twice_changes_nothing() -> None:
     found = {name: resolve_data(DataSpec(name)) for name in DEFAULTS}
     named = {"digits", "circle", "mnist", "mnist-selection", "cifar10", "cifar100", "har", "leaf"}
-    assert set(found) == named | {"diabetes", "wine-alcohol"}
+    assert set(found) == named | {"diabetes", "wine-alcohol", "wine", "breast-cancer"}
     settings = {name: (spec.clients, spec.classes_per_client, spec.train_records) for name, spec in found.items()}
     assert settings["mnist"] == (50, 2, 3000)
     assert settings["cifar10"] == (100, 2, None)

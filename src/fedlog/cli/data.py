@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 # What needs no download: (name, title, where it comes from).
 OTHERS = (
     ("digits", "Handwritten digits, 8 x 8", "installs with scikit-learn"),
+    ("wine", "178 wines of three cultivars, 13 numbers", "installs with scikit-learn"),
+    ("breast-cancer", "569 tumours, 30 numbers", "installs with scikit-learn"),
     ("circle", "The paper's synthetic circle", "generated"),
     ("leaf", "A LEAF folder (CelebA and others)", "your own, by --data-dir"),
 )

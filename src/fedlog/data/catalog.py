@@ -46,6 +46,8 @@ DEFAULTS = {
     "circle": DataSpec("circle", clients=2, partition="ordered"),
     "diabetes": DataSpec("diabetes", clients=3, partition="unequal"),
     "wine-alcohol": DataSpec("wine-alcohol", clients=3, partition="unequal"),
+    "wine": DataSpec("wine", clients=3, partition="unequal"),
+    "breast-cancer": DataSpec("breast-cancer", clients=4, partition="unequal"),
     "mnist": DataSpec("mnist", clients=50, classes_per_client=2, partition="shards", train_records=3000),
     "mnist-selection": DataSpec(
         "mnist-selection", clients=50, classes_per_client=2, partition="shards", train_records=3000
@@ -62,6 +64,8 @@ _PARTITIONS: dict[str, tuple[Partition, ...]] = {
     "leaf": ("user",),
     "diabetes": ("unequal",),
     "wine-alcohol": ("unequal",),
+    "wine": ("unequal",),
+    "breast-cancer": ("unequal",),
 }
 _PEOPLE = 30  # in UCI HAR
 _HELD_OUT_OF_A_PERSON = 0.25
@@ -126,11 +130,8 @@ def resolve_data(spec: DataSpec) -> DataSpec:
             f"a Dirichlet alpha belongs to the dirichlet partition; the partition is: {partition}",
             hint="leave out --dirichlet-alpha, or --partition dirichlet",
         )
-    if partition in ("user", "person") and spec.train_records is not None:
-        raise InputError(
-            f"the {partition} partition takes whole people; training records asked for: {spec.train_records}",
-            hint="leave out --train-records",
-        )
+    if partition in ("user", "person"):
+        refuse_settings(spec, ("train_records", "test_records"), f"the {partition} partition takes whole people")
     if spec.clients is not None and spec.clients < 1:
         raise InputError(f"at least 1 client is needed; found: {spec.clients}", hint="--clients 10")
     if partition == "person" and (spec.clients or 1) > _PEOPLE:
@@ -160,15 +161,13 @@ def _load_named_federation(spec: DataSpec, key: Key) -> Federation:
     if spec.name == "leaf":
         return read_leaf(folder, users=spec.clients)
     if spec.partition == "unequal":
-        return _number_federation(spec, key)
+        return _unequal_federation(spec, key)
     found = _read_pools(spec, folder, key.child("pools"))
-    if spec.train_records is not None:
-        if spec.train_records > len(found.train):
-            raise InputError(
-                f"data set {spec.name}: {len(found.train)} training records, but asked for: {spec.train_records}",
-                hint="fewer, or leave out --train-records",
-            )
-        found = replace(found, train=found.train.at(torch.arange(spec.train_records)))
+    found = replace(
+        found,
+        train=_keep_first(found.train, spec.train_records, "training", "--train-records", spec.name),
+        test=_keep_first(found.test, spec.test_records, "test", "--test-records", spec.name),
+    )
     clients = spec.clients or 0
     if spec.partition == "user":
         found, deal = _sites(found, clients, key.child("sites"))
@@ -194,11 +193,23 @@ def _load_named_federation(spec: DataSpec, key: Key) -> Federation:
     )
 
 
-def _number_federation(spec: DataSpec, key: Key) -> Federation:
-    from fedlog.data.number_tables import read_number_table  # polars is loaded by whoever reads a table
+def _keep_first(records: Records, wanted: int | None, part: str, flag: str, name: str) -> Records:
+    """The first so many records of a pool, or all of them."""
+    if wanted is None:
+        return records
+    if wanted > len(records):
+        raise InputError(
+            f"data set {name}: {len(records)} {part} records, but asked for: {wanted}",
+            hint=f"fewer, or leave out {flag}",
+        )
+    return records.at(torch.arange(wanted))
 
-    refuse_settings(spec, ("train_records",), "its rows are few")
-    return read_number_table(spec.name, spec.clients or 0, key)
+
+def _unequal_federation(spec: DataSpec, key: Key) -> Federation:
+    from fedlog.data.unequal_tables import read_unequal_table  # polars is loaded by whoever reads a table
+
+    refuse_settings(spec, ("train_records", "test_records"), "its rows are few")
+    return read_unequal_table(spec.name, spec.clients or 0, key)
 
 
 def _read_pools(spec: DataSpec, folder: Path, key: Key) -> Pools:

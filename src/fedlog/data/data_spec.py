@@ -22,6 +22,7 @@ class DataSpec:
     partition: Partition | None = None
     dirichlet_alpha: float | None = None  # dirichlet only
     train_records: int | None = None  # the first n of the training pool
+    test_records: int | None = None  # the first n of the test pool
     validation_fraction: float = 0.0  # of each client's training records
     data_dir: Path | None = None
     seed: int = 0
@@ -34,7 +35,7 @@ class DataSpec:
 
 DATA_DEFAULTS: dict[str, object] = {field.name: field.default for field in fields(DataSpec)}
 # What divides a data set among clients: for those that come divided it means nothing.
-DIVISION = ("clients", "classes_per_client", "partition", "dirichlet_alpha", "train_records")
+DIVISION = ("clients", "classes_per_client", "partition", "dirichlet_alpha", "train_records", "test_records")
 SITES = "sites:"  # before the folder
 
 

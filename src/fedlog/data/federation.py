@@ -172,7 +172,8 @@ class Federation:
         Args:
             name: `digits`, `mnist`, ... (docs/data.md lists them), `sites:FOLDER` or `package.module:function`.
             division: `clients`, `classes_per_client`, `partition`, `dirichlet_alpha`, `train_records`,
-                `validation_fraction`, `data_dir`, `seed`, `label`, `schema`: what is left out takes the default.
+                `test_records`, `validation_fraction`, `data_dir`, `seed`, `label`, `schema`: what is left out takes
+                the default.
 
         Returns:
             The federation.

@@ -18,7 +18,8 @@ class DataSettings(Section):
 
     data: str = setting(
         "digits",
-        "digits, circle, mnist, cifar10, cifar100, har, leaf; with a number to predict: diabetes, wine-alcohol; "
+        "digits, wine, breast-cancer, circle, mnist, cifar10, cifar100, har, leaf; with a number to predict: diabetes, "
+        "wine-alcohol; "
         "sites:FOLDER with one file a site, sites:A.csv,B.csv, sites:TABLE.csv with --site-column; or "
         "package.module:function",
     )
@@ -58,6 +59,12 @@ class DataSettings(Section):
     classes_per_client: int | None = setting(None, "of the shards partition (default: the data set's)", metavar="K")
     dirichlet_alpha: float | None = setting(None, "of the dirichlet partition (default: 0.5)", metavar="A")
     train_records: int | None = setting(None, "the first N training records only (default: all)", metavar="N")
+    test_records: AtLeastOne | None = setting(
+        None,
+        "the first N test records only, where evaluating takes longer than training (default: all)",
+        recorded=Recorded.UNLESS_DEFAULT,
+        metavar="N",
+    )
     validation_fraction: float = setting(0.0, "held out of each client's training records", metavar="F")
 
 

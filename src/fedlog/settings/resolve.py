@@ -139,6 +139,7 @@ def data_spec(spec: RunSpec) -> DataSpec:
         partition=spec.partition,
         dirichlet_alpha=spec.dirichlet_alpha,
         train_records=spec.train_records,
+        test_records=spec.test_records,
         validation_fraction=spec.validation_fraction,
         data_dir=None if spec.data_dir is None else Path(spec.data_dir),
         seed=spec.seed,

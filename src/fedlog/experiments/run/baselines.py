@@ -20,6 +20,7 @@ SAME = (
     "classes_per_client",
     "dirichlet_alpha",
     "train_records",
+    "test_records",
     "validation_fraction",
     "seed",
     "split_seed",

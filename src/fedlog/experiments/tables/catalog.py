@@ -8,12 +8,15 @@ from fedlog.errors import InputError
 from fedlog.experiments.tables.beyond import BEYOND
 from fedlog.experiments.tables.bits import BITS
 from fedlog.experiments.tables.cells import Experiment, Shape, shorten
+from fedlog.experiments.tables.equal_chances import EQUAL_CHANCES
 from fedlog.experiments.tables.every_method import EVERY_METHOD
 from fedlog.experiments.tables.paper import PAPER
 from fedlog.experiments.tables.selection import SELECTION
 from fedlog.files.names import did_you_mean
 
-EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in (*PAPER, *BEYOND, *SELECTION)}
+EXPERIMENTS: dict[str, Experiment] = {
+    experiment.name: experiment for experiment in (*PAPER, *BEYOND, *SELECTION, EQUAL_CHANCES)
+}
 # Measurements with a page of their own: they can be run, and are no part of the reproduction's pages.
 APART: dict[str, Experiment] = {experiment.name: experiment for experiment in (*BITS, *EVERY_METHOD)}
 

@@ -1,4 +1,4 @@
-"""Two real tables with a number to predict that come with scikit-learn, in unequal sites."""
+"""Real tables that come with scikit-learn, in unequal sites: with a number to predict, or with classes."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from fedlog.errors import InputError
 
 TEST_SHARE = 0.25
 Columns = dict[str, NDArray[np.float64]]
+Ranges = dict[str, tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -29,17 +30,47 @@ class NumberTable:
 
     read: Callable[[], Columns]
     target: str
-    ranges: dict[str, tuple[float, float]]
+    ranges: Ranges
 
     @property
     def schema(self) -> Schema:
         """What the sites agree on."""
-        features = [
-            Feature(column, FeatureKind.NUMERIC, range=ends)
-            for column, ends in self.ranges.items()
-            if column != self.target
-        ]
-        return Schema(self.target, (self.target,), tuple(features), number=self.ranges[self.target])
+        features = _numeric_features({name: ends for name, ends in self.ranges.items() if name != self.target})
+        return Schema(self.target, (self.target,), features, number=self.ranges[self.target])
+
+    def cut(self, columns: Columns, rows: NDArray[np.int64]) -> Table:
+        """These rows as a table."""
+        targets = scale_targets(columns[self.target][rows], self.ranges[self.target])
+        return Table(_features(columns, rows, self.schema), np.zeros(len(rows), np.int64), None, (), None, targets)
+
+
+@dataclass(frozen=True)
+class ClassTable:
+    """A table with classes to tell apart: how to read it, its classes, and the agreed ranges of its columns."""
+
+    read: Callable[[], Columns]
+    target: str
+    classes: tuple[str, ...]
+    ranges: Ranges
+
+    @property
+    def schema(self) -> Schema:
+        """What the sites agree on."""
+        return Schema(self.target, self.classes, _numeric_features(self.ranges))
+
+    def cut(self, columns: Columns, rows: NDArray[np.int64]) -> Table:
+        """These rows as a table."""
+        labels = columns[self.target][rows].astype(np.int64)
+        return Table(_features(columns, rows, self.schema), labels, None, (), None, None)
+
+
+def _numeric_features(ranges: Ranges) -> tuple[Feature, ...]:
+    return tuple(Feature(column, FeatureKind.NUMERIC, range=ends) for column, ends in ranges.items())
+
+
+def _features(columns: Columns, rows: NDArray[np.int64], schema: Schema) -> dict[str, pl.Series]:
+    frame = pl.DataFrame({column: values[rows] for column, values in columns.items()})
+    return check_features(frame, schema, schema.label_column)
 
 
 def _read_diabetes() -> Columns:
@@ -97,12 +128,49 @@ NUMBER_TABLES = {
 }
 
 
-def read_number_table(name: str, clients: int, key: Key) -> Federation:
+def _read_wine_classes() -> Columns:
+    from sklearn.datasets import load_wine
+
+    return {**_read_wine(), "cultivar": load_wine().target}
+
+
+def _read_breast_cancer() -> Columns:
+    from sklearn.datasets import load_breast_cancer
+
+    found = load_breast_cancer()
+    return {**dict(zip(found.feature_names.tolist(), found.data.T, strict=True)), "tumour": found.target}
+
+
+# Of ten measures of a cell nucleus: the range of a picture's mean, of its standard error and of its worst cells.
+_NUCLEI = {
+    "radius": ((5.0, 30.0), (0.0, 3.0), (5.0, 40.0)),
+    "texture": ((5.0, 40.0), (0.0, 5.0), (10.0, 50.0)),
+    "perimeter": ((40.0, 200.0), (0.0, 25.0), (50.0, 260.0)),
+    "area": ((100.0, 2500.0), (0.0, 600.0), (100.0, 4500.0)),
+    "smoothness": ((0.05, 0.2), (0.0, 0.03), (0.05, 0.25)),
+    "compactness": ((0.0, 0.4), (0.0, 0.15), (0.0, 1.2)),
+    "concavity": ((0.0, 0.5), (0.0, 0.4), (0.0, 1.5)),
+    "concave points": ((0.0, 0.25), (0.0, 0.06), (0.0, 0.3)),
+    "symmetry": ((0.1, 0.3), (0.0, 0.08), (0.1, 0.7)),
+    "fractal dimension": ((0.04, 0.1), (0.0, 0.03), (0.05, 0.2)),
+}
+_NUCLEUS_RANGES = {
+    name: ends
+    for measure, (mean, error, worst) in _NUCLEI.items()
+    for name, ends in ((f"mean {measure}", mean), (f"{measure} error", error), (f"worst {measure}", worst))
+}
+CLASS_TABLES = {
+    "wine": ClassTable(_read_wine_classes, "cultivar", ("1", "2", "3"), NUMBER_TABLES["wine-alcohol"].ranges),
+    "breast-cancer": ClassTable(_read_breast_cancer, "tumour", ("malignant", "benign"), _NUCLEUS_RANGES),
+}
+
+
+def read_unequal_table(name: str, clients: int, key: Key) -> Federation:
     """The table in sites of which each has half as many rows as the one before; all are judged on the same test rows.
 
     A quarter of the rows are for testing; they and the sites' rows are drawn from the key.
     """
-    found = NUMBER_TABLES[name]
+    found: NumberTable | ClassTable = {**NUMBER_TABLES, **CLASS_TABLES}[name]
     columns, schema = found.read(), found.schema
     order = key.child("rows").numpy().permutation(len(columns[found.target]))
     test, train = np.split(order, [round(TEST_SHARE * len(order))])
@@ -116,10 +184,7 @@ def read_number_table(name: str, clients: int, key: Key) -> Federation:
     sites = []
     for at, part in enumerate(parts):
         rows = np.concatenate([np.sort(part), np.sort(test)])
-        frame = pl.DataFrame({column: values[rows] for column, values in columns.items()})
-        targets = scale_targets(columns[found.target][rows], found.ranges[found.target])
-        table = Table(check_features(frame, schema, name), np.zeros(len(rows), np.int64), None, (), None, targets)
         split = Split(np.arange(len(part)), np.arange(0), np.arange(len(part), len(rows)))
-        sites.append(site_of_table(table, schema, f"site-{at}", split))
+        sites.append(site_of_table(found.cut(columns, rows), schema, f"site-{at}", split))
     # Ranges are constants, so no row is scaled by another.
     return replace(join_sites(sites, schema, name), rows_alone=True)
