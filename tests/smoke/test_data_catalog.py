@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -280,3 +281,32 @@ def test_a_federation_that_cannot_be_run_is_refused_by_client_and_record() -> No
     for federation, says in cases:
         with pytest.raises(InputError, match=says):
             check_federation(federation)
+
+
+@pytest.mark.parametrize(("name", "sizes", "n_class"), [("wine", [77, 38, 19], 3), ("breast-cancer", None, 2)])
+def test_tables_are_cut_into_unequal_sites_judged_on_the_same_rows(
+    name: str, sizes: list[int] | None, n_class: int
+) -> None:
+    federation = load_federation(DataSpec(name, seed=4))
+    found = [len(shard.train) for shard in federation.shards]
+    if sizes is not None:
+        assert found == sizes
+    assert all(2 * small in (large - 1, large, large + 1) for large, small in pairwise(found))
+    tests = [federation.test.at(shard.test) for shard in federation.shards]
+    assert all(torch.equal(tests[0].inputs, other.inputs) for other in tests)
+    assert all(torch.equal(tests[0].labels, other.labels) for other in tests)
+    assert federation.n_class == n_class == len(set(tests[0].labels.tolist()))
+    # The ranges stand for common knowledge: they hold the rows.
+    assert float(federation.train.inputs.abs().max()) < 1.6
+    other = load_federation(DataSpec(name, seed=5))
+    assert not torch.equal(other.test.inputs, federation.test.inputs)
+
+
+def test_fewer_test_records_are_the_first_ones() -> None:
+    few, all_of_them = (load_federation(DataSpec("digits", test_records=number)) for number in (100, None))
+    assert torch.equal(few.test.inputs, all_of_them.test.inputs[:100])
+    assert sum(len(shard.test) for shard in few.shards) == 100
+    with pytest.raises(InputError, match="test records, but asked for: 9999"):
+        load_federation(DataSpec("digits", test_records=9999))
+    with pytest.raises(InputError, match="does not use test_records"):
+        load_federation(DataSpec("wine", test_records=10))
