@@ -170,7 +170,7 @@ def read_unequal_table(name: str, clients: int, key: Key) -> Federation:
 
     A quarter of the rows are for testing; they and the sites' rows are drawn from the key.
     """
-    found: NumberTable | ClassTable = {**NUMBER_TABLES, **CLASS_TABLES}[name]
+    found = NUMBER_TABLES[name] if name in NUMBER_TABLES else CLASS_TABLES[name]
     columns, schema = found.read(), found.schema
     order = key.child("rows").numpy().permutation(len(columns[found.target]))
     test, train = np.split(order, [round(TEST_SHARE * len(order))])
