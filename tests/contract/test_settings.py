@@ -188,7 +188,7 @@ NEW_FIELD = """    beta2: NotNegative = setting(
 USE = """
 import json, sys
 from fedlog.cli.main import main
-from fedlog.cli.federate import add_parser
+from fedlog.cli.federate import add_arguments
 from fedlog.cli.main import Parser
 from fedlog.engine.training.tasks import adam_arguments
 from fedlog.flower.protocol.plan import make_plan, plan_settings, read_plan, read_plan_settings
@@ -200,8 +200,8 @@ from pathlib import Path
 Path("run.toml").write_text("beta2 = 0.5")
 spec = from_toml(Path("run.toml"))
 top = Parser()
-add_parser(top.add_subparsers())
-typed = RunSpec(**read_given_settings(top.parse_args(["federate", "run", "server", "--beta2", "0.5"])))
+add_arguments(top)
+typed = RunSpec(**read_given_settings(top.parse_args(["run", "server", "--beta2", "0.5"])))
 plan = make_plan(typed, "trial", lambda: 0)
 plan = make_plan(read_plan_settings(plan_settings(plan)), "trial", lambda: 0)
 plan = read_plan(json.loads(json.dumps(plan.as_plain())))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedlog.cli.privacy import add_parser
+from fedlog.cli.privacy import add_arguments
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.privacy.guarantee import Budget, Trust, Unit
@@ -22,8 +22,8 @@ BUDGET = ["--epsilon", "0.5", "--delta", "0.01", "--releases", "100"]
 
 def run(*arguments: str) -> int:
     parser = argparse.ArgumentParser()
-    add_parser(parser.add_subparsers())
-    args = parser.parse_args(["privacy", *arguments])
+    add_arguments(parser)
+    args = parser.parse_args(arguments)
     code = args.handler(args)
     assert isinstance(code, int)
     return code

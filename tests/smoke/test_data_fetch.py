@@ -255,8 +255,8 @@ def test_a_truncated_zip_is_refused(server: Served, tmp_path: Path) -> None:
 
 def run(*arguments: str) -> int:
     parser = argparse.ArgumentParser()
-    cli.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["data", *arguments])
+    cli.add_arguments(parser)
+    args = parser.parse_args(arguments)
     code = args.handler(args)
     assert isinstance(code, int)
     return code

@@ -26,24 +26,22 @@ def command_page() -> str:
     """The page as Markdown: the list of commands, then each with its flags."""
     rows = [f"| [`fedlog {name}`](#fedlog-{name}) | {summary} |" for name, summary in COMMANDS.items()]
     parts = [HEAD, "\n".join(["| command | what it does |", "|---|---|", *rows])]
-    for name in COMMANDS:
-        top = parser([name])
-        parts += _sections(_subparsers(top)[name], name, COMMANDS[name], level=2)
+    for name, command in _subparsers(parser(COMMANDS)).items():
+        parts += _sections(command, name, level=2)
     return "\n\n".join(parts) + "\n"
 
 
-def _sections(command: argparse.ArgumentParser, name: str, summary: str, level: int) -> Iterator[str]:
+def _sections(command: argparse.ArgumentParser, name: str, level: int) -> Iterator[str]:
     """A heading, what the command does, a table of its flags; then the commands below it."""
     yield f"{'#' * level} `fedlog {name}`"
-    said = (command.description or summary).strip().rstrip(".").replace("%%", "%")
+    said = (command.description or "").strip().rstrip(".").replace("%%", "%")
     yield f"{said[:1].upper()}{said[1:]}."
     for title, actions in _groups(command).items():
         if actions:
             table = "\n".join(["| flag | what it decides |", "|---|---|", *map(_row, actions)])
             yield f"**{title}**\n\n{table}" if title else table
-    summaries = {choice.dest: choice.help or "" for choice in _choices(command)}
     for below, parser_below in _subparsers(command).items():
-        yield from _sections(parser_below, f"{name} {below}", summaries.get(below, ""), level + 1)
+        yield from _sections(parser_below, f"{name} {below}", level + 1)
 
 
 def _groups(command: argparse.ArgumentParser) -> dict[str, list[argparse.Action]]:
@@ -73,13 +71,6 @@ def _row(action: argparse.Action) -> str:
 
 def _escape(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;") if "`" not in text else text.replace("|", "\\|")
-
-
-def _choices(command: argparse.ArgumentParser) -> list[argparse.Action]:
-    return [
-        choice for action in command._actions if isinstance(action, argparse._SubParsersAction)
-        for choice in action._choices_actions
-    ]  # fmt: skip
 
 
 def _subparsers(command: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fedlog.settings.fields import type_hints
 from fedlog.settings.flags import add_flags
 from fedlog.settings.spec import RunSpec
-
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 # A comparison has several of these, or sets them itself.
 NOT_COMMON = ("method", "seed", "split_seed", "judge", "jobs", "threads")
 PLAIN = "print one JSON object on stdout and nothing else there"
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the `compare` command."""
-    parser = subparsers.add_parser(
-        "compare", help="run several methods on one federation, and say whether federating pays"
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `fedlog compare` takes."""
     parser.set_defaults(handler=compare_command)
     parser.add_argument(
         "--methods", metavar="A,B", help="default: fedlog,fedlog-c,fedproto,fedavg; local and pooled are always added"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -24,12 +23,7 @@ NEXT = {
 
 def complete_parser() -> Parser:
     """The command line with every command whole."""
-    top = parser([])
-    (commands,) = (action for action in top._actions if isinstance(action, argparse._SubParsersAction))
-    for name in COMMANDS:
-        del commands.choices[name]
-        importlib.import_module(f"fedlog.cli.{name}").add_parser(commands)
-    commands._choices_actions = list({choice.dest: choice for choice in commands._choices_actions}.values())
+    top = parser(COMMANDS)
     _complete_paths(top)
     return top
 

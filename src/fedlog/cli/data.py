@@ -6,17 +6,14 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
+from fedlog.cli.command import command, say
 from fedlog.data.sources import SOURCES, Source, data_folder, find_source, state_of
 from fedlog.errors import InputError
-
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 # What needs no download: (name, title, where it comes from).
 OTHERS = (
@@ -30,22 +27,22 @@ OTHERS = (
 DIGITS_TERMS = "UCI optical recognition of handwritten digits, CC BY 4.0"
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the `data` command and its verbs, each with its handler."""
-    data = subparsers.add_parser("data", help="list, fetch and check data sets")
-    verbs = data.add_subparsers(dest="verb", required=True, metavar="VERB")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `fedlog data` takes."""
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 
-    listing = verbs.add_parser("list", help="the data sets, and which are here")
-    listing.set_defaults(handler=list_command)
+    listing = command(verbs, "list", "the data sets, and which are here", list_command)
     listing.add_argument("--json", action="store_true", help="print one JSON object")
 
-    fetch = verbs.add_parser("fetch", help="download data sets and verify them; continues an interrupted download")
-    fetch.set_defaults(handler=fetch_command)
+    fetch = command(
+        verbs, "fetch", "download data sets and verify them; continues an interrupted download", fetch_command
+    )
     fetch.add_argument("names", nargs="+", metavar="NAME", help=f"one or more of: {', '.join(SOURCES)}")
     fetch.add_argument("--quiet", action="store_true", help="no progress bar")
 
-    check = verbs.add_parser("check", help="verify the files that are here; exit code 2 if one is missing or corrupt")
-    check.set_defaults(handler=check_command)
+    check = command(
+        verbs, "check", "verify the files that are here; exit code 2 if one is missing or corrupt", check_command
+    )
     check.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(SOURCES)} (default: all)")
     check.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -74,7 +71,7 @@ def list_command(args: argparse.Namespace) -> int:
     for row in rows:
         table.add_row(row["name"], row["title"], row["state"], row["terms"])
     Console().print(table)
-    _talk(f"data folder: {folder}")
+    say(f"data folder: {folder}")
     return 0
 
 
@@ -86,7 +83,7 @@ def fetch_command(args: argparse.Namespace) -> int:
     folder = data_folder(args.data_dir)
     sources = _sources(args.names)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=_stderr(), disable=args.quiet) as progress:
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), disable=args.quiet) as progress:
 
         def report(name: str) -> Report:
             task = progress.add_task(name, total=None)
@@ -100,7 +97,7 @@ def fetch_command(args: argparse.Namespace) -> int:
     if not args.quiet:
         for source in sources:
             unverified = any(file.sha256 is None for file in source.files)
-            _talk(f"{source.name}: {'here; no checksum is published for it' if unverified else 'here and verified'}")
+            say(f"{source.name}: {'here; no checksum is published for it' if unverified else 'here and verified'}")
     print(folder)
     return 0
 
@@ -120,7 +117,7 @@ def check_command(args: argparse.Namespace) -> int:
     for name in dict.fromkeys(source.name for source, _, _ in bad):
         faults = [f"{file.path} ({state.value})" for source, file, state in bad if source.name == name]
         others = f" and {len(faults) - 1} more" if len(faults) > 1 else ""
-        _talk(f"error: {name}: {faults[0]}{others} in {folder}\nhint: fedlog data fetch {name}")
+        say(f"error: {name}: {faults[0]}{others} in {folder}\nhint: fedlog data fetch {name}")
     return 2 if bad else 0
 
 
@@ -135,11 +132,3 @@ def _sources(names: Sequence[str]) -> list[Source]:
 def _presence(source: Source, folder: Path) -> str:
     here = sum((folder / file.path).is_file() for file in source.files)
     return "fetched" if here == len(source.files) else "partly here" if here else "not fetched"
-
-
-def _stderr() -> Console:
-    return Console(stderr=True)
-
-
-def _talk(line: str) -> None:
-    _stderr().print(line, markup=False, highlight=False, soft_wrap=True)

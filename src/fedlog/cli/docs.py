@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fedlog.cli.command_page import write_command_page
 from fedlog.errors import InputError
@@ -13,16 +12,12 @@ from fedlog.report.method_results import write_method_results
 from fedlog.report.overview import write_overview
 from fedlog.report.reproduction import write_markdown
 
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the `docs` command."""
-    docs = subparsers.add_parser("docs", help="write the generated pages and pictures of docs/ from the records")
-    docs.set_defaults(handler=docs_command)
-    docs.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="default: results")
-    docs.add_argument("--out", type=Path, default=Path("docs"), metavar="DIR", help="default: docs")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `fedlog docs` takes."""
+    parser.set_defaults(handler=docs_command)
+    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="default: results")
+    parser.add_argument("--out", type=Path, default=Path("docs"), metavar="DIR", help="default: docs")
 
 
 def docs_command(args: argparse.Namespace) -> int:

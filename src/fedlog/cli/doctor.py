@@ -14,13 +14,9 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import fedlog
 from fedlog.errors import InputError
-
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 REQUIRED = ("torch", "numpy", "scipy", "scikit-learn", "polars", "matplotlib")
 # Extra -> its package, and what is possible only with it.
@@ -46,11 +42,10 @@ class Finding:
     hint: str | None = None
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the `doctor` command."""
-    doctor = subparsers.add_parser("doctor", help="show versions, compiler, cores, memory, data, Flower and browser")
-    doctor.set_defaults(handler=doctor_command)
-    doctor.add_argument("--json", action="store_true", help="print one JSON object")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `fedlog doctor` takes."""
+    parser.set_defaults(handler=doctor_command)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def doctor_command(args: argparse.Namespace) -> int:

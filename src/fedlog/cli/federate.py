@@ -8,22 +8,17 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fedlog.cli import federate_caps, federate_ledger, federate_privacy, federate_run
+from fedlog.cli.command import Subparsers, command, say
 from fedlog.cli.own_code import add_allow_code
-from fedlog.cli.subcommand import command
-
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 # Nothing of Flower, polars or cryptography is imported here: without the extra, `fedlog --help` must work.
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add `federate` and its commands; each sets `handler`, which returns the exit code."""
-    federate = subparsers.add_parser("federate", help="run a real federation of sites, with Flower underneath")
-    commands = federate.add_subparsers(dest="federate_command", required=True, metavar="COMMAND")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `fedlog federate` takes."""
+    commands = parser.add_subparsers(dest="federate_command", required=True, metavar="COMMAND")
     _add_schema(commands)
     _add_init(commands)
     _add_renew(commands)
@@ -54,7 +49,7 @@ def _schema(args: argparse.Namespace) -> int:
     from fedlog.data.draft import DraftOptions, draft_schema
 
     sys.stdout.write(draft_schema(args.data, DraftOptions(args.label, args.group, args.time, args.text, args.number)))
-    _say("review the draft before it goes to the other sites; the comments at its top say what to look for")
+    say("review the draft before it goes to the other sites; the comments at its top say what to look for")
     return 0
 
 
@@ -77,11 +72,11 @@ def _init(args: argparse.Namespace) -> int:
     folder = ServerFolder(args.folder)
     config = ServerConfig(hosts, args.listen or default_listen(hosts), args.port)
     create_server(folder, config, args.schema, dt.datetime.now(dt.UTC))
-    _say(f"made {folder.path}; keep certificates/*.key secret, and back the folder up")
-    _say("give every site these two public files:")
+    say(f"made {folder.path}; keep certificates/*.key secret, and back the folder up")
+    say("give every site these two public files:")
     print(folder.certificates.authority)
     print(folder.schema_file)
-    _say(f"next: fedlog federate server {folder.path}")
+    say(f"next: fedlog federate server {folder.path}")
     return 0
 
 
@@ -96,7 +91,7 @@ def _renew(args: argparse.Namespace) -> int:
 
     folder, now = ServerFolder(args.folder), dt.datetime.now(dt.UTC)
     renew_server_certificate(folder.certificates, folder.read_config().hosts, now)
-    _say(f"valid for {days_left(folder.certificates, now):.0f} days; restart the server; the sites change nothing")
+    say(f"valid for {days_left(folder.certificates, now):.0f} days; restart the server; the sites change nothing")
     return 0
 
 
@@ -113,9 +108,9 @@ def _server(args: argparse.Namespace) -> int:
 
     try:
         with stop_on_sigterm():
-            serve(ServerFolder(args.folder), _say, args.metrics)
+            serve(ServerFolder(args.folder), say, args.metrics)
     except StopRequestedError:
-        _say("stopped")
+        say("stopped")
     return 0
 
 
@@ -138,14 +133,14 @@ def _register(args: argparse.Namespace) -> int:
     if args.key.is_dir():
         if args.name is not None:
             raise InputError("a folder of keys has the sites' names in its file names, found --name beside it")
-        register_folder(folder, args.key, _say)
+        register_folder(folder, args.key, say)
         return 0
     if args.name is None:
         raise InputError("expected the site's name, found none", hint="--name NAME, or a folder of NAME.pub files")
     if str(args.key) != "-" and not args.key.is_file():
         raise InputError(f"expected a public key file, found none: {args.key}")
     text = sys.stdin.read() if str(args.key) == "-" else args.key.read_text()
-    register(folder, args.name, text, _say)
+    register(folder, args.name, text, say)
     return 0
 
 
@@ -159,8 +154,8 @@ def _unregister(args: argparse.Namespace) -> int:
     from fedlog.flower.folders.server_folder import ServerFolder
     from fedlog.flower.ops.server import unregister
 
-    unregister(ServerFolder(args.folder), args.name, _say)
-    _say(f"{args.name} is refused from now on; what it has sent stays in the head until `leave`")
+    unregister(ServerFolder(args.folder), args.name, say)
+    say(f"{args.name} is refused from now on; what it has sent stays in the head until `leave`")
     return 0
 
 
@@ -189,9 +184,9 @@ def _status(args: argparse.Namespace) -> int:
         part = parts[status.name].describe() if status.name in parts else ""
         print(f"{status.name:<32} {status.state:<12} {status.since:<28} {part}".rstrip())
     if view is not None:
-        _say(view.describe())
+        say(view.describe())
     if not statuses:
-        _say("no site is registered yet")
+        say("no site is registered yet")
     return 0
 
 
@@ -217,8 +212,8 @@ def _join(args: argparse.Namespace) -> int:
     config = SiteConfig(args.name or args.folder.resolve().name, parse_server_address(args.server))
     line = create_site(folder, config, args.ca or folder.authority, args.schema or folder.schema_file, args.ledger)
     print(line)
-    _say(f"fingerprint {fingerprint(line)}: read it to the operator when you send the line above ({folder.public_key})")
-    _say(f"the private key stays in {folder.private_key}; nobody else ever needs it")
+    say(f"fingerprint {fingerprint(line)}: read it to the operator when you send the line above ({folder.public_key})")
+    say(f"the private key stays in {folder.private_key}; nobody else ever needs it")
     return 0
 
 
@@ -268,17 +263,13 @@ def _site(args: argparse.Namespace) -> int:
     if args.require_privacy is not None:
         Limit.read(args.require_privacy)
         config = replace(config, privacy=args.require_privacy)
-    _say(check_site(folder, config))
+    say(check_site(folder, config))
     folder.write_config(config)  # only now: a choice that failed is not made again at the next start
     if said := describe_spending(folder):
-        _say(said)
+        say(said)
     try:
         with stop_on_sigterm():
-            serve_site(folder, _say, args.metrics)
+            serve_site(folder, say, args.metrics)
     except StopRequestedError:
-        _say("stopped")
+        say("stopped")
     return 0
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

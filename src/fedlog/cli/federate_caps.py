@@ -7,11 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedlog.cli.subcommand import command
+from fedlog.cli.command import Subparsers, command
 
 if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
-
     from fedlog.flower.folders.caps import Caps
 
 

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fedlog.cli.subcommand import command
-
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+from fedlog.cli.command import Subparsers, command, say
 
 
 def add_commands(commands: Subparsers) -> None:
@@ -38,11 +33,11 @@ def _rekey(args: argparse.Namespace) -> int:
     line = replace_keys(folder)
     print(line)
     name = folder.read_config().name
-    _say(f"fingerprint {fingerprint(line)}: read it to the operator when you send the line above ({folder.public_key})")
-    _say(f"the operator takes the old key off the list and registers this one: unregister {name}, register")
+    say(f"fingerprint {fingerprint(line)}: read it to the operator when you send the line above ({folder.public_key})")
+    say(f"the operator takes the old key off the list and registers this one: unregister {name}, register")
     if summed:
-        _say(f"for secure sums, all sites write their lists anew with this entry: {format_own_entry(folder)}")
-    _say("kept: the data, the body, the models, and the record of what has left this site")
+        say(f"for secure sums, all sites write their lists anew with this entry: {format_own_entry(folder)}")
+    say("kept: the data, the body, the models, and the record of what has left this site")
     return 0
 
 
@@ -61,7 +56,3 @@ def _ledger(args: argparse.Namespace) -> int:
     budget.check_record(folder)
     print(budget.describe_spending(folder) or "nothing of these rows has left this site")
     return 0
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

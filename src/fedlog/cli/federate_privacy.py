@@ -5,12 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fedlog.cli.subcommand import command
-
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+from fedlog.cli.command import Subparsers, command
 
 
 def add_roster(commands: Subparsers) -> None:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedlog.cli import federate_privacy
-from fedlog.cli.subcommand import command
+from fedlog.cli.command import Subparsers, command, say
 from fedlog.settings.flags import add_flags, read_given_settings
 from fedlog.settings.spec import RunSpec, list_deployed_settings
 from fedlog.settings.training import REFUSED_SHARE
-
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 DEMO_ROUNDS = 4
 
@@ -61,12 +57,12 @@ def _run(args: argparse.Namespace) -> int:
     rules = RoundRules(args.minimum_sites, args.deadline, share)
     # One over the records of a site is for the site to know, and it is warned there.
     if said := warning(plan.promise, 1, len(folder.read_known_sites())):
-        _say(f"warning: {said}")
+        say(f"warning: {said}")
     try:
         with stop_on_sigterm():
-            report = run_federation(folder, plan, rules, _say)
+            report = run_federation(folder, plan, rules, say)
     except StopRequestedError:
-        _say(f"no longer following {plan.name}; at the server it goes on")
+        say(f"no longer following {plan.name}; at the server it goes on")
         return 0
     _print_report(args, report)
     return 0
@@ -97,16 +93,16 @@ def _demo(args: argparse.Namespace) -> int:
         raise InputError(f"one exchange is the whole of --pretrained: --rounds {args.rounds} given")
     if args.folder is not None and args.folder.exists() and any(args.folder.iterdir()):
         raise InputError(f"expected a new or empty folder, found: {args.folder}")
-    say = _say if args.verbose else _ignore
+    tell = say if args.verbose else _ignore
     if not (args.verbose or args.json):
-        _say("a server and three sites start on this machine: about a minute; --verbose shows every step")
+        say("a server and three sites start on this machine: about a minute; --verbose shows every step")
     with tempfile.TemporaryDirectory(prefix="fedlog-demo-") as temporary:
         root = args.folder or Path(temporary)
         root.mkdir(parents=True, exist_ok=True)
         if args.pretrained:
-            report = run_pretrained_demo(root, args.seed, say)
+            report = run_pretrained_demo(root, args.seed, tell)
         else:
-            report = run_demo(root, DEMO_ROUNDS if args.rounds is None else args.rounds, args.seed, say)
+            report = run_demo(root, DEMO_ROUNDS if args.rounds is None else args.rounds, args.seed, tell)
     if args.pretrained and not args.json:
         _print_pretrained(report)
         print(describe_pooled(report["pooled"]))
@@ -179,11 +175,11 @@ def _drop(args: argparse.Namespace) -> int:
     run = args.run or find_open_run(folder)
     if args.back:
         take_back(folder, args.name, run)
-        _say(f"{run} asks {args.name} again from the next round on")
+        say(f"{run} asks {args.name} again from the next round on")
         return 0
     drop(folder, args.name, run)
-    _say(f"{run} goes on without {args.name}; its key stays registered, and what it has sent stays in the head")
-    _say("`--back` asks it again; `unregister` locks it out; `leave` takes its statistics out of the head")
+    say(f"{run} goes on without {args.name}; its key stays registered, and what it has sent stays in the head")
+    say("`--back` asks it again; `unregister` locks it out; `leave` takes its statistics out of the head")
     return 0
 
 
@@ -201,15 +197,11 @@ def _leave(args: argparse.Namespace) -> int:
     folder = ServerFolder(args.folder)
     folder.read_config()
     run = args.run or find_newest_run(folder)
-    remaining = leave(folder, args.name, run, _say)
-    _say(f"the head of {run} is now that of {', '.join(remaining)}")
-    _say(f"next: `fedlog federate run {args.folder} --name {run}` sends it to them")
-    _say(
+    remaining = leave(folder, args.name, run, say)
+    say(f"the head of {run} is now that of {', '.join(remaining)}")
+    say(f"next: `fedlog federate run {args.folder} --name {run}` sends it to them")
+    say(
         "not undone: bodies that were trained under earlier heads, models the sites already use, copies of earlier "
         f"heads, and what {args.name} itself has received"
     )
     return 0
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -102,25 +102,23 @@ def _refuse(message: str, hint: str) -> NoReturn:
     raise SystemExit(2)
 
 
-def parser(arguments: Sequence[str]) -> Parser:
-    """The command line, complete for the command that these arguments name."""
+def parser(whole: Collection[str]) -> Parser:
+    """The command line; the commands of these names are whole, of the others only the names are known."""
     top = Parser(prog="fedlog", description="Personalised federated classification by sufficient statistics.")
     top.add_argument("--version", action="version", version=f"fedlog {fedlog.__version__}")
     top.add_argument("--install-completion", action=InstallCompletion, nargs="?", metavar="SHELL",
                      help="complete commands and flags in bash, zsh or fish (default: your shell)")  # fmt: skip
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    named = next((argument for argument in arguments if not argument.startswith("-")), None)
     for name, summary in COMMANDS.items():
-        if name == named:
-            importlib.import_module(f"fedlog.cli.{name}").add_parser(commands)
-        else:
-            commands.add_parser(name, help=summary)
+        command = commands.add_parser(name, help=summary, description=summary)
+        if name in whole:
+            importlib.import_module(f"fedlog.cli.{name}").add_arguments(command)
     return top
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """The arguments by name; an unknown one is refused with the option it may have meant."""
-    top = parser(arguments)
+    top = parser([argument for argument in arguments if not argument.startswith("-")][:1])
     args, unknown = top.parse_known_args(arguments)
     if unknown:
         wrong = unknown[0].partition("=")[0]

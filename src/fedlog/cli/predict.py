@@ -14,13 +14,9 @@ from fedlog.cli.own_code import add_allow_code
 if TYPE_CHECKING:
     from fedlog.models.model import Model
 
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-
-def add_parser(subparsers: Subparsers) -> None:
-    """Add `predict`."""
-    summary = "predict labels, or a number with its interval, with a finished model"
-    parser = subparsers.add_parser("predict", help=summary, description=summary)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `fedlog predict` takes."""
     parser.add_argument(
         "model", type=Path, metavar="MODEL", help="SITE/models/RUN of a site, or RUN/models/CLIENT of `fedlog run`"
     )

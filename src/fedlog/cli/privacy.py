@@ -6,25 +6,21 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedlog.cli import privacy_audit, privacy_calibrate
+from fedlog.cli.command import command
 from fedlog.privacy.accounting import Spending, TrainingRound, describe_unbounded
 from fedlog.privacy.across_runs import add_up_across_runs
 from fedlog.privacy.guarantee import DEFAULT_DELTA, Unit
 from fedlog.privacy.release_log import FILE_NAME, ReleaseLog, read_log
 
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the `privacy` command and its verbs, each with its handler."""
-    privacy = subparsers.add_parser("privacy", help="noise for a promise, and what a run has spent")
-    verbs = privacy.add_subparsers(dest="verb", required=True, metavar="VERB")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `fedlog privacy` takes."""
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     privacy_calibrate.add_parser(verbs)
-    spend = verbs.add_parser("spend", help="what a finished or interrupted run has spent, release by release")
-    spend.set_defaults(handler=spend_command)
+    spend = command(verbs, "spend", "what a finished or interrupted run has spent, release by release", spend_command)
     spend.add_argument("run", type=Path, metavar="RUN", help=f"folder of the run (it holds {FILE_NAME})")
     spend.add_argument("--delta", type=float, help="state epsilon at this delta (default: the run's own)")
     spend.add_argument("--json", action="store_true", help="print one JSON object")

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
 
+from fedlog.cli.command import Subparsers
 from fedlog.errors import RunError
 from fedlog.privacy.guarantee import Budget, Trust, Unit
-
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def add_parser(verbs: Subparsers) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fedlog.cli.command import Subparsers
 from fedlog.core.clip import Clamp, Clip, L2Clip
 from fedlog.errors import InputError
 from fedlog.privacy.calibration import paper_sigma
@@ -22,9 +23,6 @@ from fedlog.privacy.guarantee import (
 )
 from fedlog.privacy.mechanisms import Mechanism, plan, sensitivity_to_client, sensitivity_to_record
 from fedlog.privacy.secagg.terms import FEWEST
-
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def add_parser(verbs: Subparsers) -> None:

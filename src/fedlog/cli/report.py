@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the `report` command."""
-    report = subparsers.add_parser("report", help="write the page of a run, of a folder of runs, or of all results")
-    report.set_defaults(handler=report_command)
-    report.add_argument(
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `fedlog report` takes."""
+    parser.set_defaults(handler=report_command)
+    parser.add_argument(
         "folder",
         type=Path,
         metavar="DIR",
         help="a run folder, a folder of such folders (runs/), or one of `fedlog reproduce`",
     )
-    report.add_argument("--tables", type=Path, metavar="DIR", help="write every table there too, as .csv and .tex")
+    parser.add_argument("--tables", type=Path, metavar="DIR", help="write every table there too, as .csv and .tex")
 
 
 def report_command(args: argparse.Namespace) -> int:

@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -21,20 +20,16 @@ from fedlog.experiments.workers.cell_process import Outcome
 from fedlog.experiments.workers.executors import executor
 from fedlog.experiments.workers.runner import run_cells
 
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the `reproduce` command."""
-    reproduce = subparsers.add_parser("reproduce", help="run the tables and figures of the paper")
-    reproduce.set_defaults(handler=reproduce_command)
-    reproduce.add_argument("name", nargs="?", metavar="NAME", help="an experiment; see --list")
-    reproduce.add_argument("--list", action="store_true", help="what there is, what it needs, what has been run")
-    reproduce.add_argument("--methods", metavar="A,B", help="only these rows")
-    reproduce.add_argument("--seeds", metavar="0,1", help="only these seeds")
-    reproduce.add_argument("--rounds", type=int, metavar="N", help="another length; kept apart, in NAME-N-rounds")
-    reproduce.add_argument(
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `fedlog reproduce` takes."""
+    parser.set_defaults(handler=reproduce_command)
+    parser.add_argument("name", nargs="?", metavar="NAME", help="an experiment; see --list")
+    parser.add_argument("--list", action="store_true", help="what there is, what it needs, what has been run")
+    parser.add_argument("--methods", metavar="A,B", help="only these rows")
+    parser.add_argument("--seeds", metavar="0,1", help="only these seeds")
+    parser.add_argument("--rounds", type=int, metavar="N", help="another length; kept apart, in NAME-N-rounds")
+    parser.add_argument(
         "--verify",
         type=int,
         nargs="?",
@@ -42,12 +37,12 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="N",
         help="run the first N rounds (2) of finished cells again, and say which no longer repeat",
     )
-    reproduce.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
-    reproduce.add_argument("--jobs", type=int, metavar="N", help="processes, one core each (default: all cores)")
-    reproduce.add_argument("--executor", default="processes", help="processes, or dask://host:port")
-    reproduce.add_argument("--data-dir", type=Path, metavar="DIR", help="default: $FEDLOG_DATA, or the cache")
-    reproduce.add_argument("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
-    reproduce.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
+    parser.add_argument("--jobs", type=int, metavar="N", help="processes, one core each (default: all cores)")
+    parser.add_argument("--executor", default="processes", help="processes, or dask://host:port")
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="default: $FEDLOG_DATA, or the cache")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
 
 
 def reproduce_command(args: argparse.Namespace) -> int:

@@ -4,34 +4,33 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fedlog.cli.own_code import add_allow_code
 from fedlog.settings.fields import type_hints
 from fedlog.settings.flags import add_flags
 from fedlog.settings.spec import RunSpec
 
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the `run` command."""
-    run = subparsers.add_parser("run", help="train one method on one data set")
-    run.set_defaults(handler=run_command)
-    run.add_argument("config", nargs="?", type=Path, metavar="FILE.toml", help="settings; flags override them")
-    run.add_argument("--out", type=Path, metavar="DIR", help="run folder (default: runs/<time>-<data>-<method>)")
-    run.add_argument("--seeds", metavar="N", help="how many seeds, or which (0,1,2): a comparison of this one method")
-    run.add_argument("--resume", type=Path, metavar="DIR", help="go on with an interrupted run")
-    run.add_argument("--dry-run", action="store_true", help="say what would be sent, the memory and the time, and stop")
-    add_allow_code(run)
-    run.add_argument("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
-    run.add_argument("--profile", action="store_true", help="say where a round's time went, part by part")
-    run.add_argument("--quiet", action="store_true", help="no progress; warnings are still said")
-    run.add_argument(
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `fedlog run` takes."""
+    parser.set_defaults(handler=run_command)
+    parser.add_argument("config", nargs="?", type=Path, metavar="FILE.toml", help="settings; flags override them")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="run folder (default: runs/<time>-<data>-<method>)")
+    parser.add_argument(
+        "--seeds", metavar="N", help="how many seeds, or which (0,1,2): a comparison of this one method"
+    )
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with an interrupted run")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be sent, the memory and the time, and stop"
+    )
+    add_allow_code(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
+    parser.add_argument("--profile", action="store_true", help="say where a round's time went, part by part")
+    parser.add_argument("--quiet", action="store_true", help="no progress; warnings are still said")
+    parser.add_argument(
         "--personal", action="store_true", help="each client solves a head of its own, chosen on validation records"
     )
-    add_flags(run, type_hints(RunSpec))
+    add_flags(parser, type_hints(RunSpec))
 
 
 def run_command(args: argparse.Namespace) -> int:

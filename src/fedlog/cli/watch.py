@@ -5,20 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fedlog.errors import InputError
 
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the `watch` command."""
-    watch = subparsers.add_parser("watch", help="show the page of a run, or of a folder of runs, as rounds end")
-    watch.set_defaults(handler=watch_command)
-    watch.add_argument("folder", type=Path, metavar="DIR", help="a run folder, or a folder of such folders (runs/)")
-    watch.add_argument("--open", action="store_true", help="open the page in the usual browser")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `fedlog watch` takes."""
+    parser.set_defaults(handler=watch_command)
+    parser.add_argument("folder", type=Path, metavar="DIR", help="a run folder, or a folder of such folders (runs/)")
+    parser.add_argument("--open", action="store_true", help="open the page in the usual browser")
 
 
 def watch_command(args: argparse.Namespace) -> int:

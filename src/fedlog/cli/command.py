@@ -1,13 +1,13 @@
-"""How the commands of a group, such as `fedlog federate`, are added to it."""
+"""What commands are made of: a place among the commands of a group, and a way to talk to people."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def command(
@@ -17,3 +17,8 @@ def command(
     parser = commands.add_parser(name, help=summary, description=summary)
     parser.set_defaults(handler=handler)
     return parser
+
+
+def say(text: str) -> None:
+    """Print a line for people on standard error: standard output is for results."""
+    print(text, file=sys.stderr, flush=True)
