@@ -14,7 +14,7 @@ import psutil
 from three_sites import BODIES, SCHEMA, write_table
 
 from fedlog.data.schema import dump_schema
-from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops.processes import Running, find_free_port

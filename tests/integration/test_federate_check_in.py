@@ -16,7 +16,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from three_sites import BODIES, SCHEMA, InProcess, events_named, fill_site, make_server, quick_clock
 
 from fedlog.data.schema import dump_schema
-from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.folder import LineFollower, read_events
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops import site_trouble
@@ -172,10 +172,7 @@ def test_the_gate_tells_who_comes_who_goes_and_who_is_lost(tmp_path: Path) -> No
 
 
 def test_the_log_of_a_supernode_tells_when_the_server_is_lost_and_found(tmp_path: Path) -> None:
-    class Writer:
-        log = tmp_path / "log"
-
-    log = NodeLog(Writer(), 0)  # type: ignore[arg-type]
+    log = NodeLog(LineFollower(tmp_path / "log"))
     told = []
     for text in (
         "INFO : Starting Flower SuperNode\nWARNING: Connection attempt failed, retrying in 0.4 seconds\n",

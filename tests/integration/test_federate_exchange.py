@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedlog.data.schema import Feature, FeatureKind, Schema, dump_schema
-from fedlog.flower.folders.event_log import log_event, read_events
+from fedlog.flower.folders.folder import log_event, read_events
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, decode_frame, from_content, run_tag, to_content
 from fedlog.flower.protocol.handshake import Identity, check_identity, identity, read_identity

@@ -17,7 +17,7 @@ from fedlog.core.keys import Key
 from fedlog.data.site import Preparation
 from fedlog.engine.protocol import checkpoint
 from fedlog.errors import InputError, RunError
-from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.event_text import SiteEventText, describe_run_event, describe_site_event

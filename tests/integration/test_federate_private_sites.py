@@ -19,7 +19,7 @@ from fedlog.data.schema import Schema, dump_schema
 from fedlog.data.site import Preparation, load_site
 from fedlog.data.split import Shares
 from fedlog.errors import InputError
-from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.event_text import describe_site_event

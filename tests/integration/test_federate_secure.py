@@ -15,7 +15,7 @@ from fedlog.cli.main import main
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.secure_sums import read_sum
 from fedlog.errors import InputError, RunError
-from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.roster import ROSTER, format_own_entry, write_roster
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder

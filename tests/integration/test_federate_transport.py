@@ -25,7 +25,7 @@ from three_sites import (
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.received import NEVER
 from fedlog.errors import InputError
-from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.run import leave

@@ -15,7 +15,7 @@ from three_sites import BODIES, SCHEMA, InProcess, fill_site, make_server, quick
 from fedlog.cli.federate_run import _print_report
 from fedlog.cli.main import main, parse_arguments
 from fedlog.core.classification import metrics, share_interval
-from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.event_text import describe_site_event

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from three_sites import BODIES, SCHEMA, InProcess, fill_site, make_server, quick_clock
 
 from fedlog.errors import InputError
-from fedlog.flower.folders.event_log import EventFollower, log_event
+from fedlog.flower.folders.folder import LineFollower, log_event
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.metrics import render_server, render_site
@@ -68,7 +68,7 @@ def server(tmp_path: Path, post: InProcess) -> ServerFolder:
     presence.refusals["the clock is off"] = 4
     presence.connected = {"east", "north"}
     gate._write()
-    log_event(folder.event_log, "news", site="north", news="<b>bold</b>")
+    folder.log("news", site="north", news="<b>bold</b>")
     return folder
 
 
@@ -185,8 +185,8 @@ def test_only_this_machine_is_answered_unless_the_operator_opens_the_address() -
 def test_a_log_that_was_rotated_is_read_on(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     log_event(path, "first", round=1)
-    follower = EventFollower.from_now(path)
+    follower = LineFollower.from_now(path)
     path.write_text("")  # as logrotate's copytruncate does
     log_event(path, "next")
-    assert [event["event"] for event in follower.read_new()] == ["next"]
+    assert [event["event"] for event in follower.read_new_events()] == ["next"]
     assert json.loads(path.read_text())["event"] == "next"

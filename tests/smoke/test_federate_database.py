@@ -12,7 +12,7 @@ from loopback_sites import Federation
 from three_sites import BODIES
 
 from fedlog.cli.main import main
-from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.folder import read_events
 from fedlog.flower.protocol.frame import MAGIC, FrameKind
 from fedlog.flower.server import database
 from fedlog.flower.server.database import pack_database

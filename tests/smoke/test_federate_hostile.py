@@ -11,7 +11,7 @@ from loopback_sites import OPTIONS, Federation, started
 
 from fedlog.core.keys import Key
 from fedlog.data.schema import load_schema
-from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import CONNECTION
 from fedlog.flower.ops.app import app_settings, write_app
 from fedlog.flower.ops.processes import Command, call, find_free_port, flower_environment, start

@@ -18,7 +18,7 @@ import pytest
 
 from fedlog.core.keys import Key
 from fedlog.errors import RunError
-from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import CONNECTION, ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.processes import Command, Running, call, find_free_port, find_program, flower_environment, start

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from three_sites import SCHEMA, write_table
 
 from fedlog.data.schema import dump_schema
-from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops.metrics import render_server

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from loopback_sites import PATIENCE, Federation, kill_tree
 
-from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.folder import read_events
 from fedlog.flower.ops.event_text import describe_presence
 from fedlog.flower.ops.processes import Command, Running, find_program, start
 from fedlog.flower.ops.server import register, unregister

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 
 from fedlog.data.schema import quote_toml
 from fedlog.errors import InputError
@@ -12,6 +11,7 @@ from fedlog.files.durable import write_file
 from fedlog.files.lock import lock_folder
 from fedlog.files.toml import read_toml
 from fedlog.flower.folders.certificates import CertificateFiles
+from fedlog.flower.folders.folder import Folder, PathIn
 
 # The name of the connection in Flower's own configuration file, as in `flwr run DIR/app federation`.
 CONNECTION = "federation"
@@ -27,70 +27,21 @@ class ServerConfig:
 
 
 @dataclass(frozen=True)
-class ServerFolder:
-    """The paths in the operator's folder."""
+class ServerFolder(Folder):
+    """The operator's folder."""
 
-    path: Path
-
-    @property
-    def config_file(self) -> Path:
-        """The file with the settings of `init`."""
-        return self.path / "federation.toml"
-
-    @property
-    def schema_file(self) -> Path:
-        """The schema, which goes to every site."""
-        return self.path / "schema.toml"
+    config_file = PathIn("federation.toml")  # the settings of `init`
+    database = PathIn("superlink.db")  # the SuperLink's: registered keys, runs and messages under way
+    app = PathIn("app")  # the Flower app that `flwr run` sends
+    sites = PathIn("sites")  # public keys by site name
+    runs = PathIn("runs")  # a folder for each run: checkpoints and reports
+    traffic_file = PathIn("logs", "traffic.json")  # what the gate has counted since it was started, by kind of call
+    presence_file = PathIn("logs", "presence.json")  # who is connected, as the gate wrote it a few seconds ago
 
     @property
     def certificates(self) -> CertificateFiles:
         """The certificates of the authority and of the server."""
         return CertificateFiles.under(self.path / "certificates")
-
-    @property
-    def flower_home(self) -> Path:
-        """FLWR_HOME of the SuperLink and of the `flwr` command."""
-        return self.path / "flower"
-
-    @property
-    def database(self) -> Path:
-        """The SuperLink's database: registered keys, runs and messages under way."""
-        return self.path / "superlink.db"
-
-    @property
-    def app(self) -> Path:
-        """The Flower app that `flwr run` sends."""
-        return self.path / "app"
-
-    @property
-    def sites(self) -> Path:
-        """Public keys by site name."""
-        return self.path / "sites"
-
-    @property
-    def runs(self) -> Path:
-        """A folder for each run: checkpoints and reports."""
-        return self.path / "runs"
-
-    @property
-    def logs(self) -> Path:
-        """The log files of Flower's programs."""
-        return self.path / "logs"
-
-    @property
-    def event_log(self) -> Path:
-        """What happened, one JSON object a line."""
-        return self.logs / "events.jsonl"
-
-    @property
-    def traffic_file(self) -> Path:
-        """What the gate has counted since it was started, by kind of call."""
-        return self.logs / "traffic.json"
-
-    @property
-    def presence_file(self) -> Path:
-        """Who is connected, as the gate wrote it a few seconds ago."""
-        return self.logs / "presence.json"
 
     def write_config(self, config: ServerConfig) -> None:
         """Write the settings of `init`."""

@@ -10,6 +10,7 @@ from fedlog.errors import InputError
 from fedlog.files.durable import write_file
 from fedlog.files.toml import read_toml
 from fedlog.flower.folders.caps import Caps, read_caps
+from fedlog.flower.folders.folder import Folder, PathIn
 from fedlog.models.frozen import FROZEN
 from fedlog.settings.training import World
 
@@ -29,70 +30,17 @@ class SiteConfig:
 
 
 @dataclass(frozen=True)
-class SiteFolder:
-    """The paths in a site's folder."""
+class SiteFolder(Folder):
+    """A site's folder."""
 
-    path: Path
-
-    @property
-    def config_file(self) -> Path:
-        """The file with the site's settings."""
-        return self.path / "site.toml"
-
-    @property
-    def schema_file(self) -> Path:
-        """The schema the federation agreed on."""
-        return self.path / "schema.toml"
-
-    @property
-    def authority(self) -> Path:
-        """The certificate by which the site knows the server."""
-        return self.path / "ca.crt"
-
-    @property
-    def private_key(self) -> Path:
-        """The site's private key."""
-        return self.path / "site.key"
-
-    @property
-    def public_key(self) -> Path:
-        """The site's public key, which the operator registers."""
-        return self.path / "site.pub"
-
-    @property
-    def flower_home(self) -> Path:
-        """FLWR_HOME of the SuperNode."""
-        return self.path / "flower"
-
-    @property
-    def programs(self) -> Path:
-        """The folder that is first on the SuperNode's PATH."""
-        return self.path / "programs"
-
-    @property
-    def state(self) -> Path:
-        """A folder for each run, with the body and the rest of the site's state between rounds."""
-        return self.path / "state"
-
-    @property
-    def took_part_file(self) -> Path:
-        """There from the first upload on, beside the state: it tells a lost record from one not yet begun."""
-        return self.path / "took-part"
-
-    @property
-    def models(self) -> Path:
-        """The finished models, a folder for each run."""
-        return self.path / "models"
-
-    @property
-    def logs(self) -> Path:
-        """The log files of Flower's programs."""
-        return self.path / "logs"
-
-    @property
-    def event_log(self) -> Path:
-        """What happened, one JSON object a line."""
-        return self.logs / "events.jsonl"
+    config_file = PathIn("site.toml")
+    authority = PathIn("ca.crt")  # the certificate by which the site knows the server
+    private_key = PathIn("site.key")
+    public_key = PathIn("site.pub")  # which the operator registers
+    programs = PathIn("programs")  # first on the SuperNode's PATH
+    state = PathIn("state")  # a folder for each run, with the body and the rest of the site's state between rounds
+    took_part_file = PathIn("took-part")  # there from the first upload on: it tells a lost record from one not begun
+    models = PathIn("models")  # the finished models, a folder for each run
 
     def write_config(self, config: SiteConfig) -> None:
         """Write the site's settings."""

@@ -20,7 +20,7 @@ from fedlog.core.keys import Key
 from fedlog.data.partition import by_dirichlet
 from fedlog.data.schema import Feature, FeatureKind, Schema
 from fedlog.flower.ops.local_federation import LocalFederation, LocalSite
-from fedlog.flower.ops.server import Say
+from fedlog.flower.ops.processes import Say
 from fedlog.flower.protocol.plan import Plan
 
 # The three sites, with the body that each of them chose.

@@ -29,7 +29,7 @@ from fedlog.data.site import Preparation
 from fedlog.engine.protocol import checkpoint
 from fedlog.flower.folders.roster import format_own_entry, write_roster
 from fedlog.flower.ops.local_federation import LocalFederation, LocalSite
-from fedlog.flower.ops.server import Say
+from fedlog.flower.ops.processes import Say
 from fedlog.flower.protocol.plan import Plan, make_plan
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.flower.site.data import load_body, load_data

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.data.schema import Schema, dump_schema
-from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
-from fedlog.flower.ops.processes import find_free_port, stop_together
+from fedlog.flower.ops.processes import Say, find_free_port, stop_together
 from fedlog.flower.ops.relay import open_counting_relay
 from fedlog.flower.ops.run import run_federation
-from fedlog.flower.ops.server import Say, create_server, register, run_server
+from fedlog.flower.ops.server import create_server, register, run_server
 from fedlog.flower.ops.site import create_site, run_site
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RoundRules

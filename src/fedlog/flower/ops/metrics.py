@@ -70,14 +70,14 @@ def _render(metrics: Iterable[Metric]) -> bytes:
 
 
 def _gauge(name: str, help_text: str, values: Values, *labels: str) -> Metric:
-    family = GaugeMetricFamily(name, help_text, labels=labels)
-    for key, value in sorted(values.items()):
-        family.add_metric(key, value)
-    return family
+    return _fill(GaugeMetricFamily(name, help_text, labels=labels), values)
 
 
 def _counter(name: str, help_text: str, values: Values, *labels: str) -> Metric:
-    family = CounterMetricFamily(name, help_text, labels=labels)
+    return _fill(CounterMetricFamily(name, help_text, labels=labels), values)
+
+
+def _fill(family: GaugeMetricFamily | CounterMetricFamily, values: Values) -> Metric:
     for key, value in sorted(values.items()):
         family.add_metric(key, value)
     return family

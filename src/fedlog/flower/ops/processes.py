@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ STOP_SECONDS = 8.0
 KILL_SECONDS = 10.0
 # A process's start is counted from the machine's own, which the system may correct a little.
 SAME_START_SECONDS = 1.0
+Say = Callable[[str], None]  # tells a person what happens
 
 
 @dataclass(frozen=True)

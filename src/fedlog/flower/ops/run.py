@@ -8,12 +8,12 @@ from typing import Any
 from fedlog.engine.protocol import checkpoint
 from fedlog.errors import InputError, RunError
 from fedlog.files.space import is_nearly_full
-from fedlog.flower.folders.event_log import EventFollower, log_event
+from fedlog.flower.folders.folder import LineFollower
 from fedlog.flower.folders.server_folder import CONNECTION, ServerFolder
 from fedlog.flower.ops.app import app_settings, write_app
 from fedlog.flower.ops.event_text import describe_run_event
-from fedlog.flower.ops.processes import start
-from fedlog.flower.ops.server import Say, flwr_command, unregister
+from fedlog.flower.ops.processes import Say, start
+from fedlog.flower.ops.server import flwr_command, unregister
 from fedlog.flower.protocol.plan import Plan, check_plan
 from fedlog.flower.server.leave import check_leave, take_site_out
 from fedlog.flower.server.run_folder import PLAN, RoundRules, RunFolder
@@ -50,7 +50,7 @@ def drop(folder: ServerFolder, site: str, name: str) -> None:
     """Let a run go on without a site: it is not asked and not waited for, from this moment on."""
     home = _check_drop(folder, site, name)
     home.keep_dropped({*home.dropped(), site})
-    log_event(folder.event_log, "dropped", run=name, site=site)
+    folder.log("dropped", run=name, site=site)
 
 
 def take_back(folder: ServerFolder, site: str, name: str) -> None:
@@ -59,7 +59,7 @@ def take_back(folder: ServerFolder, site: str, name: str) -> None:
     if site not in home.dropped():
         raise InputError(f"expected a site that was dropped from {name}, found: {site}")
     home.keep_dropped(home.dropped() - {site})
-    log_event(folder.event_log, "taken back", run=name, site=site)
+    folder.log("taken back", run=name, site=site)
 
 
 def _check_drop(folder: ServerFolder, site: str, name: str) -> RunFolder:
@@ -83,14 +83,14 @@ def run_federation(folder: ServerFolder, plan: Plan, rules: RoundRules, say: Say
     if dropped := home.dropped():
         say(f"without {', '.join(sorted(dropped))}: dropped; `fedlog federate drop --back` asks them again")
     write_app(folder.app, app_settings(plan, rules))
-    follower = EventFollower.from_now(folder.event_log)
+    follower = LineFollower.from_now(folder.event_log)
     command = flwr_command(folder, "run", str(folder.app.resolve()), CONNECTION, "--stream")
     say(f"$ {command}")
     running = start(command, folder.logs / "run.log")
     try:
         while True:
             ended = running.exit_code is not None
-            for event in follower.read_new():
+            for event in follower.read_new_events():
                 if event.get("run") != plan.name:
                     continue
                 if line := describe_run_event(event):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-import ipaddress
 import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any
 from fedlog.data.schema import load_schema
 from fedlog.errors import InputError, RunError
 from fedlog.flower.folders.certificates import create_certificates, days_left
-from fedlog.flower.folders.event_log import EventFollower
+from fedlog.flower.folders.folder import LineFollower
 from fedlog.flower.folders.keys import fingerprint
 from fedlog.flower.folders.layout import check_site_name
 from fedlog.flower.folders.secrets import SECRET_FOLDER_MODE, check_secret
@@ -29,6 +28,7 @@ from fedlog.flower.ops.metrics import render_server
 from fedlog.flower.ops.processes import (
     Command,
     Running,
+    Say,
     call,
     find_free_port,
     find_program,
@@ -38,12 +38,11 @@ from fedlog.flower.ops.processes import (
     wait_for_port,
 )
 from fedlog.flower.ops.status_page import render_server_page
-from fedlog.flower.ops.watch import Watch, serve_watch
+from fedlog.flower.ops.watch import Watch, is_loopback, serve_watch
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.database import pack_database
 from fedlog.flower.server.run_folder import RoundRules
 
-Say = Callable[[str], None]
 WATCH_SECONDS = 0.5
 RENEW_WITHIN_DAYS = 30
 JSON = ("--format", "json")
@@ -67,14 +66,7 @@ def create_server(folder: ServerFolder, config: ServerConfig, schema: Path, now:
 
 def default_listen(hosts: tuple[str, ...]) -> str:
     """Return the loopback when no other machine could reach the host names anyway, else every interface."""
-    return "127.0.0.1" if all(_is_loopback(host) for host in hosts) else "0.0.0.0"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return "127.0.0.1" if all(is_loopback(host) for host in hosts) else "0.0.0.0"
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,10 +126,10 @@ def serve(folder: ServerFolder, say: Say, watch: str | None = None) -> None:
         server = stack.enter_context(run_server(folder, say))
         config = folder.read_config()
         say(f"sites can join: {config.hosts[0]}:{config.port} (listening on {config.listen}); Ctrl-C stops the server")
-        follower = EventFollower.from_now(folder.event_log)
+        follower = LineFollower.from_now(folder.event_log)
         while True:
             server.check()
-            for line in filter(None, map(describe_presence, follower.read_new())):
+            for line in filter(None, map(describe_presence, follower.read_new_events())):
                 say(line)
             time.sleep(WATCH_SECONDS)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops.processes import (
     Command,
     Running,
+    Say,
     find_free_port,
     find_program,
     flower_environment,
@@ -25,8 +26,6 @@ from fedlog.flower.ops.processes import (
 )
 from fedlog.flower.site.budget import restore_record
 from fedlog.flower.site.guard import write_guard
-
-Say = Callable[[str], None]
 
 
 def create_site(

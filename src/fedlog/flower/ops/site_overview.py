@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.site_folder import SiteFolder
 
 
@@ -15,8 +15,6 @@ class SiteWork:
     """The work of a site in one run."""
 
     rounds: list[Mapping[str, Any]] = field(default_factory=list)  # the events of its rounds
-    of: int = 0
-    finished: Mapping[str, Any] | None = None
 
     @property
     def seconds(self) -> float:
@@ -55,9 +53,6 @@ def view_site(folder: SiteFolder) -> SiteView:
         match event["event"]:
             case "worked":
                 work.rounds.append(event)
-                work.of = int(str(event["of"]))
-            case "finished":
-                work.finished = event
             case "refused" | "failed":
                 view.refusals += 1
             case "starting again":

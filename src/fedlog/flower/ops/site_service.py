@@ -7,13 +7,13 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
 from fedlog.files.space import is_nearly_full
-from fedlog.flower.folders.event_log import EventFollower, log_event
+from fedlog.flower.folders.folder import LineFollower
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.check_in import UnreachableError, check_in, tell
 from fedlog.flower.ops.event_text import SiteEventText
 from fedlog.flower.ops.metrics import render_site
-from fedlog.flower.ops.processes import Running, StopRequestedError
-from fedlog.flower.ops.site import Say, run_site
+from fedlog.flower.ops.processes import Say, StopRequestedError
+from fedlog.flower.ops.site import run_site
 from fedlog.flower.ops.site_trouble import (
     SET_THE_CLOCK,
     Kind,
@@ -43,22 +43,14 @@ LET_IN, RETRYING, RECOVERED = "SuperNode ID: ", "Connection attempt failed, retr
 class NodeLog:
     """What a SuperNode's log says of its connection, read as it grows."""
 
-    running: Running
-    position: int
+    lines: LineFollower
     lost: bool = False
     connected: bool = False
 
     def read_news(self) -> list[str]:
         """What is new, as names of events: connected, server lost, server found."""
-        with self.running.log.open("rb") as file:
-            if file.seek(0, 2) < self.position:
-                self.position = 0  # the log was rotated
-            file.seek(self.position)
-            data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self.position += len(whole)
         found = []
-        for line in whole.decode(errors="replace").splitlines():
+        for line in self.lines.read_new():
             if LET_IN in line and not self.connected:
                 self.connected, self.lost = True, False
                 found.append("connected")
@@ -87,7 +79,7 @@ class SiteService:
     def serve(self) -> None:
         """Run the SuperNode, and start it again, later each time, where that may help; RunError where it does not."""
         self._check_clock()
-        follower = EventFollower.from_now(self.folder.event_log)
+        follower = LineFollower.from_now(self.folder.event_log)
         while True:
             started = time.monotonic()
             code, tail = self._run_once(follower)
@@ -95,10 +87,10 @@ class SiteService:
             if trouble.news is not None:
                 tell(self.folder, trouble.news)
             if self._gives_up(trouble, time.monotonic() - started):
-                log_event(self.folder.event_log, "ended", reason=trouble.reason)
+                self.folder.log("ended", reason=trouble.reason)
                 raise stop_with(trouble)
             seconds = RETRY_SECONDS if trouble.kind in NOT_LET_IN else min(LONGEST_PAUSE, 2.0 ** max(0, self.ends - 1))
-            log_event(self.folder.event_log, "starting again", reason=trouble.reason.splitlines()[0], seconds=seconds)
+            self.folder.log("starting again", reason=trouble.reason.splitlines()[0], seconds=seconds)
             self.say(f"{trouble.reason}\nnext try in {seconds:.0f} s")
             time.sleep(seconds)
 
@@ -117,15 +109,15 @@ class SiteService:
             tell(self.folder, News.GIVES_UP)
         return self.ends > MOST_ENDS
 
-    def _run_once(self, follower: EventFollower) -> tuple[int, str]:
+    def _run_once(self, follower: LineFollower) -> tuple[int, str]:
         """Run the SuperNode to its end, and return its exit code and the end of its log."""
         with run_site(self.folder, self.say) as running:
-            log = NodeLog(running, running.log_start)
+            log = NodeLog(LineFollower(running.log, running.log_start))
             while (code := running.exit_code) is None:
                 time.sleep(WATCH_SECONDS)
                 for event in log.read_news():
                     self._note(event)
-                for line in filter(None, map(self.teller.line, follower.read_new())):
+                for line in filter(None, map(self.teller.line, follower.read_new_events())):
                     self.say(line)
                 self._check_space()
             return code, running.log_tail(25)
@@ -133,7 +125,7 @@ class SiteService:
     def _note(self, event: str) -> None:
         """Log and say what became of the connection."""
         with suppress(OSError):
-            log_event(self.folder.event_log, event)
+            self.folder.log(event)
         server = self.folder.read_config().server
         match event:
             case "connected":
@@ -154,7 +146,7 @@ class SiteService:
             return
         if trouble := find_clock_trouble(standing):
             tell(self.folder, News.CLOCK)
-            log_event(self.folder.event_log, "ended", reason=trouble.reason)
+            self.folder.log("ended", reason=trouble.reason)
             raise stop_with(trouble)
         if told := describe_clock(standing.ahead_seconds):
             self.say(f"warning: the clock of this machine is {told}; {SET_THE_CLOCK}")
@@ -177,6 +169,6 @@ def serve_site(folder: SiteFolder, say: Say, watch: str | None = None) -> None:
         try:
             SiteService(folder, say).serve()
         except (StopRequestedError, KeyboardInterrupt):
-            log_event(folder.event_log, "stopped")
+            folder.log("stopped")
             tell(folder, News.STOPS)
             raise

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from fedlog import __version__
-from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.event_text import describe_presence, describe_run_event, describe_site_event

@@ -43,7 +43,7 @@ def serve_watch(address: str, watch: Watch) -> Iterator[str]:
     """Serve `/metrics` and the page until the block ends, and yield their address."""
     host, port = parse_watch_address(address)
     try:
-        server = ThreadingHTTPServer((host, port), _make_handler(watch, local=_is_loopback(host)))
+        server = ThreadingHTTPServer((host, port), _make_handler(watch, local=is_loopback(host)))
     except OSError as error:
         raise InputError(
             f"expected to listen on {host}:{port}, found: {error.strerror}", hint="--metrics with another port"
@@ -58,7 +58,8 @@ def serve_watch(address: str, watch: Watch) -> Iterator[str]:
         server.server_close()
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether the host is this machine as only its own programs reach it."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

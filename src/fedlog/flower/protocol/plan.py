@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from fedlog.algorithms import registry
 from fedlog.algorithms.frozen import freeze_bodies
-from fedlog.algorithms.shape import Algorithm, Exchange, ModelPlan
+from fedlog.algorithms.shape import Algorithm, ModelPlan
 from fedlog.core.clip import parse_clip
 from fedlog.engine.protocol.downlink import check_transport as check_method_transport
 from fedlog.errors import InputError
@@ -133,10 +133,6 @@ class Plan(Section):
         told = {**DEFAULT_OPTIONS.get(self.method, {}), **self.options}
         built = registry.build(self.method, self.model_plan(n_class, width), told)
         return freeze_bodies(built) if self.promise is not None and self.promise.frozen else built
-
-    def at_round(self, exchange: Exchange, round_number: int) -> Exchange:
-        """The exchange with the learning rates of that round."""
-        return self.optimiser.at_round(exchange, round_number, self.rounds)
 
     def protection(self, n_class: int, width: int) -> Protection | None:
         """How the uploads are protected; None for a run without a promise."""

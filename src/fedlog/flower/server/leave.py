@@ -6,7 +6,6 @@ from fedlog.algorithms.registry import methods_that
 from fedlog.data.schema import load_schema
 from fedlog.engine.protocol import checkpoint
 from fedlog.errors import InputError
-from fedlog.flower.folders.event_log import log_event
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.server.broadcasts import forget_sites
 from fedlog.flower.server.engine_state import restore_server, save_server
@@ -57,5 +56,5 @@ def take_site_out(folder: ServerFolder, site: str, name: str) -> tuple[str, ...]
     save_server(home, server, done)
     home.keep_uploads(uploads)
     home.forget_report()
-    log_event(folder.event_log, "left", run=name, site=site, remaining=list(uploads))
+    folder.log("left", run=name, site=site, remaining=list(uploads))
     return tuple(uploads)

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedlog.flower.folders.event_log import Value, log_event
+from fedlog.flower.folders.folder import Value, log_event
 from fedlog.flower.protocol.check_in import News
 
 # A SuperNode asks for work every few seconds; heartbeats come every 30 s also while it is busy.

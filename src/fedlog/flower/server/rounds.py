@@ -10,14 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from fedlog.algorithms.shape import Exchange
 from fedlog.data.schema import Schema
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.server import Server
 from fedlog.errors import RunError
-from fedlog.flower.folders.event_log import Value, log_event
+from fedlog.flower.folders.folder import Value
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.frame import Frame, FrameKind
 from fedlog.flower.protocol.plan import Plan
@@ -98,12 +97,8 @@ class Run:
         """The fewest sites of a round."""
         return self.rules.fewest_sites(self.plan)
 
-    @property
-    def _log(self) -> Path:
-        return self.folder.event_log
-
     def _log_event(self, event: str, **fields: Value) -> None:
-        log_event(self._log, event, run=self.plan.name, **fields)
+        self.folder.log(event, run=self.plan.name, **fields)
         if event == "refused":
             self.refused.append({"site": fields["site"], "reason": fields["reason"]})
 

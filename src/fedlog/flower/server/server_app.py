@@ -15,7 +15,6 @@ from flwr.serverapp import Grid, ServerApp
 from fedlog.data.schema import load_schema
 from fedlog.errors import FedlogError, InputError
 from fedlog.files.space import is_full
-from fedlog.flower.folders.event_log import log_event
 from fedlog.flower.folders.roster import read_roster
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.plan import Plan, make_plan, read_plan_settings
@@ -40,15 +39,15 @@ def main(grid: Grid, context: Context) -> None:
             Run(grid, folder, load_schema(folder.schema_file), plan, terms).conduct()
         finally:
             if plan.promise is not None and (reason := pack_database(folder.database)) is not None:
-                log_event(folder.event_log, "not packed", run=name, reason=reason)
+                folder.log("not packed", run=name, reason=reason)
     except OSError as error:
         if is_full(error):
             reason = f"the disk of the server is full: {error.filename or folder.path}"
             with suppress(OSError):
-                log_event(folder.event_log, "failed", run=name, reason=reason, hint="make room; the same run goes on")
+                folder.log("failed", run=name, reason=reason, hint="make room; the same run goes on")
         raise
     except FedlogError as error:
-        log_event(folder.event_log, "failed", run=name, reason=error.message, hint=error.hint)
+        folder.log("failed", run=name, reason=error.message, hint=error.hint)
         raise
 
 

@@ -13,7 +13,6 @@ from fedlog.algorithms.shape import Exchange
 from fedlog.data.schema import load_schema
 from fedlog.errors import InputError
 from fedlog.files.space import is_full
-from fedlog.flower.folders.event_log import log_event
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.check_in import describe_clock
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind
@@ -45,17 +44,17 @@ def answer_frame(request: Frame, folder: SiteFolder) -> Frame:
     try:
         return respond(request, folder)
     except FrameError as error:
-        log_event(folder.event_log, "refused", reason=error.message, round=request.round_number)
+        folder.log("refused", reason=error.message, round=request.round_number)
         # What is wrong with a frame is said in terms of the frame, so it may be told.
         return request.reply(FrameKind.REFUSAL, error.message.encode("ascii", "replace")[:200])
     except Exception as error:
         if is_full(error):
             with suppress(OSError):
-                log_event(folder.event_log, "failed", reason=NO_SPACE, round=request.round_number)
+                folder.log("failed", reason=NO_SPACE, round=request.round_number)
             return request.reply(FrameKind.REFUSAL, NO_SPACE.encode())
         last = traceback.extract_tb(error.__traceback__)[-1]
         reason = f"{type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
-        log_event(folder.event_log, "failed", reason=reason, round=request.round_number)
+        folder.log("failed", reason=reason, round=request.round_number)
         return request.reply(FrameKind.REFUSAL, f"{type(error).__name__}; see the log at the site".encode())
 
 
@@ -180,4 +179,4 @@ def _find_exchange(context: SiteContext, request: Frame) -> Exchange:
         raise FrameError(
             f"expected an exchange of {algorithm.name}, found: round {request.round_number}, {request.exchange}"
         )
-    return context.plan.at_round(algorithm.schedule.round[request.exchange], request.round_number)
+    return context.at_round(algorithm.schedule.round[request.exchange], request.round_number)

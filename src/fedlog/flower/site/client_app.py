@@ -7,7 +7,6 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedlog.flower.folders.event_log import log_event
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, from_content, to_content
 from fedlog.flower.site.worker import answer_in_worker
@@ -27,6 +26,6 @@ def answer(message: Message, folder: SiteFolder) -> Frame:
     try:
         request = from_content(message)
     except FrameError as error:
-        log_event(folder.event_log, "refused", reason=error.message, round=0)
+        folder.log("refused", reason=error.message, round=0)
         return Frame(FrameKind.REFUSAL, bytes(8), 0, 0, error.message.encode("ascii", "replace")[:200])
     return answer_in_worker(request, folder)

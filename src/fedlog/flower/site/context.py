@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from fedlog.algorithms import registry
-from fedlog.algorithms.shape import Algorithm
+from fedlog.algorithms.shape import Algorithm, Exchange
 from fedlog.core.keys import Key
 from fedlog.data.schema import Schema, load_schema
 from fedlog.data.site import Preparation, Site, empty_site, refuse_split_by_time
@@ -23,7 +23,7 @@ from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.errors import InputError
-from fedlog.flower.folders.event_log import Value, log_event
+from fedlog.flower.folders.folder import Value
 from fedlog.flower.folders.roster import read_own_roster
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.protocol.frame import FrameError
@@ -163,6 +163,10 @@ class SiteContext:
             transport=transport,
         )
 
+    def at_round(self, exchange: Exchange, number: int) -> Exchange:
+        """Return the exchange with the learning rates of that round."""
+        return self.plan.optimiser.at_round(exchange, number, self.plan.rounds)
+
     def hear(self, cohort: Cohort, broadcast: bytes, *, anew: bool = False) -> None:
         """Take in a broadcast; `anew`: after this site has forgotten the messages that it had and has sent before."""
         if not self._has_own_bytes:
@@ -190,7 +194,7 @@ class SiteContext:
 
     def log(self, event: str, **fields: Value) -> None:
         """Append an event of this run to the site's log."""
-        log_event(self.folder.event_log, event, run=self.plan.name, **fields)
+        self.folder.log(event, run=self.plan.name, **fields)
 
     def check_plan(self) -> None:
         """Refuse a plan that promises less than this site asks for, or needs what it does not have.

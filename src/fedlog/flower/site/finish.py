@@ -185,7 +185,7 @@ def _train_alone(context: SiteContext, rounds: int) -> Params:
     cohort = context.new_cohort(context.local_only, context.guard)
     for number in range(1, rounds + 1):
         for exchange in context.local_only.schedule.round:
-            cohort.exchange(number, context.plan.at_round(exchange, number), ONE)
+            cohort.exchange(number, context.at_round(exchange, number), ONE)
     return _take_model(cohort, context.local_only)
 
 

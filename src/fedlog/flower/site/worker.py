@@ -15,7 +15,6 @@ import threading
 from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
 
-from fedlog.flower.folders.event_log import log_event
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame
 from fedlog.flower.site.answer import answer_frame
@@ -41,7 +40,7 @@ def answer_in_worker(request: Frame, folder: SiteFolder) -> Frame:
             return decode_frame(connection.recv_bytes())
     except (OSError, EOFError) as error:
         # It may have counted a release before it ended, so the work is not done once more in its place.
-        log_event(folder.event_log, "failed", reason=f"{type(error).__name__}: no worker", round=request.round_number)
+        folder.log("failed", reason=f"{type(error).__name__}: no worker", round=request.round_number)
         return request.reply(FrameKind.REFUSAL, b"the worker ended; see the log at the site")
 
 

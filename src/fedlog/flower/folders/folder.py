@@ -1,0 +1,83 @@
+"""What the folders of a server and of a site have in common: paths by name, and a log of what happened.
+
+The log has one JSON object a line, for people who follow a run and for programs that read it later.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Value = str | int | float | None | list[str] | list[float]
+
+
+class PathIn:
+    """A path inside a folder, as an attribute of the folder's class."""
+
+    def __init__(self, *parts: str) -> None:
+        self._parts = parts
+
+    def __get__(self, folder: Folder, kind: type[Folder]) -> Path:
+        return folder.path.joinpath(*self._parts)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of a federation."""
+
+    path: Path
+
+    schema_file = PathIn("schema.toml")  # the same at the server and at every site
+    flower_home = PathIn("flower")  # FLWR_HOME of Flower's programs
+    logs = PathIn("logs")  # the log files of Flower's programs
+    event_log = PathIn("logs", "events.jsonl")
+
+    def log(self, event: str, **fields: Value) -> None:
+        """Append an event to the log of this folder."""
+        log_event(self.event_log, event, **fields)
+
+
+def log_event(path: Path, event: str, **fields: Value) -> None:
+    """Append one line of names, counts, times and sizes; never a record, a feature, a label or a parameter."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    line = {"time": dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"), "event": event, **fields}
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """The lines so far; a last line that is still being written is left for later."""
+    return [json.loads(line) for line in LineFollower(path).read_new()]
+
+
+@dataclass
+class LineFollower:
+    """Reads the lines that are added to a file from a position on."""
+
+    path: Path
+    position: int = 0
+
+    @classmethod
+    def from_now(cls, path: Path) -> LineFollower:
+        """A follower that begins behind the lines that are there now."""
+        return cls(path, path.stat().st_size if path.exists() else 0)
+
+    def read_new(self) -> list[str]:
+        """The whole lines since the last call."""
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as file:
+            if file.seek(0, 2) < self.position:
+                self.position = 0  # the log was rotated
+            file.seek(self.position)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self.position += len(whole)
+        return whole.decode(errors="replace").splitlines()
+
+    def read_new_events(self) -> list[dict[str, Any]]:
+        """The events in the whole lines since the last call."""
+        return [json.loads(line) for line in self.read_new()]
