@@ -50,7 +50,7 @@ class _Cohort:
     def hear(self, blob: bytes) -> int:
         return os.getpid()
 
-    def evaluate(self, indices: list[int], judge: Any) -> list[tuple[int, str]]:
+    def evaluate(self, indices: list[int], judge: Any, closing: Any = ()) -> list[tuple[int, str]]:
         if judge == "refuse" and 1 in indices:
             raise InputError("client-1 has something wrong", hint="look at it")
         if judge == "fail" and 1 in indices:

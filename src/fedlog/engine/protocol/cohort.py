@@ -144,14 +144,13 @@ class Cohort:
                     message = self._protection.protect(message, key)
                 yield client, message
 
-    def evaluate(self, indices: Sequence[int], judge: Judge = Judge.TEST) -> list[tuple[int, tuple[Score, ...]]]:
-        """The scores of these clients' deployed models on their own held-out records."""
-        return self.close_and_evaluate((), indices, judge)
-
-    def close_and_evaluate(
-        self, closing: tuple[Phase, ...], indices: Sequence[int], judge: Judge = Judge.TEST
+    def evaluate(
+        self, indices: Sequence[int], judge: Judge = Judge.TEST, closing: tuple[Phase, ...] = ()
     ) -> list[tuple[int, tuple[Score, ...]]]:
-        """The scores after the method's closing local phase, on copies: the homes stay as they are."""
+        """The scores of these clients' deployed models on their own held-out records.
+
+        A closing phase comes first if there is one, on copies: what the clients keep at home stays as it is.
+        """
         scores = []
         for backend, group in self._groups(indices):
             models = self._close_models(backend, group, closing)

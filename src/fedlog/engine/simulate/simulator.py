@@ -209,7 +209,7 @@ class Simulation:
         closing = self.algorithm.schedule.closing
         if not closing:
             return None
-        scores = self.workers.close_and_evaluate(closing, self._everyone, self.settings.judge)
+        scores = self.workers.evaluate(self._everyone, self.settings.judge, closing)
         return [score.correct / score.records for score in _flat(scores) if score.records]
 
     def save_models(self, folder: Path) -> None:

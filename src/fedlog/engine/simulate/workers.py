@@ -9,11 +9,12 @@ import multiprocessing
 import os
 import signal
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -29,49 +30,79 @@ Scores = list[tuple[int, tuple[Score, ...]]]
 MakeCohort = Callable[[list[Client]], Cohort]
 
 
-class Workers(Protocol):
-    """All clients of a run, wherever they are computed."""
+class Workers(ABC):
+    """All clients of a run, dealt out to cohorts. A subclass says where the cohorts are computed."""
 
+    def __init__(self, make: MakeCohort, shares: list[list[Client]]) -> None:
+        self._make = make
+        self._shares = shares
+        self._share_of = {client.index: number for number, share in enumerate(shares) for client in share}
+
+    @abstractmethod
     def start(self) -> None:
         """Make the clients, in processes of their own if need be."""
 
-    def hear(self, blob: bytes) -> None:
-        """Hand a broadcast to everyone."""
-
-    def hear_own(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
-        """Hand each of these clients what it was sent of a broadcast; those in `anew` forget all messages before."""
-
-    def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> Uploads:
-        """The uploads of these clients, in their order."""
-
-    def evaluate(self, indices: Sequence[int], judge: Judge) -> Scores:
-        """The scores of these clients, in their order."""
-
-    def close_and_evaluate(self, closing: tuple[Phase, ...], indices: Sequence[int], judge: Judge) -> Scores:
-        """The scores after the closing phase, in the clients' order."""
-
-    def save_models(self, closing: tuple[Phase, ...], folder: Path) -> None:
-        """Write every client's personalised model."""
-
-    def save(self, folder: Path) -> None:
-        """Write what all clients keep at home."""
-
-    def load(self, folder: Path) -> None:
-        """Read back what `save` wrote."""
-
-    def take_times(self) -> list[dict[str, float]]:
-        """Where the time of each process beside this one went since this was last asked."""
-
+    @abstractmethod
     def stop(self) -> None:
         """End the workers, if there are any."""
 
+    @abstractmethod
+    def take_times(self) -> list[dict[str, float]]:
+        """Where the time of each process beside this one went since this was last asked."""
 
-class InProcess:
+    @abstractmethod
+    def _all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Each cohort's answer to a call, with arguments of its own; RunError where they are not running."""
+
+    def hear(self, blob: bytes) -> None:
+        """Hand a broadcast to everyone."""
+        self._all("hear", [(blob,)] * len(self._shares))
+
+    def hear_own(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
+        """Hand each of these clients what it was sent of a broadcast; those in `anew` forget all messages before."""
+        split = self._split(list(blobs))
+        parts = [({index: blobs[index] for index in own}, [index for index in own if index in anew]) for own in split]
+        self._all("hear_own", parts)
+
+    def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> Uploads:
+        """The uploads of these clients, in their order."""
+        return self._join("exchange", [(round_number, exchange, own) for own in self._split(indices)])
+
+    def evaluate(self, indices: Sequence[int], judge: Judge, closing: tuple[Phase, ...] = ()) -> Scores:
+        """The scores of these clients, in their order, after that closing phase if there is one."""
+        return self._join("evaluate", [(own, judge, closing) for own in self._split(indices)])
+
+    def save_models(self, closing: tuple[Phase, ...], folder: Path) -> None:
+        """Write every client's personalised model."""
+        self._all("save_models", [(closing, [client.index for client in own], folder) for own in self._shares])
+
+    def save(self, folder: Path) -> None:
+        """Write what all clients keep at home."""
+        self._all("save", [(folder / f"clients-{number}.safetensors",) for number in range(len(self._shares))])
+
+    def load(self, folder: Path) -> None:
+        """Read back what `save` wrote, by any number of workers."""
+        files = sorted(folder.glob("clients-*.safetensors"))
+        self._all("load", [(files,)] * len(self._shares))
+
+    def _split(self, indices: Sequence[int]) -> list[list[int]]:
+        """These clients by the cohort that has them."""
+        split: list[list[int]] = [[] for _ in self._shares]
+        for index in indices:
+            split[self._share_of[index]].append(index)
+        return split
+
+    def _join(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[tuple[int, Any]]:
+        """All cohorts' answers to a call, in the order of the clients."""
+        answers = self._all(method, arguments)
+        return sorted((row for answer in answers for row in answer), key=lambda row: row[0])
+
+
+class InProcess(Workers):
     """All clients in this process, in one cohort."""
 
     def __init__(self, make: MakeCohort, clients: Sequence[Client]) -> None:
-        self._make = make
-        self._clients = clients
+        super().__init__(make, [list(clients)])
         self._cohort: Cohort | None = None
 
     @property
@@ -83,57 +114,25 @@ class InProcess:
 
     def start(self) -> None:
         """Make the cohort."""
-        self._cohort = self._make(list(self._clients))
+        self._cohort = self._make(self._shares[0])
 
-    def hear(self, blob: bytes) -> None:
-        """Hand a broadcast to everyone."""
-        self.cohort.hear(blob)
-
-    def hear_own(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
-        """Hand each of these clients what it was sent of a broadcast; those in `anew` forget all messages before."""
-        self.cohort.hear_own(blobs, anew)
-
-    def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> Uploads:
-        """The uploads of these clients, in their order."""
-        return sorted(self.cohort.exchange(round_number, exchange, indices), key=_client)
-
-    def evaluate(self, indices: Sequence[int], judge: Judge) -> Scores:
-        """The scores of these clients, in their order."""
-        return sorted(self.cohort.evaluate(indices, judge), key=_client)
-
-    def close_and_evaluate(self, closing: tuple[Phase, ...], indices: Sequence[int], judge: Judge) -> Scores:
-        """The scores after the closing phase, in the clients' order."""
-        return sorted(self.cohort.close_and_evaluate(closing, indices, judge), key=_client)
-
-    def save_models(self, closing: tuple[Phase, ...], folder: Path) -> None:
-        """Write every client's personalised model."""
-        self.cohort.save_models(closing, [client.index for client in self._clients], folder)
-
-    def save(self, folder: Path) -> None:
-        """Write what all clients keep at home."""
-        self.cohort.save(folder / "clients-0.safetensors")
-
-    def load(self, folder: Path) -> None:
-        """Read back what `save` wrote."""
-        self.cohort.load(sorted(folder.glob("clients-*.safetensors")))
+    def stop(self) -> None:
+        """Do nothing: there is no process to end."""
 
     def take_times(self) -> list[dict[str, float]]:
         """None: there is no process beside this one."""
         return []
 
-    def stop(self) -> None:
-        """Do nothing: there is no process to end."""
+    def _all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        return [getattr(self.cohort, method)(*given) for given in arguments]
 
 
-class WorkerProcesses:
+class WorkerProcesses(Workers):
     """Forked processes, each with a cohort and few threads. The clients are dealt out by size, largest first."""
 
     def __init__(self, make: MakeCohort, clients: Sequence[Client], processes: int, threads: int) -> None:
-        self._make = make
-        self._clients = clients
+        super().__init__(make, deal(clients, processes))
         self._threads = threads
-        self._deal = deal(clients, processes)
-        self._worker_of = {client.index: number for number, share in enumerate(self._deal) for client in share}
         self._pipes: list[Connection] = []
         self._processes: list[BaseProcess] = []
 
@@ -141,7 +140,7 @@ class WorkerProcesses:
         """Fork the processes."""
         context = multiprocessing.get_context("fork")
         self._pipes, self._processes = [], []
-        for share in self._deal:
+        for share in self._shares:
             ours, theirs = context.Pipe()
             process = context.Process(
                 target=_serve, args=(theirs, [*self._pipes, ours], self._make, share, self._threads), daemon=True
@@ -150,49 +149,6 @@ class WorkerProcesses:
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
-
-    def hear(self, blob: bytes) -> None:
-        """Hand a broadcast to everyone."""
-        self._all("hear", [(blob,)] * len(self._pipes))
-
-    def hear_own(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
-        """Hand each of these clients what it was sent of a broadcast; those in `anew` forget all messages before."""
-        shares = self._shares(list(blobs))
-        parts = [({index: blobs[index] for index in own}, [index for index in own if index in anew]) for own in shares]
-        self._all("hear_own", parts)
-
-    def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> Uploads:
-        """The uploads of these clients, in their order."""
-        found: Uploads = self._split("exchange", indices, lambda own: (round_number, exchange, own))
-        return found
-
-    def evaluate(self, indices: Sequence[int], judge: Judge) -> Scores:
-        """The scores of these clients, in their order."""
-        found: Scores = self._split("evaluate", indices, lambda own: (own, judge))
-        return found
-
-    def close_and_evaluate(self, closing: tuple[Phase, ...], indices: Sequence[int], judge: Judge) -> Scores:
-        """The scores after the closing phase, in the clients' order."""
-        found: Scores = self._split("close_and_evaluate", indices, lambda own: (closing, own, judge))
-        return found
-
-    def take_times(self) -> list[dict[str, float]]:
-        """Where each worker's time went since this was last asked."""
-        return self._all("take_times", [()] * len(self._pipes))
-
-    def save_models(self, closing: tuple[Phase, ...], folder: Path) -> None:
-        """Write every client's personalised model."""
-        indices = [client.index for client in self._clients]
-        self._all("save_models", [(closing, own, folder) for own in self._shares(indices)])
-
-    def save(self, folder: Path) -> None:
-        """Write what all clients keep at home."""
-        self._all("save", [(folder / f"clients-{number}.safetensors",) for number in range(len(self._pipes))])
-
-    def load(self, folder: Path) -> None:
-        """Read back what `save` wrote, by any number of workers."""
-        files = sorted(folder.glob("clients-*.safetensors"))
-        self._all("load", [(files,)] * len(self._pipes))
 
     def stop(self) -> None:
         """End the workers; kill those that do not end by themselves."""
@@ -205,15 +161,9 @@ class WorkerProcesses:
                 process.join()
         self._pipes = []
 
-    def _shares(self, indices: Sequence[int]) -> list[list[int]]:
-        shares: list[list[int]] = [[] for _ in self._pipes]
-        for index in indices:
-            shares[self._worker_of[index]].append(index)
-        return shares
-
-    def _split(self, method: str, indices: Sequence[int], arguments: Callable[[list[int]], tuple[Any, ...]]) -> Any:
-        answers = self._all(method, [arguments(own) for own in self._shares(indices)])
-        return sorted((row for answer in answers for row in answer), key=_client)
+    def take_times(self) -> list[dict[str, float]]:
+        """Where each worker's time went since this was last asked."""
+        return self._all("take_times", [()] * len(self._shares))
 
     def _all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Each worker's answer to a call; the first error of any of them is raised here."""
@@ -259,10 +209,6 @@ def deal(clients: Sequence[Client], hands: int) -> list[list[Client]]:
         shares[lightest].append(client)
         loads[lightest] += client.records + 1
     return shares
-
-
-def _client(row: tuple[int, Any]) -> int:
-    return row[0]
 
 
 def _serve(
