@@ -16,7 +16,12 @@ from fedlog.algorithms.csfl import CSFL
 from fedlog.algorithms.feddbe import FedDBE
 from fedlog.algorithms.fedlog import FedLog, FedLogC
 from fedlog.algorithms.fedproto import FedProto
-from fedlog.algorithms.one_exchange import catalog as one_exchange
+from fedlog.algorithms.one_exchange.ccvr import CCVR
+from fedlog.algorithms.one_exchange.fed_cof import FedCOF
+from fedlog.algorithms.one_exchange.fed_heads import FedHeads
+from fedlog.algorithms.one_exchange.fed_regression import FedRegression
+from fedlog.algorithms.one_exchange.fedpft import FedPFT
+from fedlog.algorithms.one_exchange.solved_heads import FedLDA, FedLogOnce, FedNB, FedNCM, FedQDA, FedRidge
 from fedlog.algorithms.shape import Algorithm, ModelPlan
 from fedlog.errors import InputError
 from fedlog.files.names import did_you_mean, import_callable, name_callable
@@ -24,6 +29,7 @@ from fedlog.models.body import HEAD
 
 Factory = Callable[..., Algorithm]
 
+ONE_EXCHANGE = (FedLogOnce, FedNCM, FedLDA, FedNB, FedQDA, FedRidge, FedCOF, CCVR, FedPFT, FedHeads, FedRegression)
 METHODS: dict[str, Factory] = {
     "fedlog": cast(Factory, FedLog),
     "fedlog-c": cast(Factory, FedLogC),
@@ -40,7 +46,7 @@ METHODS: dict[str, Factory] = {
     "feddbe": cast(Factory, FedDBE),
     "fedprox": proximal.fedprox,
     "ditto": proximal.ditto,
-    **one_exchange.METHODS,
+    **{kind.name: cast(Factory, kind) for kind in ONE_EXCHANGE},
 }
 
 

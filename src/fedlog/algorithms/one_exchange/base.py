@@ -16,7 +16,7 @@ from torch import Tensor
 from fedlog.algorithms.shape import BodySummary, Exchange, Method, ModelPlan, Schedule, Trained, Work
 from fedlog.core.heads.gaussian import ABSENT, QuadraticHead
 from fedlog.core.heads.moments import Detail, Moments, pack, unpack
-from fedlog.core.heads.personal import STRENGTHS
+from fedlog.core.heads.personal import STRENGTHS, mix_moments
 from fedlog.core.keys import Key
 from fedlog.core.stats import Statistics, count_for_mean, count_is_usable
 from fedlog.models.body import HEAD, QUADRATIC, Params
@@ -49,7 +49,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class OneExchange(Method):
-    """A method whose head is a function of summed moments. A method of this kind says `detail` and `solve`."""
+    """A method whose head is a function of summed moments. Each says `detail`, and `solve` or `step`."""
 
     plan: ModelPlan
     classes: Classes = Classes.ALL
@@ -72,8 +72,13 @@ class OneExchange(Method):
         raise NotImplementedError
 
     def solve_own(self, own: Moments, heard: Params, strength: float) -> Tensor | QuadraticHead | None:
-        """The head of a site with these sums whose prior is the global one at that strength; None if it has none."""
-        return None
+        """A site's own head: solved from its sums and everyone's, these counted as `strength` records.
+
+        None where everyone's sums were not sent.
+        """
+        if SUMS not in heard:
+            return None
+        return self.solve(mix_moments(self._read_moments(heard, (SUMS, SECOND)), own, strength), Noise())
 
     @property
     def schedule(self) -> Schedule:
@@ -168,7 +173,7 @@ class OneExchange(Method):
         if not self.personal or OWN_SUMS not in home:
             return ()
         deployed = self.deploy(home, heard)
-        own = self._own_moments(home)
+        own = self._read_moments(home, (OWN_SUMS, OWN_SECOND))
         found = [("global", deployed)]
         if not own.statistics.total:
             return found
@@ -179,8 +184,9 @@ class OneExchange(Method):
                 found.append((f"own {strength:g}", {**model, HEAD: self.restrict(model[HEAD], home)}))
         return found
 
-    def _own_moments(self, home: Params) -> Moments:
-        arrays = tuple(home[name].to(torch.float64) for name in (OWN_SUMS, OWN_SECOND) if name in home)
+    def _read_moments(self, params: Params, names: tuple[str, str]) -> Moments:
+        """The moments that stand under these names: sums, and second moments where there are some."""
+        arrays = tuple(params[name].to(torch.float64) for name in names if name in params)
         return Moments.from_arrays(arrays, self.detail)
 
     def observe(self, server: Params) -> dict[str, float]:
@@ -192,14 +198,6 @@ class OneExchange(Method):
         if rounds == 1:
             return ()
         return (f"note: {self.name} is done after one round; {rounds} send the same sums {rounds} times",)
-
-
-def heard_moments(heard: Params, detail: Detail) -> Moments | None:
-    """Everyone's sums, where they were sent."""
-    if SUMS not in heard:
-        return None
-    arrays = tuple(heard[name].to(torch.float64) for name in (SUMS, SECOND) if name in heard)
-    return Moments.from_arrays(arrays, detail)
 
 
 def single(params: Params) -> Params:

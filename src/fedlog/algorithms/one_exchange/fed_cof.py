@@ -9,12 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from fedlog.algorithms.one_exchange.base import SUMS, Noise, OneExchange
+from fedlog.algorithms.one_exchange.base import SUMS, OneExchange
 from fedlog.algorithms.shape import BodySummary, Exchange, Schedule, Trained, Work
 from fedlog.core.heads.class_means import MeanScatter, ridge_from_means
-from fedlog.core.heads.moments import Moments
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Params
 from fedlog.wire.message import Contribution, Kind, Message
@@ -41,10 +39,6 @@ class FedCOF(OneExchange):
     def schedule(self) -> Schedule:
         """One exchange of class means."""
         return Schedule(round=(Exchange("means", (), BodySummary.STATISTICS),))
-
-    def solve(self, moments: Moments, noise: Noise) -> Tensor:
-        """Not from sums alone: see `step`."""
-        raise NotImplementedError
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
         """The class means go, each with the number of records behind it."""

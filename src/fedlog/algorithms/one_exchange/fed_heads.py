@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedlog.algorithms.one_exchange.base import OWN_SUMS, Noise, OneExchange, single
+from fedlog.algorithms.one_exchange.base import OWN_SECOND, OWN_SUMS, Noise, OneExchange, single
 from fedlog.core.heads.gaussian import find_needed_detail, nearest_mean, shared_covariance
 from fedlog.core.heads.moments import Detail, Moments
 from fedlog.core.heads.personal import STRENGTHS, own_fedlog_head
@@ -96,7 +96,7 @@ class FedHeads(OneExchange):
             if at == 0 or f"{HEAD}.{name}" in heard
         }
         if self.personal and OWN_SUMS in home and float(home[OWN_SUMS][:, 0].sum()):
-            heads |= self._own_heads(self._own_moments(home), heads)
+            heads |= self._own_heads(self._read_moments(home, (OWN_SUMS, OWN_SECOND)), heads)
         return [(name, {**deployed, HEAD: self.restrict(head, home)}) for name, head in heads.items()]
 
     def _own_heads(self, own: Moments, heads: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -10,13 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from fedlog.algorithms.one_exchange.base import Noise, OneExchange
+from fedlog.algorithms.one_exchange.base import OneExchange
 from fedlog.algorithms.shape import BodySummary, Exchange, Schedule, Trained, Work
 from fedlog.core.heads.logistic import fit_logistic
 from fedlog.core.heads.mixtures import Mixtures, draw_features
-from fedlog.core.heads.moments import Moments
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Params
@@ -46,10 +44,6 @@ class FedPFT(OneExchange):
     def schedule(self) -> Schedule:
         """One exchange of mixtures."""
         return Schedule(round=(Exchange("mixtures", (), BodySummary.MIXTURES, parts=self.parts),))
-
-    def solve(self, moments: Moments, noise: Noise) -> Tensor:
-        """Not from sums: see `step`."""
-        raise NotImplementedError
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
         """The mixtures go."""
