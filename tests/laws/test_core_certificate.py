@@ -114,7 +114,6 @@ def test_the_count_column_gives_the_strength_unless_a_total_is_given() -> None:
     posterior = Prior(chi, nu=0.75).posterior(statistics)
     assert posterior.nu == 2.25
     assert torch.equal(posterior.chi, statistics.sums + chi)
-    assert Prior(nu=0.5).posterior(statistics, total=9.0).nu == 9.5
 
 
 def test_a_posterior_carried_over_in_full_equals_seeing_all_records_at_once() -> None:
@@ -124,11 +123,10 @@ def test_a_posterior_carried_over_in_full_equals_seeing_all_records_at_once() ->
         Statistics.of(torch.randn((9, 3), generator=generator), torch.arange(9) % 4, 4),
     ]
     at_once = Prior().posterior(parts[0] + parts[1])
-    in_turn = Prior().posterior(parts[0]).as_prior().posterior(parts[1])
+    first = Prior().posterior(parts[0])
+    in_turn = Prior(first.chi, first.nu).posterior(parts[1])
     assert in_turn.nu == at_once.nu
     torch.testing.assert_close(in_turn.chi, at_once.chi, rtol=1e-14, atol=1e-14)
-    half = Prior().posterior(parts[0]).as_prior(keep=0.5)
-    assert half.nu == 4.0
 
 
 def test_priors_and_posteriors_that_hold_nothing_are_refused() -> None:
@@ -143,8 +141,6 @@ def test_priors_and_posteriors_that_hold_nothing_are_refused() -> None:
     with pytest.raises(InputError, match="above 0, found: 0"):
         Prior(nu=0.0).posterior(empty)
     with pytest.raises(InputError, match="above 0, found: -2"):
-        Prior().posterior(empty, total=-3.0)
+        Prior().posterior(Statistics(torch.tensor([[-3.0, 0.0]])))
     with pytest.raises(InputError, match=r"chi \(1, 2\), statistics \(2, 2\)"):
         Prior(torch.zeros((1, 2))).posterior(empty)
-    with pytest.raises(InputError, match=r"0\.\.1, found: 1.5"):
-        Prior().posterior(empty).as_prior(keep=1.5)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedlog.core.calibration import calibration_error, fit_temperature, interval_coverage, log_loss, novelty
+from fedlog.core.calibration import calibration_error, fit_temperature, log_loss, novelty
 from fedlog.core.classification import area_under_curve
 from fedlog.core.heads.regression import regression_moments, solve_regression
 from fedlog.core.keys import Key
@@ -44,11 +44,8 @@ def test_the_logits_covariance_is_that_of_the_dense_hessian() -> None:
     assert flat.numel() == n_class * m
 
 
-def test_probabilities_are_those_of_drawn_logits_and_stay_finite_far_out() -> None:
+def test_probabilities_stay_finite_far_out_and_are_unsure_with_few_records() -> None:
     head, features, _ = small_posterior()
-    draws = head.draw_logits(features[:4], 20000, Key(5).torch())
-    own, shared = head._parts(features[:4])
-    assert torch.allclose(draws.var(0), own.exp() + shared.square(), rtol=0.1)
     wild = LaplaceHead(head.weights * 300, head.nu)
     chances = wild.probabilities(features * 100)
     assert torch.isfinite(chances).all()
@@ -122,5 +119,5 @@ def test_intervals_cover_as_often_as_they_say() -> None:
         x = torch.randn(60, 6, generator=generator, dtype=torch.float64)
         y = x @ weights + torch.randn(60, generator=generator, dtype=torch.float64)
         low, high = solve_regression(regression_moments(x[:20], y[:20])).interval(x[20:], 0.9)
-        inside.append(interval_coverage(low.numpy(), high.numpy(), y[20:].numpy()))
+        inside.append(float(((low <= y[20:]) & (y[20:] <= high)).double().mean()))
     assert np.mean(inside) == pytest.approx(0.9, abs=0.03)

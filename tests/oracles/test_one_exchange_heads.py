@@ -20,7 +20,6 @@ from fedlog.core.heads.gaussian import (
     nearest_mean,
     own_covariances,
     own_variances,
-    quadratic_logits,
     shared_covariance,
 )
 from fedlog.core.heads.logistic import fit_logistic
@@ -33,7 +32,7 @@ from fedlog.core.keys import Key
 from fedlog.core.map_head import solve_head
 from fedlog.core.posterior import Prior
 from fedlog.core.stats import Statistics
-from fedlog.models.body import HEAD
+from fedlog.models.body import HEAD, QUADRATIC, logits
 
 N_CLASS, WIDTH = 4, 6
 
@@ -120,7 +119,7 @@ def test_the_closed_form_of_shrinkage_is_scikit_learns() -> None:
 def test_naive_bayes_is_scikit_learns() -> None:
     features, labels = records()
     head = own_variances(Moments.of(features, labels, N_CLASS, Detail.SQUARES))
-    ours = torch.log_softmax(quadratic_logits(features, head), dim=1)
+    ours = torch.log_softmax(logits(features, {HEAD: head.linear, QUADRATIC: head.quadratic}), dim=1)
     theirs = GaussianNB().fit(features.numpy(), labels.numpy()).predict_log_proba(features.numpy())
     assert np.allclose(ours.numpy(), theirs, rtol=1e-6, atol=1e-6)
 
@@ -135,7 +134,7 @@ def test_quadratic_discriminants_are_log_densities() -> None:
         normal = torch.distributions.MultivariateNormal(own.mean(0), centred.mT @ centred / len(own))
         logs.append(normal.log_prob(features) + np.log(len(own) / len(labels)))
     expected = torch.log_softmax(torch.stack(logs, dim=1), dim=1)
-    found = torch.log_softmax(quadratic_logits(features, head), dim=1)
+    found = torch.log_softmax(logits(features, {HEAD: head.linear, QUADRATIC: head.quadratic}), dim=1)
     assert torch.allclose(found, expected, rtol=1e-8, atol=1e-8)
 
 

@@ -32,7 +32,6 @@ from fedlog.algorithms.shape import (
     all_but,
     only,
 )
-from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Params
 from fedlog.wire.message import Contribution, Kind, Message
@@ -54,14 +53,6 @@ class Averaging(Method):
     def schedule(self) -> Schedule:
         """One exchange a round."""
         return Schedule(round=(Exchange("average", self.phases),), closing=self.closing)
-
-    def begin(self, key: Key) -> Params:
-        """A seed: everyone starts from the same initial model."""
-        return {"seed": torch.tensor([key.integer()])}
-
-    def join(self, initial: Params) -> Params:
-        """The whole initial model; what is shared is replaced by the first average."""
-        return initial
 
     def broadcast(self, server: Params) -> Message:
         """The averaged parameters, or at first the seed."""

@@ -66,7 +66,7 @@ class CSFL(Method):
     def begin(self, key: Key) -> Params:
         """A seed, from which everyone makes the initial model and the measurement matrix; no update yet."""
         return {
-            "seed": torch.tensor([key.integer()]),
+            **super().begin(key),
             "updates": torch.zeros(1, dtype=torch.int64),
             "moved": torch.zeros(self.plan.entries, dtype=torch.float64),
         }

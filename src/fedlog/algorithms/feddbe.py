@@ -22,7 +22,6 @@ from fedlog.algorithms.shape import (
     Trained,
     Work,
 )
-from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.models.body import SHIFT, Params
 from fedlog.wire.message import Contribution, Kind, Message
@@ -63,10 +62,6 @@ class FedDBE(Method):
             round=(Exchange("average", (held,)),), opening=Exchange(OPENING, (plainly,), BodySummary.STATISTICS)
         )
 
-    def begin(self, key: Key) -> Params:
-        """A seed: everyone starts from the same initial model."""
-        return {"seed": torch.tensor([key.integer()])}
-
     def join(self, initial: Params) -> Params:
         """The whole initial model, and no shift yet."""
         return {**initial, SHIFT: torch.zeros(self.plan.width)}
@@ -99,7 +94,6 @@ class FedDBE(Method):
         """The opening keeps nothing of its training and sends the mean feature; a round keeps the shift alone."""
         records = torch.tensor([trained.records])
         if exchange == OPENING:
-            assert trained.statistics is not None
             mean = trained.statistics.sums[:, 1:].sum(0) / max(trained.records, 1)
             return home, Message(Kind.PARAMETERS, (mean.to(torch.float32), records))
         kept = {SHIFT: trained.params[SHIFT]} if trained.records else home

@@ -29,7 +29,7 @@ from fedlog.algorithms.shape import (
 )
 from fedlog.core.keys import Key
 from fedlog.core.map_head import solve_head
-from fedlog.core.posterior import Posterior, Prior
+from fedlog.core.posterior import Prior
 from fedlog.core.stats import Statistics, count_for_mean, count_is_usable, spread_of_means
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Params
@@ -110,10 +110,6 @@ class FedLog(Method):
             opening=opening if self.first_head is FirstHead.STATISTICS else None,
         )
 
-    def begin(self, key: Key) -> Params:
-        """A seed: the head of round 1 is drawn from it by whoever needs it."""
-        return {"seed": torch.tensor([key.integer()])}
-
     def join(self, initial: Params) -> Params:
         """The body."""
         return {name: value for name, value in initial.items() if name != HEAD}
@@ -135,7 +131,6 @@ class FedLog(Method):
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
         """The body stays; the statistics of all own records go."""
-        assert trained.statistics is not None
         return self.join(trained.params), Message(Kind.STATISTICS, (trained.statistics.sums,))
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
@@ -167,11 +162,8 @@ class FedLog(Method):
         """
         if not self.carry or "statistics" not in server:
             return total
-        old = Statistics(server["statistics"])
-        carried = Posterior(old.sums, old.total).as_prior(self.carry).chi
-        assert carried is not None
         noise = math.hypot(total.noise_std, self.carry * float(server.get(NOISE, torch.zeros(1))))
-        return replace(total, arrays=(total.arrays[0] + carried,), noise_std=noise)
+        return replace(total, arrays=(total.arrays[0] + self.carry * server["statistics"],), noise_std=noise)
 
     def deploy(self, home: Params, heard: Params) -> Params:
         """The own body under the newest head."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import torch
-from torch import Tensor
 
 from fedlog.algorithms.losses import NearPrototype
 from fedlog.algorithms.shape import (
@@ -24,6 +23,7 @@ from fedlog.algorithms.shape import (
     Trained,
     Work,
 )
+from fedlog.core.heads.gaussian import nearest_of
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Params
@@ -35,16 +35,6 @@ class Prediction(StrEnum):
 
     LOCAL_HEAD = "local-head"
     NEAREST_PROTOTYPE = "nearest-prototype"
-
-
-def nearest_prototype_head(means: Tensor, present: Tensor) -> Tensor:
-    """(n_class, 1 + width): the linear head whose largest logit is the nearest prototype's.
-
-    -|z - p|^2 = -|p|^2 + 2 p z - |z|^2, and the last term is the same for all classes. A class without a prototype
-    gets the lowest bias there is, so it never wins.
-    """
-    bias = torch.where(present, -means.square().sum(1), torch.finfo(torch.float32).min)
-    return torch.cat([bias[:, None], 2 * means], dim=1)
 
 
 @dataclass(frozen=True)
@@ -74,14 +64,10 @@ class FedProto(Method):
     def begin(self, key: Key) -> Params:
         """No prototypes yet, and a seed: everyone starts from the same initial model."""
         return {
-            "seed": torch.tensor([key.integer()]),
+            **super().begin(key),
             "means": torch.zeros(self.plan.n_class, self.plan.width, dtype=torch.float64),
             "present": torch.zeros(self.plan.n_class, dtype=torch.bool),
         }
-
-    def join(self, initial: Params) -> Params:
-        """The whole model."""
-        return initial
 
     def broadcast(self, server: Params) -> Message:
         """The global prototypes and which classes have one, or at first the seed."""
@@ -102,7 +88,6 @@ class FedProto(Method):
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
         """The model stays; the class means go, each with the number of records behind it."""
-        assert trained.statistics is not None
         means, _ = trained.statistics.means()
         counts = trained.statistics.counts.round().to(torch.int64)
         return trained.params, Message(Kind.MEANS, (means[:, 1:].to(torch.float32), counts))
@@ -118,7 +103,7 @@ class FedProto(Method):
         """The own body under the own head, or under the nearest global prototype as a head."""
         if self.prediction is Prediction.LOCAL_HEAD or not bool(heard["present"].any()):
             return home
-        return {**home, HEAD: nearest_prototype_head(heard["means"], heard["present"])}
+        return {**home, HEAD: nearest_of(heard["means"], heard["present"])}
 
     def observe(self, server: Params) -> dict[str, float]:
         """How many classes have a prototype."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NoReturn, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from fedlog.core.heads.mixtures import Mixtures
@@ -192,16 +193,20 @@ class Work:
     carry: Params = field(default_factory=dict)
 
 
+NO_STATISTICS = Statistics.zeros(0, 1)
+NO_MIXTURES = Mixtures(*torch.zeros(3, 0, 0))
+
+
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """What came out of the local work."""
+    """What came out of the local work; empty statistics and mixtures where the exchange asks for none."""
 
     params: Params
-    statistics: Statistics | None
+    statistics: Statistics
     records: int
     second: Tensor | None = None
     """Second moments, as the exchange's detail says."""
-    mixtures: Mixtures | None = None
+    mixtures: Mixtures = NO_MIXTURES
 
 
 @runtime_checkable
@@ -306,6 +311,14 @@ class Method:
     def sums_last_uploads(self) -> bool:
         """No: a step sums the uploads of its own exchange."""
         return False
+
+    def begin(self, key: Key) -> Params:
+        """A seed: everyone starts from the same initial model, or head."""
+        return {"seed": torch.tensor([key.integer()])}
+
+    def join(self, initial: Params) -> Params:
+        """The whole initial model."""
+        return initial
 
     def observe(self, server: Params) -> dict[str, float]:
         """No figures beyond the accuracy."""

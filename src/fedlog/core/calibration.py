@@ -9,9 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
@@ -32,25 +30,25 @@ class ReliabilityBin:
     accuracy: float
 
 
-def reliability(logits: Tensor, labels: Tensor, bins: int = BINS) -> list[ReliabilityBin]:
+def reliability(logits: Tensor, labels: Tensor) -> list[ReliabilityBin]:
     """The records in intervals of equal width by their largest probability, empty intervals left out."""
     chances = torch.softmax(logits.to(torch.float64), dim=1)
     sure, predicted = chances.max(dim=1)
     right = (predicted == labels).to(torch.float64)
-    place = (sure * bins).long().clamp_max(bins - 1)
+    place = (sure * BINS).long().clamp_max(BINS - 1)
     found = []
-    for at in range(bins):
+    for at in range(BINS):
         own = place == at
         if bool(own.any()):
             found.append(ReliabilityBin(int(own.sum()), float(sure[own].mean()), float(right[own].mean())))
     return found
 
 
-def calibration_error(logits: Tensor, labels: Tensor, bins: int = BINS) -> float:
+def calibration_error(logits: Tensor, labels: Tensor) -> float:
     """The expected calibration error (Guo et al. 2017): the mean gap of confidence and accuracy, over the records."""
     if not len(labels):
         raise InputError("a calibration error needs records, found: none")
-    parts = reliability(logits, labels, bins)
+    parts = reliability(logits, labels)
     return sum(part.records * abs(part.confidence - part.accuracy) for part in parts) / len(labels)
 
 
@@ -90,8 +88,3 @@ def novelty(logits: Tensor, features: Tensor) -> Tensor:
     """
     length = features.to(torch.float64).square().sum(1)
     return length - torch.logsumexp(logits.to(torch.float64), dim=1)
-
-
-def interval_coverage(low: NDArray[np.float64], high: NDArray[np.float64], truth: NDArray[np.float64]) -> float:
-    """The share of true values inside their intervals."""
-    return float(np.mean((low <= truth) & (truth <= high)))

@@ -53,14 +53,6 @@ class LaplaceHead:
         damping = torch.nn.functional.softplus(math.log(math.pi / 8) + self.log_variances(features))
         return torch.softmax(self.logits(features) * torch.exp(-damping / 2), dim=1)
 
-    def draw_logits(self, features: Tensor, draws: int, generator: torch.Generator) -> Tensor:
-        """(draws, n, n_class) from the logits' joint normal distribution, record by record."""
-        own, shared = self._parts(features)
-        shape = (draws, *own.shape)
-        noise = torch.randn(shape, dtype=torch.float64, generator=generator)
-        common = torch.randn((*shape[:2], 1), dtype=torch.float64, generator=generator)
-        return self.logits(features) + torch.exp(own / 2) * noise + shared * common
-
     def _parts(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """ln of the class's own variance, and the factor of what all classes share, each (n, n_class)."""
         phi, squares = with_constant(features.to(torch.float64)), self.weights.square().sum(1)

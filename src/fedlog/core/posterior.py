@@ -34,17 +34,17 @@ class Prior:
         if self.chi is not None and not bool(torch.isfinite(self.chi).all()):
             raise InputError("the prior's chi must be finite, found: NaN or infinity")
 
-    def posterior(self, statistics: Statistics, total: float | None = None) -> Posterior:
+    def posterior(self, statistics: Statistics) -> Posterior:
         """The posterior after the records summed in `statistics`.
 
-        `total` is their number, taken from the count column unless given (a private mode may have a better estimate).
-        Raises InputError when chi has another shape, or when nu + total is not above 0: nothing holds the head then.
+        Raises InputError when chi has another shape, or when nu plus their number is not above 0: nothing holds the
+        head then.
         """
         chi = torch.zeros_like(statistics.sums) if self.chi is None else self.chi.to(statistics.sums)
         if chi.shape != statistics.sums.shape:
             shapes = f"{tuple(chi.shape)}, statistics {tuple(statistics.sums.shape)}"
             raise InputError(f"the prior's chi must have the shape of the statistics, found: chi {shapes}")
-        return Posterior(chi + statistics.sums, self.nu + (statistics.total if total is None else total))
+        return Posterior(chi + statistics.sums, self.nu + statistics.total)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,9 +71,3 @@ class Posterior:
     def gradient(self, eta: Tensor) -> Tensor:
         """The gradient of `log_kernel`, (n_class, m): chi - nu * grad A(eta). It is zero at the one maximum."""
         return self.chi - self.nu * log_partition_gradient(eta)
-
-    def as_prior(self, keep: float = 1.0) -> Prior:
-        """This posterior as the next round's prior, its evidence weighted by `keep` in 0..1 (1 forgets nothing)."""
-        if not 0 <= keep <= 1:
-            raise InputError(f"the kept share of a posterior must be in 0..1, found: {keep}")
-        return Prior(self.chi * keep, self.nu * keep)

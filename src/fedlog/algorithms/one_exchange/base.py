@@ -17,7 +17,6 @@ from fedlog.algorithms.shape import BodySummary, Exchange, Method, ModelPlan, Sc
 from fedlog.core.heads.gaussian import ABSENT, QuadraticHead
 from fedlog.core.heads.moments import Detail, Moments, pack, unpack
 from fedlog.core.heads.personal import STRENGTHS, mix_moments
-from fedlog.core.keys import Key
 from fedlog.core.stats import Statistics, count_for_mean, count_is_usable
 from fedlog.models.body import HEAD, QUADRATIC, Params
 from fedlog.wire.message import Contribution, Kind, Message
@@ -85,10 +84,6 @@ class OneExchange(Method):
         """One exchange without training; the last sums of clients that pause still count."""
         return Schedule(round=(Exchange("statistics", (), BodySummary.STATISTICS, self.detail),))
 
-    def begin(self, key: Key) -> Params:
-        """A seed, so that there is something to say before there is a head."""
-        return {"seed": torch.tensor([key.integer()])}
-
     def join(self, initial: Params) -> Params:
         """The frozen body."""
         return {name: value for name, value in initial.items() if name != HEAD}
@@ -125,20 +120,14 @@ class OneExchange(Method):
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
         """The message with the client's sums; a copy stays at home if the client solves a head of its own."""
-        assert trained.statistics is not None
         moments = Moments(trained.statistics, self.detail, trained.second)
         message = Message(Kind.STATISTICS if self.detail is Detail.MEANS else Kind.MOMENTS, moments.arrays)
         kept = dict(zip((OWN_SUMS, OWN_SECOND), moments.arrays, strict=False)) if self.personal else {}
-        return {**self.join(trained.params), **kept, **self.own_classes(trained)}, message
+        return {**self.join(trained.params), **kept, **self.own_classes(trained.statistics.counts)}, message
 
-    def own_classes(self, trained: Trained) -> Params:
+    def own_classes(self, counts: Tensor) -> Params:
         """Which classes the site has records of, kept at home where its model is to know only these."""
-        if self.classes is not Classes.OWN:
-            return {}
-        if trained.mixtures is not None:
-            return {OWN_CLASSES: trained.mixtures.records.reshape(self.plan.n_class, -1).sum(1) > 0}
-        assert trained.statistics is not None
-        return {OWN_CLASSES: trained.statistics.counts > 0}
+        return {OWN_CLASSES: counts > 0} if self.classes is Classes.OWN else {}
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """The head of everyone's sums; the old one where there is no record, or noise drowns the count."""

@@ -42,12 +42,10 @@ class FedCOF(OneExchange):
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
         """The class means go, each with the number of records behind it."""
-        assert trained.statistics is not None
         means, _ = trained.statistics.means()
         counts = trained.statistics.counts.round().to(torch.int64)
-        return {**self.join(trained.params), **self.own_classes(trained)}, Message(
-            Kind.CLASS_MEANS, (means[:, 1:].to(torch.float32), counts)
-        )
+        message = Message(Kind.CLASS_MEANS, (means[:, 1:].to(torch.float32), counts))
+        return {**self.join(trained.params), **self.own_classes(counts)}, message
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """The ridge of everyone's class means."""

@@ -47,11 +47,10 @@ class FedPFT(OneExchange):
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
         """The mixtures go."""
-        assert trained.mixtures is not None
         found = trained.mixtures
-        return {**self.join(trained.params), **self.own_classes(trained)}, Message(
-            Kind.MIXTURES, (found.records, found.means, found.variances)
-        )
+        message = Message(Kind.MIXTURES, (found.records, found.means, found.variances))
+        counts = found.records.reshape(self.plan.n_class, -1).sum(1)
+        return {**self.join(trained.params), **self.own_classes(counts)}, message
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """The head that is best on as many drawn features as there are records."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlog.core.heads.gaussian import ABSENT, _solve
+from fedlog.core.heads.gaussian import solve_positive, with_bias
 from fedlog.core.heads.moments import pack, unpack
 from fedlog.core.stats import Statistics
 
@@ -49,7 +49,6 @@ def ridge_from_means(scatter: MeanScatter, gamma: float = 1.0) -> Tensor:
         between_clients = unpack(scatter.outer[y], width) - counts[y] * torch.outer(mu[y], mu[y])
         covariance = between_clients / max(1.0, float(scatter.holders[y]) - 1) + gamma * eye
         gram += (counts[y] - 1) * covariance
-    weights = _solve(gram, scatter.sums[:, 1:].mT).mT
+    weights = solve_positive(gram, scatter.sums[:, 1:].mT).mT
     weights = weights / weights.norm(dim=1, keepdim=True).clamp_min(1e-300)
-    bias = torch.where(present, 0.0, ABSENT).to(torch.float64)
-    return torch.cat([bias[:, None], torch.where(present[:, None], weights, 0.0)], dim=1)
+    return with_bias(weights, torch.zeros_like(counts), present)

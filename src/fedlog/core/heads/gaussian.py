@@ -40,8 +40,12 @@ def nearest_mean(statistics: Statistics, count_above: float = 0.0) -> Tensor:
     FedNCM (Legate et al. 2023) divides means by their length; `+unit` in a body's name does that to the features.
     """
     means, present = statistics.means(count_above)
-    mu = means[:, 1:]
-    return _with_bias(2 * mu, -mu.square().sum(1), present)
+    return nearest_of(means[:, 1:], present)
+
+
+def nearest_of(means: Tensor, present: Tensor) -> Tensor:
+    """The same head from the class means (n_class, w) themselves."""
+    return with_bias(2 * means, -means.square().sum(1), present)
 
 
 def shared_covariance(
@@ -54,13 +58,13 @@ def shared_covariance(
     means, present = moments.statistics.means(count_above)
     counts = moments.statistics.counts
     mu = means[:, 1:]
-    degrees = _degrees(counts, present)
+    degrees = max(1.0, float(counts[present].sum()) - int(present.sum()))
     scatter = lift_noise(moments.within_scatter(), noise_std)
     covariance = shrink_by(scatter / degrees, degrees, share)
-    weights = _solve(covariance, mu.mT).mT
+    weights = solve_positive(covariance, mu.mT).mT
     shares = torch.where(present, counts, 1.0) / counts[present].sum()
     bias = -(mu * weights).sum(1) / 2 + torch.log(shares)
-    return _with_bias(weights, bias, present)
+    return with_bias(weights, bias, present)
 
 
 def own_variances(moments: Moments, share: float = 0.0) -> QuadraticHead:
@@ -77,7 +81,7 @@ def own_variances(moments: Moments, share: float = 0.0) -> QuadraticHead:
     variances = torch.where(present[:, None], variances, pooled) + SMOOTHING * spread.max()
     mu, shares = means[:, 1:], torch.where(present, counts, 1.0) / counts[present].sum()
     bias = -(mu.square() / variances + torch.log(variances)).sum(1) / 2 + torch.log(shares)
-    return QuadraticHead(_with_bias(mu / variances, bias, present), -0.5 / variances)
+    return QuadraticHead(with_bias(mu / variances, bias, present), -0.5 / variances)
 
 
 def own_covariances(moments: Moments, towards_pooled: float = 0.5, share: float | None = None) -> QuadraticHead:
@@ -107,15 +111,7 @@ def own_covariances(moments: Moments, towards_pooled: float = 0.5, share: float 
         linear[y, 1:] = precision @ mu
         log_determinant = float(torch.linalg.slogdet(covariance).logabsdet)
         linear[y, 0] = -(mu @ precision @ mu + log_determinant) / 2 + torch.log(counts[y] / everyone)
-    return QuadraticHead(_with_bias(linear[:, 1:], linear[:, 0], present), quadratic)
-
-
-def quadratic_logits(features: Tensor, head: QuadraticHead) -> Tensor:
-    """(n, w) -> (n, n_class)."""
-    linear = features @ head.linear[:, 1:].mT + head.linear[:, 0]
-    if head.quadratic.ndim == 2:
-        return linear + features.square() @ head.quadratic.mT
-    return linear + torch.stack([((features @ each) * features).sum(1) for each in head.quadratic], dim=1)
+    return QuadraticHead(with_bias(linear[:, 1:], linear[:, 0], present), quadratic)
 
 
 def find_needed_detail(head: str) -> Detail:
@@ -126,13 +122,10 @@ def find_needed_detail(head: str) -> Detail:
     return details[head]
 
 
-def _with_bias(weights: Tensor, bias: Tensor, present: Tensor) -> Tensor:
+def with_bias(weights: Tensor, bias: Tensor, present: Tensor) -> Tensor:
+    """The head (n_class, 1 + w) with these weights and biases; a class that is not present never wins."""
     bias = torch.where(present, bias, ABSENT)
     return torch.cat([bias[:, None], torch.where(present[:, None], weights, 0.0)], dim=1)
-
-
-def _degrees(counts: Tensor, present: Tensor) -> float:
-    return max(1.0, float(counts[present].sum()) - int(present.sum()))
 
 
 def _require_share(share: float) -> None:
@@ -151,5 +144,6 @@ def _cholesky(matrix: Tensor) -> Tensor:
     return factor
 
 
-def _solve(matrix: Tensor, right: Tensor) -> Tensor:
+def solve_positive(matrix: Tensor, right: Tensor) -> Tensor:
+    """The solution x of matrix x = right; InputError where the matrix is not positive definite."""
     return torch.cholesky_solve(right, _cholesky(matrix))

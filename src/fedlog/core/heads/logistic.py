@@ -6,26 +6,22 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedlog.core.heads.gaussian import ABSENT
+from fedlog.core.heads.gaussian import with_bias
 
 STEPS = 200
 
 
-def fit_logistic(
-    features: Tensor, labels: Tensor, n_class: int, penalty: float, weights: Tensor | None = None
-) -> Tensor:
+def fit_logistic(features: Tensor, labels: Tensor, n_class: int, penalty: float) -> Tensor:
     """(n_class, 1 + w): minimises mean cross-entropy + penalty / 2 * |W|^2, the bias free; absent classes never win.
 
-    `features` (n, w), `labels` (n,), `weights` (n,) of the records, all 1 where None. Features are standardised
-    inside, and the penalty is on the standardised ones.
+    `features` (n, w), `labels` (n,). Features are standardised inside, and the penalty is on the standardised ones.
     """
     x = features.to(torch.float64)
     centre, spread = x.mean(0), x.std(0, correction=0)
     # A spread at rounding level is no spread: dividing by it would make features of the last bits.
     spread = torch.where(spread > 1e-12 * x.abs().max().clamp_min(1e-300), spread, 1.0)
     x = (x - centre) / spread
-    w = torch.ones(len(x), dtype=torch.float64) if weights is None else weights.to(torch.float64)
-    w = w / w.sum()
+    w = torch.ones(len(x), dtype=torch.float64) / len(x)
     present = torch.bincount(labels, minlength=n_class) > 0
     head = torch.zeros(n_class, 1 + x.shape[1], dtype=torch.float64, requires_grad=True)
     masked = torch.where(present, 0.0, -1e9).to(torch.float64)
@@ -44,5 +40,4 @@ def fit_logistic(
     optimiser.step(closure)  # type: ignore[no-untyped-call]
     solved = head.detach()
     slope = solved[:, 1:] / spread
-    bias = torch.where(present, solved[:, 0] - slope @ centre, ABSENT)
-    return torch.cat([bias[:, None], torch.where(present[:, None], slope, 0.0)], dim=1)
+    return with_bias(slope, solved[:, 0] - slope @ centre, present)

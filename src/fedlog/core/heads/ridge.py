@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedlog.core.heads.gaussian import ABSENT, _solve
+from fedlog.core.heads.gaussian import ABSENT, solve_positive, with_bias
 from fedlog.core.heads.moments import Moments
 from fedlog.core.heads.shrinkage import lift_noise
 from fedlog.errors import InputError
@@ -28,9 +28,9 @@ def ridge_head(moments: Moments, strength: float = 1e-2, noise_std: float = 0.0,
     # Features that do not scatter at all, of a single record say, leave nothing to be regressed on.
     penalty = max(strength * float(gram.trace()) / moments.width, 1e-12)
     cross = sums[:, 1:] - moments.statistics.counts[:, None] * centre
-    weights = _solve(gram + penalty * torch.eye(moments.width, dtype=gram.dtype), cross.mT).mT
+    weights = solve_positive(gram + penalty * torch.eye(moments.width, dtype=gram.dtype), cross.mT).mT
     bias = moments.statistics.counts / n - weights @ centre
-    return torch.cat([torch.where(present, bias, ABSENT)[:, None], torch.where(present[:, None], weights, 0.0)], 1)
+    return with_bias(weights, bias, present)
 
 
 def ridge_around(own: Moments, head: Tensor, strength: float) -> Tensor:
@@ -47,5 +47,7 @@ def ridge_around(own: Moments, head: Tensor, strength: float) -> Tensor:
     absent = head[:, 0] <= ABSENT
     start = torch.where(absent[:, None], 0.0, head.to(torch.float64))
     weight = strength * float(gram.trace()) / gram.shape[0]
-    weights = _solve(gram + weight * torch.eye(gram.shape[0], dtype=torch.float64), (sums + weight * start).mT).mT
+    weights = solve_positive(
+        gram + weight * torch.eye(gram.shape[0], dtype=torch.float64), (sums + weight * start).mT
+    ).mT
     return torch.where(absent[:, None], head.to(torch.float64), weights)

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.shape import Algorithm, BodySummary, Chooses, Exchange, Phase, Trained, Work
+from fedlog.algorithms.shape import NO_STATISTICS, Algorithm, BodySummary, Chooses, Exchange, Phase, Trained, Work
 from fedlog.core.classification import first_within_error
 from fedlog.core.heads.mixtures import fit_mixtures
 from fedlog.core.heads.moments import Moments
@@ -215,7 +215,7 @@ class Cohort:
         self, backend: Backend, looks: Sequence[Look], exchange: Exchange, keys: Sequence[Key]
     ) -> Iterator[Trained]:
         """What the exchange asks for about the records of each look."""
-        nothing = Trained({}, None, 0)
+        nothing = Trained({}, NO_STATISTICS, 0)
         if exchange.summary in (BodySummary.STATISTICS, BodySummary.NUMBERS):
             for moments in self._moments_of(backend, looks, exchange):
                 yield replace(nothing, statistics=moments.statistics, second=moments.second)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.shape import Algorithm, BodySummary, Exchange, ModelPlan, Trained
+from fedlog.algorithms.shape import NO_MIXTURES, Algorithm, BodySummary, Exchange, ModelPlan, Trained
 from fedlog.core.heads.mixtures import fit_mixtures
 from fedlog.core.heads.moments import Moments
 from fedlog.core.keys import Key
@@ -231,7 +231,7 @@ def upload_pattern(algorithm: Algorithm, exchange: Exchange, initial: Params, pl
     home = algorithm.join(initial)
     work = algorithm.open(exchange.name, home, heard)
     nothing = Moments.zeros(plan.n_class, exchange.summed_width(plan.width), exchange.detail)
-    mixtures = None
+    mixtures = NO_MIXTURES
     if exchange.summary is BodySummary.MIXTURES:
         no_records = torch.zeros(0, plan.width), torch.zeros(0, dtype=torch.int64)
         mixtures = fit_mixtures(*no_records, plan.n_class, exchange.parts, Key(0))
