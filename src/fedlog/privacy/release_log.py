@@ -8,22 +8,25 @@ was released before it still counts. Such a log begins without a budget where ex
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from fedlog.errors import InputError
 from fedlog.files.durable import append_line, write_file
 from fedlog.files.lock import lock_file
-from fedlog.privacy.accounting import Entropy, Event, NoiseKind, Release, TrainingRound, Unbounded, allow
+from fedlog.privacy.accounting import Event, Release, TrainingRound, Unbounded, allow
 from fedlog.privacy.across_runs import allow_across_runs
-from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
+from fedlog.privacy.guarantee import Budget, Calibration
 
 FILE_NAME = "privacy.jsonl"
 _VERSION = 1
-_Line = TypeVar("_Line")
+_EVENTS: dict[object, type[Event]] = {kind.kind: kind for kind in (Release, TrainingRound, Unbounded)}
+_Entry = TypeVar("_Entry")
 
 
 @dataclass(frozen=True)
@@ -73,13 +76,13 @@ def parse_log(text: str, where: str) -> ReleaseLog:
             f"{where}: expected a budget in line 1, found no whole line",
             hint="restore the file from a copy: without it nobody knows what was released",
         )
-    budget = _parse(lines[0], f"{where}: line 1", _budget_or_none)
+    budget: Budget | None = None
     events: list[Event] = []
-    for number, line in enumerate(lines[1:], 2):
-        found = _parse(line, f"{where}: line {number}", _budget_or_event)
+    for number, line in enumerate(lines, 1):
+        found = _parse_line(line, f"{where}: line {number}", first=number == 1)
         if isinstance(found, Budget):
             budget = found
-        else:
+        elif found is not None:
             events.append(found)
     if torn:
         events.append(_torn_release(torn, len(lines) + 1))
@@ -193,12 +196,13 @@ def _torn_release(torn: str, number: int) -> Unbounded:
     return Unbounded(0, "unknown", f"line {number} of its record was cut off after {len(torn)} characters")
 
 
-def _parse(line: str, where: str, build: Callable[[dict[str, object]], _Line]) -> _Line:
+def _parse_line(line: str, where: str, *, first: bool) -> Budget | Event | None:
+    """The budget or the event in a line; None where the first one says that there is no budget yet."""
     try:
         entry = json.loads(line)
         if not isinstance(entry, dict):
             raise TypeError(f"not an object: {line[:80]}")
-        return build(entry)
+        return _read_entry(entry, first=first)
     except InputError as error:
         raise InputError(f"{where}: {error.message}", hint=error.hint) from None
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -208,86 +212,25 @@ def _parse(line: str, where: str, build: Callable[[dict[str, object]], _Line]) -
         ) from None
 
 
-def _budget(entry: dict[str, object]) -> Budget:
-    _expect_keys(entry, "budget", {"version", "epsilon", "delta"})
-    if entry["version"] != _VERSION:
-        raise ValueError(f"version {entry['version']!r}, expected {_VERSION}")
-    return Budget(_number(entry, "epsilon"), _number(entry, "delta"))
+def _read_entry(entry: dict[str, object], *, first: bool) -> Budget | Event | None:
+    name = entry.pop("event", None)
+    if name == "budget" or (first and name == "no budget"):
+        if (version := entry.pop("version")) != _VERSION:
+            raise ValueError(f"version {version!r}, expected {_VERSION}")
+        return _convert(entry, Budget) if name == "budget" else _refuse_fields(entry, set())
+    if first or name not in _EVENTS:
+        raise ValueError(f"event {name!r}, expected {'budget' if first else ' or '.join(_EVENTS)!r}")
+    if name == Release.kind:
+        entry = {"calibration": Calibration.EXACT, **entry}  # the first records do not name it
+    return _convert(entry, _EVENTS[name])
 
 
-def _budget_or_none(entry: dict[str, object]) -> Budget | None:
-    if entry.get("event") != "no budget":
-        return _budget(entry)
-    _expect_keys(entry, "no budget", {"version"})
-    return None
+def _convert(entry: dict[str, object], kind: type[_Entry]) -> _Entry:
+    _refuse_fields(entry, {field.name for field in fields(kind)})  # type: ignore[arg-type]
+    return msgspec.convert(entry, kind)
 
 
-def _budget_or_event(entry: dict[str, object]) -> Budget | Event:
-    if entry.get("event") == "budget":
-        return _budget(entry)
-    if entry.get("event") == Unbounded.kind:
-        return _read_unbounded(entry)
-    return _read_training(entry) if entry.get("event") == TrainingRound.kind else _release(entry)
-
-
-def _read_unbounded(entry: dict[str, object]) -> Unbounded:
-    _expect_keys(entry, Unbounded.kind, {field.name for field in fields(Unbounded)})
-    return Unbounded(_whole(entry, "round"), str(entry["exchange"]), str(entry["reason"]))
-
-
-def _read_training(entry: dict[str, object]) -> TrainingRound:
-    _expect_keys(entry, TrainingRound.kind, {field.name for field in fields(TrainingRound)})
-    return TrainingRound(
-        round=_whole(entry, "round"),
-        exchange=str(entry["exchange"]),
-        trust=Trust(str(entry["trust"])),
-        noise=NoiseKind(str(entry["noise"])),
-        entropy=Entropy(str(entry["entropy"])),
-        noise_multiplier=_number(entry, "noise_multiplier"),
-        clip=_number(entry, "clip"),
-        sample_rate=_number(entry, "sample_rate"),
-        steps=_whole(entry, "steps"),
-        coordinates=_whole(entry, "coordinates"),
-        grid=None if entry["grid"] is None else _number(entry, "grid"),
-    )
-
-
-def _release(entry: dict[str, object]) -> Release:
-    entry = {"calibration": Calibration.EXACT, **entry}  # the first records do not name it
-    _expect_keys(entry, Release.kind, {field.name for field in fields(Release)})
-    return Release(
-        round=_whole(entry, "round"),
-        exchange=str(entry["exchange"]),
-        unit=Unit(str(entry["unit"])),
-        trust=Trust(str(entry["trust"])),
-        noise=NoiseKind(str(entry["noise"])),
-        entropy=Entropy(str(entry["entropy"])),
-        sigma=_number(entry, "sigma"),
-        sensitivity=_number(entry, "sensitivity"),
-        coordinates=_whole(entry, "coordinates"),
-        grid=None if entry["grid"] is None else _number(entry, "grid"),
-        shares=_whole(entry, "shares"),
-        wrap_probability=_number(entry, "wrap_probability"),
-        calibration=Calibration(str(entry["calibration"])),
-    )
-
-
-def _expect_keys(entry: dict[str, object], event: str, names: set[str]) -> None:
-    if entry.get("event") != event:
-        raise ValueError(f"event {entry.get('event')!r}, expected {event!r}")
-    if entry.keys() != names | {"event"}:
-        raise ValueError(f"fields {sorted(entry.keys() ^ (names | {'event'}))} missing or unknown")
-
-
-def _number(entry: dict[str, object], name: str) -> float:
-    value = entry[name]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number: {value!r}")
-    return float(value)
-
-
-def _whole(entry: dict[str, object], name: str) -> int:
-    value = entry[name]
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be a whole number: {value!r}")
-    return value
+def _refuse_fields(entry: dict[str, object], names: set[str]) -> None:
+    """Refuse fields beside these, and too few of them."""
+    if entry.keys() != names:
+        raise ValueError(f"fields {sorted(entry.keys() ^ names)} missing or unknown")
