@@ -28,7 +28,6 @@ from fedlog.privacy.mechanisms import (
     planned_closeness,
     record_statistics,
     sensitivity_to_client,
-    sensitivity_to_record,
 )
 
 clips = st.one_of(st.floats(0.01, 5.0).map(Clamp), st.floats(0.01, 5.0).map(L2Clip))
@@ -55,7 +54,7 @@ def test_one_record_moves_the_statistics_by_at_most_the_stated_sensitivity(
         rest = [row for row in range(n) if row != gone]
         without = record_statistics(features[rest], labels[rest], 4, clip, grid).sums
         moved = float(torch.linalg.vector_norm(whole - without))
-        assert 1.0 <= moved <= sensitivity_to_record(clip, width) * (1 + 1e-15)
+        assert 1.0 <= moved <= clip.sensitivity(width) * (1 + 1e-15)
     assert torch.equal(whole, torch.round(whole / grid) * grid)
     assert torch.isfinite(whole).all()
 

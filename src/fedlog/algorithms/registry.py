@@ -11,6 +11,8 @@ from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
+import msgspec
+
 from fedlog.algorithms import averaging, proximal
 from fedlog.algorithms.csfl import CSFL
 from fedlog.algorithms.feddbe import FedDBE
@@ -142,28 +144,15 @@ def _read_option(method: str, name: str, value: Any, hint: Any) -> Any:
     if NoneType in accepted and (value is None or value == "none"):
         return None
     kind = next((kind for kind in accepted if kind is not NoneType), Any)
-    try:
-        return _as_kind(value, kind)
-    except (TypeError, ValueError, KeyError, OverflowError):
-        raise InputError(f"option {name} of {method} cannot be {value!r}", hint=f"expected {_describe(kind)}") from None
-
-
-def _as_kind(value: Any, kind: Any) -> Any:
-    """The value as that type; a TypeError, ValueError, KeyError or OverflowError if it cannot be one."""
-    if get_origin(kind) is Literal:
-        return {str(choice): choice for choice in get_args(kind)}[str(value)]
-    if kind is bool:
-        return {"true": True, "false": False}[str(value).lower()]
-    if not inspect.isclass(kind) or not issubclass(kind, Enum | int | float | str):
+    if get_origin(kind) is not Literal and not (inspect.isclass(kind) and issubclass(kind, Enum | int | float | str)):
         return value
-    if kind in (int, float) and isinstance(value, bool):  # which Python would take for 0 or 1
-        raise TypeError
-    if kind is int and float(value) != int(float(value)):
-        raise ValueError
-    made: Any = kind(float(value)) if kind is int else kind(value)
-    if kind is float and not math.isfinite(made):
-        raise ValueError
-    return made
+    try:
+        found = msgspec.convert(value, kind, strict=False)
+        if isinstance(found, float) and not math.isfinite(found):
+            raise ValueError
+    except ValueError:
+        raise InputError(f"option {name} of {method} cannot be {value!r}", hint=f"expected {_describe(kind)}") from None
+    return found
 
 
 def _describe(kind: Any) -> str:

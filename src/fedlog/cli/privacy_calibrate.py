@@ -21,7 +21,7 @@ from fedlog.privacy.guarantee import (
     neighbouring_relation,
     trusted_party,
 )
-from fedlog.privacy.mechanisms import Mechanism, plan, sensitivity_to_client, sensitivity_to_record
+from fedlog.privacy.mechanisms import Mechanism, plan, sensitivity_to_client
 from fedlog.privacy.secagg.terms import FEWEST
 
 
@@ -128,7 +128,7 @@ def _sensitivity(args: argparse.Namespace, unit: Unit, trust: Trust) -> float:
     if args.features is None:
         raise InputError("--features is needed to compute the sensitivity of a record", hint="--features 51 for 10x51")
     clip: Clip = Clamp(bound) if kind == "clamp" else L2Clip(bound)
-    return sensitivity_to_record(clip, args.features)
+    return clip.sensitivity(args.features)
 
 
 def _clip_parts(text: str, unit: Unit) -> tuple[str, float]:

@@ -210,7 +210,7 @@ class _Loss:
         if self.mu_squared == math.inf:
             return math.inf
         if self.trained is not None:
-            return self._renyi_epsilon(delta)
+            return self._renyi_epsilon(self.trained + gaussian_curve(self.mu_squared), delta)
         mu = math.sqrt(self.mu_squared)
         return paper_epsilon(mu, delta) if formula is Calibration.PAPER else epsilon_of(mu, delta, self.closeness)
 
@@ -230,10 +230,8 @@ class _Loss:
             delta = curve_delta(self.trained + gaussian_curve(self.mu_squared), epsilon)
         return delta + grid_cost(epsilon, self.closeness)
 
-    def _renyi_epsilon(self, delta: float) -> float:
+    def _renyi_epsilon(self, curve: Curve, delta: float) -> float:
         """The smallest epsilon to within a millionth, from the private side; inf where there is none."""
-        assert self.trained is not None
-        curve = self.trained + gaussian_curve(self.mu_squared)
         epsilon = curve_epsilon(curve, delta)
         while self._delta(epsilon) > delta:
             left = delta - grid_cost(epsilon, self.closeness)

@@ -36,7 +36,11 @@ class Limits:
             entry = int((counts < 0).nonzero()[0, 0])
             raise InputError(f"count {entry} is negative where no noise was added: {float(counts[entry]):g}")
         if self.message_norm is not None:
-            self._check_norm(sums)
+            # The norm of d noise entries is within a few std of sqrt(d) * std.
+            noise = self.noise_std * (sums.numel() ** 0.5 + NOISE_REACH)
+            found = float(sums.norm())
+            if not found <= self.message_norm * (1 + self.rounding) + noise:
+                raise InputError(f"a message beyond its norm: {found:g} (at most {self.message_norm:g} before noise)")
         if self.clip is not None:
             # With k records of a class, their summed features reach as far as k records can, and no farther.
             allowed = counts.clamp_min(0) * (1 + self.rounding) + self.rounding + self.cut_off
@@ -61,11 +65,3 @@ class Limits:
         found = float(squares.sum())
         if not found <= allowed:
             raise InputError(f"second moments beyond the clip: {found:g} (at most {allowed:g} for {count:g} records)")
-
-    def _check_norm(self, sums: Tensor) -> None:
-        assert self.message_norm is not None
-        # The norm of d noise entries is within a few std of sqrt(d) * std.
-        noise = self.noise_std * (sums.numel() ** 0.5 + NOISE_REACH)
-        found = float(sums.norm())
-        if not found <= self.message_norm * (1 + self.rounding) + noise:
-            raise InputError(f"a message beyond its norm: {found:g} (at most {self.message_norm:g} before noise)")

@@ -163,11 +163,6 @@ class DiscreteSampler:
         return torch.from_numpy(steps).to(torch.float64).reshape(shape) * self.grid
 
 
-def sensitivity_to_record(clip: Clip, width: int) -> float:
-    """How far one record can move the sum of statistics: the norm of its own, if the body never saw it."""
-    return clip.sensitivity(width)
-
-
 def sensitivity_to_client(norm: float, trust: Trust) -> float:
     """How far one client can move what is released, its whole message clipped to L2 norm `norm`.
 

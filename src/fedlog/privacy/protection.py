@@ -36,10 +36,9 @@ from fedlog.privacy.mechanisms import (
     record_moments,
     record_statistics,
     sensitivity_to_client,
-    sensitivity_to_record,
 )
 from fedlog.privacy.secagg.fixed_point import FixedPoint, choose_fixed_point
-from fedlog.privacy.sgd import SgdTraining, TrainingPlan
+from fedlog.privacy.sgd import SgdTraining, TrainingPlan, sigma_beside_training
 from fedlog.wire.message import Contribution, Kind, Message
 
 WRAP_PROBABILITY = 2.0**-80
@@ -185,7 +184,8 @@ def protection(
     )
     if training is not None:
         distance = planned_closeness(releases, coordinates, mechanism.shares, wraps) + training.planned_closeness
-        mechanism = replace(mechanism, sigma=training.sigma_beside(budget, releases, sensitivity, distance))
+        sigma = sigma_beside_training(budget, training.plan, training.trainings, releases, sensitivity, distance)
+        mechanism = replace(mechanism, sigma=sigma)
     found = Protection(budget, mechanism, bound, releases, coordinates, _samplers(noise, mechanism.grid))
     if training is not None:
         work = SgdTraining(training.plan, training.coordinates, _samplers(noise, training.plan.grid))
@@ -212,7 +212,7 @@ def _sensitivity(unit: Unit, trust: Trust, bound: Bound, width: int, detail: Det
             hint="leave it out, or use --privacy client",
         )
     if detail is Detail.MEANS:
-        return sensitivity_to_record(bound.clip, width)
+        return bound.clip.sensitivity(width)
     if not isinstance(bound.clip, L2Clip):
         raise InputError(
             "second moments are protected behind a bound on a record's length: a clamp of each feature given",
@@ -229,10 +229,8 @@ def _samplers(noise: NoiseSource, grid: float) -> Callable[[Key], Sampler]:
 
 
 def _fixed_point(found: Protection, shape: tuple[int, int], clients: int) -> FixedPoint:
-    mechanism, bound = found.mechanism, found.bound
-    largest = bound.message_norm
+    mechanism, largest = found.mechanism, found.bound.message_norm
     if largest is None:
-        assert bound.clip is not None
         largest = RECORDS_OF_A_CLIENT * mechanism.sensitivity
     std = mechanism.std_of_sum(clients)
     return choose_fixed_point(mechanism.grid, clients * largest, std, found.coordinates, WRAP_PROBABILITY)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
@@ -84,12 +84,9 @@ class SgdPlan:
             trust=trust,
             noise=sampler.kind,
             entropy=sampler.entropy,
-            noise_multiplier=self.noise_multiplier,
-            clip=self.clip,
-            sample_rate=self.sample_rate,
-            steps=self.steps,
             coordinates=coordinates,
             grid=self.grid if sampler.kind is NoiseKind.DISCRETE else None,
+            **asdict(self),
         )
 
 
@@ -166,10 +163,6 @@ class TrainingPlan:
     def planned_closeness(self) -> float:
         """The distance that the grid will cost at most; see `accounting.closeness`."""
         return grid_closeness(self.trainings * self.plan.steps, self.coordinates)
-
-    def sigma_beside(self, budget: Budget, releases: int, sensitivity: float, closeness: float) -> float:
-        """The smallest std with which the releases, together with all the training, stay within the budget."""
-        return sigma_beside_training(budget, self.plan, self.trainings, releases, sensitivity, closeness)
 
 
 @dataclass(frozen=True)

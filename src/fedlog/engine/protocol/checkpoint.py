@@ -23,6 +23,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
@@ -109,7 +110,7 @@ def read(folder: Path, load_clients: Callable[[Path], None]) -> ServerState:
         values = load_file(part / "server.safetensors")
         rows = [tuple(row) for row in json.loads((part / "ledger.json").read_text())]
         memory = _read_memory(load_file(part / "memory.safetensors"))
-        sums = _read_sums(part / SUMS)
+        sums = msgspec.json.decode((part / SUMS).read_bytes(), type=SumsPosition) if (part / SUMS).exists() else None
         load_clients(part)
         downlink = load_file(part / DOWNLINK) if (part / DOWNLINK).exists() else {}
         return ServerState(latest["round"], values, Ledger.from_rows(rows), memory, sums, downlink)
@@ -174,13 +175,6 @@ def _check_format(path: Path, found: Any) -> None:
             f"expected a checkpoint of format {FORMAT} in {path}, found: {'none' if found is None else found}",
             hint=f"go on with the version of fedlog that wrote it, or {ANEW}",
         )
-
-
-def _read_sums(path: Path) -> SumsPosition | None:
-    if not path.exists():
-        return None
-    found = json.loads(path.read_text())
-    return SumsPosition(found["made"], tuple(found["ahead"]), tuple(found["members"]), found["coordinates"])
 
 
 def _flatten_memory(memory: Memory) -> Params:

@@ -23,7 +23,7 @@ from fedlog.core.keys import Key
 from fedlog.engine.protocol.checkpoint import SumsPosition
 from fedlog.engine.protocol.server import Refusal, Server
 from fedlog.errors import InputError
-from fedlog.privacy.protection import Protection
+from fedlog.privacy.protection import Protection, split_as
 from fedlog.privacy.secagg.client import Advertised, SumClient
 from fedlog.privacy.secagg.crypto import SigningIdentity
 from fedlog.privacy.secagg.fixed_point import FixedPoint, Words
@@ -61,9 +61,7 @@ def words_of(upload: Contribution, protection: Protection | None, parties: int) 
 
 def read_sum(found: SecureSum, protection: Protection | None, shapes: Sequence[tuple[int, ...]]) -> Contribution:
     """The values of a secure sum, as arrays of these shapes."""
-    values = torch.from_numpy(encoding_of(protection).from_words(found.total))
-    parts = torch.split(values, [prod(shape) for shape in shapes])
-    arrays = tuple(part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
+    arrays = split_as(torch.from_numpy(encoding_of(protection).from_words(found.total)), shapes)
     noise = 0.0 if protection is None else protection.mechanism.client_std
     return Contribution(arrays, len(found.survivors), noise * sqrt(len(found.survivors)))
 

@@ -1,7 +1,7 @@
 """Bytes for the few shapes of value that the protocol sends or keeps: strict, canonical, and no pickle.
 
-A frozen dataclass whose fields are `int`, `bytes`, `tuple[int, ...]` or `dict[int, bytes]` becomes its fields in
-order. Decoding refuses what encoding would not have written: wrong lengths, unsorted keys, bytes left over.
+A frozen dataclass whose fields are `int`, `bytes`, `tuple[int, ...]` or a mapping from `int` to `bytes` becomes its
+fields in order. Decoding refuses what encoding would not have written: wrong lengths, unsorted keys, bytes left over.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class Terms:
     @cached_property
     def digest(self) -> bytes:
         """32 bytes that no other round shares."""
-        return hashlib.sha256(b"fedlog secagg 1\0" + encode(_Canonical.of(self))).digest()
+        return hashlib.sha256(b"fedlog secagg 1\0" + encode(self)).digest()
 
     @property
     def name(self) -> str:
@@ -92,31 +92,6 @@ class Terms:
     def next(self) -> Terms:
         """The terms of the round after this one, so that its keys can be sent ahead."""
         return replace(self, round=self.round + 1)
-
-
-@dataclass(frozen=True)
-class _Canonical:
-    session: bytes
-    round: int
-    roster: dict[int, bytes]
-    threshold: int
-    honest: int
-    corrupted: int
-    coordinates: int
-    value_bytes: int
-
-    @staticmethod
-    def of(terms: Terms) -> _Canonical:
-        return _Canonical(
-            terms.session,
-            terms.round,
-            dict(terms.roster),
-            terms.threshold,
-            terms.honest,
-            terms.corrupted,
-            terms.coordinates,
-            terms.value_bytes,
-        )
 
 
 def usual_threshold(clients: int, corrupted: int) -> int:
