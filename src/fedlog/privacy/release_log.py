@@ -25,7 +25,7 @@ from fedlog.privacy.guarantee import Budget, Calibration
 
 FILE_NAME = "privacy.jsonl"
 _VERSION = 1
-_EVENTS: dict[object, type[Event]] = {kind.kind: kind for kind in (Release, TrainingRound, Unbounded)}
+_EVENTS: dict[str, type[Event]] = {kind.kind: kind for kind in (Release, TrainingRound, Unbounded)}
 _Entry = TypeVar("_Entry")
 
 
@@ -213,11 +213,14 @@ def _parse_line(line: str, where: str, *, first: bool) -> Budget | Event | None:
 
 
 def _read_entry(entry: dict[str, object], *, first: bool) -> Budget | Event | None:
-    name = entry.pop("event", None)
+    name = str(entry.pop("event", None))
     if name == "budget" or (first and name == "no budget"):
         if (version := entry.pop("version")) != _VERSION:
             raise ValueError(f"version {version!r}, expected {_VERSION}")
-        return _convert(entry, Budget) if name == "budget" else _refuse_fields(entry, set())
+        if name == "budget":
+            return _convert(entry, Budget)
+        _refuse_fields(entry, set())
+        return None
     if first or name not in _EVENTS:
         raise ValueError(f"event {name!r}, expected {'budget' if first else ' or '.join(_EVENTS)!r}")
     if name == Release.kind:
