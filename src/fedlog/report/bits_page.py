@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from scipy import stats
 
 from fedlog.errors import InputError
 from fedlog.experiments.tables.bits import BITS, KEPT, OTHERS, ROUNDS, SHARES, WAYS
@@ -18,10 +17,11 @@ from fedlog.experiments.tables.cost import Cost, cost_to, count_opening_bits
 from fedlog.experiments.tables.finished_cells import Collected, RunResult, collect
 from fedlog.experiments.tables.paper import LABELS, TABLE_1
 from fedlog.files.durable import write_file
+from fedlog.report.bits_goal import goal_table
+from fedlog.report.bits_runs import DENSE, compare_final, dense_runs, share_of_dense
 from fedlog.report.tables import TextTable, bits
 from fedlog.wire.codec import CODECS
 
-DENSE = "f32"
 METHODS = ("fedlog", "fedlog-c", *OTHERS)
 _PLACE = "<!-- records of {} -->"
 _END = "<!-- end of records -->"
@@ -45,10 +45,10 @@ def write_bits_page(results: Path, page: Path) -> list[Path]:
 def bits_tables(results: Path) -> dict[str, TextTable]:
     """A table for each measurement, by its name."""
     found = {each.name: collect(each, results) for each in BITS}
-    tables = {}
+    whole = {data: collect(experiment(f"table-{data}"), results) for data in ROUNDS}
+    tables = {"bits-aim": goal_table({data: found[f"bits-{data}"] for data in ROUNDS}, whole)}
     for data in ROUNDS:
-        whole = collect(experiment(f"table-{data}"), results)
-        tables[f"bits-{data}"] = ways_table(data, found[f"bits-{data}"], found[f"bits-codecs-{data}"], whole)
+        tables[f"bits-{data}"] = ways_table(data, found[f"bits-{data}"], found[f"bits-codecs-{data}"], whole[data])
     tables["bits-codecs-mnist"] = codec_table(found["bits-codecs-mnist"])
     tables["bits-participation-mnist"] = participation_table(found["bits-participation-mnist"])
     measured = results.parent / "benchmarks" / "records"
@@ -91,34 +91,13 @@ def ways_table(data: str, found: Collected, short: Collected, whole: Collected) 
     return TextTable(columns, tuple(rows), notes=(note,))
 
 
-def dense_runs(data: str, method: str, found: Collected, whole: Collected) -> dict[int, RunResult]:
-    """The runs with f32 by seed: those made for this table, else the first rounds of Table 1's on the same seeds."""
-    seeds = found.experiment.seeds
-    longer = {run.seed: cut_run(run, ROUNDS[data]) for run in whole.runs.get(method, []) if run.seed in seeds}
-    own = {run.seed: run for run in found.runs.get(f"{method}-{DENSE}", [])}
-    return dict(sorted({**longer, **own}.items()))
-
-
-def cut_run(run: RunResult, rounds: int) -> RunResult:
-    """The run as it was after so many rounds."""
-    kept = run.rounds[:rounds]
-    up, down = count_opening_bits(run.rounds, run.summary)
-    summary = replace(
-        run.summary,
-        rounds=len(kept),
-        accuracy_mean_over_clients=kept[-1].accuracy_mean_over_clients,
-        bits_up=up + sum(record.bits_up for record in kept),
-        bits_down=down + sum(record.bits_down for record in kept),
-    )
-    return RunResult(run.seed, summary, kept)
-
-
 def _way_row(
     method: str, way: str, runs: Sequence[RunResult], dense: Mapping[int, RunResult], threshold: float
 ) -> tuple[str, ...]:
     costs = {run.seed: cost_to(threshold, run.rounds, run.summary) for run in runs}
     accuracy = float(np.mean([run.summary.accuracy_mean_over_clients for run in runs]))
-    compared = "" if way == DENSE else _difference([(run, dense[run.seed]) for run in runs if run.seed in dense])
+    difference = None if way == DENSE else compare_final(runs, dense)
+    compared = "" if difference is None else str(difference)
     return (f"{LABELS[method]}, {way}", *_cost_cells(costs, dense, threshold), f"{100 * accuracy:.2f}", compared)
 
 
@@ -137,9 +116,7 @@ def _rows_row(method: str, dense: Mapping[int, RunResult], short: Collected, thr
 
 def _cost_cells(costs: Mapping[int, Cost], dense: Mapping[int, RunResult], threshold: float) -> tuple[str, ...]:
     """Seeds, rounds, bits up, down and both, and the share of the dense runs' bits on the same seeds."""
-    both = [seed for seed in costs if seed in dense]
-    full = sum(cost_to(threshold, dense[seed].rounds, dense[seed].summary).both for seed in both)
-    share = sum(costs[seed].both for seed in both) / full if full else None
+    share = share_of_dense(costs, dense, threshold)
     missed = "" if all(cost.reached for cost in costs.values()) else " *"
     return (
         ", ".join(str(seed) for seed in costs),
@@ -149,25 +126,6 @@ def _cost_cells(costs: Mapping[int, Cost], dense: Mapping[int, RunResult], thres
         bits(float(np.mean([cost.both for cost in costs.values()]))),
         "" if share is None else f"{100 * share:.1f} %",
     )
-
-
-def _difference(pairs: Sequence[tuple[RunResult, RunResult]]) -> str:
-    """The mean difference in final accuracy over clients and seeds, in points, with its interval."""
-    found = [
-        100 * (a - b)
-        for ours, other in pairs
-        for a, b in zip(_final(ours), _final(other), strict=True)
-        if a is not None and b is not None
-    ]
-    if len(found) < 2:
-        return ""
-    mean, error = float(np.mean(found)), float(stats.sem(found))
-    reach = float(stats.t.ppf(0.975, len(found) - 1)) * error
-    return f"{mean:+.2f} ({mean - reach:+.2f} to {mean + reach:+.2f})"
-
-
-def _final(run: RunResult) -> list[float | None]:
-    return run.rounds[-1].accuracy_per_client
 
 
 def codec_table(found: Collected) -> TextTable:
