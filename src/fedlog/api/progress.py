@@ -14,6 +14,7 @@ from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run.callbacks import Callback, RunStart
 from fedlog.experiments.run.private import warn_before_start
 from fedlog.experiments.run.records import Summary
+from fedlog.wire.bits_text import describe_bits
 from fedlog.wire.ledger import Direction, Ledger
 
 SECONDS_BETWEEN_LINES = 5.0
@@ -100,7 +101,7 @@ class Progress(Callback):
         left = (self._rounds - record.round) * sum(recent) / len(recent)
         what = "inside 90 % intervals" if record.rmse_per_client else "accuracy"
         accuracy = f"{what} {100 * record.accuracy_mean_over_clients:.2f} %"
-        said = f"{accuracy}  {bits / 1e6:.2f} Mb  about {left:.0f} s left"
+        said = f"{accuracy}  {describe_bits(bits)}  about {left:.0f} s left"
         for client, reason in record.refused.items():
             self._say(f"warning: round {record.round} goes on without {client}: {reason}")
         for client, share in record.capped.items():

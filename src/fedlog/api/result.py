@@ -27,6 +27,7 @@ from fedlog.files.python_words import speak_python
 from fedlog.models.folder import load_model, load_models, model_names, save_run_models
 from fedlog.models.model import Model
 from fedlog.settings.spec import RunSpec, as_plain
+from fedlog.wire.bits_text import describe_bits
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -225,14 +226,6 @@ def load(folder: str | Path) -> Result:
 
     """
     return Result.read(Path(folder))
-
-
-def describe_bits(bits: int) -> str:
-    """A number of bits in a unit that suits it: 934 bits, 12.4 kb, 3.1 Mb, 6.8 Gb."""
-    for unit, size in (("Gb", 10**9), ("Mb", 10**6), ("kb", 10**3)):
-        if bits >= size:
-            return f"{bits / size:.3g} {unit}"
-    return f"{bits} bits"
 
 
 def _percent(share: float | None) -> str:

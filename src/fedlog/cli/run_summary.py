@@ -15,6 +15,7 @@ from fedlog.experiments.run.execute import read_spec
 from fedlog.experiments.run.records import Summary
 from fedlog.settings.differences import find_differences
 from fedlog.settings.spec import RunSpec
+from fedlog.wire.bits_text import describe_bits
 
 SHOWN_ELSEWHERE = ("rounds", "seed")
 
@@ -32,8 +33,8 @@ def show_summary(console: Console, summary: Summary, folder: Path, report: Path)
         _show_accuracy(table, summary, None if alone is None else alone.summary)
     if summary.uploads_refused:
         table.add_row("uploads that could not be used", f"{summary.uploads_refused}")
-    table.add_row("bits up, all clients", f"{summary.bits_up / 1e6:.3f} Mb")
-    table.add_row("bits down, all clients", f"{summary.bits_down / 1e6:.3f} Mb")
+    table.add_row("bits up, all clients", describe_bits(summary.bits_up))
+    table.add_row("bits down, all clients", describe_bits(summary.bits_down))
     table.add_row("seconds in rounds", f"{summary.seconds:.1f}")
     console.print(table)
     say(console, f"settings: {describe_settings(spec)}")

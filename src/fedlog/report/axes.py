@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from fedlog.wire.bits_text import choose_unit
+
 STEPS = (1, 2, 2.5, 5, 10)
 
 
@@ -77,18 +79,10 @@ def named_axis(label: str, names: Sequence[str]) -> Axis:
     return Axis(label, -0.5, max(len(names) - 0.5, 0.5), tuple((float(at), name) for at, name in enumerate(names)))
 
 
-def short_bits(bits: float) -> str:
-    """A number of bits in a unit that suits it: 934 b, 12.4 kb, 3.1 Mb, 6.8 Gb."""
-    for unit, size in (("Tb", 1e12), ("Gb", 1e9), ("Mb", 1e6), ("kb", 1e3)):
-        if bits >= size:
-            number = f"{bits / size:.3g}"
-            return f"{number if len(number) > 1 else number + '.0'} {unit}"
-    return f"{bits:.0f} b"
-
-
 def _tick_bits(bits: float) -> str:
     """A round number of bits, for an axis."""
-    return short_bits(bits).replace(".0 ", " ")
+    unit, size = choose_unit(bits)
+    return f"{bits / size:g} {unit}"
 
 
 def _round_step(rough: float) -> float:

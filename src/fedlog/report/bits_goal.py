@@ -11,7 +11,8 @@ from fedlog.experiments.tables.cost import cost_to
 from fedlog.experiments.tables.finished_cells import Collected, RunResult
 from fedlog.experiments.tables.paper import LABELS, TABLE_1, list_printed_rows
 from fedlog.report.bits_runs import Difference, compare_final, dense_runs, share_of_dense
-from fedlog.report.tables import NOT_RUN, TextTable, bits
+from fedlog.report.tables import NOT_RUN, TextTable
+from fedlog.wire.bits_text import describe_bits
 
 # The way of sending that the aim is judged by, and those of the methods that were not run with it.
 WAYS_JUDGED = ("q4-differences", "q8-up-q4-differences")
@@ -47,7 +48,7 @@ def _goal_row(
     threshold = part.threshold / 100
     costs = {run.seed: cost_to(threshold, run.rounds, run.summary) for run in runs}
     share, difference = share_of_dense(costs, dense, threshold), compare_final(runs, dense)
-    mean = bits(float(np.mean([cost.both for cost in costs.values()])))
+    mean = describe_bits(float(np.mean([cost.both for cost in costs.values()])))
     missed = "" if all(cost.reached for cost in costs.values()) else " *"
     return (
         name,

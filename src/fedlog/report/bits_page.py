@@ -19,7 +19,8 @@ from fedlog.experiments.tables.paper import LABELS, TABLE_1
 from fedlog.files.durable import write_file
 from fedlog.report.bits_goal import goal_table
 from fedlog.report.bits_runs import DENSE, compare_final, dense_runs, share_of_dense
-from fedlog.report.tables import TextTable, bits
+from fedlog.report.tables import TextTable
+from fedlog.wire.bits_text import describe_bits
 from fedlog.wire.codec import CODECS
 
 METHODS = ("fedlog", "fedlog-c", *OTHERS)
@@ -121,9 +122,9 @@ def _cost_cells(costs: Mapping[int, Cost], dense: Mapping[int, RunResult], thres
     return (
         ", ".join(str(seed) for seed in costs),
         ", ".join(str(cost.round) for cost in costs.values()) + missed,
-        bits(float(np.mean([cost.bits_up for cost in costs.values()]))),
-        bits(float(np.mean([cost.bits_down for cost in costs.values()]))),
-        bits(float(np.mean([cost.both for cost in costs.values()]))),
+        describe_bits(float(np.mean([cost.bits_up for cost in costs.values()]))),
+        describe_bits(float(np.mean([cost.bits_down for cost in costs.values()]))),
+        describe_bits(float(np.mean([cost.both for cost in costs.values()]))),
         "" if share is None else f"{100 * share:.1f} %",
     )
 
@@ -160,7 +161,7 @@ def participation_table(found: Collected) -> TextTable:
             total = float(np.mean([run.summary.bits_up + run.summary.bits_down for run in runs]))
             reached = [cost_to(0.97, run.rounds, run.summary) for run in runs]
             to = ", ".join(str(cost.round) if cost.reached else "never" for cost in reached)
-            rows.append((f"{share:.0%} take part, {kept}", str(len(runs)), *by_round, to, bits(total)))
+            rows.append((f"{share:.0%} take part, {kept}", str(len(runs)), *by_round, to, describe_bits(total)))
     columns = ("", "seeds", *(f"round {n}" for n in at), "round of 97 %", "bits in 30 rounds")
     return TextTable(columns, tuple(rows), notes=("FedLog, f32, accuracy of all clients in per cent.",))
 

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fedlog.experiments.compare.advice import Advice, describe_bits
+from fedlog.experiments.compare.advice import Advice
 from fedlog.experiments.compare.estimates import Estimate
 from fedlog.experiments.compare.findings import BESIDE_ACCURACY, Findings, SiteFigures, VariantFigures
 from fedlog.report.tables import TextTable
+from fedlog.wire.bits_text import describe_bits
 
 BESIDE_NAMES = dict(zip(BESIDE_ACCURACY, ("balanced", "macro-F1", "AUROC", "calibration error"), strict=True))
 INTERVALS = "Intervals are of 95 %, over rows, seeds and splits."

@@ -12,13 +12,14 @@ from fedlog.experiments.compare.findings import Findings
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import RECORDS
 from fedlog.files.durable import write_file
-from fedlog.report.axes import bits_axis, named_axis, short_bits, straight_axis
+from fedlog.report.axes import bits_axis, named_axis, straight_axis
 from fedlog.report.comparison import methods_table, sites_table
 from fedlog.report.curves import curve_plots, make_curve, mean_curve
 from fedlog.report.plots import Plot, Point, Rule, Series
 from fedlog.report.render import percent, points, render_page
 from fedlog.report.style import Style, styles_of
 from fedlog.report.tables import TextTable
+from fedlog.wire.bits_text import describe_bits
 
 MOST_SITES = 12  # in the figure; all of them are in the table
 ZERO = Style("training alone", "ink", "dashed")
@@ -84,7 +85,7 @@ def _accuracy_by_bits(findings: Findings, styles: dict[str, Style], name: str) -
         levels += _ends(each.accuracy, 0.0)
         if label in sending:
             low, high = _ends(each.accuracy, 0.0)
-            words += f", {short_bits(each.bits)}"
+            words += f", {describe_bits(each.bits)}"
             point = Point(each.bits, 100 * each.accuracy.value, words, low, high)
             series.append(Series(label, styles[label], (point,), joined=False, size=5.5))
         else:

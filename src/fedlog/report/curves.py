@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedlog.engine.simulate.simulator import RoundRecord
-from fedlog.report.axes import bits_axis, rounds_axis, short_bits, straight_axis
+from fedlog.report.axes import bits_axis, rounds_axis, straight_axis
 from fedlog.report.plots import Plot, Point, Rule, Series
 from fedlog.report.render import percent
 from fedlog.report.style import Style, new_figure
+from fedlog.wire.bits_text import describe_bits
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -101,7 +102,7 @@ def _series(curve: Curve, by_bits: bool) -> Series:
         Point(
             bits if by_bits else at,
             100 * accuracy,
-            f"{curve.style.label}, round {at}: {percent(accuracy, 2)}" + (f", {short_bits(bits)}" if bits else ""),
+            f"{curve.style.label}, round {at}: {percent(accuracy, 2)}" + (f", {describe_bits(bits)}" if bits else ""),
         )
         for at, (accuracy, bits) in enumerate(pairs, 1)
     )
@@ -112,8 +113,8 @@ def _in_words(curves: Sequence[Curve], threshold: float | None, by_bits: bool = 
     said = []
     for curve in curves:
         first, last = percent(curve.accuracy[0]), percent(curve.accuracy[-1])
-        spent = f" with {short_bits(curve.bits[-1])}" if curve.bits[-1] else ""
-        start = f"{short_bits(curve.bits[0])}" if by_bits else "round 1"
+        spent = f" with {describe_bits(curve.bits[-1])}" if curve.bits[-1] else ""
+        start = f"{describe_bits(curve.bits[0])}" if by_bits else "round 1"
         said.append(f"{curve.style.label}: {first} at {start}, {last} after round {len(curve.accuracy)}{spent}.")
         crossed = next((at for at, value in enumerate(curve.accuracy) if threshold and value >= threshold), None)
         if crossed is not None:

@@ -13,6 +13,7 @@ from fedlog.files.durable import write_file
 from fedlog.report.figures import svg
 from fedlog.report.style import METHODS as STYLES
 from fedlog.report.style import new_figure
+from fedlog.wire.bits_text import describe_bits
 
 METHODS = {name: STYLES[name].label for name in ("local", "fedavg", "fedproto", "fedlog", "fedlog-c")}
 SETTINGS = {
@@ -37,8 +38,9 @@ class MethodFigures:
 
     def __str__(self) -> str:
         spread = f" ± {stdev(self.accuracies):.1f}" if len(self.accuracies) > 1 else ""
+        sent = describe_bits(self.bits) if self.bits else "nothing sent"
         seeds = f"{len(self.accuracies)} seed" + ("s" if len(self.accuracies) > 1 else "")
-        return f"{mean(self.accuracies):.1f}{spread} % ({seeds}), {_describe_bits(self.bits)}"
+        return f"{mean(self.accuracies):.1f}{spread} % ({seeds}), {sent}"
 
 
 def overview(results: Path) -> dict[str, dict[str, MethodFigures]]:
@@ -126,9 +128,3 @@ def read_figures(folder: Path) -> MethodFigures:
         raise InputError(f"no records in {folder}", hint="run this in the project's folder, or give --results")
     by_seed = {int(run["seed"]): 100 * run["accuracy_mean_over_clients"] for run in runs}
     return MethodFigures(by_seed, int(runs[0]["bits_up"] + runs[0]["bits_down"]))
-
-
-def _describe_bits(bits: int) -> str:
-    if bits == 0:
-        return "nothing sent"
-    return f"{bits / 1e9:.1f} Gb" if bits >= 1e9 else f"{bits / 1e6:.3g} Mb"

@@ -10,9 +10,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from fedlog.report.axes import short_bits
 from fedlog.report.plots import MARKER_SIZE, legend_of
 from fedlog.report.style import COLOURS, DASHES, MARKERS
+from fedlog.wire.bits_text import describe_bits
 
 MINUS = "\N{MINUS SIGN}"
 
@@ -48,7 +48,7 @@ def _environment() -> Environment:
         marker_size=MARKER_SIZE,
         legend_of=legend_of,
     )
-    found.filters.update(percent=percent, points=points, bits=short_bits)
+    found.filters.update(percent=percent, points=points, bits=describe_bits)
     return found
 
 

@@ -10,12 +10,12 @@ from typing import Any
 from fedlog.experiments.run.records import mean_parts
 from fedlog.files.durable import write_file
 from fedlog.report import run_plots
-from fedlog.report.axes import short_bits
 from fedlog.report.render import Live, percent, points, render_page
 from fedlog.report.run_facts import RunFacts, read_run
 from fedlog.report.style import style_of
 from fedlog.settings.differences import Difference, find_differences, repeat_command, say_value
 from fedlog.settings.spec import as_plain
+from fedlog.wire.bits_text import describe_bits
 
 PAGE = "report.html"
 EQUAL = 1e-5  # summaries hold accuracies to six digits
@@ -74,10 +74,10 @@ def headline(facts: RunFacts) -> dict[str, Any]:
     for method, baseline in facts.baselines.items():
         summary = baseline.summary
         bits = summary.bits_up + summary.bits_down
-        cost = f" with {short_bits(bits)}" if bits else ""
+        cost = f" with {describe_bits(bits)}" if bits else ""
         rounds = "" if summary.rounds == (len(facts.lines) or summary.rounds) else f" after {summary.rounds} rounds"
         others.append(f"{style_of(method).label} {percent(summary.accuracy_mean_over_clients)}{cost}{rounds}")
-    sent = short_bits(facts.bits) if facts.bits else ""
+    sent = describe_bits(facts.bits) if facts.bits else ""
     reached = percent(facts.accuracy)
     if facts.error_of_number is not None:
         reached = f"Error {facts.error_of_number:.3g}, {reached} inside their intervals"
@@ -105,7 +105,7 @@ def _tiles(facts: RunFacts) -> list[Tile]:
     if worst:
         found.append(Tile("lowest client", percent(worst[0].accuracy), worst[0].name))
     ups = sum(line.bits_up for line in facts.lines)
-    found.append(Tile("bits", short_bits(facts.bits), f"all clients, both ways; {short_bits(ups)} up in rounds"))
+    found.append(Tile("bits", describe_bits(facts.bits), f"all clients, both ways; {describe_bits(ups)} up in rounds"))
     if facts.summary is not None and facts.summary.privacy is not None:
         found.append(_privacy_tile(facts.summary.privacy))
     seconds = sum(line.seconds for line in facts.lines)

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from fedlog.core.calibration import ReliabilityBin
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import RECORDS
-from fedlog.report.axes import Axis, short_bits, straight_axis
+from fedlog.report.axes import Axis, straight_axis
 from fedlog.report.curves import curve_plots, make_curve
 from fedlog.report.plots import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Bar, Bars, Part, Plot, Point, Series
 from fedlog.report.render import percent, points
 from fedlog.report.run_facts import ClientFacts, RunFacts
 from fedlog.report.style import COLOURS, style_numbered, style_of
+from fedlog.wire.bits_text import describe_bits
 
 LARGEST_MARKS, SMALLEST_MARKS = 4.6, 2.4
 GEOMETRY_HEIGHT = 420.0
@@ -124,11 +125,11 @@ def bits_bars(facts: RunFacts) -> Bars | None:
     bars = []
     for way, label in DIRECTIONS.items():
         parts = tuple(
-            Part(kind, found[way, kind], short_bits(found[way, kind]), style_numbered(at, kind))
+            Part(kind, found[way, kind], describe_bits(found[way, kind]), style_numbered(at, kind))
             for at, kind in enumerate(kinds)
             if found.get((way, kind))
         )
-        bars.append(Bar(label, short_bits(sum(part.amount for part in parts)), parts))
+        bars.append(Bar(label, describe_bits(sum(part.amount for part in parts)), parts))
     said = [f"{bar.label}: {', '.join(f'{p.label} {p.text}' for p in bar.parts) or 'nothing'}" for bar in bars]
     rounds = f"{len(facts.lines)} round{'s' if len(facts.lines) != 1 else ''}"
     return Bars(

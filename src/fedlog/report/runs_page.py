@@ -10,13 +10,13 @@ from fedlog.experiments.compare.reading import group_findings, label_runs
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import CONFIG, RECORDS, read_finished_summary, read_spec
 from fedlog.files.durable import write_file
-from fedlog.report.axes import short_bits
 from fedlog.report.comparison_page import comparison_section
 from fedlog.report.curves import Curve, curve_plots, make_curve
 from fedlog.report.plots import Plot
 from fedlog.report.render import Live, percent, render_page
 from fedlog.report.run_page import PAGE, write_run_page
 from fedlog.report.style import style_of, styles_of
+from fedlog.wire.bits_text import describe_bits
 
 MOST_CURVES = 35  # there are no more styles that differ
 
@@ -75,7 +75,7 @@ def _row(folder: Path, run: Path, link: str) -> RunRow:
         accuracy = percent(lines[-1].accuracy_mean_over_clients, 2) if lines else ""
         rounds = f"{len(lines)} of {spec.rounds}, not finished"
         bits = sum(line.bits_up + line.bits_down for line in lines)
-    return RunRow(name, link, method, spec.data, spec.seed, rounds, accuracy, short_bits(bits) if bits else "none")
+    return RunRow(name, link, method, spec.data, spec.seed, rounds, accuracy, describe_bits(bits) if bits else "none")
 
 
 def _plots(folder: Path) -> list[tuple[str, list[Plot]]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from fedlog.experiments.tables.finished_cells import Collected
 from fedlog.experiments.tables.significance import Mean
+from fedlog.wire.bits_text import choose_unit, describe_bits
 
 NOT_RUN = "not run"
 
@@ -96,20 +97,12 @@ def difference_with_error(mean: Mean, digits: int = 2) -> str:
     return ("+" if mean.value >= 0 else "") + with_error(mean, digits)
 
 
-def bits(value: float) -> str:
-    """A number of bits in the paper's units, three significant digits."""
-    for factor, unit in ((1e9, "Gb"), (1e6, "Mb"), (1e3, "kb")):
-        if value >= factor:
-            return f"{value / factor:#.3g}".rstrip(".") + f" {unit}"
-    return f"{value:.0f} b"
-
-
 def bits_with_error(mean: Mean) -> str:
     """Bits with their standard error, in one unit and to one digit: the third significant one of the mean."""
     if mean.error is None:
-        return bits(mean.value)
-    factor, unit = next(((f, u) for f, u in ((1e9, "Gb"), (1e6, "Mb"), (1e3, "kb")) if mean.value >= f), (1.0, "b"))
-    value, error = mean.value / factor, mean.error / factor
+        return describe_bits(mean.value)
+    unit, size = choose_unit(mean.value)
+    value, error = mean.value / size, mean.error / size
     digits = 0 if unit == "b" else 2 if value < 10 else 1 if value < 100 else 0
     return f"{value:.{digits}f} ± {error:.{digits}f} {unit}"
 

@@ -8,6 +8,7 @@ from enum import Enum
 
 from fedlog.experiments.compare.estimates import Estimate
 from fedlog.experiments.compare.findings import Findings
+from fedlog.wire.bits_text import describe_bits
 
 WORTH = 0.01  # the smallest gain that pays for a federation, unless one is given
 ERROR = 0.05  # how often, at most, a gain is claimed where there is none
@@ -113,14 +114,6 @@ def describe_gain(gain: Estimate) -> str:
     if gain.low is None or gain.high is None:
         return said
     return f"{said} (between {100 * gain.low:+.1f} and {100 * gain.high:+.1f})"
-
-
-def describe_bits(bits: float) -> str:
-    """A number of bits in a unit that suits it: 934 bits, 12.4 kb, 3.1 Mb, 6.8 Gb."""
-    for unit, size in (("Gb", 10**9), ("Mb", 10**6), ("kb", 10**3)):
-        if bits >= size:
-            return f"{bits / size:.3g} {unit}"
-    return f"{bits:.0f} bits"
 
 
 def _join(names: Sequence[str]) -> str:

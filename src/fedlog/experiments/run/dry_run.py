@@ -16,6 +16,7 @@ from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import AdamMoments
 from fedlog.settings.transport import transport_of
+from fedlog.wire.bits_text import describe_bits
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,10 @@ class Forecast:
         return [
             f"{self.method} on {self.data}: {self.clients} clients, {self.rounds} rounds",
             f"parameters per client: {self.parameters_per_client:,}",
-            f"up: {self.bits_up_per_round / 1e6:.3f} Mb a round, all clients",
-            f"down: {self.bits_down_per_round / 1e6:.3f} Mb a round, all clients",
-            f"opening: {self.bits_opening / 1e6:.3f} Mb",
-            f"in all: {self.bits_total / 1e6:.3f} Mb, {self.bits_are}",
+            f"up: {describe_bits(self.bits_up_per_round)} a round, all clients",
+            f"down: {describe_bits(self.bits_down_per_round)} a round, all clients",
+            f"opening: {describe_bits(self.bits_opening)}",
+            f"in all: {describe_bits(self.bits_total)}, {self.bits_are}",
             f"memory: about {self.memory_bytes / 2**20:.0f} MiB",
             f"time: about {self.seconds:.0f} s with the jobs asked for",
             *self.advice,
