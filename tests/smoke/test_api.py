@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from functools import partial
@@ -109,6 +110,13 @@ def test_a_run_is_the_same_in_memory_saved_and_in_a_folder(
         assert [int(label) for label in told["labels"]] == result.models["north"].predict(X).tolist()
         assert main(["report", str(tmp_path / folder)]) == 0
         capsys.readouterr()
+    # The page of what was in memory shows all that the page of the folder shows; only times differ.
+    saved_page, kept_page = (
+        re.sub(r"[\d.]+ s\b", "", (tmp_path / folder / "report.html").read_text()) for folder in ("saved", "kept")
+    )
+    assert 'id="figure-geometry"' in saved_page
+    assert "classes (records)" in saved_page
+    assert saved_page == kept_page
     with pytest.raises(InputError, match="is not empty"):
         result.save(tmp_path / "kept")
     with pytest.raises(InputError, match="no run in the folder"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from fedlog.api.frames import make_frame
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
+from fedlog.experiments.run.calibration import CALIBRATION
 from fedlog.experiments.run.execute import (
     CONFIG,
     MODELS,
@@ -22,7 +23,10 @@ from fedlog.experiments.run.execute import (
     read_spec,
     read_summary,
 )
+from fedlog.experiments.run.portraits import CLIENTS, GEOMETRY
 from fedlog.experiments.run.records import Summary
+from fedlog.experiments.run.scores import SCORES
+from fedlog.files.durable import write_file
 from fedlog.files.python_words import speak_python
 from fedlog.models.folder import load_model, load_models, model_names, save_run_models
 from fedlog.models.model import Model
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
 
 
 WRITTEN_BY = "name a folder that `fedlog run`, fedlog.run(out=...) or result.save(...) wrote"
+NOTES = (CLIENTS, GEOMETRY, SCORES, CALIBRATION)  # files that only the page of a run reads
 
 
 class Models(Mapping[str, Model]):
@@ -77,6 +82,7 @@ class Result:
     clients: tuple[str, ...]
     models: Mapping[str, Model]
     made_with: Mapping[str, Any] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)  # for the page of the run: the text of each file in NOTES
 
     @classmethod
     def read(cls, folder: Path) -> Result:
@@ -98,12 +104,13 @@ class Result:
         clients = tuple(summary.clients) or tuple(f"client-{at}" for at in range(len(summary.accuracy_per_client)))
         made_with = json.loads((folder / CONFIG).read_text()).get("made_with", {})
         lines = tuple(records.read(folder / RECORDS))
-        return cls(read_spec(folder), summary, lines, clients, models, made_with)
+        notes = {name: (folder / name).read_text() for name in NOTES if (folder / name).exists()}
+        return cls(read_spec(folder), summary, lines, clients, models, made_with, notes)
 
     def keep_in_memory(self) -> Result:
         """The same, every model read: the folder is needed no more."""
         kept = Models(Path(), self.models.read_all() if isinstance(self.models, Models) else self.models)
-        return Result(self.spec, self.summary, self.records, self.clients, kept, self.made_with)
+        return replace(self, models=kept)
 
     @property
     def accuracy(self) -> float:
@@ -186,6 +193,8 @@ class Result:
         records.write_json(path / CONFIG, config)
         for record in self.records:
             records.append(path / RECORDS, record)
+        for name, text in self.notes.items():
+            write_file(path / name, text)
         records.write_json(path / SUMMARY, records.as_written(self.summary))
         return path
 
