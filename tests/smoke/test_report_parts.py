@@ -15,11 +15,14 @@ import torch
 
 import fedlog
 from fedlog.cli.main import main, parse_arguments
+from fedlog.experiments.compare.findings import Findings
 from fedlog.experiments.run.baselines import find_baselines
 from fedlog.experiments.run.execute import read_spec
 from fedlog.experiments.run.portraits import project_means, read_clients, read_geometry
 from fedlog.report.axes import bits_axis, rounds_axis, straight_axis
+from fedlog.report.comparison_page import comparison_section
 from fedlog.report.curves import Curve, curve_plots
+from fedlog.report.plots import Plot
 from fedlog.report.run_facts import read_run
 from fedlog.report.run_page import headline, render_run
 from fedlog.report.style import style_of
@@ -27,6 +30,7 @@ from fedlog.settings.differences import find_differences, repeat_command
 from fedlog.settings.flags import read_given_settings
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
+from fedlog.settings.training import Judge
 
 if TYPE_CHECKING:
     from tests.conftest import MakeFederation
@@ -198,3 +202,32 @@ def test_every_point_is_inside_its_plot(runs: Path) -> None:
                 assert 0 <= x <= float(wide)
                 assert 0 <= y <= float(high)
                 assert text
+
+
+def test_a_comparison_draws_the_rounds_by_bits_or_says_why_not(make_federation: MakeFederation, tmp_path: Path) -> None:
+    data = make_federation([40, 40, 40], [10, 10, 10])
+    short = {**SHORT, "rounds": 3, "validation_fraction": 0.3}
+    found = fedlog.compare(data, ["fedlog"], 1, out=tmp_path / "runs", **short)
+
+    def bits_plot(findings: Findings) -> Plot:
+        return comparison_section(findings, found.advice, ()).plots[0]
+
+    (rounds,) = (one for one in bits_plot(found.findings).series if one.key == "fedlog")
+    run = found.runs["fedlog", 0]
+    assert rounds.joined
+    assert [point.x for point in rounds.points] == run.history["bits"].tolist()
+    assert [point.y for point in rounds.points] == pytest.approx([100 * each for each in run.history["accuracy"]])
+    assert [point.high is not None for point in rounds.points] == [False, False, True]  # the interval is at the end
+    assert bits_plot(found.findings).note == ""
+
+    on_validation = {
+        key: replace(one, spec=replace(one.spec, judge=Judge.VALIDATION)) for key, one in found.findings.runs.items()
+    }
+    plot = bits_plot(replace(found.findings, runs=on_validation))
+    assert [len(one.points) for one in plot.series] == [1]
+    assert plot.note.startswith("Only the ends: the rounds were judged on validation rows")
+    for path in (tmp_path / "runs").rglob("records.jsonl"):
+        path.unlink()
+    plot = bits_plot(found.findings)
+    assert [len(one.points) for one in plot.series] == [1]
+    assert plot.note == "Only the end of fedlog: the records of its rounds are no longer here."

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedlog.experiments.compare.advice import Advice
 from fedlog.experiments.compare.estimates import Estimate
-from fedlog.experiments.compare.findings import Findings
+from fedlog.experiments.compare.findings import Findings, VariantFigures
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import RECORDS
 from fedlog.files.durable import write_file
 from fedlog.report.axes import bits_axis, named_axis, straight_axis
 from fedlog.report.comparison import methods_table, sites_table
-from fedlog.report.curves import curve_plots, make_curve, mean_curve
+from fedlog.report.curves import BELOW, Curve, curve_plots, later_part, make_curve, mean_curve
 from fedlog.report.plots import Plot, Point, Rule, Series
 from fedlog.report.render import percent, points, render_page
 from fedlog.report.style import Style, styles_of
@@ -22,6 +22,7 @@ from fedlog.report.tables import TextTable
 from fedlog.wire.bits_text import describe_bits
 
 MOST_SITES = 12  # in the figure; all of them are in the table
+SAME = 5e-4  # accuracies that a reader would read as one
 ZERO = Style("training alone", "ink", "dashed")
 
 
@@ -52,7 +53,9 @@ def comparison_section(findings: Findings, advice: Advice, notes: Sequence[str],
     """One comparison; `number` tells its figures from those of another on the same page."""
     styles = styles_of({label: findings.method_of(label) for label in findings.labels})
     name = f"comparison-{number}"
-    plots = [_accuracy_by_bits(findings, styles, name), *_curves(findings, styles, name)]
+    curves = _read_curves(findings, styles)
+    judged = curves if _judge(findings) == "test" else {}
+    plots = [_accuracy_by_bits(findings, styles, judged, name), *_accuracy_by_round(findings, curves, name)]
     return ComparisonSection(
         name=name,
         title=findings.data,
@@ -74,10 +77,14 @@ def _for_people(table: TextTable, styles: dict[str, Style]) -> TextTable:
     return replace(table, columns=columns, rows=rows)
 
 
-def _accuracy_by_bits(findings: Findings, styles: dict[str, Style], name: str) -> Plot:
-    """Accuracy with its interval against bits; what sends nothing is a level line."""
+def _accuracy_by_bits(findings: Findings, styles: dict[str, Style], curves: Mapping[str, Curve], name: str) -> Plot:
+    """Accuracy by bits: round by round where the test rows were judged in each, and the end with its interval.
+
+    What sends nothing is a level line.
+    """
     known = {label: each for label, each in findings.figures.items() if each.accuracy is not None}
     sending = {label: each for label, each in known.items() if each.bits > 0}
+    paths = {label: _path(curves[label], known[label]) for label in sending if label in curves}
     levels, series, rules, said = list[float](), list[Series](), list[Rule](), list[str]()
     for label, each in known.items():
         assert each.accuracy is not None
@@ -86,28 +93,63 @@ def _accuracy_by_bits(findings: Findings, styles: dict[str, Style], name: str) -
         if label in sending:
             low, high = _ends(each.accuracy, 0.0)
             words += f", {describe_bits(each.bits)}"
-            point = Point(each.bits, 100 * each.accuracy.value, words, low, high)
-            series.append(Series(label, styles[label], (point,), joined=False, size=5.5))
+            path, end = paths.get(label, ()), Point(each.bits, 100 * each.accuracy.value, words, low, high)
+            levels += [100 * level for level in later_part([point.y / 100 for point in path])] if path else []
+            series.append(Series(label, styles[label], (*path, end), joined=bool(path), size=5.5))
         else:
             value = each.accuracy.value
             rules.append(Rule(100 * value, f"{styles[label].label} {percent(value)}", styles[label], label))
         said.append(words)
-    bits = [each.bits for each in sending.values()]
+    bits = [point.x for one in series for point in one.points]
+    y = straight_axis("%", levels)
+    cut = any(point.y < y.low for one in series for point in one.points)
     return Plot(
         name=f"{name}-bits",
         title="Test accuracy by bits (%)",
         alternative=". ".join(said) + ".",
         x=bits_axis("bits up and down, all sites, log axis", [b * f for b in bits for f in (0.8, 1.25)]),
-        y=straight_axis("%", levels),
+        y=y,
         series=tuple(series),
         rules=tuple(rules),
+        note=" ".join([*_why_without_path(findings, sending, paths), *([BELOW] if cut else [])]),
         capped=True,
     )
 
 
-def _curves(findings: Findings, styles: dict[str, Style], name: str) -> list[Plot]:
+def _path(curve: Curve, end: VariantFigures) -> tuple[Point, ...]:
+    """The rounds before the end; the last one too where a closing phase follows it."""
+    assert end.accuracy is not None
+    points = tuple(
+        Point(bits, 100 * share, f"{curve.style.label}, round {at}: {percent(share)}, {describe_bits(bits)}")
+        for at, (share, bits) in enumerate(zip(curve.accuracy, curve.bits, strict=True), 1)
+        if bits > 0
+    )
+    same = abs(curve.accuracy[-1] - end.accuracy.value) < SAME
+    return points[:-1] if same else points
+
+
+def _why_without_path(
+    findings: Findings, sending: Iterable[str], paths: Mapping[str, Sequence[Point]]
+) -> tuple[str, ...]:
+    """Why some method has its end alone: its rounds were not judged on test rows, are not here, or were only one."""
+    bare = [label for label in sending if not paths.get(label)]
+    if not bare:
+        return ()
+    if _judge(findings) != "test":
+        return ("Only the ends: the rounds were judged on validation rows, and test rows looked at once, after them.",)
+    one_round = [label for label in bare if all(run.summary.rounds == 1 for run in findings.by_seed(label).values())]
+    gone = [label for label in bare if label not in one_round]
+    return (f"Only the end of {', '.join(gone)}: the records of its rounds are no longer here.",) if gone else ()
+
+
+def _judge(findings: Findings) -> str:
+    """The rows that the rounds were judged on."""
+    return next(iter(findings.runs.values())).spec.judge.value
+
+
+def _read_curves(findings: Findings, styles: dict[str, Style]) -> dict[str, Curve]:
     """The mean accuracy over the seeds by round, where the records of the runs are still there."""
-    curves = []
+    curves = {}
     for label in findings.labels:
         runs = []
         for run in findings.by_seed(label).values():
@@ -116,11 +158,13 @@ def _curves(findings: Findings, styles: dict[str, Style], name: str) -> list[Plo
                 opening = sum(run.summary.bits_opening.values())
                 runs.append(make_curve(label, styles[label], lines, opening))
         if runs:
-            curves.append(mean_curve(label, styles[label], runs))
-    if not curves:
-        return []
-    judged = next(iter(findings.runs.values())).spec.judge.value
-    return curve_plots(curves, None, f"{judged} accuracy", name)[:1]
+            curves[label] = mean_curve(label, styles[label], runs)
+    return curves
+
+
+def _accuracy_by_round(findings: Findings, curves: Mapping[str, Curve], name: str) -> list[Plot]:
+    """The mean accuracy over the seeds by round; none where no records of rounds are left."""
+    return curve_plots(list(curves.values()), None, f"{_judge(findings)} accuracy", name)[:1] if curves else []
 
 
 def _gain_by_site(findings: Findings, styles: dict[str, Style], name: str) -> Plot | None:

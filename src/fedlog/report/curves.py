@@ -16,6 +16,7 @@ from fedlog.wire.bits_text import describe_bits
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+BELOW = "Steep first rounds lie below the axis."
 THRESHOLD = Style("threshold", "rose", "dotted")
 
 
@@ -54,10 +55,10 @@ def curve_plots(
     curves: Sequence[Curve], threshold: float | None = None, measure: str = "test accuracy", name: str = "accuracy"
 ) -> list[Plot]:
     """Accuracy by round, and by bits where anything was sent; what sends nothing is a level line there."""
-    levels = [100 * value for curve in curves for value in _later_part(curve.accuracy)]
+    levels = [100 * value for curve in curves for value in later_part(curve.accuracy)]
     levels += [] if threshold is None else [100 * threshold]
     cut = min(100 * value for curve in curves for value in curve.accuracy) < straight_axis("%", levels).low
-    note = "Steep first rounds lie below the axis; the table of values has them." if cut else ""
+    note = BELOW if cut else ""
     y = straight_axis("%", levels)
     rules = () if threshold is None else (Rule(100 * threshold, f"threshold {percent(threshold)}", THRESHOLD),)
     by_round = Plot(
@@ -91,7 +92,7 @@ def curve_plots(
     return [by_round, by_bits]
 
 
-def _later_part(accuracy: Sequence[float]) -> list[float]:
+def later_part(accuracy: Sequence[float]) -> list[float]:
     """The upper three quarters of the values: the first rounds must not squeeze what people compare."""
     return [*sorted(accuracy)[len(accuracy) // 4 :], accuracy[-1]]
 
