@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 import fedlog
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
+from fedlog.engine.software import made_with
 from fedlog.experiments.compare.advice import WORTH, AdviceKind
-from fedlog.experiments.run.execute import made_with
 
 OUT = Path("results/advice")
 FRESH = 2000  # rows a site that say what is true

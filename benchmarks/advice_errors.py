@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from benchmarks.advice import CLASSES, COLUMNS, FRESH, KINDS, SIZES, Rows
 from fedlog.core.keys import Key
 from fedlog.data.split import Shares, Split, split_by_class
+from fedlog.engine.software import made_with
 from fedlog.experiments.compare.advice import WORTH, Advice, AdviceKind, advise
 from fedlog.experiments.compare.findings import Findings, ScoredRun
-from fedlog.experiments.run.execute import made_with
 from fedlog.experiments.run.records import Summary
 from fedlog.experiments.run.scores import ClientScore, RunScores
 from fedlog.settings.spec import RunSpec

@@ -16,7 +16,8 @@ from typing import Any
 
 from fedlog.audit.finding import Audit, Fault, Training
 from fedlog.audit.run import run_audit
-from fedlog.experiments.run.execute import execute, made_with
+from fedlog.engine.software import made_with
+from fedlog.experiments.run.execute import execute
 from fedlog.privacy.guarantee import Budget, Trust, Unit
 from fedlog.settings.spec import RunSpec
 

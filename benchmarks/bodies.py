@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from benchmarks.simulator import RECORDS, Ours, matmul_gflops, plain_variants, take_turns
 from benchmarks.workloads import Workload, federation_of, repeated
-from fedlog.experiments.run.execute import made_with
+from fedlog.engine.software import made_with
 from fedlog.models.cnn import signal_cnn
 from fedlog.models.mobilenet import FEATURES, mobilenet_v2
 from fedlog.settings.execution import BackendChoice

@@ -23,7 +23,7 @@ import numpy as np
 import polars as pl
 
 from fedlog.core.keys import Key
-from fedlog.experiments.run.execute import made_with
+from fedlog.engine.software import made_with
 
 OUT = Path("results/compare-speed")
 SITES = {"north": 6000, "south": 3000, "east": 1000}

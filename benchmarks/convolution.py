@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.simulator import RECORDS, matmul_gflops
+from fedlog.engine.software import made_with
 from fedlog.engine.training.block.convolve import ConvShape, conv_pool
-from fedlog.experiments.run.execute import made_with
 
 # name -> sizes, clients, batch: the paper's layers as they are trained. First layers need no gradient of their inputs.
 LAYERS = {

@@ -22,7 +22,7 @@ from benchmarks.bodies import BODIES, workload_of
 from benchmarks.plain import PlainLoop
 from benchmarks.simulator import RECORDS, Ours, Variant, spread
 from benchmarks.workloads import Workload, first_clients, workload
-from fedlog.experiments.run.execute import made_with
+from fedlog.engine.software import made_with
 from fedlog.settings.execution import BackendChoice
 
 # name -> clients of ours, of the plain loop

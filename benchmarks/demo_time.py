@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedlog.experiments.run.execute import made_with
+from fedlog.engine.software import made_with
 
 COMMANDS = {"pretrained": ["federate", "demo", "--pretrained"], "plain": ["federate", "demo"]}
 

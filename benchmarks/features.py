@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from fedlog.core.keys import Key
-from fedlog.experiments.run.execute import made_with
+from fedlog.engine.software import made_with
 from fedlog.models.encoders.cache import FeatureCache
 from fedlog.models.encoders.pretrained import _read_weights, load_pretrained, parse_pretrained
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedlog.experiments.run.execute import made_with
+from fedlog.engine.software import made_with
 from fedlog.flower.ops.demo import HOLD_OUT, SITES, demo_schema, write_tables
 from fedlog.flower.ops.local_federation import LocalFederation, LocalSite, RunOutcome
 from fedlog.flower.protocol.plan import Plan

@@ -20,7 +20,7 @@ import torch
 
 from fedlog.algorithms.shape import Exchange
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
-from fedlog.experiments.run.execute import made_with
+from fedlog.engine.software import made_with
 from fedlog.experiments.run.prepare import prepare
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec

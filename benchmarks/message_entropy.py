@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlog.experiments.run.execute import made_with
+from fedlog.engine.software import made_with
 from fedlog.experiments.run.prepare import prepare
 from fedlog.experiments.tables.bits import WAYS
 from fedlog.settings.resolve import resolve

@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.simulator import RECORDS, Ours, spread
 from benchmarks.workloads import Workload, workload
-from fedlog.experiments.run.execute import made_with
+from fedlog.engine.software import made_with
 from fedlog.settings.execution import BackendChoice
 
 METHODS = ("fedlog", "fedavg", "fedproto", "fedrep")

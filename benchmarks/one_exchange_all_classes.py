@@ -30,7 +30,7 @@ from fedlog.core.map_head import solve_head
 from fedlog.core.posterior import Prior
 from fedlog.data.catalog import DataSpec, load_federation
 from fedlog.data.federation import Federation
-from fedlog.experiments.run.execute import made_with
+from fedlog.engine.software import made_with
 from fedlog.models.encoders.federation import encode_federation
 from fedlog.models.encoders.maps import parse_map
 

@@ -32,7 +32,7 @@ from fedlog.core.heads.mixtures import fit_mixtures
 from fedlog.core.heads.moments import Moments
 from fedlog.core.keys import Key
 from fedlog.data.catalog import DataSpec, load_federation
-from fedlog.experiments.run.execute import made_with
+from fedlog.engine.software import made_with
 from fedlog.models.body import HEAD
 from fedlog.wire.message import Message, lift, total
 

@@ -37,7 +37,7 @@ from fedlog.core.posterior import Prior
 from fedlog.core.stats import Statistics
 from fedlog.data.catalog import DataSpec, load_federation
 from fedlog.data.federation import Federation
-from fedlog.experiments.run.execute import made_with
+from fedlog.engine.software import made_with
 from fedlog.models.catalog import body as body_named
 from fedlog.models.encoders.federation import encode_federation
 from fedlog.models.encoders.names import is_encoder

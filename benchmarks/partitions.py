@@ -16,7 +16,7 @@ import torch
 
 from fedlog.data.catalog import DataSpec, load_federation
 from fedlog.data.federation import Federation, Shard
-from fedlog.experiments.run.execute import made_with
+from fedlog.engine.software import made_with
 
 RECORDS = Path(__file__).parent / "records"
 

@@ -10,7 +10,7 @@ import torch
 from benchmarks.memory import peak_bytes
 from benchmarks.simulator import RECORDS, Ours
 from benchmarks.workloads import workload
-from fedlog.experiments.run.execute import made_with
+from fedlog.engine.software import made_with
 from fedlog.settings.execution import BackendChoice
 
 

@@ -25,7 +25,7 @@ from fedlog.core.keys import Key
 from fedlog.data.draft import DraftOptions, draft_schema
 from fedlog.data.pools import har
 from fedlog.data.sources import data_folder
-from fedlog.experiments.run.execute import made_with
+from fedlog.engine.software import made_with
 
 OUT = Path("results/worth-federating")
 SETTINGS = ("--label", "outcome", "--site-column", "site", "--quick", "--quiet")

@@ -23,7 +23,7 @@ from fedlog.core.clip import L2Clip
 from fedlog.core.heads.moments import Detail, Moments
 from fedlog.core.heads.regression import LinearPosterior, regression_moments, solve_regression
 from fedlog.core.keys import Key
-from fedlog.experiments.run.execute import made_with
+from fedlog.engine.software import made_with
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 from fedlog.privacy.protection import Bound, protection
 from fedlog.wire.message import Kind, Message, lift

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from fedlog.data.unequal_tables import NUMBER_TABLES
-from fedlog.experiments.run.execute import Keep, execute, made_with
+from fedlog.engine.software import made_with
+from fedlog.experiments.run.execute import Keep, execute
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.spec import RunSpec
 

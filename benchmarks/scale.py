@@ -18,7 +18,7 @@ from pathlib import Path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from fedlog.experiments.run.execute import made_with
+from fedlog.engine.software import made_with
 
 RECORDS = Path(__file__).parent / "records"
 SIZES = (10, 30, 100, 300, 1000, 3000, 10000)

@@ -23,9 +23,9 @@ from benchmarks.workloads import Workload, first_clients, workload
 from fedlog.algorithms.registry import build
 from fedlog.engine.clients import model_plan
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
+from fedlog.engine.software import made_with
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
-from fedlog.experiments.run.execute import made_with
 from fedlog.models.body import adopt
 from fedlog.settings.execution import BackendChoice, Execution
 from fedlog.settings.training import RunSettings

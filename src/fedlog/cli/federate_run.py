@@ -65,7 +65,16 @@ def _run(args: argparse.Namespace) -> int:
         say(f"no longer following {plan.name}; at the server it goes on")
         return 0
     _print_report(args, report)
+    _write_page(args, folder.runs / plan.name)
     return 0
+
+
+def _write_page(args: argparse.Namespace, run: Path) -> None:
+    """Write the page of a finished run, and say where it is."""
+    from fedlog.cli.deployed_run import write_page
+
+    page = write_page(run)
+    print(f"report: {page}", file=sys.stderr if args.json else sys.stdout)
 
 
 def _add_demo(commands: Subparsers) -> None:
@@ -85,6 +94,7 @@ def _add_demo(commands: Subparsers) -> None:
 def _demo(args: argparse.Namespace) -> int:
     import tempfile
 
+    from fedlog.cli.deployed_run import find_deployed_runs
     from fedlog.errors import InputError
     from fedlog.flower.ops.demo import run_demo
     from fedlog.flower.ops.demo_pretrained import describe_pooled, run_pretrained_demo
@@ -106,8 +116,11 @@ def _demo(args: argparse.Namespace) -> int:
     if args.pretrained and not args.json:
         _print_pretrained(report)
         print(describe_pooled(report["pooled"]))
-        return 0
-    _print_report(args, report)
+    else:
+        _print_report(args, report)
+    if args.folder is not None:
+        for run in find_deployed_runs(args.folder / "server"):
+            _write_page(args, run)
     return 0
 
 

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedlog.report.tables import TextTable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,16 +18,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folder",
         type=Path,
         metavar="DIR",
-        help="a run folder, a folder of such folders (runs/), or one of `fedlog reproduce`",
+        help="a run folder, a folder of such folders (runs/), one of `fedlog reproduce`, or a server's with its runs",
     )
     parser.add_argument("--tables", type=Path, metavar="DIR", help="write every table there too, as .csv and .tex")
 
 
 def report_command(args: argparse.Namespace) -> int:
     """Write the page and print its name; return exit code 0."""
+    if is_deployed(args.folder):
+        return _report_deployed(args)
     # PyTorch and matplotlib: not for `--help`.
     from fedlog.experiments.run.execute import CONFIG
     from fedlog.experiments.tables.catalog import on_disk
+    from fedlog.report.exported_tables import find_tables
     from fedlog.report.reproduction import write_results_page
     from fedlog.report.run_page import write_run_page
     from fedlog.report.runs_page import run_folders, write_runs_page
@@ -35,8 +43,34 @@ def report_command(args: argparse.Namespace) -> int:
         page = write_runs_page(args.folder)
     print(f"report: {page}")
     if args.tables is not None:
-        from fedlog.report.exported_tables import write_tables
-
-        for path in write_tables(args.folder, args.tables):
-            print(f"wrote: {path}")
+        _write_tables(find_tables(args.folder), args.tables)
     return 0
+
+
+def is_deployed(folder: Path) -> bool:
+    """Whether the folder is that of a deployed run, or of a server with runs."""
+    return any((folder / name).exists() for name in ("plan.json", "federation.toml"))
+
+
+def _report_deployed(args: argparse.Namespace) -> int:
+    # Needs the extra `federate`, as the server does.
+    from fedlog.cli.deployed_run import find_deployed_runs, read_deployed_run, write_page
+    from fedlog.errors import InputError
+    from fedlog.report.deployed_page import deployed_tables
+
+    runs = find_deployed_runs(args.folder)
+    if not runs:
+        raise InputError(f"no run at this server yet: {args.folder}", hint=f"fedlog federate run {args.folder}")
+    for run in runs:
+        print(f"report: {write_page(run)}")
+        if args.tables is not None:
+            out = args.tables if len(runs) == 1 else args.tables / run.name
+            _write_tables(deployed_tables(read_deployed_run(run)), out)
+    return 0
+
+
+def _write_tables(tables: Iterable[tuple[str, TextTable]], out: Path) -> None:
+    from fedlog.report.exported_tables import write_tables
+
+    for path in write_tables(tables, out):
+        print(f"wrote: {path}")

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from fedlog.experiments.compare.reading import group_findings
 from fedlog.experiments.run.execute import CONFIG
 from fedlog.experiments.tables.catalog import on_disk
 from fedlog.files.durable import write_file
+from fedlog.report.comparison import methods_table, sites_table
 from fedlog.report.reproduction import sections
 from fedlog.report.run_facts import RunFacts, read_run
 from fedlog.report.runs_page import run_folders
 from fedlog.report.tables import TextTable
 
 
-def write_tables(folder: Path, out: Path) -> list[Path]:
-    """Write every table of the folder's report as NAME.csv and NAME.tex; return the paths."""
+def write_tables(tables: Iterable[tuple[str, TextTable]], out: Path) -> list[Path]:
+    """Write each table as NAME.csv and NAME.tex; return the paths."""
     out.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, table in find_tables(folder):
+    for name, table in tables:
         for suffix, text in ((".csv", table.csv()), (".tex", table.latex())):
             write_file(out / f"{name}{suffix}", text)
             written.append(out / f"{name}{suffix}")
@@ -37,6 +39,10 @@ def find_tables(folder: Path) -> Iterator[tuple[str, TextTable]]:
         yield "clients", clients_table(facts)
     else:
         yield "runs", runs_table(folder)
+        compared = [findings for findings in group_findings(folder) if len(findings.labels) > 1]
+        for number, findings in enumerate(compared, start=1):
+            yield f"comparison-{number}-methods", methods_table(findings)
+            yield f"comparison-{number}-sites", sites_table(findings)
 
 
 def rounds_table(facts: RunFacts) -> TextTable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -142,8 +142,13 @@ class RunFacts:
     @property
     def worst_decile(self) -> list[ClientFacts]:
         """The tenth of the clients with the lowest accuracies, at least one."""
-        judged = [client for client in self.clients if client.accuracy is not None]
-        return judged[: max(1, len(judged) // 10)]
+        return find_lowest_tenth(self.clients)
+
+
+def find_lowest_tenth(clients: Sequence[ClientFacts]) -> list[ClientFacts]:
+    """The first tenth of the clients that have an accuracy, at least one; they are sorted already."""
+    judged = [client for client in clients if client.accuracy is not None]
+    return judged[: max(1, len(judged) // 10)]
 
 
 def read_run(folder: Path) -> RunFacts:

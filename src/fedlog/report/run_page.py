@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from fedlog.experiments.run.records import mean_parts
 from fedlog.files.durable import write_file
 from fedlog.report import run_plots
+from fedlog.report.plots import Plot
 from fedlog.report.render import Live, percent, points, render_page
 from fedlog.report.run_facts import RunFacts, read_run
 from fedlog.report.style import style_of
@@ -48,8 +49,8 @@ def render_run(facts: RunFacts, live: Live | None = None) -> str:
         tiles=_tiles(facts),
         notes=_notes(facts),
         curves=run_plots.accuracy_plots(facts),
-        client_plots=[plot for plot in (run_plots.clients_plot(facts), run_plots.sizes_plot(facts)) if plot],
-        bits_bars=run_plots.bits_bars(facts),
+        client_plots=_client_plots(facts),
+        bits_bars=run_plots.bits_bars(facts.bits_by_kind, len(facts.lines)),
         geometry_plot=run_plots.geometry_plot(facts),
         calibration_plot=run_plots.calibration_plot(facts),
         privacy=_privacy(facts),
@@ -66,6 +67,11 @@ def render_run(facts: RunFacts, live: Live | None = None) -> str:
         command=repeat_command(facts.spec),
         live=live,
     )
+
+
+def _client_plots(facts: RunFacts) -> list[Plot]:
+    plots = (run_plots.clients_plot(facts.clients, facts.spec.method, facts.measure), run_plots.sizes_plot(facts))
+    return [plot for plot in plots if plot]
 
 
 def headline(facts: RunFacts) -> dict[str, Any]:
@@ -107,15 +113,14 @@ def _tiles(facts: RunFacts) -> list[Tile]:
     ups = sum(line.bits_up for line in facts.lines)
     found.append(Tile("bits", describe_bits(facts.bits), f"all clients, both ways; {describe_bits(ups)} up in rounds"))
     if facts.summary is not None and facts.summary.privacy is not None:
-        found.append(_privacy_tile(facts.summary.privacy))
+        found.append(privacy_tile(facts.summary.privacy.get("epsilon"), facts.summary.privacy["budget"]))
     seconds = sum(line.seconds for line in facts.lines)
-    found.append(Tile("time", _duration(seconds), f"in rounds, {seconds / rounds:.2g} s each"))
+    found.append(Tile("time", describe_duration(seconds), f"in rounds, {seconds / rounds:.2g} s each"))
     return found
 
 
-def _privacy_tile(privacy: dict[str, Any]) -> Tile:
-    budget = privacy["budget"]
-    epsilon = privacy.get("epsilon")
+def privacy_tile(epsilon: float | None, budget: Mapping[str, float]) -> Tile:
+    """What was spent of the budget."""
     spent = "nothing released" if epsilon is None else f"ε = {epsilon:.3g}"
     return Tile("privacy spent", spent, f"of ε = {budget['epsilon']:g}, δ = {budget['delta']:g}")
 
@@ -128,7 +133,7 @@ def _privacy(facts: RunFacts) -> dict[str, Any] | None:
     budget = found["budget"]
     rows = [("budget", f"ε = {budget['epsilon']:g}, δ = {budget['delta']:g}")]
     told = ("budget", "statement", "caveats", "accuracies", "rounds_with_old_head")
-    rows += [(name.replace("_", " "), _plain(value)) for name, value in found.items() if name not in told and value]
+    rows += [(name.replace("_", " "), plain_text(value)) for name, value in found.items() if name not in told and value]
     return {
         "statement": found.get("statement"),
         "rows": rows,
@@ -136,11 +141,11 @@ def _privacy(facts: RunFacts) -> dict[str, Any] | None:
     }
 
 
-def _plain(value: Any) -> str:
+def plain_text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else say_value(value)
 
 
-def _duration(seconds: float) -> str:
+def describe_duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fedlog.core.calibration import ReliabilityBin
 from fedlog.experiments.run import records
@@ -11,7 +11,7 @@ from fedlog.report.axes import Axis, straight_axis
 from fedlog.report.curves import curve_plots, make_curve
 from fedlog.report.plots import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Bar, Bars, Part, Plot, Point, Series
 from fedlog.report.render import percent, points
-from fedlog.report.run_facts import ClientFacts, RunFacts
+from fedlog.report.run_facts import ClientFacts, RunFacts, find_lowest_tenth
 from fedlog.report.style import COLOURS, style_numbered, style_of
 from fedlog.wire.bits_text import describe_bits
 
@@ -19,7 +19,6 @@ LARGEST_MARKS, SMALLEST_MARKS = 4.6, 2.4
 GEOMETRY_HEIGHT = 420.0
 CALIBRATION_NAMES = {"temperature": "softmax with temperature", "laplace": "Laplace"}
 SIZES_DIFFER = 1.3  # times the smallest; below it, accuracy by size shows nothing
-DIRECTIONS = {"up": "up, from the clients", "down": "down, to the clients"}
 
 
 def accuracy_plots(facts: RunFacts) -> list[Plot]:
@@ -34,12 +33,12 @@ def accuracy_plots(facts: RunFacts) -> list[Plot]:
     return curve_plots(curves, facts.spec.stop_at_accuracy, facts.measure)
 
 
-def clients_plot(facts: RunFacts) -> Plot | None:
+def clients_plot(clients: Sequence[ClientFacts], method: str, measure: str, who: str = "client") -> Plot | None:
     """Every client's accuracy, the lowest first, with what it has alone; the worst tenth is shaded."""
-    judged = [client for client in facts.clients if client.accuracy is not None]
+    judged = [client for client in clients if client.accuracy is not None]
     if not judged:
         return None
-    style, alone = style_of(facts.spec.method), style_of("local")
+    style, alone = style_of(method), style_of("local")
     size = _mark_size(len(judged))
     shares = [100 * share for client in judged for share in (client.accuracy, client.alone) if share is not None]
     own = tuple(Point(at, 100 * (c.accuracy or 0), _say_client(c), *_stem(c)) for at, c in enumerate(judged, 1))
@@ -48,19 +47,19 @@ def clients_plot(facts: RunFacts) -> Plot | None:
         for at, client in enumerate(judged, 1)
         if client.alone is not None
     )
-    series = [Series(facts.spec.method, style, own, joined=False, size=size)]
-    if without and facts.spec.method != "local":
+    series = [Series(method, style, own, joined=False, size=size)]
+    if without and method != "local":
         series.insert(0, Series("local", alone, without, joined=False, hollow=True, size=size * 0.85))
-    worst = facts.worst_decile
+    worst = find_lowest_tenth(judged)
     return Plot(
         name="clients",
-        title=f"{facts.measure[0].upper()}{facts.measure[1:]} of each client (%)",
+        title=f"{measure[0].upper()}{measure[1:]} of each {who} (%)",
         alternative=(
-            f"{len(judged)} clients, from {percent(judged[0].accuracy)} ({judged[0].name}) to "
+            f"{len(judged)} {who}s, from {percent(judged[0].accuracy)} ({judged[0].name}) to "
             f"{percent(judged[-1].accuracy)} ({judged[-1].name}). Median {percent(judged[len(judged) // 2].accuracy)}. "
             f"Lowest tenth: {', '.join(client.name for client in worst)}."
         ),
-        x=_ranks(len(judged)),
+        x=_ranks(len(judged), who),
         y=straight_axis("%", shares),
         series=tuple(series),
         shaded=(0.5, len(worst) + 0.5),
@@ -110,20 +109,19 @@ def _say_client(client: ClientFacts) -> str:
     return ", ".join(said)
 
 
-def _ranks(count: int) -> Axis:
+def _ranks(count: int, who: str) -> Axis:
     step = max(1, round(count / 5 / 5) * 5 if count > 25 else round(count / 10) or 1)
     marks = [1, *(at for at in range(step, count + 1, step) if at > step / 2 and at > 1)]
-    return Axis("clients, lowest first", 0.5, count + 0.5, tuple((float(at), str(at)) for at in marks))
+    return Axis(f"{who}s, lowest first", 0.5, count + 0.5, tuple((float(at), str(at)) for at in marks))
 
 
-def bits_bars(facts: RunFacts) -> Bars | None:
+def bits_bars(found: Mapping[tuple[str, str], int], rounds: int, who: str = "client") -> Bars | None:
     """The bits of the run by direction and kind; None where nothing was sent."""
-    found = facts.bits_by_kind
     kinds = list(dict.fromkeys(kind for _, kind in found))
     if not sum(found.values()):
         return None
     bars = []
-    for way, label in DIRECTIONS.items():
+    for way, label in (("up", f"up, from the {who}s"), ("down", f"down, to the {who}s")):
         parts = tuple(
             Part(kind, found[way, kind], describe_bits(found[way, kind]), style_numbered(at, kind))
             for at, kind in enumerate(kinds)
@@ -131,13 +129,15 @@ def bits_bars(facts: RunFacts) -> Bars | None:
         )
         bars.append(Bar(label, describe_bits(sum(part.amount for part in parts)), parts))
     said = [f"{bar.label}: {', '.join(f'{p.label} {p.text}' for p in bar.parts) or 'nothing'}" for bar in bars]
-    rounds = f"{len(facts.lines)} round{'s' if len(facts.lines) != 1 else ''}"
     return Bars(
         name="bits",
         title="Bits by direction and kind",
         alternative=". ".join(said) + ".",
         bars=tuple(bars),
-        note=f"Encoded messages of all clients in {rounds}, framing included: {facts.bits:,} bits in all.",
+        note=(
+            f"Encoded messages of all {who}s in {rounds} round{'s' if rounds != 1 else ''}, framing included: "
+            f"{sum(found.values()):,} bits in all."
+        ),
     )
 
 

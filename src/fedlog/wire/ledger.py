@@ -43,6 +43,13 @@ class Ledger:
         """The bits of one round as `{"statistics up": ..., "head down": ...}`."""
         return {f"{kind} {way.value}": bits for (at, way, kind), bits in self.entries.items() if at == round_number}
 
+    def all_kinds(self) -> dict[str, int]:
+        """The bits of all rounds as `by_kind` writes them; those of the opening apart from them."""
+        found: Counter[str] = Counter()
+        for (at, way, kind), bits in self.entries.items():
+            found[f"{kind} {way.value}"] += bits if at else 0
+        return {name: bits for name, bits in found.items() if bits}
+
     def as_rows(self) -> list[tuple[int, str, str, int]]:
         """The entries as plain rows, for a checkpoint."""
         return [(at, way.value, kind, bits) for (at, way, kind), bits in sorted(self.entries.items())]

@@ -5,18 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import platform
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from enum import Enum
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import save_file
 
 import fedlog
@@ -28,6 +24,7 @@ from fedlog.data.sources import data_folder
 from fedlog.engine.clients import POOLED_CLIENT
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
+from fedlog.engine.software import made_with
 from fedlog.errors import InputError, RunError
 from fedlog.experiments.run import private, records
 from fedlog.experiments.run.calibration import write_calibration
@@ -343,34 +340,3 @@ def describe_numbers(last: RoundRecord, number: tuple[float, float] | None) -> d
 def _mean(values: list[float | None]) -> float:
     known = [value for value in values if value is not None]
     return sum(known) / len(known)
-
-
-def made_with() -> dict[str, str]:
-    """The versions of the software that made a record."""
-    return {
-        "fedlog": fedlog.__version__,
-        "commit": _commit(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-    }
-
-
-@cache
-def _commit() -> str:
-    """The commit of a source checkout, with a plus sign if it was changed since; unknown elsewhere.
-
-    Asked once a process, which has the code that was there when it was started.
-    """
-    here = Path(__file__).parent
-    try:
-        found = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            timeout=5,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    return found.stdout.strip() or "unknown"

@@ -23,11 +23,12 @@ from fedlog.data.federation import Federation, Records
 from fedlog.engine.clients import Client, clients_of, model_plan
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.protocol.server import Server
+from fedlog.engine.software import made_with
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
-from fedlog.experiments.run.execute import CONFIG, RECORDS, SUMMARY, enter, made_with
+from fedlog.experiments.run.execute import CONFIG, RECORDS, SUMMARY, enter
 from fedlog.experiments.run.prepare import method_of
 from fedlog.files.durable import append_line, write_file
 from fedlog.models.body import HEAD, Params, initial_head, logits

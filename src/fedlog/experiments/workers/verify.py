@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 
+from fedlog.engine.software import made_with
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
-from fedlog.experiments.run.execute import made_with, read_spec
+from fedlog.experiments.run.execute import read_spec
 from fedlog.experiments.run.prepare import prepare
 from fedlog.experiments.tables.cells import Cell, CellState, Shape
 from fedlog.experiments.tables.finished_cells import VERIFIED, Verification

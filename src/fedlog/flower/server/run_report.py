@@ -6,9 +6,11 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from typing import Any
 
 from fedlog.engine.protocol.server import Server
+from fedlog.engine.software import made_with
 from fedlog.flower.protocol.frame import Frame, FrameError
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.protocol.promise import read_spending
@@ -93,6 +95,9 @@ def run_report(
         **early,
         "bits_up": server.ledger.bits(Direction.UP),
         "bits_down": server.ledger.bits(Direction.DOWN),
+        "bits_by_kind": server.ledger.all_kinds(),
+        "bits_opening": server.ledger.by_kind(0),
+        "made_with": {**made_with(), "flwr": version("flwr")},
         "sites": sites,
         **(
             {}

@@ -1,0 +1,143 @@
+"""A deployed run as its page needs it: read from the server's folder, where the report knows nothing of Flower."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedlog.algorithms import registry
+from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.server_folder import ServerFolder
+from fedlog.flower.protocol.plan import DEFAULT_OPTIONS, Plan, make_plan, plan_settings
+from fedlog.flower.protocol.promise import read_spending
+from fedlog.flower.server.run_folder import PLAN, RunFolder
+from fedlog.privacy.release_log import FILE_NAME
+from fedlog.report.deployed_page import DeployedRound, DeployedRun, DeployedSite, write_deployed_page
+from fedlog.settings.differences import Difference, say_value
+from fedlog.settings.fields import about
+from fedlog.settings.spec import RunSpec, list_deployed_settings
+
+
+def find_deployed_runs(folder: Path) -> list[Path]:
+    """The folder itself where it holds a deployed run, else the runs of the server whose folder it is."""
+    if (folder / PLAN).exists():
+        return [folder]
+    return sorted(path.parent for path in ServerFolder(folder).runs.glob(f"*/{PLAN}"))
+
+
+def write_page(folder: Path) -> Path:
+    """Write the page of the run in this folder of a server, and return its path."""
+    return write_deployed_page(folder, read_deployed_run(folder))
+
+
+def read_deployed_run(folder: Path) -> DeployedRun:
+    """The run in this folder, finished or under way."""
+    home, server = RunFolder(folder), ServerFolder(folder.parent.parent)
+    plan, report = home.plan(), home.report() or {}
+    differences, others = _compare_settings(plan)
+    private = plan.promise is not None and (folder / FILE_NAME).exists()
+    budget = None if plan.promise is None else {"epsilon": plan.promise.epsilon, "delta": plan.promise.delta}
+    rounds = _read_rounds(home)
+    bits = {way: report.get(way, getattr(rounds[-1], way) if rounds else 0) for way in ("bits_up", "bits_down")}
+    return DeployedRun(
+        name=plan.name,
+        method=plan.method,
+        planned=plan.rounds,
+        rounds=rounds,
+        sites=_read_sites(report, plan.name, read_events(server.event_log)),
+        finished=bool(report),
+        ended_early=report.get("ended_early"),
+        figures_stay=plan.figures_stay,
+        **bits,
+        bits_by_kind=_by_direction(report),
+        budget=budget,
+        spent=read_spending(folder) if private else None,
+        differences=differences,
+        other_settings=others,
+        command=_repeat_command(server.path, plan.method, differences),
+        made_with=report.get("made_with", {}),
+    )
+
+
+def _read_rounds(home: RunFolder) -> tuple[DeployedRound, ...]:
+    """The rounds in their order; one that was begun twice counts as it ended."""
+    whole = {int(line["round"]): line for line in home.rounds() if "bits_up" in line}
+    return tuple(
+        DeployedRound(
+            number=number,
+            new_head=bool(line["full"]) and not line.get("kept_old_head", 0),
+            bits_up=line["bits_up"],
+            bits_down=line["bits_down"],
+            seconds=line["seconds"],
+            slowest_seconds=line.get("slowest_seconds"),
+        )
+        for number, line in sorted(whole.items())
+    )
+
+
+def _read_sites(report: Mapping[str, Any], run: str, events: Iterable[Mapping[str, Any]]) -> tuple[DeployedSite, ...]:
+    answered: dict[str, set[int]] = {}
+    left_out: Counter[str] = Counter()
+    for event in (event for event in events if event.get("run") == run):
+        if event["event"] == "uploads" and event["round"]:
+            for site in event["sites"]:
+                answered.setdefault(site, set()).add(int(event["round"]))
+        elif event["event"] in ("refused", "left out"):
+            left_out[event["site"]] += 1
+    return tuple(
+        DeployedSite(
+            name=site["name"],
+            body=site["body"],
+            accuracy=site.get("accuracy"),
+            alone=site.get("local_only_accuracy"),
+            error=site.get("rmse"),
+            error_alone=site.get("local_only_rmse"),
+            test_records=site.get("test_records"),
+            kept=site.get("kept", ""),
+            answered=len(answered.get(site["name"], ())),
+            left_out=left_out[site["name"]],
+        )
+        for site in report.get("sites", ())
+    )
+
+
+def _by_direction(report: Mapping[str, Any]) -> dict[tuple[str, str], int]:
+    """The bits by direction and kind; what went before round 1 is called so."""
+    found = {}
+    for part, suffix in (("bits_by_kind", ""), ("bits_opening", " before round 1")):
+        for name, bits in report.get(part, {}).items():
+            kind, _, way = name.rpartition(" ")
+            found[way, kind + suffix] = bits
+    return found
+
+
+def _compare_settings(plan: Plan) -> tuple[tuple[Difference, ...], tuple[tuple[str, str], ...]]:
+    """What the plan has set otherwise than the defaults of its method, and the settings that are as usual."""
+    usual_plan = make_plan(RunSpec(method=plan.method), plan.name, lambda: 0)
+    here, usual = plan_settings(plan), plan_settings(usual_plan)
+    names = [entry.name for entry in list_deployed_settings() if about(entry).flag and entry.name != "method"]
+    values = [(name, here.get(key, ""), usual.get(key, "")) for name in names if (key := name.replace("_", "-"))]
+    differences = [Difference(name, _unset(own), _unset(other)) for name, own, other in values if own != other]
+    defaults = {**registry.options(plan.method), **DEFAULT_OPTIONS.get(plan.method, {})}
+    for name, value in plan.options.items():
+        usual_value = getattr(defaults.get(name), "value", defaults.get(name))
+        differences.append(Difference(name, value, usual_value, is_option=True))
+    others = [(name, say_value(own)) for name, own, other in values if own == other and own != ""]
+    return tuple(differences), tuple(others)
+
+
+def _unset(value: Any) -> Any:
+    return None if value == "" else value
+
+
+def _repeat_command(server: Path, method: str, differences: Sequence[Difference]) -> str:
+    """The command for a new run with the same settings at this server."""
+    words = ["fedlog", "federate", "run", str(server), "--method", method]
+    for each in differences:
+        value = each.value if isinstance(each.value, str) else json.dumps(each.value)
+        words += ["--set", f"{each.name}={value}"] if each.is_option else [f"--{each.name.replace('_', '-')}", value]
+    return shlex.join(words)

@@ -1,0 +1,43 @@
+"""Which software makes a record: the version and commit of fedlog, of PyTorch and of Python, and the machine."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import torch
+
+import fedlog
+
+
+def made_with() -> dict[str, str]:
+    """The versions of the software that made a record."""
+    return {
+        "fedlog": fedlog.__version__,
+        "commit": _commit(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
+
+
+@cache
+def _commit() -> str:
+    """The commit of a source checkout, with a plus sign if it was changed since; unknown elsewhere.
+
+    Asked once a process, which has the code that was there when it was started.
+    """
+    here = Path(__file__).parent
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=5,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return found.stdout.strip() or "unknown"

@@ -1,0 +1,158 @@
+"""The page of a deployed run: what its server knows, and nothing that it does not, in a real browser."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from flwr.supercore.task_identity import TaskIdentity
+from headless_browser import AUDIT, DESKTOP, PHONE, look_as, open_browser, read_console, visit
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.by import By
+from three_sites import BODIES, SCHEMA, InProcess, fill_site, make_server, quick_clock
+
+from fedlog.cli.deployed_run import read_deployed_run
+from fedlog.cli.main import main, parse_arguments
+from fedlog.flower.folders.server_folder import ServerFolder
+from fedlog.flower.folders.site_folder import SiteFolder
+from fedlog.flower.protocol.plan import Plan, make_plan
+from fedlog.flower.server.rounds import Run
+from fedlog.flower.server.run_folder import RoundRules, RunFolder
+from fedlog.settings.flags import read_given_settings
+from fedlog.settings.promise import Promise
+from fedlog.settings.spec import RunSpec
+from fedlog.wire.bits_text import describe_bits
+
+OPTIONS = {"epochs": 2, "learning_rate": 0.01}
+OPEN = Plan("open", rounds=3, options=OPTIONS, seed=4, codec="rows+f16")
+PRIVATE = Plan(
+    "private", rounds=2, options=OPTIONS, seed=4, promise=Promise("client", "central", 20.0, 1e-5, message_norm=20.0)
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerFolder]:
+    """A server with a run in the open and a private one, both by three sites over Flower's messages."""
+    root = tmp_path_factory.mktemp("federation")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_run_id", "_node_id", "_task_id"):  # here is no Flower process
+            patch.setattr(TaskIdentity, name, 1)
+        post = InProcess({name: fill_site(SiteFolder(root / name), name, body) for name, body in BODIES.items()})
+        folder = make_server(ServerFolder(root / "server"))
+        folder.config_file.touch()  # which `fedlog federate init` writes
+        for plan in (OPEN, PRIVATE):
+            Run(post, folder, SCHEMA, plan, RoundRules(2, 20.0), quick_clock()).conduct()
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def pages(server: ServerFolder) -> dict[str, Path]:
+    assert main(["report", str(server.path)]) == 0
+    return {plan.name: server.runs / plan.name / "report.html" for plan in (OPEN, PRIVATE)}
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Chrome]:
+    with open_browser() as found:
+        yield found
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+@pytest.mark.parametrize("name", ["open", "private"])
+def test_the_page_is_whole_at_every_width(
+    chrome: Chrome, pages: dict[str, Path], name: str, width: int, scheme: str
+) -> None:
+    look_as(chrome, width, scheme)
+    visit(chrome, pages[name])
+    figures = chrome.execute_script(AUDIT)
+    shown = {figure["id"] for figure in figures}
+    assert {"figure-bits-by-round", "figure-seconds-by-round", "figure-bits"} <= shown
+    assert ("figure-clients" in shown) == (name == "open")
+    for figure in figures:
+        assert figure["shapes"] > 2, figure
+        assert figure["inside"], figure
+        assert len(figure["words"]) > 40, figure
+        assert figure["letters"] >= 10, figure
+    assert chrome.execute_script("return document.documentElement.scrollWidth") <= width
+    assert read_console(chrome) == []
+    assert pages[name].stat().st_size < 2_000_000
+
+
+def test_the_first_screen_has_the_sites_own_figures(
+    chrome: Chrome, server: ServerFolder, pages: dict[str, Path]
+) -> None:
+    report = RunFolder.of(server, "open").report()
+    assert report is not None
+    look_as(chrome, PHONE)
+    visit(chrome, pages["open"])
+    result = chrome.find_element(By.CLASS_NAME, "result")
+    assert result.location["y"] + result.size["height"] < 400
+    for key in ("accuracy", "local_only_accuracy"):
+        mean = sum(site[key] for site in report["sites"]) / 3
+        assert f"{100 * mean:.1f} %" in result.text
+    assert describe_bits(report["bits_up"] + report["bits_down"]) in result.text
+    rows = [row.text for row in chrome.find_elements(By.CSS_SELECTOR, "section[aria-labelledby=sites] tbody tr")]
+    assert len(rows) == 3
+    for site, row in zip(report["sites"], rows, strict=True):
+        assert row.startswith(f"{site['name']} {100 * site['accuracy']:.1f} %")
+        assert site["body"] in row
+        assert "3 of 3" in row
+    text = chrome.find_element(By.TAG_NAME, "main").text
+    assert f"{report['bits_up'] + report['bits_down']:,} bits in all" in text
+    assert "flwr 1." in text
+    assert "rows+f16" in text
+
+
+def test_a_private_page_tells_no_sites_figures_but_what_was_spent(chrome: Chrome, pages: dict[str, Path]) -> None:
+    look_as(chrome, DESKTOP)
+    visit(chrome, pages["private"])
+    text = chrome.find_element(By.TAG_NAME, "body").text
+    assert "known to its site alone" in text
+    assert "ε = 20" in text
+    assert "releases" in text
+    assert "local only" not in text
+    assert "accuracy" not in chrome.find_element(By.TAG_NAME, "header").text
+
+
+@pytest.mark.parametrize("plan", [OPEN, PRIVATE], ids=lambda plan: plan.name)
+def test_the_command_at_the_end_makes_the_same_plan(server: ServerFolder, plan: Plan) -> None:
+    words = shlex.split(read_deployed_run(server.runs / plan.name).command)
+    assert words[:4] == ["fedlog", "federate", "run", str(server.path)]
+    given = RunSpec(**read_given_settings(parse_arguments(words[1:])))
+    assert make_plan(given, plan.name, lambda: 3) == plan
+
+
+def test_a_run_under_way_has_a_page_too(server: ServerFolder, tmp_path: Path) -> None:
+    done = server.runs / "open"
+    (tmp_path / "runs" / "open").mkdir(parents=True)
+    for name in ("plan.json", "rounds.jsonl"):
+        lines = (done / name).read_text().splitlines(keepends=True)
+        (tmp_path / "runs" / "open" / name).write_text("".join(lines[:2] if name == "rounds.jsonl" else lines))
+    assert main(["report", str(tmp_path / "runs" / "open")]) == 0
+    page = (tmp_path / "runs" / "open" / "report.html").read_text()
+    assert "Not finished: round 2 of 3." in page
+    assert 'id="figure-bits-by-round"' in page
+
+
+def test_its_tables_are_files_too(server: ServerFolder, tmp_path: Path) -> None:
+    assert main(["report", str(server.runs / "open"), "--tables", str(tmp_path)]) == 0
+    rows = list(csv.DictReader((tmp_path / "sites.csv").read_text().splitlines()))
+    report = json.loads((server.runs / "open" / "report.json").read_text())
+    assert [row["site"] for row in rows] == [site["name"] for site in report["sites"]]
+    assert [float(row["accuracy, %"]) for row in rows] == pytest.approx(
+        [100 * site["accuracy"] for site in report["sites"]], abs=0.005
+    )
+    assert len((tmp_path / "rounds.csv").read_text().splitlines()) == 4
+    assert "\\begin{tabular}" in (tmp_path / "rounds.tex").read_text()
+
+
+def test_a_server_without_runs_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_server(ServerFolder(tmp_path / "server"))
+    ServerFolder(tmp_path / "server").config_file.touch()
+    assert main(["report", str(tmp_path / "server")]) == 2
+    assert "hint: fedlog federate run" in capsys.readouterr().err
