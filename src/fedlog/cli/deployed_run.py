@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.algorithms import registry
-from fedlog.flower.folders.event_log import read_events
+from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.plan import DEFAULT_OPTIONS, Plan, make_plan, plan_settings
 from fedlog.flower.protocol.promise import read_spending
