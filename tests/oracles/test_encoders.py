@@ -20,6 +20,8 @@ from fedlog.models.encoders.maps import parse_map
 from fedlog.models.encoders.onnx_encoder import load_onnx, open_session
 from fedlog.models.encoders.pixels import Pixels
 from fedlog.models.encoders.pretrained import digest_of, load_pretrained, parse_pretrained, principal_directions
+from fedlog.settings.resolve import resolve
+from fedlog.settings.spec import RunSpec
 
 onnx = pytest.importorskip("onnx", reason="needs fedlog[onnx]")
 pytest.importorskip("onnxruntime", reason="needs fedlog[onnx]")
@@ -172,6 +174,47 @@ def test_vectors_go_through_an_onnx_file_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "no.onnx").write_bytes(b"no graph")
     with pytest.raises(InputError, match="not an ONNX model"):
         load_onnx(f"onnx:{tmp_path / 'no.onnx'}", (4,))
+
+
+def write_with_weights_beside(folder: Path, factor: float) -> Path:
+    """An encoder of vectors whose weights lie in a file of their own, as PyTorch's exporter writes them."""
+    folder.mkdir()
+    helper, numbers = onnx.helper, onnx.TensorProto.FLOAT
+    weights = onnx.numpy_helper.from_array(np.full((4, 2), factor, np.float32), "weights")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "weights"], ["features"])],
+        "linear",
+        [helper.make_tensor_value_info("x", numbers, ["n", 4])],
+        [helper.make_tensor_value_info("features", numbers, ["n", 2])],
+        [weights],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path = folder / "encoder.onnx"
+    onnx.save_model(model, path, save_as_external_data=True, location="encoder.onnx.data", size_threshold=0)
+    return path
+
+
+def test_weights_beside_an_onnx_file_belong_to_its_content(tmp_path: Path) -> None:
+    """From whatever folder it is used; another file of weights is another encoder, for the cache and for the sites."""
+    one, two = (write_with_weights_beside(tmp_path / f"{factor}", factor) for factor in (1.0, 3.0))
+    assert one.read_bytes() == two.read_bytes()
+    encoders = [load_onnx(f"onnx:{path}", (4,)) for path in (one, two)]
+    assert [float(each.encode(torch.ones(1, 4))[0, 0]) for each in encoders] == [4.0, 12.0]
+    assert encoders[0].digest != encoders[1].digest
+    runs = [resolve(RunSpec(data="digits", method="fed-lda", body=(f"onnx:{path}",))) for path in (one, two)]
+    assert runs[0].spec.body_file_sha256 != runs[1].spec.body_file_sha256
+    two.with_name("encoder.onnx.data").unlink()
+    with pytest.raises(InputError, match=r"the file with its weights is missing: encoder\.onnx\.data"):
+        load_onnx(f"onnx:{two}", (4,))
+
+
+def test_weights_outside_of_the_folder_are_refused(tmp_path: Path) -> None:
+    path = write_with_weights_beside(tmp_path / "encoder", 1.0)
+    model = onnx.load(path, load_external_data=False)
+    model.graph.initializer[0].external_data[0].value = "../other.data"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(InputError, match=r"its weights lie outside of its folder: \.\./other\.data"):
+        load_onnx(f"onnx:{path}", (4,))
 
 
 def test_maps_are_public_and_keep_what_they_say() -> None:

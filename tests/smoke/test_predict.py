@@ -111,6 +111,24 @@ def test_images_are_scaled_as_at_the_site(tmp_path: Path) -> None:
     torch.testing.assert_close(inputs, (torch.from_numpy(pixels[:, None]) / 255 - 0.5) / 0.25)
 
 
+def test_what_is_said_of_an_image_stands_beside_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = made(IMAGES, "cnn-small", None, IDENTITY)
+    save_model(tmp_path / "model", model)
+    (tmp_path / "pictures").mkdir()
+    pixels = Key(3).numpy().integers(0, 256, (2, 12, 12)).astype(np.uint8)
+    for name, image in zip(("b.png", "a.png"), pixels, strict=True):
+        Image.fromarray(image).save(tmp_path / "pictures" / name)
+    command = ["predict", str(tmp_path / "model"), "--data", str(tmp_path / "pictures")]
+    assert main(command) == 0
+    rows = {row["file"]: row for row in csv.DictReader(io.StringIO(capsys.readouterr().out))}
+    np.savez(tmp_path / "b.npz", inputs=pixels[:1, None])
+    expected = model.predict_proba(tmp_path / "b.npz")[0]
+    found = [float(rows["b.png"][f"p_{name}"]) for name in IMAGES.label_values]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["files"] == ["a.png", "b.png"]
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the exporter's own
 @pytest.mark.parametrize("name", ["mlp:6,4", "cnn-small"])

@@ -55,16 +55,24 @@ def _predict(args: argparse.Namespace) -> int:
             "the other sites alone",
             file=sys.stderr,
         )
+    files = _list_images(args.data)
     if args.json:
         rows = [[round(value, 6) for value in row] for row in probabilities.tolist()]
-        told = {"classes": list(classes), "labels": labels, "probabilities": rows}
-        print(json.dumps({**told, **({"unseen_classes": unseen} if unseen else {})}))
+        told = {**({"files": files} if files else {}), "classes": list(classes), "labels": labels}
+        print(json.dumps({**told, "probabilities": rows, **({"unseen_classes": unseen} if unseen else {})}))
         return 0
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["label", *(f"p_{name}" for name in classes)])
-    for label, row in zip(labels, probabilities.tolist(), strict=True):
-        writer.writerow([label, *(f"{value:.6f}" for value in row)])
+    writer.writerow([*(["file"] if files else []), "label", *(f"p_{name}" for name in classes)])
+    for at, (label, row) in enumerate(zip(labels, probabilities.tolist(), strict=True)):
+        writer.writerow([*files[at : at + 1], label, *(f"{value:.6f}" for value in row)])
     return 0
+
+
+def _list_images(data: str) -> list[str]:
+    """The names of the images in a folder, in the order in which they are read; empty for other data."""
+    from fedlog.data.images import image_files
+
+    return [path.name for path in image_files(Path(data))] if Path(data).is_dir() else []
 
 
 def _print_numbers(model: Model, args: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from fedlog.data.data_spec import DIVISION, refuse_settings
 from fedlog.data.federation import Federation
 from fedlog.errors import InputError
 from fedlog.models.encoders.names import is_encoder, split_name
-from fedlog.models.encoders.onnx_encoder import ONNX
+from fedlog.models.encoders.onnx_encoder import ONNX, find_weights_beside
 from fedlog.models.frozen import FROZEN as FROZEN_FILE
 from fedlog.models.frozen import refuse_trained
 from fedlog.privacy.guarantee import NoiseSource, Trust, Unit
@@ -268,11 +268,14 @@ def _parameter_files(spec: RunSpec) -> list[Path]:
 
 
 def _digest_of(files: list[Path]) -> str | None:
-    """Of one file's content, or of all of theirs; None without any."""
+    """Of one file's content, or of all of theirs, weights beside an ONNX file included; None without any."""
     found = hashlib.sha256()
     for path in files:
         try:
-            found.update(path.read_bytes())
+            content = path.read_bytes()
+            found.update(content)
+            for beside in find_weights_beside(path, content) if path.suffix == ".onnx" else ():
+                found.update(beside.read_bytes())
         except OSError as error:
             raise InputError(
                 f"cannot read the body's parameters {path}: {error.strerror}", hint="is the path right?"

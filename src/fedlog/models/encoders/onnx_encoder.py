@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ ONNX = "onnx:"  # and the file, in a body's name
 # Every call has this many records, the last one padded: kernels are chosen by the size of a call, so a record's
 # features would else depend, in the last bit, on how many come with it.
 BATCH = 16
+ONE_FILE = "keep both files in one folder, or export with external_data=False"
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,19 +71,58 @@ def onnx_width(name: str) -> int:
     return width
 
 
-def _open_file(name: str) -> tuple[Any, bytes]:
-    """The session of an encoder's file, and its content."""
+def _open_file(name: str) -> tuple[Any, str]:
+    """The session of an encoder's file, and the sha256 of its content and of the weights that lie beside it."""
     path = Path(name.removeprefix(ONNX))
     try:
         content = path.read_bytes()
     except OSError as error:
         raise InputError(f"body {name}: the encoder cannot be read: {error.strerror}") from None
     try:
-        return open_session(content), content
-    except ImportError:
+        beside = find_weights_beside(path, content)
+        found = hashlib.sha256(content)
+        for each in beside:
+            found.update(hashlib.sha256(each.read_bytes()).digest())
+        # By its path only where it must be: weights beside are looked for in the folder of the file.
+        return open_session(str(path) if beside else content), found.hexdigest()
+    except (ImportError, InputError):
         raise
     except Exception as error:
         raise InputError(f"body {name}: not an ONNX model that onnxruntime can run: {_first_line(error)}") from None
+
+
+def find_weights_beside(path: Path, content: bytes) -> list[Path]:
+    """The files that a model keeps its weights in, beside the file itself: PyTorch writes one unless told not to."""
+    import onnx  # an extra
+
+    try:
+        model = onnx.load_model_from_string(content)
+    except Exception as error:  # protobuf's own
+        raise InputError(f"body onnx:{path}: not an ONNX model: {_first_line(error)}") from None
+    graphs = [model.graph, *model.functions]
+    names = {
+        entry.value
+        for graph in graphs
+        for tensor in _list_tensors(graph)
+        for entry in tensor.external_data
+        if tensor.data_location == onnx.TensorProto.EXTERNAL and entry.key == "location"
+    }
+    for name in sorted(names):
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise InputError(f"body onnx:{path}: its weights lie outside of its folder: {name}", hint=ONE_FILE)
+        if not (path.parent / name).is_file():
+            raise InputError(f"body onnx:{path}: the file with its weights is missing: {name}", hint=ONE_FILE)
+    return [path.parent / name for name in sorted(names)]
+
+
+def _list_tensors(graph: Any) -> Iterator[Any]:
+    """All stored tensors of a graph or function, those of its inner graphs included."""
+    yield from getattr(graph, "initializer", ())
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _list_tensors(inner)
 
 
 def load_onnx(name: str, input_shape: tuple[int, ...]) -> OnnxEncoder:
@@ -91,12 +131,11 @@ def load_onnx(name: str, input_shape: tuple[int, ...]) -> OnnxEncoder:
     The file's own metadata may say `mean` and `std` (three numbers each, in units of 0..255) and `side`; without them
     ImageNet's mean and std are taken, and the side that the graph's input has.
     """
-    session, content = _open_file(name)
+    session, sha256 = _open_file(name)
     if len(session.get_inputs()) != 1 or len(session.get_outputs()) != 1:
         raise InputError(f"body {name}: an encoder has one input and one output", hint="export the features alone")
     told = dict(session.get_modelmeta().custom_metadata_map)
     pixels = _pixels(name, session.get_inputs()[0].shape, told) if len(input_shape) == 3 else None
-    sha256 = hashlib.sha256(content).hexdigest()
     encoder = OnnxEncoder(name, 0, _digest("onnx", sha256, pixels), session, pixels)
     width = encoder._encode_batch(torch.zeros(1, *input_shape)).shape[1]
     if input_shape == (width,):
