@@ -26,7 +26,7 @@ from fedlog.settings.flags import add_flags, read_given_settings
 from fedlog.settings.promise import Promise
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec, as_plain, from_plain, from_toml, list_deployed_settings
-from fedlog.settings.training import AdamMoments, Decay, Optimiser
+from fedlog.settings.training import AdamMoments, Decay, Optimiser, Recipe
 
 SETTINGS = fields(RunSpec)
 RECIPE = {"moments": "run", "decay": "cosine", "weight_decay": 0.25}
@@ -139,7 +139,10 @@ def test_every_setting_of_a_deployment_changes_its_plan() -> None:
     }  # fmt: skip
     in_rows: dict[str, Any] = {"down": "differences", "world": "closed"}  # which not every codec can do
     together = {"epsilon", "delta", "trust", "message_norm", "privacy", "honest", "refused_share"}
-    assert asked.keys() | in_rows.keys() | together == {entry.name for entry in list_deployed_settings()}
+    assert asked.keys() | in_rows.keys() | together | {"recipe"} == {entry.name for entry in list_deployed_settings()}
+    paper, tuned = (make_plan(read_plan_settings({"recipe": name}), "trial", lambda: 5) for name in Recipe)
+    assert (paper, tuned) == (Plan("trial"), replace(paper, options=tuned.options, optimiser=tuned.optimiser))
+    assert tuned.optimiser != paper.optimiser
     for name, value in asked.items():
         assert make_plan(RunSpec(**{name: value}), "trial", lambda: 5) != Plan("trial"), name
     for name, value in in_rows.items():

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedlog.algorithms.losses import Clustered, NearGlobalMean, NearModel, NearPrototype, cross_entropy
+from fedlog.algorithms.losses import Clustered, Distance, NearGlobalMean, NearModel, NearPrototype, cross_entropy
 from fedlog.algorithms.shape import EVERYTHING, Batch, Carry, HiddenParams, Loss, Phase
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
@@ -193,3 +193,17 @@ def test_a_loss_sees_the_parameters_only_if_it_asks() -> None:
     params = {"head": torch.zeros(3)}
     assert Phase(EVERYTHING, 1, NearModel(1.0), 0.1).show(params) is params
     assert isinstance(Phase(EVERYTHING, 1, cross_entropy, 0.1).show(params), HiddenParams)
+
+
+def test_fedlog_c_takes_the_distance_before_or_after_the_dropout() -> None:
+    features, dropped = torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 0.0]])
+    means = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
+    constants = {"means": means, "present": torch.ones(2, dtype=torch.bool)}
+    batch = Batch(features, torch.zeros(1, 2), torch.tensor([0]), torch.ones(1), dropped=dropped)
+    for distance, seen in ((Distance.BEFORE_DROPOUT, features), (Distance.AFTER_DROPOUT, dropped)):
+        loss, _ = Clustered(0.5, 0.25, None, distance)(batch, constants, {})
+        own, other = (float((seen - mean).square().sum()) for mean in means)
+        assert float(loss) == pytest.approx(math.log(2) + 0.5 * own - 0.25 * other)
+    nothing_dropped = Batch(features, torch.zeros(1, 2), torch.tensor([0]), torch.ones(1))
+    found, _ = Clustered(0.5, 0.25, None, Distance.AFTER_DROPOUT)(nothing_dropped, constants, {})
+    assert float(found) == pytest.approx(math.log(2) + 0.5 * 5 - 0.25 * 1)

@@ -13,7 +13,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.losses import Clustered, cross_entropy
+from fedlog.algorithms.losses import Clustered, Distance, cross_entropy
 from fedlog.algorithms.shape import (
     BODY,
     Bodies,
@@ -190,6 +190,7 @@ class FedLogC(FedLog):
     alpha: float = 0.1
     beta: float = 0.001
     margin: float | None = 5.0  # None: the paper's push, without a bound
+    distance: Distance | None = None  # None: before the dropout on the features
 
     name = "fedlog-c"
 
@@ -218,7 +219,7 @@ class FedLogC(FedLog):
     @property
     def loss(self) -> Loss:
         """Cross-entropy and the two cluster terms (eq. 12)."""
-        return Clustered(self.alpha, self.beta, self.margin)
+        return Clustered(self.alpha, self.beta, self.margin, self.distance or Distance.BEFORE_DROPOUT)
 
     def broadcast(self, server: Params) -> Message:
         """The summed statistics, counts in column 0, or at first the seed."""

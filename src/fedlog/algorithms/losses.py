@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 import torch
 from torch import Tensor
@@ -24,23 +25,35 @@ def _squared_distances(features: Tensor, means: Tensor, present: Tensor) -> Tens
     return squares * present[..., None, :].to(means.dtype)
 
 
+class Distance(StrEnum):
+    """Which features FedLog-C compares with the class means."""
+
+    BEFORE_DROPOUT = "before-dropout"
+    AFTER_DROPOUT = "after-dropout"
+    """As the paper's formula has it: those that the head sees."""
+
+
 @dataclass(frozen=True)
 class Clustered:
     """Cross-entropy, plus alpha times the squared distance to the own class mean, minus beta times that to the others.
 
     FedLog-C's eq. 12, read as a distance between features and class means and averaged over the batch. Constants:
     `means` (..., n_class, width) and `present` (..., n_class). A class without a mean is in neither term. With a
-    `margin`, a class mean further away than it no longer pushes: the one deviation we offer (see docs/deviations.md).
+    `margin`, a class mean further away than it no longer pushes. docs/deviations.md says why the margin is there, and
+    why the distance is taken before the dropout on the features.
     """
 
     alpha: float
     beta: float
     margin: float | None
+    distance: Distance = Distance.BEFORE_DROPOUT
 
     def __call__(self, batch: Batch, constants: Mapping[str, Tensor], carry: Carry) -> tuple[Tensor, Carry]:
         """The loss of each client, (...,)."""
         entropy, carry = cross_entropy(batch, constants, carry)
-        squares = _squared_distances(batch.features, constants["means"], constants["present"])
+        dropped = batch.dropped if self.distance is Distance.AFTER_DROPOUT else None
+        features = batch.features if dropped is None else dropped
+        squares = _squared_distances(features, constants["means"], constants["present"])
         own = squares.gather(-1, batch.labels[..., None])[..., 0]
         pushing = squares if self.margin is None else squares.clamp(max=self.margin**2)
         own_push = pushing.gather(-1, batch.labels[..., None])[..., 0]

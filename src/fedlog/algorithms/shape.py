@@ -87,6 +87,8 @@ class Batch:
     weights: Tensor  # (..., B): 1 / (records in the batch), 0 on padding, so that a weighted sum is the batch mean
     params: Mapping[str, Tensor] = field(default_factory=HiddenParams)
     """Name -> (..., *shape): the whole model, for losses that read it."""
+    dropped: Tensor | None = None
+    """(..., B, width): the features after the dropout on them, as the head sees them; None where nothing is dropped."""
 
 
 Carry = Mapping[str, Tensor]

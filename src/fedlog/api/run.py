@@ -23,6 +23,7 @@ from fedlog.files.names import did_you_mean
 from fedlog.files.python_words import speak_python
 from fedlog.models.catalog import name_body
 from fedlog.settings.fields import type_hints
+from fedlog.settings.recipes import apply_recipe
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec, from_plain
 
@@ -112,7 +113,7 @@ def _make_spec(data: str, method: str | registry.Factory, settings: Mapping[str,
         if isinstance(given.get(key), Path):
             given[key] = str(given[key])
     given["options"] = {**given.get("options", {}), **own}
-    return from_plain({**given, "data": data, "method": name}, "fedlog.run")
+    return apply_recipe(from_plain({**given, "data": data, "method": name}, "fedlog.run"), given)
 
 
 def name_bodies(body: Any, input_shape: Callable[[], tuple[int, ...]]) -> tuple[str, ...]:

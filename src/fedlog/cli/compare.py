@@ -10,7 +10,7 @@ from fedlog.settings.flags import add_flags
 from fedlog.settings.spec import RunSpec
 
 # A comparison has several of these, or sets them itself.
-NOT_COMMON = ("method", "seed", "split_seed", "judge", "jobs", "threads")
+NOT_COMMON = ("method", "recipe", "seed", "split_seed", "judge", "jobs", "threads")
 PLAIN = "print one JSON object on stdout and nothing else there"
 
 
@@ -31,10 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--recipe",
+        dest="recipes",
         action="append",
         default=[],
-        metavar="NAME:KEY=VALUE,...",
-        help="settings tried with every method under this name, e.g. long:rounds=30,decay=cosine; repeatable",
+        metavar="paper|tuned|NAME:KEY=VALUE,...",
+        help="what is not given: as in the paper's tables, or tuned (docs/running.md); or settings tried with every "
+        "method under this name, e.g. long:rounds=30,decay=cosine; repeatable",
     )
     parser.add_argument(
         "--quick", action="store_true", help="fewer methods, rounds and steps; it says what it left out"

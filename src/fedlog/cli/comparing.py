@@ -22,6 +22,7 @@ from fedlog.files.durable import write_file
 from fedlog.report.comparison import as_csv, as_text, as_values, methods_table, sites_table
 from fedlog.settings.flags import read_given_settings
 from fedlog.settings.spec import RunSpec
+from fedlog.settings.training import Recipe
 
 PAGE = "comparison.html"
 
@@ -41,7 +42,8 @@ def compare(args: argparse.Namespace) -> int:
             None if args.seeds is None else read_seeds(args.seeds),
             codecs=_split_names(args.codecs),
             bodies=args.bodies,
-            recipes=_read_recipes(args.recipe),
+            recipes=_read_recipes([text for text in args.recipes if text not in list(Recipe)]),
+            recipe=_read_recipe(args.recipes),
             body=given.pop("body", None),
             out=out,
             progress=not args.quiet,
@@ -106,6 +108,14 @@ def read_seeds(text: str) -> int | list[int]:
 
 def _split_names(text: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def _read_recipe(texts: Sequence[str]) -> Recipe | None:
+    """The recipe of all methods, if one was named; of one's own ones there may be several, of these one."""
+    named = [Recipe(text) for text in texts if text in list(Recipe)]
+    if len(named) > 1:
+        raise InputError(f"one recipe for all methods, found: {', '.join(named)}", hint=f"--recipe {named[0]}")
+    return named[0] if named else None
 
 
 def _read_recipes(texts: Sequence[str]) -> dict[str, dict[str, Any]] | None:

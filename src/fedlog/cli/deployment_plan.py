@@ -97,7 +97,7 @@ def body_of(spec: RunSpec, site: str) -> str:
 
 def run_command(spec: RunSpec) -> str:
     """`fedlog federate run` with the settings of the compared run, defaults included where they could differ."""
-    always = ("method", "rounds", "batch_size", "seed", "codec")
+    always = ("method", "recipe", "rounds", "batch_size", "seed", "codec")
     words = ["fedlog federate run server"]
     for entry in list_deployed_settings():
         value = getattr(spec, entry.name)

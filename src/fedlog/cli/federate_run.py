@@ -11,6 +11,7 @@ from typing import Any
 from fedlog.cli import federate_privacy
 from fedlog.cli.command import Subparsers, command, say
 from fedlog.settings.flags import add_flags, read_given_settings
+from fedlog.settings.recipes import apply_recipe
 from fedlog.settings.spec import RunSpec, list_deployed_settings
 from fedlog.settings.training import REFUSED_SHARE
 
@@ -52,7 +53,8 @@ def _run(args: argparse.Namespace) -> int:
 
     folder = ServerFolder(args.folder)
     folder.read_config()
-    spec = RunSpec(**read_given_settings(args))
+    given = read_given_settings(args)
+    spec = apply_recipe(RunSpec(**given), given)
     plan = make_plan(spec, args.name or choose_run_name(folder), lambda: len(read_roster(folder.path)))
     share = REFUSED_SHARE if spec.refused_share is None else spec.refused_share
     rules = RoundRules(args.minimum_sites, args.deadline, share)

@@ -23,8 +23,10 @@ from fedlog.experiments.run.callbacks import Callback, Callbacks, RunStart
 from fedlog.experiments.run.dry_run import forecast
 from fedlog.experiments.run.execute import CONFIG, RECORDS, execute, read_spec
 from fedlog.experiments.run.records import mean_parts
+from fedlog.files.toml import read_toml
 from fedlog.settings.fields import Recorded, about
 from fedlog.settings.flags import read_given_settings
+from fedlog.settings.recipes import apply_recipe
 from fedlog.settings.spec import RunSpec, from_toml
 
 
@@ -97,7 +99,8 @@ def _what_and_where(args: argparse.Namespace) -> tuple[RunSpec, Path]:
     start = RunSpec(jobs=cores() if device == "cpu" else 1)
     spec = from_toml(args.config, start) if args.config else start
     spec = replace(spec, **{**given, "options": {**spec.options, **given.get("options", {})}})
-    return spec, args.out or _new_folder(spec)
+    in_file = read_toml(args.config, "the configuration") if args.config else {}
+    return apply_recipe(spec, given={*in_file, *given}), args.out or _new_folder(spec)
 
 
 def _new_folder(spec: RunSpec) -> Path:

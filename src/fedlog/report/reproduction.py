@@ -22,6 +22,7 @@ from fedlog.experiments.tables.privacy_figure import PRIVACY_FIGURE
 from fedlog.files.durable import write_file
 from fedlog.report import figures
 from fedlog.report.comparisons import HOW_TO_READ
+from fedlog.report.conditions import conditions_tables, draw_conditions
 from fedlog.report.method_tables import overview_table, tables_of
 from fedlog.report.other_tables import grid_table, synthetic_selection_table, synthetic_table
 from fedlog.report.privacy_plot import privacy_plot
@@ -106,6 +107,9 @@ def _section(found: Collected) -> ExperimentPage:
         figure = figures.synthetic(found)
     elif experiment.shape is Shape.SYNTHETIC:
         tables = [synthetic_selection_table(found)]
+    elif experiment.shape is Shape.CONDITIONS:
+        tables = conditions_tables(found)
+        figure = draw_conditions(found)
     elif experiment.shape is Shape.PRIVACY:
         tables = privacy_tables(found)
         figure = privacy_plot(found)

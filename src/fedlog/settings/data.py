@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fedlog.settings.fields import AtLeastOne, Recorded, Section, setting
+from fedlog.settings.training import Recipe
 
 # Those of `data.catalog`, whose import would load PyTorch for `fedlog run --help`.
 Partition = Literal["shards", "dirichlet", "user", "person", "iid", "ordered", "unequal"]
@@ -78,6 +79,13 @@ class ModelSettings(Section):
     options: Mapping[str, Any] = setting({}, "the method's own", flag=False, deployed=True)
     body: tuple[str, ...] = setting(
         (), "cnn, mlp:64,64, ...; several are dealt out evenly, CLIENT=NAME gives one client its own", metavar="NAME"
+    )
+    recipe: Recipe | None = setting(
+        None,
+        "what is not given: as in the paper's tables, or tuned on MNIST images that no table uses (default: paper on "
+        "the paper's data sets, else tuned; docs/running.md)",
+        recorded=Recorded.NEVER,  # the settings that it stands for are recorded
+        deployed=True,
     )
     # Written behind the body's name when a run is resolved.
     project: AtLeastOne | None = setting(None, "features of a frozen encoder projected at random to N", metavar="N")

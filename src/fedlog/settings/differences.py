@@ -13,6 +13,7 @@ from fedlog.data.data_spec import SITES
 from fedlog.errors import InputError
 from fedlog.settings.fields import Recorded, about
 from fedlog.settings.presets import preset
+from fedlog.settings.recipes import apply_recipe
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec, as_plain
 
@@ -71,8 +72,8 @@ def find_differences(spec: RunSpec) -> list[Difference]:
 
 
 def _usual_run(spec: RunSpec) -> RunSpec:
-    """The run with nothing set but its data and its method."""
-    bare = RunSpec(data=spec.data, method=spec.method)
+    """The run with nothing set but its data and its method, as `fedlog run` would have it."""
+    bare = apply_recipe(RunSpec(data=spec.data, method=spec.method), given=())
     try:
         return resolve(bare).spec
     except InputError:  # such as a method of one's own that is not importable from here

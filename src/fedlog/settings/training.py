@@ -46,6 +46,15 @@ class Decay(StrEnum):
     """It falls along half a cosine, from all of it in round 1 to next to nothing in the last."""
 
 
+class Recipe(StrEnum):
+    """Where the settings come from that were not given."""
+
+    PAPER = "paper"
+    """Those of the paper's tables."""
+    TUNED = "tuned"
+    """Those that a selection of equal size for every method supports, on MNIST images that no table uses."""
+
+
 class Judge(StrEnum):
     """Which held-out records a client is judged on."""
 

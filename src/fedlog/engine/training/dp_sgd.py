@@ -135,8 +135,8 @@ class DpSgdBackend:
         )  # Opacus listens to every layer's inputs
         weights = features.new_ones(len(seen.labels))
         params = {HEAD: task.work.params[HEAD].to(features.dtype)}
-        scores = logits(self._body.drop_features(features, seen.masks), params)
-        batch = Batch(features, scores, seen.labels, weights)
+        dropped = self._body.drop_features(features, seen.masks)
+        batch = Batch(features, logits(dropped, params), seen.labels, weights, dropped=dropped)
         if phase.reads_params:
             return self._layer_and_direct_gradients(task, phase, batch)
         loss, _ = phase.loss(batch, task.work.constants, task.work.carry)
@@ -167,6 +167,7 @@ class DpSgdBackend:
             batch.labels[:, None],
             batch.weights[:, None],
             {**copies, **direct},
+            None if batch.dropped is None else batch.dropped[:, None],
         )
         losses, _ = phase.loss(apart, each(task.work.constants), each(dict(task.work.carry)))
         losses.sum().backward()  # type: ignore[no-untyped-call]

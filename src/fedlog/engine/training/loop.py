@@ -148,8 +148,8 @@ class LoopBackend:
             with CLOCK.time("forward"):
                 features = self._features(task, params, inputs, masks)
                 weights = features.new_full((len(labels),), 1 / len(labels))
-                scores = logits(self._body.drop_features(features, masks), params)
-                seen = Batch(features, scores, labels, weights, phase.show(params))
+                dropped = self._body.drop_features(features, masks)
+                seen = Batch(features, logits(dropped, params), labels, weights, phase.show(params), dropped)
                 loss, carry = phase.loss(seen, constants, carry)
             carry = {name: value.detach() for name, value in carry.items()}
             if optimiser.params:

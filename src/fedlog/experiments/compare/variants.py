@@ -17,6 +17,7 @@ from fedlog.experiments.run.prepare import bodies_of
 from fedlog.files.names import did_you_mean
 from fedlog.models.catalog import body as make_body
 from fedlog.settings.fields import type_hints
+from fedlog.settings.recipes import apply_recipe
 from fedlog.settings.spec import RunSpec, from_plain
 from fedlog.wire.codec import codec as make_codec
 
@@ -69,6 +70,7 @@ class Choices:
     bodies: tuple[str, ...] = ()
     recipes: Mapping[str, Mapping[str, Any]] | None = None
     options: Mapping[str, Mapping[str, Any]] | None = None  # of single methods, by the method's name
+    given: frozenset[str] = frozenset()  # the names of the settings that all runs have from the user
 
 
 def make_variants(common: RunSpec, choices: Choices) -> list[Variant]:
@@ -83,6 +85,7 @@ def make_variants(common: RunSpec, choices: Choices) -> list[Variant]:
                     deployed = DEPLOYED_OPTIONS.get(method, {}) if own_bodies else {}
                     own = {**deployed, **settings, **(choices.options or {}).get(method, {})}
                     spec = _with_settings(replace(common, method=method), own)
+                    spec = apply_recipe(spec, given={*choices.given, *own})
                     spec = replace(spec, body=(body,)) if body else spec
                     spec = replace(spec, codec=codec) if codec else spec
                     told = codec if len(choices.codecs) > 1 and method not in REFERENCES else ""

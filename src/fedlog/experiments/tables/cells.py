@@ -54,6 +54,7 @@ class Shape(Enum):
     GRID = "settings compared on validation records"
     SYNTHETIC = "one round, by the number of local iterations"
     PRIVACY = "accuracy by privacy budget"
+    CONDITIONS = "methods against training alone, in several conditions"
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ from fedlog.settings.promise import (
     resolve_promise,
     resolve_sums,
 )
+from fedlog.settings.recipes import apply_recipe
 from fedlog.settings.resolve import options_given
 from fedlog.settings.spec import RunSpec, from_plain, list_deployed_settings
 from fedlog.settings.training import Decay, Down, Optimiser, World
@@ -237,7 +238,9 @@ def read_plan_settings(settings: Mapping[str, Any]) -> RunSpec:
     except ValueError as error:
         raise InputError(f"the app's settings: options must be JSON: {error}") from None
     values = {name: value for name, value in given.items() if name in known}
-    return from_plain({**values, "options": options}, "the app's settings")
+    spec = from_plain({**values, "options": options}, "the app's settings")
+    # Without one they are a plan that has been made, and complete.
+    return apply_recipe(spec, given=values) if "recipe" in values else spec
 
 
 def check_plan(plan: Plan) -> Plan:

@@ -163,8 +163,9 @@ class BlockBackend:
                 inputs = self._feeds[Pool.TRAIN].training(drawn.positions[at], crops)
             with CLOCK.time("forward"):
                 features = self._body.clip_features(self._network.features(params, inputs, masks))
-                seen = logits(self._body.drop_features(features, masks), params)
-                batch = Batch(features, seen, drawn.labels[at], drawn.weights[at], phase.show(params))
+                dropped = self._body.drop_features(features, masks)
+                seen = logits(dropped, params)
+                batch = Batch(features, seen, drawn.labels[at], drawn.weights[at], phase.show(params), dropped)
                 losses, after = phase.loss(batch, _first(constants, active), _first(carry, active))
             with CLOCK.time("backward"):
                 gradients = torch.autograd.grad(losses.sum(), list(moving.values()), allow_unused=True)

@@ -1,0 +1,77 @@
+"""When does exchanging pay? The methods and training alone, where records are few, in eight conditions.
+
+Every method has the setting that `select-equal-chances` supports (`--recipe tuned`), chosen on other images and seeds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fedlog.experiments.tables.cells import Experiment, Row, Shape
+from fedlog.experiments.tables.equal_chances import CLIENTS, METHODS, TEST_RECORDS
+from fedlog.experiments.tables.paper import LABELS
+from fedlog.settings.recipes import apply_recipe
+from fedlog.settings.spec import RunSpec
+from fedlog.settings.training import Recipe
+
+ROUNDS = 40
+SHOWN_ROUNDS = (2, 5, 10, 30, ROUNDS)
+NAME = "when-to-choose"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One way in which records may lie: a name for folders, words for people, and the data."""
+
+    name: str
+    title: str
+    spec: RunSpec
+
+    def row_name(self, method: str) -> str:
+        """The name of the method's row."""
+        return f"{self.name}-{method}"
+
+
+def _mnist(records: int, classes: int | None, alpha: float | None = None) -> RunSpec:
+    return RunSpec(
+        data="mnist",
+        clients=CLIENTS,
+        train_records=CLIENTS * records,
+        test_records=TEST_RECORDS,
+        partition="shards" if alpha is None else "dirichlet",
+        classes_per_client=classes,
+        dirichlet_alpha=alpha,
+    )
+
+
+CONDITIONS = (
+    Condition("10-records", "10 records, 2 classes", _mnist(10, 2)),
+    Condition("20-records", "20 records, 2 classes", _mnist(20, 2)),
+    Condition("60-records", "60 records, 2 classes", _mnist(60, 2)),
+    Condition("5-classes", "20 records, 5 classes", _mnist(20, 5)),
+    Condition("dirichlet-0.1", "20 records, Dirichlet 0.1", _mnist(20, None, 0.1)),
+    Condition("dirichlet-0.5", "20 records, Dirichlet 0.5", _mnist(20, None, 0.5)),
+    Condition("wine", "wine, sites of 77, 38 and 19 rows", RunSpec(data="wine")),
+    Condition("breast-cancer", "breast cancer, sites of 228, 114, 57 and 28 rows", RunSpec(data="breast-cancer")),
+)
+
+
+def _row(condition: Condition, method: str) -> Row:
+    spec = replace(condition.spec, method=method, rounds=ROUNDS, recipe=Recipe.TUNED)
+    return Row(condition.row_name(method), f"{condition.title}: {LABELS[method]}", apply_recipe(spec, given=()))
+
+
+WHEN_TO_CHOOSE = Experiment(
+    name=NAME,
+    title="When does exchanging pay? Few records, few classes, unequal sites",
+    shape=Shape.CONDITIONS,
+    rows=tuple(_row(condition, method) for condition in CONDITIONS for method in METHODS),
+    seeds=(0, 1, 2, 3, 4),
+    remarks=(
+        f"MNIST: {CLIENTS} clients with the cnn of the paper, judged on the first {TEST_RECORDS} test images; records "
+        "are those of one client, on average where they are dealt by a Dirichlet distribution. Wine and breast cancer "
+        "(scikit-learn): a site has half as many rows as the one before, all are judged on the same quarter of the "
+        f"rows; mlp:64,32. {ROUNDS} rounds of 5 epochs. Every method with `--recipe tuned`, which was chosen on other "
+        "MNIST images and seeds (`select-equal-chances`) and on no table.",
+    ),
+)

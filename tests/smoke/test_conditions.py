@@ -1,0 +1,53 @@
+"""The page that says when exchanging pays, from made-up records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from made_up_runs import write_run
+
+from fedlog.experiments.tables.cells import CellChoice, cells
+from fedlog.experiments.tables.equal_chances import EQUAL_CHANCES, METHODS
+from fedlog.experiments.tables.finished_cells import Collected, collect
+from fedlog.experiments.tables.when_to_choose import ROUNDS, WHEN_TO_CHOOSE
+from fedlog.report.conditions import bits_table, draw_conditions, rounds_table
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Collected:
+    """Training alone levels off at 0.8 + seed / 100; FedLog is two points above it and sends 1000 bits each way."""
+    results: Path = tmp_path_factory.mktemp("results")
+    for method, gain in (("local", 0.0), ("fedlog", 0.02)):
+        choice = CellChoice((f"10-records-{method}",), (0, 1, 2))
+        for cell in cells(WHEN_TO_CHOOSE, results, choice):
+            curve = [0.5 + gain] * 4 + [0.8 + gain + cell.seed / 100] * (ROUNDS - 4)
+            write_run(cell, curve, 0 if method == "local" else 40_000, opening=0)
+    return collect(WHEN_TO_CHOOSE, results)
+
+
+def test_every_method_has_as_many_settings_to_choose_from() -> None:
+    settings = {method: sum(row.spec.method == method for row in EQUAL_CHANCES.rows) for method in METHODS}
+    assert set(settings.values()) == {8}
+    assert not set(EQUAL_CHANCES.seeds) & set(WHEN_TO_CHOOSE.seeds)
+
+
+def test_accuracy_by_round_and_the_gain_on_training_alone(found: Collected) -> None:
+    table = rounds_table(found)
+    alone, ours = table.rows
+    assert alone[2:] == ("50.0 ± 0.0", *["81.0 ± 0.6"] * 4, "", "", "")
+    assert ours[1:] == ("3", "52.0 ± 0.0", *["83.0 ± 0.6"] * 4, "+2.0 [+2.0, +2.0]", "+2.0 [+2.0, +2.0]", "above")
+    assert "10 records, 2 classes +0.0" in table.notes[0]
+    assert any("Not run" in note and "wine" in note for note in table.notes)
+
+
+def test_accuracy_by_bits_counts_whole_rounds(found: Collected) -> None:
+    (row,) = bits_table(found).rows  # what sends nothing has no row
+    # 80,000 bits a round: one round within 0.1 Mb, twelve within 1 Mb, all forty within 10 Mb.
+    assert row[1:] == ("3.20 Mb", "52.0 ± 0.0", "83.0 ± 0.6", "83.0 ± 0.6")
+
+
+def test_the_picture_has_a_panel_for_what_was_run(found: Collected) -> None:
+    drawn = draw_conditions(found)
+    assert "10 records, 2 classes" in drawn
+    assert "wine" not in drawn
