@@ -112,7 +112,7 @@ def judge(kind: str, size: int, number: int) -> dict[str, Any]:
     sites = KINDS[kind](Key(number).child(kind, size), size)
     rows = {name: draw(count) for name, (count, draw) in sites.items()}
     fresh = {name: draw(FRESH) for name, (_, draw) in sites.items()}
-    found = fedlog.compare(Federation.from_arrays(rows), METHODS, SEEDS, progress=False, **SETTINGS)
+    found = fedlog.compare(Federation.from_arrays(rows), METHODS, SEEDS, progress=False, recipe="paper", **SETTINGS)
     truth = {method: _true_accuracy(found, method, fresh) for method in found.methods}
     gains = {method: truth[method] - truth["local"] for method in METHODS}
     advice = found.advice

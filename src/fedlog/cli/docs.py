@@ -10,6 +10,7 @@ from fedlog.errors import InputError
 from fedlog.report.bits_page import write_bits_page
 from fedlog.report.method_results import write_method_results
 from fedlog.report.overview import write_overview
+from fedlog.report.recipe_table import write_recipe_table
 from fedlog.report.reproduction import write_markdown
 
 
@@ -29,7 +30,8 @@ def docs_command(args: argparse.Namespace) -> int:
     pages = write_markdown(args.results, args.out)
     bits = write_bits_page(args.results, args.out / "bits.md")
     methods = write_method_results(args.results, args.out)
+    recipes = write_recipe_table(args.out / "running.md")
     commands = write_command_page(args.out / "reference" / "command-line.md")
-    for path in (*pages, *bits, *methods, *commands, *write_overview(args.results, args.out)):
+    for path in (*pages, *bits, *methods, *recipes, *commands, *write_overview(args.results, args.out)):
         print(f"wrote: {path}")
     return 0

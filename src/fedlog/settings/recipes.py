@@ -24,16 +24,18 @@ class TunedSettings:
     times_rate: float
     moments: AdamMoments = AdamMoments.RUN
     decay: Decay = Decay.COSINE
+    weight_decay: float = 0.0
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-# From `select-equal-chances`: MNIST images that no table uses, the same number of settings for every method.
+# From `select-rate-mnist`, `select-weight-decay-mnist` and `select-fedlog-c-once-more-mnist`: no table's images.
 # A method that is not here was not selected for, and keeps the paper's settings.
 TUNED: dict[str, TunedSettings] = {
     "local": TunedSettings(8),
     "fedlog": TunedSettings(2),
-    "fedlog-c": TunedSettings(4),
+    "fedlog-c": TunedSettings(4, weight_decay=0.3, options={"beta": 0.003}),
 }
+_OPTIMISER = ("moments", "decay", "weight_decay")
 
 
 def choose_recipe(data: str) -> Recipe:
@@ -44,13 +46,13 @@ def choose_recipe(data: str) -> Recipe:
 def apply_recipe(spec: RunSpec, given: Collection[str]) -> RunSpec:
     """The specification with its recipe's settings in place of those that were not given.
 
-    All options in the specification count as given. DP-SGD has no moments to keep, so its runs stay as they are.
+    All options in the specification count as given. DP-SGD keeps no moments and has no weight decay: its runs stay.
     """
     recipe = spec.recipe or choose_recipe(spec.data)
     tuned = TUNED.get(spec.method)
     spec = replace(spec, recipe=recipe)
     if recipe is Recipe.PAPER or tuned is None or spec.body_training is BodyTraining.DP_SGD:
         return spec
-    settings = {name: getattr(tuned, name) for name in ("moments", "decay") if name not in given}
+    settings = {name: getattr(tuned, name) for name in _OPTIMISER if name not in given}
     rate = {"learning_rate": tuned.times_rate * preset(spec.data).learning_rate}
     return replace(spec, options={**rate, **tuned.options, **spec.options}, **settings)

@@ -1,6 +1,6 @@
 """When does exchanging pay? The methods and training alone, where records are few, in eight conditions.
 
-Every method has the setting that `select-equal-chances` supports (`--recipe tuned`), chosen on other images and seeds.
+Every method has the setting that `--recipe tuned` gives it, chosen on other images and seeds than these.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ WHEN_TO_CHOOSE = Experiment(
         "are those of one client, on average where they are dealt by a Dirichlet distribution. Wine and breast cancer "
         "(scikit-learn): a site has half as many rows as the one before, all are judged on the same quarter of the "
         f"rows; mlp:64,32. {ROUNDS} rounds of 5 epochs. Every method with `--recipe tuned`, which was chosen on other "
-        "MNIST images and seeds (`select-equal-chances`) and on no table.",
+        "MNIST images and seeds and on no table; a method without a selection of its own has the paper's settings "
+        "(docs/running.md#recipes).",
     ),
 )
