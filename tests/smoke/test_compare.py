@@ -67,7 +67,7 @@ def test_one_command_compares_and_goes_on(table: Path, tmp_path: Path, capsys: p
     printed = capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")} == before
     assert told["advice"]["sentence"] in printed
-    assert "--method fedlog --rounds 1" in printed
+    assert "--method fedlog --recipe tuned --rounds 1" in printed
     assert "hospital" not in (plan / "schema.toml").read_text()
     assert pl.read_csv(plan / "north.csv").height == 50
     assert main(["report", str(tmp_path)]) == 0

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from made_up_runs import write_run
 
-from fedlog.experiments.tables.cells import CellChoice, cells
-from fedlog.experiments.tables.equal_chances import EQUAL_CHANCES, METHODS
+from fedlog.experiments.tables.cells import CellChoice, Experiment, cells
+from fedlog.experiments.tables.equal_chances import EQUAL_CHANCES, METHODS, find_setting
 from fedlog.experiments.tables.finished_cells import Collected, collect
-from fedlog.experiments.tables.when_to_choose import ROUNDS, WHEN_TO_CHOOSE
+from fedlog.experiments.tables.when_to_choose import ROUNDS, SELECTED, WHEN_TO_CHOOSE
 from fedlog.report.conditions import bits_table, draw_conditions, rounds_table
 
 
@@ -26,10 +26,20 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Collected:
     return collect(WHEN_TO_CHOOSE, results)
 
 
-def test_every_method_has_as_many_settings_to_choose_from() -> None:
-    settings = {method: sum(row.spec.method == method for row in EQUAL_CHANCES.rows) for method in METHODS}
+@pytest.mark.parametrize("grid", EQUAL_CHANCES, ids=lambda grid: grid.name)
+def test_every_method_has_as_many_settings_to_choose_from(grid: Experiment) -> None:
+    settings = {method: sum(row.spec.method == method for row in grid.rows) for method in METHODS}
     assert set(settings.values()) == {8}
-    assert not set(EQUAL_CHANCES.seeds) & set(WHEN_TO_CHOOSE.seeds)
+    assert not set(grid.seeds) & set(WHEN_TO_CHOOSE.seeds)
+
+
+def test_every_condition_has_the_settings_that_its_grid_chose() -> None:
+    for data, chosen in SELECTED.items():
+        for method, name in chosen.items():
+            setting = find_setting(name).spec
+            assert setting.method == method
+            row = WHEN_TO_CHOOSE.row(f"{'10-records' if data == 'mnist' else data}-{method}").spec
+            assert (row.moments, row.decay, row.options) == (setting.moments, setting.decay, setting.options)
 
 
 def test_accuracy_by_round_and_the_gain_on_training_alone(found: Collected) -> None:

@@ -16,7 +16,7 @@ from fedlog.experiments.tables.when_to_choose import WHEN_TO_CHOOSE
 from fedlog.files.names import did_you_mean
 
 EXPERIMENTS: dict[str, Experiment] = {
-    experiment.name: experiment for experiment in (*PAPER, *BEYOND, WHEN_TO_CHOOSE, *SELECTION, EQUAL_CHANCES)
+    experiment.name: experiment for experiment in (*PAPER, *BEYOND, WHEN_TO_CHOOSE, *SELECTION, *EQUAL_CHANCES)
 }
 # Measurements with a page of their own: they can be run, and are no part of the reproduction's pages.
 APART: dict[str, Experiment] = {experiment.name: experiment for experiment in (*BITS, *EVERY_METHOD)}

@@ -1,6 +1,6 @@
 """One grid of the same size for every method: its learning rate, its optimiser and its own parameter.
 
-Judged on MNIST images that no table uses, with few records a client, where methods differ most.
+For few records a client, where methods differ most: on MNIST images that no table uses, and on a small table.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from typing import Any
 from fedlog.experiments.tables.cells import Experiment, Row, Shape
 from fedlog.experiments.tables.paper import LABELS
 from fedlog.settings.spec import RunSpec
-from fedlog.settings.training import AdamMoments, Decay
+from fedlog.settings.training import AdamMoments, Decay, Judge
 
 METHODS = ("local", "fedlog", "fedlog-c", "fedproto", "lg-fedavg-1", "fedavg", "feddbe")
 CLIENTS, RECORDS, TEST_RECORDS = 20, 20, 2000  # records of a client
+ROUNDS = 30
 SEEDS = (100, 101)  # never among a table's seeds
 
 # The authors' way, and the one that `select-rate-mnist` supports.
@@ -48,26 +49,42 @@ def _rows(method: str, base: RunSpec) -> list[Row]:
     ]
 
 
-def _grid() -> Experiment:
-    base = RunSpec(
-        data="mnist-selection",
-        clients=CLIENTS,
-        classes_per_client=5,
-        train_records=CLIENTS * RECORDS,
-        test_records=TEST_RECORDS,
-        rounds=30,
-    )
+def _grid(name: str, title: str, base: RunSpec, judged: str) -> Experiment:
     return Experiment(
-        name="select-equal-chances",
-        title=f"Eight settings of every method on MNIST, {RECORDS} records and 5 classes a client",
+        name=name,
+        title=f"Eight settings of every method on {title}",
         shape=Shape.GRID,
-        rows=tuple(row for method in METHODS for row in _rows(method, base)),
+        rows=tuple(row for method in METHODS for row in _rows(method, replace(base, rounds=ROUNDS))),
         seeds=SEEDS,
         remarks=(
-            f"Judged on {TEST_RECORDS} training images that no table is made from, on seeds that no table uses; "
-            f"{CLIENTS} clients. What a method has no parameter for goes to more learning rates.",
+            f"Judged on {judged}, on seeds that no table uses. What a method has no parameter for goes to more "
+            "learning rates.",
         ),
     )
 
 
-EQUAL_CHANCES = _grid()
+EQUAL_CHANCES = (
+    _grid(
+        "select-equal-chances-mnist",
+        f"MNIST, {CLIENTS} clients with {RECORDS} records and 5 classes",
+        RunSpec(
+            data="mnist-selection",
+            clients=CLIENTS,
+            classes_per_client=5,
+            train_records=CLIENTS * RECORDS,
+            test_records=TEST_RECORDS,
+        ),
+        f"{TEST_RECORDS} training images that no table is made from",
+    ),
+    _grid(
+        "select-equal-chances-wine",
+        "wine in three unequal sites",
+        RunSpec(data="wine", validation_fraction=0.3, judge=Judge.VALIDATION),
+        "three tenths of each site's training rows",
+    ),
+)
+
+
+def find_setting(name: str) -> Row:
+    """The row of that name, in whatever grid it is: they have the same ones."""
+    return EQUAL_CHANCES[0].row(name)
