@@ -17,7 +17,8 @@ from fedlog.experiments.tables.significance import CONFIDENCE, Mean, paired_diff
 from fedlog.experiments.tables.when_to_choose import CONDITIONS, ROUNDS, SHOWN_ROUNDS, Condition
 from fedlog.report.figures import svg
 from fedlog.report.style import METHODS as STYLES
-from fedlog.report.tables import TextTable, bits, not_run_note, with_error
+from fedlog.report.tables import TextTable, not_run_note, with_error
+from fedlog.wire.bits_text import describe_bits
 
 ALONE = "local"
 EARLY = 5  # the round of an early comparison
@@ -122,7 +123,7 @@ def _still_moving(runs: Sequence[RunResult]) -> float:
 
 def bits_table(found: Collected) -> TextTable:
     """Each method that sends: the bits of its whole run, and its accuracy once so many were spent."""
-    columns = ("condition, method", "bits of the run", *(f"{bits(budget)} spent, %" for budget in BUDGETS))
+    columns = ("condition, method", "bits of the run", *(f"{describe_bits(budget)} spent, %" for budget in BUDGETS))
     rows = []
     for condition in CONDITIONS:
         for method in METHODS:
@@ -130,7 +131,7 @@ def bits_table(found: Collected) -> TextTable:
             if runs and method != ALONE:
                 total = Mean.of([float(spent_bits(run)[-1]) for run in runs]).value
                 cells = (_at_budget(runs, budget) for budget in BUDGETS)
-                rows.append((f"{condition.title}: {STYLES[method].label}", bits(total), *cells))
+                rows.append((f"{condition.title}: {STYLES[method].label}", describe_bits(total), *cells))
     note = (
         "All clients, both directions, opening included. Blank: less than one round; the last round where all is spent."
     )
