@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -182,6 +182,44 @@ def test_every_site_is_answered_refused_or_silent() -> None:
     assert "another node" in outcome.refused["impostor"]
     assert "patient" not in json.dumps(outcome.refused)
     assert 5.0 <= clock.time < 5.5
+
+
+@dataclass
+class OverduePost(FakePost):
+    """Flower takes the site for gone at the first look, and lists it again a second later."""
+
+    clock: FakeClock = field(default_factory=FakeClock)
+
+    def get_nodes(self) -> Iterable[FakeNode]:
+        return self.nodes if self.clock.time >= 1.0 else []
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        first = [Message(Error(5, ""), reply_to=self.waiting[each]) for each in message_ids if each == "m0"]
+        return first or super().pull_messages(message_ids)
+
+
+@pytest.mark.parametrize(
+    ("heard", "behaviour", "asked", "outcome", "time"),
+    [
+        (lambda time: {"a"}, welcome, 2, "answered", 1.0),
+        (lambda time: {"a"}, None, 2, "silent", 5.0),
+        (lambda time: set(), welcome, 1, "refused", 0.0),  # nobody hears it: gone
+        (lambda time: {"a"} if time < 0.5 else set(), welcome, 1, "refused", 0.5),
+    ],
+)
+def test_a_site_whose_heartbeat_is_late_is_asked_again_while_it_is_heard(
+    heard: Callable[[float], set[str]], behaviour: object, asked: int, outcome: str, time: float
+) -> None:
+    clock = FakeClock()
+    post = OverduePost([FakeNode(9, "a")], {9: behaviour}, clock=clock)
+    wait = Wait(5.0, heard=lambda: heard(clock.time))
+    replies = ask(post, {"a": 9}, {"a": HELLO}, FrameKind.WELCOME, wait, clock.clock())
+    assert len(post.waiting) == asked
+    found = {"answered": replies.answers, "silent": replies.silent, "refused": replies.refused}
+    assert {name: list(sites) for name, sites in found.items() if sites} == {outcome: ["a"]}
+    assert time <= clock.time < time + 0.5
+    ends = [message.metadata.ttl + at for message, at in zip(post.waiting.values(), (0.0, 1.0), strict=False)]
+    assert max(ends) <= 5.0 + 0.5  # the second question lives no longer than the first
 
 
 def test_messages_that_flower_does_not_take_are_refused() -> None:

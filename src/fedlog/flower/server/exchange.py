@@ -58,6 +58,7 @@ class Wait:
     awaited: Collection[str] | None = None  # None: everyone who is asked
     lifetimes: Mapping[str, float] = field(default_factory=dict)  # how long a site can answer; else while it is awaited
     dropped: Callable[[], Collection[str]] = frozenset  # sites that the operator gives up, also meanwhile
+    heard: Callable[[], Collection[str]] = frozenset  # sites whose calls still come in, whatever Flower makes of them
 
     def select_awaited(self, asked: Collection[str]) -> set[str]:
         """Return the sites to wait for at this moment."""
@@ -122,52 +123,103 @@ def ask(
 ) -> Replies:
     """Ask the sites and return their answers of `kind`: when all that are awaited have come, or at the deadline.
 
-    A message has a lifetime, so that a site that comes back much later does not work on an old question.
+    A message has a lifetime, so that a site that comes back much later does not work on an old question. On a busy
+    machine heartbeats come late: Flower then takes a site for gone and its question back, though it is at work. As long
+    as it is heard, it is asked again; a site gives the reply that it has already made.
     """
+    asking = _Asking(nodes, requests, kind, wait)
+    begun = clock.now()
+    asking.sites = _push(post, nodes, requests, wait, 0.0)
+    asking.refuse(set(requests) - set(asking.sites.values()), "Flower did not take the message")
+    while asking.sites or asking.overdue:
+        for message in post.pull_messages(list(asking.sites)) if asking.sites else ():
+            asking.take(message, clock.now() - begun)
+        if asking.overdue:
+            asking.refuse(asking.overdue.difference(wait.heard()), _describe_error(NOT_CONNECTED))
+        if not asking.is_awaiting() or clock.now() >= begun + wait.seconds:
+            break
+        if back := asking.overdue.intersection(find_connected_sites(post)) if asking.overdue else set():
+            again = {site: requests[site] for site in sorted(back)}
+            asking.sites |= _push(post, nodes, again, wait, clock.now() - begun)
+            asking.overdue -= back
+        clock.sleep(POLL_SECONDS)
+    asking.refuse(set(asking.overdue), _describe_error(NOT_CONNECTED))
+    return asking.replies()
+
+
+@dataclass
+class _Asking:
+    """What has come of a question so far: every site is in exactly one of the five."""
+
+    nodes: Mapping[str, int]
+    requests: Mapping[str, Frame]
+    kind: FrameKind
+    wait: Wait
+    sites: dict[str, str] = field(default_factory=dict)  # message -> site: not answered yet
+    overdue: set[str] = field(default_factory=set)  # by Flower's count of heartbeats alone
+    answers: dict[str, Frame] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    late: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def take(self, message: Message, took: float) -> None:
+        """Take in a message that came so many seconds after the question."""
+        # Errors that Flower makes itself come from the SuperLink's own node, so the question tells the site.
+        site = self.sites.pop(message.metadata.reply_to_message_id, None)
+        if site is None:
+            return
+        code = message.error.code if message.has_error() else None
+        if code == NO_ANSWER_IN_TIME:
+            self.late.append(site)
+        elif code == NOT_CONNECTED and site in self.wait.heard():
+            self.overdue.add(site)
+        else:
+            try:
+                self.answers[site] = _answer(message, self.nodes[site], self.requests[site], self.kind)
+                self.seconds[site] = took
+            except InputError as error:
+                self.refused[site] = error.message
+
+    def refuse(self, sites: Collection[str], reason: str) -> None:
+        """Note that nothing will come of these sites, and why."""
+        self.refused |= dict.fromkeys(sites, reason)
+        self.overdue.difference_update(sites)
+
+    def is_awaiting(self) -> bool:
+        """Whether somebody who is waited for has not answered yet."""
+        return not self.wait.select_awaited(self.requests).isdisjoint({*self.sites.values(), *self.overdue})
+
+    def replies(self) -> Replies:
+        """The outcome as it is now."""
+        missing, awaited = sorted([*self.late, *self.sites.values()]), self.wait.select_awaited(self.requests)
+        silent = tuple(site for site in missing if site in awaited)
+        others = tuple(site for site in missing if site not in awaited)
+        return Replies(self.answers, self.refused, silent, others, self.sites, self.seconds)
+
+
+def _push(
+    post: Post, nodes: Mapping[str, int], requests: Mapping[str, Frame], wait: Wait, elapsed: float
+) -> dict[str, str]:
+    """Send the questions, so many seconds after the first of them, and return message -> site for those taken."""
     messages = [
         Message(
             to_content(frame),
             nodes[site],
             MessageType.TRAIN,
-            ttl=wait.lifetimes.get(site, wait.seconds),
+            ttl=max(1.0, wait.lifetimes.get(site, wait.seconds) - elapsed),
             group_id=str(frame.round_number),
         )
         for site, frame in requests.items()
     ]
     # Flower returns None for a message it did not take, and no list at all when the push as a whole was too large.
     taken = list(post.push_messages(messages)) or [""] * len(messages)
-    sites = {sent: site for sent, site in zip(taken, requests, strict=True) if sent}
-    answers: dict[str, Frame] = {}
-    seconds: dict[str, float] = {}
-    refused = {site: "Flower did not take the message" for site in requests if site not in sites.values()}
-    late: list[str] = []
-    begun = clock.now()
-    while sites:
-        for message in post.pull_messages(list(sites)):
-            # Errors that Flower makes itself come from the SuperLink's own node, so the question tells the site.
-            site = sites.pop(message.metadata.reply_to_message_id, None)
-            if site is None:
-                continue
-            if message.has_error() and message.error.code == NO_ANSWER_IN_TIME:
-                late.append(site)
-                continue
-            try:
-                answers[site] = _answer(message, nodes[site], requests[site], kind)
-                seconds[site] = clock.now() - begun
-            except InputError as error:
-                refused[site] = error.message
-        if wait.select_awaited(requests).isdisjoint(sites.values()) or clock.now() >= begun + wait.seconds:
-            break
-        clock.sleep(POLL_SECONDS)
-    missing, awaited = sorted([*late, *sites.values()]), wait.select_awaited(requests)
-    silent = tuple(site for site in missing if site in awaited)
-    return Replies(answers, refused, silent, tuple(site for site in missing if site not in awaited), sites, seconds)
+    return {sent: site for sent, site in zip(taken, requests, strict=True) if sent}
 
 
 def _answer(message: Message, node: int, request: Frame, kind: FrameKind) -> Frame:
     if message.has_error():
         # The reason may hold text of an exception at the site, and with it a value of a record: only the code is kept.
-        raise InputError(f"Flower error {message.error.code} ({_ERRORS.get(message.error.code, 'unknown')})")
+        raise InputError(_describe_error(message.error.code))
     if message.metadata.src_node_id != node:
         raise InputError(f"an answer from another node: {message.metadata.src_node_id} ({node} expected)")
     frame = from_content(message)
@@ -176,12 +228,16 @@ def _answer(message: Message, node: int, request: Frame, kind: FrameKind) -> Fra
     return expect_reply(request, frame, kind)
 
 
+def _describe_error(code: int) -> str:
+    return f"Flower error {code} ({_ERRORS.get(code, 'unknown')})"
+
+
 # flwr.common.constant.ErrorCode of 1.41.0, in words for the operator.
-NO_ANSWER_IN_TIME = 3
+NO_ANSWER_IN_TIME, NOT_CONNECTED = 3, 5
 _ERRORS = {
     1: "the app could not be loaded",
     2: "the app failed; see the log at the site",
     4: "the answer did not arrive whole",
-    5: "the site is not connected",
+    NOT_CONNECTED: "the site is not connected",
     8: "the app ended without an answer",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from fedlog.data.schema import Schema
@@ -30,6 +30,7 @@ class Guests:
     home: RunFolder
     clock: Clock
     log: Callable[..., None]
+    heard: Callable[[], Collection[str]] = frozenset  # the sites whose calls the gate hears
     known: dict[str, Guest] = field(default_factory=dict)
     wall_clock: Callable[[], float] = time.time
     width: int = 0  # of the features, common to all sites; 0 until the first greeting has settled it
@@ -89,7 +90,7 @@ class Guests:
         sent = self.wall_clock()
         frame = Frame(FrameKind.HELLO, run_tag(self.plan.name), 0, 0, hello(ours, self.plan, sent))
         seconds = max(1.0, min(GREETING_SECONDS, patience_seconds) if others_wait else patience_seconds)
-        wait = Wait(seconds, dropped=self.home.dropped)
+        wait = Wait(seconds, dropped=self.home.dropped, heard=self.heard)
         replies = ask(self.post, newcomers, dict.fromkeys(newcomers, frame), FrameKind.WELCOME, wait, self.clock)
         reasons = dict(replies.refused)
         for site, answer in sorted(replies.answers.items()):

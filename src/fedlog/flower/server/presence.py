@@ -7,13 +7,22 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedlog.files.json_text import parse_json
 from fedlog.flower.folders.folder import Value, log_event
 from fedlog.flower.protocol.check_in import News
 
-# A SuperNode asks for work every few seconds; heartbeats come every 30 s also while it is busy.
+# A SuperNode asks for work every few seconds; heartbeats come every ten seconds or so also while it is busy.
 LOST_SECONDS = 75.0
 # The same complaint about the same site is told once in that time: a broken site may call many times a second.
 TOLD_AGAIN_SECONDS = 60.0
+
+
+def read_heard(presence_file: Path) -> frozenset[str]:
+    """The sites that the gate hears, as it last wrote them down; none where there is no such file."""
+    try:
+        return frozenset(map(str, parse_json(presence_file.read_text())["connected"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return frozenset()
 
 
 @dataclass

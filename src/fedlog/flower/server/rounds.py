@@ -32,6 +32,7 @@ from fedlog.flower.server.engine_state import (
 )
 from fedlog.flower.server.exchange import Clock, Post, Replies, SilentSites, Wait, ask
 from fedlog.flower.server.guests import Guests
+from fedlog.flower.server.presence import read_heard
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.flower.server.run_report import Ending, read_reports, run_report
 from fedlog.flower.server.secure_rounds import SumAtServer
@@ -58,7 +59,8 @@ class Run:
     deadline: Deadline = field(init=False)
 
     def __post_init__(self) -> None:
-        self.guests = Guests(self.post, self.plan, self.schema, self.home, self.clock, self._log_event)
+        told = self._log_event, self._find_heard
+        self.guests = Guests(self.post, self.plan, self.schema, self.home, self.clock, *told)
         self.deadline = Deadline(self.rules.deadline_seconds)
 
     def conduct(self) -> None:
@@ -96,6 +98,9 @@ class Run:
     def minimum(self) -> int:
         """The fewest sites of a round."""
         return self.rules.fewest_sites(self.plan)
+
+    def _find_heard(self) -> frozenset[str]:
+        return read_heard(self.folder.presence_file)
 
     def _log_event(self, event: str, **fields: Value) -> None:
         self.folder.log(event, run=self.plan.name, **fields)
@@ -209,7 +214,8 @@ class Run:
     ) -> Replies:
         """Ask these sites within the deadline, and note how long each of them took."""
         lifetimes = {site: self.deadline.lifetime(site in awaited) for site in nodes}
-        wait = Wait(seconds or self.deadline.seconds, awaited, lifetimes if seconds is None else {}, self.home.dropped)
+        patience, lives = seconds or self.deadline.seconds, lifetimes if seconds is None else {}
+        wait = Wait(patience, awaited, lives, self.home.dropped, self._find_heard)
         replies = ask(self.post, nodes, requests, kind, wait, self.clock)
         for site, took in replies.seconds.items():
             self.answer_seconds[site] = max(took, self.answer_seconds.get(site, 0.0))
