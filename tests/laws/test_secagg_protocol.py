@@ -225,22 +225,32 @@ def test_states_survive_being_written_down() -> None:
 
 
 @pytest.mark.parametrize("part", ["seeds", "mask_keys"])
-def test_wrong_shares_from_a_client_end_the_round(part: str) -> None:
-    terms = make_terms(5)
-    liar, *_, gone = sorted(terms.roster)
+@pytest.mark.parametrize("lying", [1, 2])
+def test_wrong_shares_of_one_client_are_found_out_and_those_of_more_end_the_round(part: str, lying: int) -> None:
+    terms = make_terms(5)  # three shares are needed, and four clients help
+    *others, gone = sorted(terms.roster)
+    liars = others[1 : 1 + lying]
+
+    def lie(number: int, blob: bytes) -> bytes:
+        body = decode(UnmaskingShares, decode(Envelope, blob).body)
+        wrong = {about: bytes(len(share)) for about, share in getattr(body, part).items()}
+        return enclose(terms, identity(number), Step.UNMASK, encode(replace(body, **{part: wrong})))
 
     def courier(step: Step, way: str, mail: Mail) -> Mail:
         if (step, way) == (Step.MASKED, "up"):
             return [(number, blob) for number, blob in mail if number != gone]
         if (step, way) != (Step.UNMASK, "up"):
             return mail
-        body = decode(UnmaskingShares, decode(Envelope, dict(mail)[liar]).body)
-        wrong = {number: bytes(len(share)) for number, share in getattr(body, part).items()}
-        lie = enclose(terms, identity(liar), Step.UNMASK, encode(replace(body, **{part: wrong})))
-        return [(number, lie if number == liar else blob) for number, blob in mail]
+        return [(number, lie(number, blob) if number in liars else blob) for number, blob in mail]
 
-    with pytest.raises(RoundFailedError, match="do not fit together"):
-        run_round(terms, make_clients(terms), make_vectors(terms), courier)
+    vectors = make_vectors(terms)
+    if lying > 1:
+        with pytest.raises(RoundFailedError, match="do not fit together"):
+            run_round(terms, make_clients(terms), vectors, courier)
+        return
+    found = run_round(terms, make_clients(terms), vectors, courier)
+    assert found.doubted == liars[0]
+    assert found.total.tolist() == plain_sum(vectors, others)
 
 
 def test_a_masked_vector_shows_nothing_of_its_input() -> None:

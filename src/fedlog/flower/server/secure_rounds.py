@@ -81,6 +81,9 @@ class SumAtServer:
             state = self._receive(server, state, replies, step[0])
             if state.step is Step.UNMASK:
                 total = secure_sum(state)
+                if total.doubted is not None:
+                    reason = "its shares in the secure sum do not fit the others'; the sum was found without them"
+                    self.log("refused", site=names[total.doubted], round=step[0], reason=reason)
                 return total, tuple(names[number] for number in total.survivors)
             state, outgoing = close(state)
             for payload in outgoing.values():

@@ -88,12 +88,7 @@ class SumClient:
         """Fresh secrets, and the signed public keys to send."""
         self._claim(Step.KEYS)
         state = Advertised(self.entropy(32), self.entropy(32), self.entropy(32))
-        keys = PublicKeys(
-            crypto.public_of(state.cipher_secret),
-            crypto.public_of(state.mask_secret),
-            crypto.commitment(self.terms, self.identity.number, state.seed),
-        )
-        return state, enclose(self.terms, self.identity, Step.KEYS, encode(keys))
+        return state, enclose(self.terms, self.identity, Step.KEYS, encode(self._public_keys(state)))
 
     def share(self, state: Advertised, blob: bytes) -> tuple[Shared, bytes]:
         """The secrets cut into shares, one sealed for each client whose keys are in the list."""
@@ -179,6 +174,14 @@ class SumClient:
         self._claim(Step.UNMASK)
         return enclose(self.terms, self.identity, Step.UNMASK, encode(body))
 
+    def _public_keys(self, state: Advertised) -> PublicKeys:
+        """The public halves of this round's secrets."""
+        return PublicKeys(
+            crypto.public_of(state.cipher_secret),
+            crypto.public_of(state.mask_secret),
+            crypto.commitment(self.terms, self.identity.number, state.seed),
+        )
+
     def _claim(self, step: Step) -> None:
         self.used.claim(self.terms.name, step.name.lower())
 
@@ -190,8 +193,7 @@ class SumClient:
             body, signature = signed[:-64], signed[-64:]
             crypto.check_signature(self.terms, Step.KEYS, number, body, signature)
             keys[number] = check_keys(body)
-        own = keys.get(self.identity.number)
-        if own is None or own.mask != crypto.public_of(state.mask_secret):
+        if keys.get(self.identity.number) != self._public_keys(state):
             raise RefusalError("the list of keys does not hold the ones this client sent")
         return keys
 

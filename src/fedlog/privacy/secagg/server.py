@@ -6,7 +6,8 @@ was; `close` returns the next state and what to send to whom, or raises `RoundFa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -45,6 +46,8 @@ class SecureSum:
 
     total: Words
     survivors: tuple[int, ...]
+    doubted: int | None = None
+    """The helper whose shares did not fit those of the others, and were not needed: it lies, or was lied to."""
 
 
 @dataclass(frozen=True)
@@ -120,20 +123,45 @@ def secure_sum(state: ServerRound) -> SecureSum:
     if state.step is not Step.UNMASK:
         raise RoundFailedError(f"the round is still at step {state.step.name.lower()}")
     _require(len(state.unmasking), terms.threshold, "helped to unmask")
-    helpers = sorted(state.unmasking)[: terms.threshold]
-    weights = weights_at_zero([number + 1 for number in helpers])
+    secrets, doubted = _find_secrets(state)
     total = np.zeros(terms.coordinates, dtype=np.uint64)
     for number, vector in state.masked.items():
+        total += unpack(vector, terms.value_bytes) - crypto.mask(terms, secrets[number])
+    for number in sorted(state.sealed.keys() - state.masked.keys()):
+        total -= _masks_of_dropouts(state, number, secrets[number])
+    return SecureSum(total & np.uint64((1 << 8 * terms.value_bytes) - 1), state.survivors.members, doubted)
+
+
+def _find_secrets(state: ServerRound) -> tuple[dict[int, bytes], int | None]:
+    """The secrets that unmask the sum, by client, and the helper that had to be left out for it, if there is one.
+
+    One client with wrong shares would otherwise end every sum; with one helper to spare it ends none.
+    """
+    helpers, needed = sorted(state.unmasking), state.terms.threshold
+    try:
+        return _combine_all(state, helpers[:needed]), None
+    except RoundFailedError as failed:
+        for doubted in helpers[:needed] if len(helpers) > needed else []:
+            with suppress(RoundFailedError):
+                return _combine_all(state, [each for each in helpers if each != doubted][:needed]), doubted
+        raise failed
+
+
+def _combine_all(state: ServerRound, helpers: Sequence[int]) -> dict[int, bytes]:
+    """The secrets from the shares of these helpers, each checked against what its owner has published."""
+    weights = weights_at_zero([number + 1 for number in helpers])
+    found: dict[int, bytes] = {}
+    for number in state.masked:
         seed = combine({helper + 1: state.unmasking[helper].seeds[number] for helper in helpers}, weights)
-        if seed is None or crypto.commitment(terms, number, seed) != _keys_of(state, number).commitment:
+        if seed is None or crypto.commitment(state.terms, number, seed) != _keys_of(state, number).commitment:
             raise RoundFailedError(f"the shares of client {number}'s seed do not fit together")
-        total += unpack(vector, terms.value_bytes) - crypto.mask(terms, seed)
+        found[number] = seed
     for number in sorted(state.sealed.keys() - state.masked.keys()):
         secret = combine({helper + 1: state.unmasking[helper].mask_keys[number] for helper in helpers}, weights)
         if secret is None or crypto.public_of(secret) != _keys_of(state, number).mask:
             raise RoundFailedError(f"the shares of client {number}'s mask key do not fit together")
-        total -= _masks_of_dropouts(state, number, secret)
-    return SecureSum(total & np.uint64((1 << 8 * terms.value_bytes) - 1), state.survivors.members)
+        found[number] = secret
+    return found
 
 
 def _masks_of_dropouts(state: ServerRound, dropped: int, secret: bytes) -> Words:
