@@ -43,9 +43,15 @@ class Folder:
 def log_event(path: Path, event: str, **fields: Value) -> None:
     """Append one line of names, counts, times and sizes; never a record, a feature, a label or a parameter."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    line = {"time": dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"), "event": event, **fields}
+    told = {name: show(value) if isinstance(value, str) else value for name, value in fields.items()}
+    line = {"time": dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"), "event": event, **told}
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
+
+
+def show(text: str) -> str:
+    """The text without signs that steer a terminal: part of it may come from the other side of a federation."""
+    return "".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in text)
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:

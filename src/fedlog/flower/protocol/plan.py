@@ -55,6 +55,7 @@ DEFAULT_OPTIONS: dict[str, dict[str, Any]] = {"fedlog-c": {"first_head": "random
 Option = str | int | float | bool | None
 Count = Annotated[int, Meta(ge=1, le=100_000)]
 SettingValue = str | int | float
+LONGEST_BODY_NAME = 1000  # it may hold the path of a file
 
 
 @dataclass(frozen=True)
@@ -312,14 +313,19 @@ def read_welcome(payload: bytes) -> Guest:
     """What the site tells of its body."""
     stored = _object(payload)
     body, width, digest = stored.get("body"), stored.get("width"), stored.get("digest")
-    if not isinstance(body, str) or type(width) is not int or not 0 < width < 2**20:
+    if not is_body_name(body) or type(width) is not int or not 0 < width < 2**20:
         raise FrameError("expected a body and its number of features in a welcome, found something else")
     if digest is not None and (not isinstance(digest, str) or len(digest) != 64):
         raise FrameError("expected the digest of a body in a welcome, found something else")
     closed_world = stored.get("closed_world", False)
     if not isinstance(closed_world, bool):
         raise FrameError("expected a truth value for a closed world in a welcome, found something else")
-    return Guest(body[:200], width, digest, closed_world)
+    return Guest(str(body), width, digest, closed_world)
+
+
+def is_body_name(value: object) -> bool:
+    """Whether a site's word for its body can be shown to the operator: a line of text, and not a long one."""
+    return isinstance(value, str) and value.isprintable() and len(value) <= LONGEST_BODY_NAME
 
 
 def _object(payload: bytes) -> dict[str, Any]:

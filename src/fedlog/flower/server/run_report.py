@@ -12,7 +12,7 @@ from typing import Any
 from fedlog.engine.protocol.server import Server
 from fedlog.engine.software import made_with
 from fedlog.flower.protocol.frame import Frame, FrameError
-from fedlog.flower.protocol.plan import Plan
+from fedlog.flower.protocol.plan import Plan, is_body_name
 from fedlog.flower.protocol.promise import read_spending
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.wire.ledger import Direction
@@ -48,7 +48,7 @@ def read_private_report(payload: bytes) -> dict[str, Any]:
         stored = json.loads(payload[:65536])
     except (ValueError, RecursionError):
         stored = None
-    if not isinstance(stored, dict) or set(stored) != {"body"} or not isinstance(stored["body"], str):
+    if not isinstance(stored, dict) or set(stored) != {"body"} or not is_body_name(stored["body"]):
         raise FrameError("expected the name of a body in a private report, found something else")
     return stored
 
@@ -59,15 +59,21 @@ def read_report(payload: bytes) -> dict[str, Any]:
         stored = json.loads(payload[:65536])
         report = SiteReport(**stored)
         shares = (report.accuracy, report.federated_accuracy, report.local_only_accuracy)
-        good = all(0 <= float(share) <= 1 for share in shares) and isinstance(report.body, str)
+        good = all(_is_number(share) and 0 <= share <= 1 for share in shares) and is_body_name(report.body)
         errors = (report.rmse, report.federated_rmse, report.local_only_rmse)
-        good = good and all(error is None or 0 <= float(error) < math.inf for error in errors)
-        good = good and report.kept in ("federated", "local-only") and type(report.test_records) is int
+        good = good and all(error is None or (_is_number(error) and 0 <= error < math.inf) for error in errors)
+        records = report.test_records
+        good = good and report.kept in ("federated", "local-only") and type(records) is int and 0 <= records < 2**53
     except (ValueError, TypeError, RecursionError):
         good = False
     if not good:
         raise FrameError("expected a site's figures in a report, found something else")
     return {name: value for name, value in asdict(report).items() if value is not None}
+
+
+def _is_number(value: object) -> bool:
+    """Whether it can be printed and reckoned with as one: not a text that reads like a number, nor a truth value."""
+    return type(value) in (int, float)
 
 
 def read_reports(plan: Plan, answers: Mapping[str, Frame]) -> tuple[list[dict[str, Any]], dict[str, str]]:
