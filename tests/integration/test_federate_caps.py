@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -16,9 +17,11 @@ from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, run_tag
 from fedlog.flower.protocol.handshake import identity
 from fedlog.flower.protocol.plan import Plan, hello, read_plan
-from fedlog.flower.site.answer import respond
+from fedlog.flower.site.answer import answer_frame, respond
+from fedlog.flower.site.caps import SPARE_ANSWERS
 from fedlog.privacy.release_log import FILE_NAME
 from fedlog.settings.promise import Promise
+from fedlog.wire.codec import WireError
 
 LOCAL = Promise("client", "local", 4.0, 1e-5, message_norm=20.0)
 CENTRAL = replace(LOCAL, trust="central")
@@ -64,10 +67,15 @@ def test_numbers_beyond_all_use_are_refused_in_a_plan(change: dict[str, object],
         (Caps(), replace(PLAIN, options={"epochs": 1, "learning_rate": 1e-9}), "features that nobody has trained"),
         (Caps(), replace(PLAIN, method="fed-ncm", options={}), "features that nobody has trained"),
         (Caps(), replace(PLAIN, method="fedlog-c", options={"first_head": "statistics"}), "features that nobody"),
+        (Caps(), replace(PLAIN, options={"epochs": 9, "learning_rate": 1e-5}), "features that nobody has trained"),
+        (Caps(), replace(PLAIN, promise=replace(LOCAL, epsilon=1e4), options={"epochs": 0}), "features that nobody"),
+        (Caps(only=Only.PRIVATE), replace(PLAIN, promise=replace(LOCAL, epsilon=1e4)), "private runs only"),
+        (Caps(only=Only.SECURE), replace(PLAIN, promise=replace(LOCAL, epsilon=1e4)), "secure sum or with local"),
+        (Caps(plain_runs=0), replace(PLAIN, promise=CENTRAL), "begins 0 runs without noise of its own"),
         (Caps(only=Only.PRIVATE), PLAIN, "private runs only"),
         (Caps(only=Only.SECURE), PLAIN, "secure sum or with local noise only"),
         (Caps(only=Only.SECURE), replace(PLAIN, promise=CENTRAL), "secure sum or with local noise only"),
-        (Caps(plain_runs=0), PLAIN, "begins 0 runs without noise a day"),
+        (Caps(plain_runs=0), PLAIN, "begins 0 runs without noise of its own a day"),
     ],
 )
 def test_a_plan_beyond_the_caps_of_a_site_is_refused(site: SiteFolder, caps: Caps, plan: Plan, said: str) -> None:
@@ -83,7 +91,7 @@ def test_plain_runs_are_counted_a_day_and_a_run_under_way_goes_on(site: SiteFold
     site.write_config(replace(site.read_config(), caps=Caps(plain_runs=2)))
     for name in ("run-1", "run-2", "run-1"):
         assert greet(site, replace(PLAIN, name=name)) is FrameKind.WELCOME
-    with pytest.raises(FrameError, match="2 runs without noise a day, and has begun 2"):
+    with pytest.raises(FrameError, match="2 runs without noise of its own a day, and has begun 2"):
         greet(site, replace(PLAIN, name="run-3"))
     assert greet(site, replace(PLAIN, name="run-4", promise=LOCAL)) is FrameKind.WELCOME
 
@@ -93,6 +101,52 @@ def test_a_round_beyond_the_plan_is_refused_before_anything_is_counted(site: Sit
     with pytest.raises(FrameError, match="expected one of 2 rounds, found: 3"):
         respond(Frame(FrameKind.WORK, run_tag("run-1"), 3, 0, b""), site)
     assert not (site.state / FILE_NAME).exists()
+
+
+def test_one_run_has_one_state_at_a_site_and_so_one_set_of_caps(site: SiteFolder) -> None:
+    """Else every other tag under the name of a run under way would be a new run that no cap counts."""
+    greet(site, PLAIN)
+    payload = hello(identity(SCHEMA.digest), PLAIN)
+    with pytest.raises(FrameError, match="expected the tag of run run-1"):
+        respond(Frame(FrameKind.HELLO, run_tag("run-2"), 0, 0, payload), site)
+    assert len(list(site.state.glob("*/plan.json"))) == 1
+
+
+def test_the_last_round_of_a_falling_rate_is_not_asked_first(site: SiteFolder) -> None:
+    plan = replace(PLAIN, rounds=100, optimiser=replace(PLAIN.optimiser, decay="cosine"))
+    greet(site, plan)
+    with pytest.raises(FrameError, match="features that nobody has trained"):
+        respond(Frame(FrameKind.WORK, run_tag("run-1"), 100, 0, b""), site)
+    assert not (site.state / FILE_NAME).exists()
+    with pytest.raises(WireError):  # the rate of round 1 is all of it; these are no bytes of a head
+        respond(Frame(FrameKind.WORK, run_tag("run-1"), 1, 0, b""), site)
+
+
+def test_a_step_that_is_asked_again_with_other_heads_is_asked_so_often_and_no_more(site: SiteFolder) -> None:
+    site.write_config(replace(site.read_config(), caps=Caps(rounds=2)))
+    greet(site, PLAIN)
+    said: Counter[str] = Counter()
+    for number in range(2 + SPARE_ANSWERS + 3):
+        kind = FrameKind.FINISH if number % 4 == 3 else FrameKind.WORK
+        reply = answer_frame(Frame(kind, run_tag("run-1"), 1, 0, bytes([number])), site)
+        said[reply.payload.decode()] += 1
+    refused = "this site gives 12 different answers in a run of 2 rounds, and has given them"
+    assert said.pop(refused) == 3
+    assert sum(said.values()) == 2 + SPARE_ANSWERS
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('privcay = "local:8:1e-5"', "unknown setting of a site: privcay"),
+        ("[cap]\nrounds = 1", "unknown setting of a site: cap"),
+        ("privacy = 8", "expected a text for privacy, found: 8"),
+    ],
+)
+def test_a_limit_under_a_name_that_nobody_reads_is_an_error(site: SiteFolder, line: str, said: str) -> None:
+    site.config_file.write_text(f"{site.config_file.read_text()}{line}\n")
+    with pytest.raises(InputError, match=said):
+        site.read_config()
 
 
 def test_a_cap_is_removed_by_a_command_and_not_by_deleting_its_line(

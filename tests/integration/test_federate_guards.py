@@ -109,6 +109,7 @@ def damaged(**changes: object) -> bytes:
         damaged(members=["east"] * 10_001),
         damaged(number="many"),
         damaged(number=None),
+        damaged(number=float("inf")),
         damaged(members=None),
         (4).to_bytes(4, "little") + b"[[]]",
         (4).to_bytes(4, "little") + b"null",

@@ -30,11 +30,12 @@ class Caps:
     """The most that a server can have of a site; None: no cap."""
 
     rounds: int | None = 1000
-    """Of one run."""
+    """Of one run, steps that are asked again with another head included."""
     epochs: int | None = 100
     """Of one round, over all its stretches of training."""
     plain_runs: int | None = 10
-    """New runs without noise and without a secure sum, in 24 hours."""
+    """New runs in which the server gets exact statistics of this site alone, in 24 hours: without noise of the site's
+    own and without a secure sum."""
     only: Only = Only.ANY
     untrained: bool = False
     """Whether a plain run may ask for statistics of features that nobody has trained: a map that the server knows."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 from fedlog.data.schema import quote_toml
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
+from fedlog.files.names import did_you_mean
 from fedlog.files.toml import read_toml
 from fedlog.flower.folders.caps import Caps, read_caps
 from fedlog.flower.folders.folder import Folder, PathIn
@@ -54,6 +55,13 @@ class SiteFolder(Folder):
         texts = {key: value for key, value in stored.items() if isinstance(value, str)}
         if not {"name", "server"} <= set(texts):
             raise InputError(f"expected name and server in {self.config_file}, found: {sorted(texts)}")
+        # A limit or a cap under a name that nobody reads would be no limit at all.
+        known = [entry.name for entry in fields(SiteConfig)]
+        if strange := sorted(set(stored) - set(known)):
+            hint = did_you_mean(strange[0], known, f"one of {', '.join(known)}")
+            raise InputError(f"{self.config_file}: unknown setting of a site: {strange[0]}", hint=hint)
+        if wrong := sorted(set(stored) - set(texts) - {"caps"}):
+            raise InputError(f"{self.config_file}: expected a text for {wrong[0]}, found: {stored[wrong[0]]!r}")
         chosen = {key: texts.get(key) for key in ("data", "body", "hold_out", "privacy", "world")}
         if chosen["world"] not in (None, *World):
             raise InputError(f"{self.config_file}: expected {' or '.join(World)} for world, found: {chosen['world']}")

@@ -34,7 +34,7 @@ def read_opening(payload: bytes) -> tuple[Opening, bytes]:
     try:
         told = json.loads(payload[_LENGTH : _LENGTH + min(length, 2**20)])
         opening = Opening(bytes.fromhex(told["session"]), int(told["number"]), tuple(map(str, told["members"])))
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise FrameError("expected the opening of a secure sum, found something else") from None
     # Before anything is spent: a number that does not fit its field would fail after the release was counted.
     if len(opening.session) != SESSION_BYTES or not 0 <= opening.number < LARGEST_NUMBER:

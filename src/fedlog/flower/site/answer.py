@@ -15,7 +15,7 @@ from fedlog.errors import InputError
 from fedlog.files.space import is_full
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.check_in import describe_clock
-from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind
+from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, run_tag
 from fedlog.flower.protocol.handshake import check_identity, identity, read_identity, read_time
 from fedlog.flower.protocol.plan import read_hello, welcome
 from fedlog.flower.site.budget import (
@@ -24,7 +24,7 @@ from fedlog.flower.site.budget import (
     refuse_beyond_limit,
     refuse_without_record,
 )
-from fedlog.flower.site.caps import check_plain_runs
+from fedlog.flower.site.caps import check_answers, check_plain_runs, check_training
 from fedlog.flower.site.context import SiteContext, site_context
 from fedlog.flower.site.finish import finish
 from fedlog.flower.site.run_state import RunState, step_of
@@ -81,6 +81,7 @@ def respond(request: Frame, folder: SiteFolder) -> Frame:
         return request.reply(kind, stored)
     if request.kind in WORK_KINDS:
         return request.reply(kind, work(request, context, state))
+    _count_answer(context, state)
     if not context.plan.figures_stay:
         record_exact_statistics(folder, context.plan.name, request.round_number, "report")
     return request.reply(kind, finish(request, context, state))
@@ -92,6 +93,8 @@ def greet(request: Frame, folder: SiteFolder) -> Frame:
     ours = identity(load_schema(folder.schema_file).digest)
     check_identity(ours, read_identity(request.payload), "the server")
     plan = read_hello(request.payload)
+    if request.run != run_tag(plan.name):  # else one run could have many states here, each with caps of its own
+        raise FrameError(f"expected the tag of run {plan.name} in its greeting, found another")
     context = SiteContext(folder, config, plan)
     context.check_plan()
     refuse_without_record(folder)
@@ -122,12 +125,25 @@ def _refuse_more_plain_runs(context: SiteContext) -> None:
         raise FrameError(error.message) from None
 
 
+def _count_answer(context: SiteContext, state: RunState, first: Exchange | None = None) -> None:
+    """Count a new answer, or refuse it where the caps allow no more; `first`: the body has not been trained before."""
+    config = context.config
+    try:
+        check_answers(config.caps, context.algorithm, state.count_answers())
+        if first is not None:
+            check_training(config.caps, context.plan, first.phases, config)
+    except InputError as error:
+        raise FrameError(error.message) from None
+    state.add_answer()
+
+
 def work(request: Frame, context: SiteContext, state: RunState) -> bytes:
     """Do the local work of one exchange and return the upload; the state after it is kept before anything is sent."""
     start = time.perf_counter()
     exchange = _find_exchange(context, request)
     step = (request.round_number, request.exchange)
     earlier = state.state_before(step)
+    _count_answer(context, state, exchange if earlier is None else None)
     cohort = context.cohort_after(earlier)
     loaded = time.perf_counter()
     if earlier is None:

@@ -1,11 +1,17 @@
-"""Refuse what a site's own caps do not allow, before its data are read or anything is counted."""
+"""Refuse what a site's own caps do not allow, before its data are read or anything is counted.
+
+The caps go by what reaches the server, and not by what a plan is called: noise of an epsilon at which it hides nothing
+is no noise, and a step that is asked again with another head is another step.
+"""
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
+from typing import Any
 
-from fedlog.algorithms.shape import Algorithm
+from fedlog.algorithms.shape import Algorithm, Phase
 from fedlog.errors import InputError
 from fedlog.flower.folders.caps import Caps, Only
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
@@ -17,7 +23,11 @@ from fedlog.models.frozen import FROZEN
 from fedlog.privacy.guarantee import Trust
 
 DAY_SECONDS = 86400.0
-SMALLEST_RATE = 1e-6  # of learning: below it a body stays where its seed put it
+# Epochs times the learning rate before the first upload: below it a body is where its seed put it, or next to that.
+LEAST_TRAINING = 1e-4
+WEAKEST_EPSILON = 50.0  # above it noise hides nothing
+# Answers beyond one for each step of the rounds: the opening, the ends, and steps that come again after a crash.
+SPARE_ANSWERS = 10
 
 
 def check_caps(caps: Caps, plan: Plan, algorithm: Algorithm, config: SiteConfig) -> None:
@@ -28,44 +38,71 @@ def check_caps(caps: Caps, plan: Plan, algorithm: Algorithm, config: SiteConfig)
     epochs = sum(phase.epochs for phase in (*phases, *algorithm.schedule.closing))
     if caps.epochs is not None and epochs > caps.epochs:
         raise InputError(f"this site allows {caps.epochs} epochs a round, found: {epochs}")
-    local = plan.promise is not None and plan.promise.trust is Trust.LOCAL
+    local = _is_private(plan) and plan.promise is not None and plan.promise.trust is Trust.LOCAL
     if caps.only is Only.SECURE and plan.secure is None and not local:
         raise InputError("this site takes part in runs with a secure sum or with local noise only")
-    if caps.only is Only.PRIVATE and plan.promise is None:
+    if caps.only is Only.PRIVATE and not _is_private(plan):
         raise InputError("this site takes part in private runs only")
-    if _is_plain(plan) and not caps.untrained and not _has_fixed_body(config) and _sends_untrained(algorithm):
+    first = algorithm.schedule.opening or algorithm.schedule.round[0]
+    check_training(caps, plan, first.phases, config)
+
+
+def check_training(caps: Caps, plan: Plan, phases: Iterable[Phase], config: SiteConfig) -> None:
+    """Raise InputError where a body would be trained in these phases for the first time, and hardly at all.
+
+    Asked of a plan, and of the step that really comes first: the rate may fall over a run, and its last round be asked
+    before all others.
+    """
+    hides = plan.secure is not None or _is_private(plan)
+    if hides or caps.untrained or _has_fixed_body(config):
+        return
+    if sum(phase.epochs * phase.learning_rate for phase in phases) < LEAST_TRAINING:
         raise InputError(
             "this site sends no exact statistics of features that nobody has trained: their seed is known, and so is "
             "the map from its rows to them"
         )
 
 
+def check_answers(caps: Caps, algorithm: Algorithm, before: int) -> None:
+    """Raise InputError where a site has given as many different answers in a run as its rounds can need."""
+    if caps.rounds is None:
+        return
+    most = caps.rounds * len(algorithm.schedule.round) + SPARE_ANSWERS
+    if before >= most:
+        raise InputError(
+            f"this site gives {most} different answers in a run of {caps.rounds} rounds, and has given them"
+        )
+
+
 def check_plain_runs(folder: SiteFolder, caps: Caps, plan: Plan) -> None:
     """Raise InputError where the site has begun as many plain runs within a day as it allows."""
     own = RunState.of(folder, run_tag(plan.name)).plan_file
-    if caps.plain_runs is None or not _is_plain(plan) or own.exists():
+    if caps.plain_runs is None or not _is_plain(plan.as_plain()) or own.exists():
         return
     begun = 0
     for path in folder.state.glob("*/plan.json"):
         stored = json.loads(path.read_text())["plan"]
         recent = time.time() - path.stat().st_mtime < DAY_SECONDS
-        begun += recent and stored.get("promise") is None and stored.get("secure") is None
+        begun += recent and _is_plain(stored)
     if begun >= caps.plain_runs:
-        raise InputError(f"this site begins {caps.plain_runs} runs without noise a day, and has begun {begun}")
+        raise InputError(
+            f"this site begins {caps.plain_runs} runs without noise of its own a day, and has begun {begun}"
+        )
 
 
-def _is_plain(plan: Plan) -> bool:
-    return plan.promise is None and plan.secure is None
+def _is_private(plan: Plan) -> bool:
+    """Whether a plan has noise that hides something, whoever adds it."""
+    return plan.promise is not None and plan.promise.epsilon <= WEAKEST_EPSILON
+
+
+def _is_plain(plan: dict[str, Any]) -> bool:
+    """Whether the server gets exact statistics of one site, or as good as exact ones, in this plan as it is stored."""
+    promise = plan.get("promise")
+    hides = promise is not None and promise["trust"] != Trust.CENTRAL and promise["epsilon"] <= WEAKEST_EPSILON
+    return plan.get("secure") is None and not hides
 
 
 def _has_fixed_body(config: SiteConfig) -> bool:
     """Whether the site itself chose a body that nobody trains."""
     body = config.body or ""
     return body.startswith(FROZEN) or is_encoder(body)
-
-
-def _sends_untrained(algorithm: Algorithm) -> bool:
-    """Whether something is sent before a body has been trained."""
-    schedule = algorithm.schedule
-    first = schedule.opening or schedule.round[0]
-    return not any(phase.epochs > 0 and phase.learning_rate >= SMALLEST_RATE for phase in first.phases)

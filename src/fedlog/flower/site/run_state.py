@@ -25,7 +25,7 @@ from fedlog.flower.protocol.plan import Guest, Plan, read_plan
 STEP = re.compile(r"step-(\d{10})-(\d{3})")
 KEPT_STEPS = 3
 STATE, REPLY, REQUEST = "state.safetensors", "answer.bin", "question.txt"
-HEADS = "heads.json"
+HEADS, ANSWERS = "heads.json", "answers.txt"
 StepNumber = tuple[int, int]
 
 
@@ -114,6 +114,15 @@ class RunState:
         write_file(self.path / HEADS, json.dumps(heads) + "\n")
         same = [number for number in heads if number < round_number and heads[number] == heads[round_number]]
         return min(same, default=None)
+
+    def count_answers(self) -> int:
+        """How many different answers this site has given, or begun to give, in the run."""
+        path = self.path / ANSWERS
+        return int(path.read_text()) if path.exists() else 0
+
+    def add_answer(self) -> None:
+        """Count one answer more."""
+        write_file(self.path / ANSWERS, f"{self.count_answers() + 1}\n")
 
     def heads(self) -> dict[int, str]:
         """The digest of the head that each round began with, as far as this site was asked."""
