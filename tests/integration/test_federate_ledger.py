@@ -15,6 +15,7 @@ from fedlog.cli.main import main
 from fedlog.flower.folders.keys import create_site_key
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
+from fedlog.flower.ops.site import create_site
 from fedlog.flower.protocol.frame import run_tag
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.rounds import Run
@@ -95,6 +96,24 @@ def test_a_new_key_keeps_the_record_and_the_limit_holds(
     said = capsys.readouterr()
     assert said.out.strip() not in ("", before)
     assert "kept: " in said.err
+    conduct(post, server, replace(PRIVATE, name="run-3"))
+    assert "the limit of this site on all its runs together" in refusals(server, "east", "run-3")[0]
+
+
+def test_a_new_folder_for_the_same_rows_brings_the_record_and_the_limit_holds(
+    post: InProcess, server: ServerFolder
+) -> None:
+    """The documented way after a lost key: move the folder, join again."""
+    east = post.sites["east"]
+    conduct(post, server, PRIVATE)
+    moved = SiteFolder(east.path.rename(east.path.with_name("moved")))
+    authority = server.path.parent / "ca.crt"
+    authority.touch()
+    config = replace(moved.read_config(), privacy="local:4:1e-5")
+    create_site(east, config, authority, moved.schema_file, moved.state / FILE_NAME)
+    spent = str(describe_spending(east))
+    assert spent.startswith(str(describe_spending(moved)))
+    assert spent.endswith("it does not cover another release like the last one")
     conduct(post, server, replace(PRIVATE, name="run-3"))
     assert "the limit of this site on all its runs together" in refusals(server, "east", "run-3")[0]
 

@@ -6,6 +6,7 @@ import inspect
 import os
 import re
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -91,10 +92,13 @@ def test_the_guard_is_started_whatever_the_path_finds(
     subprocess.Popen([GUARDED]).wait()
     assert (tmp_path / "flowers-own").exists()  # what the system does with the bare name
     (tmp_path / "flowers-own").unlink()
-    started = Programs().Popen([GUARDED, "--help"])
-    assert isinstance(started.args, list)
-    assert started.args[1:3] == ["-m", "fedlog.flower.site.guard"]
-    assert started.wait(60) == 0
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/started\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with Programs().Popen([GUARDED, "--insecure"]) as started:
+        assert started.wait() == 0
+    assert (tmp_path / "started").read_text() == "-m fedlog.flower.site.guard --insecure\n"
     assert not (tmp_path / "flowers-own").exists()
     with pytest.raises(RunError, match="another program"):
         Programs().Popen(["flwr-clientapp"])

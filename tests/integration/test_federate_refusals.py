@@ -30,10 +30,12 @@ from fedlog.flower.protocol.sum_opening import Opening
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.flower.site.answer import respond
+from fedlog.flower.site.budget import describe_spending
 from fedlog.flower.site.client_app import answer
 from fedlog.flower.site.data import check_site
 from fedlog.flower.site.run_state import RunState
 from fedlog.models.catalog import body
+from fedlog.privacy.accounting import Unbounded
 from fedlog.privacy.release_log import FILE_NAME, read_log
 from fedlog.settings.promise import Promise
 from fedlog.wire.codec import codec
@@ -119,6 +121,17 @@ def test_an_opening_from_which_no_sum_can_come_spends_do_nothing(listed: SiteFol
     assert not (listed.state / FILE_NAME).exists()
     assert respond(ask(FrameKind.WORK, 1, payload=OPENING.payload(HEAD)), listed).kind is FrameKind.UPLOAD
     assert len(read_log(listed.state / FILE_NAME).releases) == 1
+
+
+def test_a_secure_sum_without_noise_is_a_loss_without_bound(listed: SiteFolder) -> None:
+    """The sum hides this site among the others; of their sum, and of what others know of it, nothing bounds the loss."""
+    respond(greeting(replace(OPEN, secure=Secure(3, 3))), listed)
+    assert respond(ask(FrameKind.WORK, 1, payload=OPENING.payload(HEAD)), listed).kind is FrameKind.UPLOAD
+    (event,) = read_log(listed.state / FILE_NAME).events
+    assert isinstance(event, Unbounded)
+    assert describe_spending(listed) == (
+        "privacy spent in all runs so far: no guarantee: exact statistics of these rows left in trial"
+    )
 
 
 def test_an_opening_that_comes_again_with_another_head_spends_nothing_more(listed: SiteFolder) -> None:
