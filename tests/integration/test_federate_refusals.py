@@ -124,7 +124,7 @@ def test_an_opening_from_which_no_sum_can_come_spends_do_nothing(listed: SiteFol
 
 
 def test_a_secure_sum_without_noise_is_a_loss_without_bound(listed: SiteFolder) -> None:
-    """The sum hides this site among the others; of their sum, and of what others know of it, nothing bounds the loss."""
+    """The sum hides this site among the others; nothing bounds what their sum tells to those who know the others."""
     respond(greeting(replace(OPEN, secure=Secure(3, 3))), listed)
     assert respond(ask(FrameKind.WORK, 1, payload=OPENING.payload(HEAD)), listed).kind is FrameKind.UPLOAD
     (event,) = read_log(listed.state / FILE_NAME).events
