@@ -24,7 +24,7 @@ from fedlog.flower.site.budget import (
     refuse_beyond_limit,
     refuse_without_record,
 )
-from fedlog.flower.site.caps import check_answers, check_plain_runs, check_training
+from fedlog.flower.site.caps import check_plain_runs, check_training
 from fedlog.flower.site.context import SiteContext, site_context
 from fedlog.flower.site.finish import finish
 from fedlog.flower.site.run_state import RunState, step_of
@@ -125,16 +125,20 @@ def _refuse_more_plain_runs(context: SiteContext) -> None:
         raise FrameError(error.message) from None
 
 
-def _count_answer(context: SiteContext, state: RunState, first: Exchange | None = None) -> None:
-    """Count a new answer, or refuse it where the caps allow no more; `first`: the body has not been trained before."""
-    config = context.config
+def _count_answer(context: SiteContext, state: RunState) -> None:
+    """Count a new answer, or refuse it where the caps allow no more."""
+    most = context.most_answers
+    if most is not None and state.count_answers() >= most:
+        raise FrameError(f"this site gives {most} different answers in a run, and has given them")
+    state.add_answer()
+
+
+def _refuse_untrained(context: SiteContext, exchange: Exchange) -> None:
+    """Refuse to send statistics of a body that this exchange is the first to train, where it hardly does."""
     try:
-        check_answers(config.caps, context.algorithm, state.count_answers())
-        if first is not None:
-            check_training(config.caps, context.plan, first.phases, config)
+        check_training(context.config.caps, context.plan, exchange.phases, context.config)
     except InputError as error:
         raise FrameError(error.message) from None
-    state.add_answer()
 
 
 def work(request: Frame, context: SiteContext, state: RunState) -> bytes:
@@ -143,7 +147,9 @@ def work(request: Frame, context: SiteContext, state: RunState) -> bytes:
     exchange = _find_exchange(context, request)
     step = (request.round_number, request.exchange)
     earlier = state.state_before(step)
-    _count_answer(context, state, exchange if earlier is None else None)
+    if earlier is None:
+        _refuse_untrained(context, exchange)
+    _count_answer(context, state)
     cohort = context.cohort_after(earlier)
     loaded = time.perf_counter()
     if earlier is None:

@@ -63,15 +63,9 @@ def check_training(caps: Caps, plan: Plan, phases: Iterable[Phase], config: Site
         )
 
 
-def check_answers(caps: Caps, algorithm: Algorithm, before: int) -> None:
-    """Raise InputError where a site has given as many different answers in a run as its rounds can need."""
-    if caps.rounds is None:
-        return
-    most = caps.rounds * len(algorithm.schedule.round) + SPARE_ANSWERS
-    if before >= most:
-        raise InputError(
-            f"this site gives {most} different answers in a run of {caps.rounds} rounds, and has given them"
-        )
+def limit_answers(caps: Caps, algorithm: Algorithm) -> int | None:
+    """How many different answers a site gives in a run: as many as its rounds can need; None without a cap."""
+    return None if caps.rounds is None else caps.rounds * len(algorithm.schedule.round) + SPARE_ANSWERS
 
 
 def check_plain_runs(folder: SiteFolder, caps: Caps, plan: Plan) -> None:

@@ -29,7 +29,7 @@ from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.protocol.frame import FrameError
 from fedlog.flower.protocol.plan import Guest, Plan
 from fedlog.flower.protocol.promise import Limit, warning
-from fedlog.flower.site.caps import check_caps
+from fedlog.flower.site.caps import check_caps, limit_answers
 from fedlog.flower.site.data import body_digest, load_body, load_data, refuse_body_across_records, refuse_trained_body
 from fedlog.flower.site.run_state import RunState
 from fedlog.flower.site.secure_sum import SumAtSite
@@ -124,6 +124,11 @@ class SiteContext:
         except InputError as error:
             return error
         return None
+
+    @cached_property
+    def most_answers(self) -> int | None:
+        """How many different answers the site's caps allow in this run; None for any number."""
+        return limit_answers(self.config.caps, self.algorithm)
 
     @cached_property
     def local_only(self) -> Algorithm:
