@@ -11,6 +11,7 @@ from PIL import Image
 
 from fedlog.core.keys import Key
 from fedlog.data.arrays import read_npz
+from fedlog.data.catalog import DataSpec, load_federation
 from fedlog.data.draft import DraftOptions, draft_schema
 from fedlog.data.images import image_shape, read_image
 from fedlog.data.schema import Schema
@@ -76,3 +77,16 @@ def test_pictures_of_8_bits_or_fewer_keep_their_range(tmp_path: Path, mode: str,
     grey.convert(mode).save(path)
     assert image_shape(path) == (channels, 1, 2)
     assert read_image(path, channels, (1, 2))[0].tolist() == [[0, 255]]
+
+
+def test_a_class_that_is_almost_anothers_is_pointed_out(tmp_path: Path) -> None:
+    for site, classes in {"rome": ("healthy", "il"), "oslo": ("healthy", "ill"), "bonn": ("healthy", "ill")}.items():
+        for name in classes:
+            (tmp_path / site / name).mkdir(parents=True)
+            for at in range(6):
+                Image.new("L", (2, 2), at).save(tmp_path / site / name / f"{at}.png")
+    found = load_federation(DataSpec(f"sites:{tmp_path}"))
+    assert found.class_names == ("healthy", "il", "ill")
+    assert found.notes == ("class il is at site rome alone, which has no ill: is it a slip of the pen?",)
+    (tmp_path / "rome" / "il").rename(tmp_path / "rome" / "ill")
+    assert load_federation(DataSpec(f"sites:{tmp_path}")).notes == ()

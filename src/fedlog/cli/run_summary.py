@@ -91,5 +91,7 @@ def _next_steps(spec: RunSpec, summary: Summary, folder: Path, alone_is_known: b
         lines.append(f"fedlog compare {' '.join(data)} --quick    # is it better than training alone?")
     if spec.data.startswith("sites:") and summary.clients:
         model = shlex.quote(str(folder / "models" / summary.clients[0]))
-        lines.append(f"fedlog predict {model} --data new.csv")
+        sites = Path(spec.data.removeprefix("sites:"))
+        images = sites.is_dir() and any(path.is_dir() for path in sites.iterdir())
+        lines.append(f"fedlog predict {model} --data {'new-images/' if images else 'new.csv'}")
     return lines

@@ -63,7 +63,7 @@ def read_image(path: Path, channels: int, size: tuple[int, ...]) -> NDArray[np.u
                 converted = converted.resize((width, height), Image.Resampling.BILINEAR)
             values = np.asarray(converted, dtype=np.uint8)
     except BROKEN as error:
-        raise InputError(f"expected an image, found something that cannot be read: {path} ({error})") from None
+        raise _unreadable(path, error) from None
     return values[None] if channels == 1 else np.ascontiguousarray(values.transpose(2, 0, 1))
 
 
@@ -81,7 +81,14 @@ def image_shape(path: Path) -> tuple[int, int, int]:
             _check_depth(image, path)
             return (1 if image.mode in ("1", "L", "LA") else 3, image.height, image.width)
     except BROKEN as error:
-        raise InputError(f"expected an image, found something that cannot be read: {path} ({error})") from None
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> InputError:
+    return InputError(
+        f"expected an image, found something that cannot be read: {path} ({error})",
+        hint="remove the file, or save the image again",
+    )
 
 
 def _check_depth(image: Image.Image, path: Path) -> None:

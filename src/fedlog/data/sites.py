@@ -25,7 +25,7 @@ from fedlog.data.split import Shares
 from fedlog.data.tables import TABLE_SUFFIXES, check_table, read_frame
 from fedlog.data.transforms import IDENTITY
 from fedlog.errors import InputError
-from fedlog.files.names import did_you_mean
+from fedlog.files.names import closest, did_you_mean
 
 SCHEMA_FILE = "schema.toml"
 FORMS = "one .csv, .tsv, .parquet or .npz file, or folder of images by class, for each site"
@@ -164,7 +164,7 @@ def _load_site(sources: SiteSources, name: str, schema: Schema, split_seed: int,
 
 
 def draft_sites_schema(sources: SiteSources, label: str | None) -> tuple[Schema, tuple[str, ...]]:
-    """A schema that covers all sites, and a sentence for each column that was left out of it."""
+    """A schema that covers all sites, and a sentence for each column that was left out of it or class to look at."""
     if sources.frames:
         return _draft_tables(sources.frames, label)
     paths = list(sources.paths.values())
@@ -180,7 +180,20 @@ def draft_sites_schema(sources: SiteSources, label: str | None) -> tuple[Schema,
         raise InputError(f"a label column is for tables, found: {paths[0].name}", hint="leave out --label")
     drafts = [draft_images(path) if path.is_dir() else draft_npz(path) for path in paths]
     values = sort_naturally({value for draft in drafts for value in draft.label_values})
-    return check_schema(replace(drafts[0], label_values=tuple(values)), f"the drafted schema of {sources.name}"), ()
+    schema = check_schema(replace(drafts[0], label_values=tuple(values)), f"the drafted schema of {sources.name}")
+    return schema, _note_lone_classes(dict(zip(sources.paths, drafts, strict=True)))
+
+
+def _note_lone_classes(drafts: Mapping[str, Schema]) -> tuple[str, ...]:
+    """A sentence for each class that one site alone has and whose name is almost that of a class of the others."""
+    notes = []
+    for site, draft in drafts.items():
+        others = {value for name, other in drafts.items() if name != site for value in other.label_values}
+        for value in draft.label_values:
+            near = None if value in others else closest(value, others - set(draft.label_values))
+            if near is not None:
+                notes.append(f"class {value} is at site {site} alone, which has no {near}: is it a slip of the pen?")
+    return tuple(notes)
 
 
 def _draft_tables(tables: Mapping[str, pl.DataFrame], label: str | None) -> tuple[Schema, tuple[str, ...]]:
