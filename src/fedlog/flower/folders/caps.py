@@ -9,10 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Meta
 
 from fedlog.errors import InputError
+from fedlog.settings.fields import Section, type_hints
 
 NONE = "none"
+Count = Annotated[int, Meta(ge=0)]
 
 
 class Only(StrEnum):
@@ -26,14 +31,14 @@ class Only(StrEnum):
 
 
 @dataclass(frozen=True)
-class Caps:
+class Caps(Section):
     """The most that a server can have of a site; None: no cap."""
 
-    rounds: int | None = 1000
+    rounds: Count | None = 1000
     """Of one run, steps that are asked again with another head included."""
-    epochs: int | None = 100
+    epochs: Count | None = 100
     """Of one round, over all its stretches of training."""
-    plain_runs: int | None = 10
+    plain_runs: Count | None = 10
     """New runs in which the server gets exact statistics of this site alone, in 24 hours: without noise of the site's
     own and without a secure sum."""
     only: Only = Only.ANY
@@ -42,16 +47,10 @@ class Caps:
 
     def without(self, name: str) -> Caps:
         """The caps with one of them removed."""
-        removed: dict[str, Caps] = {
-            "rounds": replace(self, rounds=None),
-            "epochs": replace(self, epochs=None),
-            "plain-runs": replace(self, plain_runs=None),
-            "only": replace(self, only=Only.ANY),
-            "untrained": replace(self, untrained=True),
-        }
-        if name not in removed:
-            raise InputError(f"expected a cap of a site, found: {name}", hint=f"one of {', '.join(removed)}")
-        return removed[name]
+        free = {"rounds": None, "epochs": None, "plain-runs": None, "only": Only.ANY, "untrained": True}
+        if name not in free:
+            raise InputError(f"expected a cap of a site, found: {name}", hint=f"one of {', '.join(free)}")
+        return replace(self, **{name.replace("-", "_"): free[name]})  # type: ignore[arg-type]
 
     def lines(self) -> list[str]:
         """The caps that are not at their defaults, as lines of a TOML table."""
@@ -67,22 +66,14 @@ def read_caps(stored: object, where: object) -> Caps:
     """The caps in a TOML table; InputError names the one that cannot be used."""
     if not isinstance(stored, Mapping):
         raise InputError(f"{where}: expected a table [caps], found: {stored!r}")
-    known = {entry.name for entry in fields(Caps)}
-    if unknown := sorted(set(stored) - known):
+    known = type_hints(Caps)
+    if unknown := sorted(set(stored) - set(known)):
         raise InputError(f"{where}: unknown cap: {unknown[0]}", hint=f"one of {', '.join(sorted(known))}")
-    values: dict[str, object] = {}
-    for name, value in stored.items():
-        fits = isinstance(value, bool) if name == "untrained" else _is_count(value) or value == NONE
-        if name == "only":
-            fits = value in list(Only)
-        if not fits:
-            raise InputError(f"{where}: expected a whole number or {NONE!r} for cap {name}, found: {value!r}")
-        values[name] = Only(value) if name == "only" else None if value == NONE else value
-    return Caps(**values)  # type: ignore[arg-type]
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    try:
+        return Caps(**{name: None if value == NONE else value for name, value in stored.items()})  # type: ignore[arg-type]
+    except InputError as error:
+        usual = "`fedlog federate caps DIR --rounds 100` sets a cap, `--remove rounds` removes it"
+        raise InputError(f"{where}, [caps]: {error.message}", hint=error.hint or usual) from None
 
 
 def _toml(value: object) -> str:

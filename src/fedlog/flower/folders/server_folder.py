@@ -6,12 +6,12 @@ import json
 from dataclasses import dataclass
 
 from fedlog.data.schema import quote_toml
-from fedlog.errors import InputError
 from fedlog.files.durable import write_file
 from fedlog.files.lock import lock_folder
 from fedlog.files.toml import read_toml
 from fedlog.flower.folders.certificates import CertificateFiles
 from fedlog.flower.folders.folder import Folder, PathIn
+from fedlog.settings.fields import read_exactly
 
 # The name of the connection in Flower's own configuration file, as in `flwr run DIR/app federation`.
 CONNECTION = "federation"
@@ -52,12 +52,7 @@ class ServerFolder(Folder):
     def read_config(self) -> ServerConfig:
         """The settings of `init`; an InputError if this is not a server's folder."""
         stored = read_toml(self.config_file, "the settings of a federation", "`fedlog federate init` makes them")
-        try:
-            return ServerConfig(tuple(map(str, stored["hosts"])), str(stored["listen"]), int(stored["port"]))
-        except (KeyError, TypeError, ValueError):
-            raise InputError(
-                f"expected hosts, listen and port in {self.config_file}, found: {sorted(stored)}"
-            ) from None
+        return read_exactly(ServerConfig, stored, f"the settings of a federation in {self.config_file}")
 
     def write_connection(self, port: int) -> None:
         """Write the connection file from which `flwr` learns the SuperLink's port."""

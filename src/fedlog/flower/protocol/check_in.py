@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from fedlog.errors import InputError
+from fedlog.files.json_text import parse_json
+from fedlog.settings.fields import read_exactly
 
 CHECK_IN_PATH = "/fedlog/check-in"
 LIMIT_BYTES = 1024
@@ -46,13 +48,9 @@ class Standing:
 def read_standing(payload: bytes) -> Standing:
     """The gate's answer; InputError for anything else."""
     try:
-        stored = json.loads(payload[:LIMIT_BYTES])
-        found = Standing(stored["registered"], float(stored["ahead_seconds"]))
-    except (ValueError, KeyError, TypeError, RecursionError):
-        found = None
-    if found is None or not isinstance(found.registered, bool):
-        raise InputError("expected the gate's answer to a check-in, found something else")
-    return found
+        return read_exactly(Standing, parse_json(payload[:LIMIT_BYTES]), "the gate's answer to a check-in")
+    except ValueError:
+        raise InputError("expected the gate's answer to a check-in, found something else") from None
 
 
 def encode_news(news: News | None) -> bytes:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
 
 from fedlog import __version__
+from fedlog.files.json_text import parse_json
 from fedlog.flower.protocol.frame import VERSION, FrameError
 
 HELLO_LIMIT_BYTES = 65536
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -21,23 +25,31 @@ class Identity:
     schema: str
 
 
+@dataclass(frozen=True)
+class _Time:
+    """The clock in a greeting, if it is one."""
+
+    time: Any = None
+
+
 def identity(schema_digest: str) -> Identity:
     """The identity of this installation with this schema."""
     return Identity(__version__, VERSION, schema_digest)
 
 
-def read_identity(payload: bytes) -> Identity:
-    """The other side's identity; a FrameError if the bytes hold none."""
+def read_greeting(payload: bytes, kind: type[Value], what: str) -> Value:
+    """The fields of this dataclass in a greeting, which may hold others too; a FrameError if it has them not."""
     if len(payload) > HELLO_LIMIT_BYTES:
         raise FrameError(f"expected at most {HELLO_LIMIT_BYTES} bytes in a greeting, found: {len(payload)}")
     try:
-        stored = json.loads(payload)
-        found = Identity(stored["fedlog"], stored["frame"], stored["schema"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise FrameError("expected fedlog, frame and schema in a greeting, found something else") from None
-    if not (isinstance(found.fedlog, str) and isinstance(found.frame, int) and isinstance(found.schema, str)):
-        raise FrameError("expected texts and a number in a greeting, found other types")
-    return found
+        return msgspec.convert(parse_json(payload), kind)
+    except (ValueError, msgspec.ValidationError):
+        raise FrameError(f"expected {what} in a greeting, found something else") from None
+
+
+def read_identity(payload: bytes) -> Identity:
+    """The other side's identity; a FrameError if the bytes hold none."""
+    return read_greeting(payload, Identity, "fedlog, frame and schema")
 
 
 def check_identity(ours: Identity, theirs: Identity, who: str) -> None:
@@ -57,10 +69,7 @@ def tell_time(now: float | None) -> dict[str, float]:
 
 def read_time(payload: bytes) -> float | None:
     """The other side's clock in a greeting, in seconds since 1970; None where it tells none."""
-    try:
-        told = json.loads(payload[:HELLO_LIMIT_BYTES])["time"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
+    told = read_greeting(payload, _Time, "a time").time
     return float(told) if isinstance(told, int | float) and math.isfinite(told) else None
 
 

@@ -26,7 +26,7 @@ from fedlog.flower.protocol.bounds import (
     check_weight_decay,
 )
 from fedlog.flower.protocol.frame import FrameError
-from fedlog.flower.protocol.handshake import HELLO_LIMIT_BYTES, Identity, tell_time
+from fedlog.flower.protocol.handshake import Identity, read_greeting, tell_time
 from fedlog.models.body import HEAD
 from fedlog.privacy.guarantee import Calibration, NoiseSource, Unit
 from fedlog.privacy.protection import Protection
@@ -159,8 +159,8 @@ class Guest:
     """What a site tells the server about itself when it joins a run."""
 
     body: str
-    width: int
-    digest: str | None = None
+    width: Annotated[int, Meta(gt=0, lt=2**20)]
+    digest: Annotated[str, Meta(min_length=64, max_length=64)] | None = None
     """Of what the body computes, its parameters included; only where all bodies must be equal and stay untrained."""
     closed_world: bool = False
     """Whether the site says that it meets no other classes than its own; asked for in a run with a closed world."""
@@ -295,10 +295,17 @@ def hello(ours: Identity, plan: Plan, now: float | None = None) -> bytes:
     return json.dumps({**asdict(ours), "plan": plan.as_plain(), **tell_time(now)}).encode()
 
 
+@dataclass(frozen=True)
+class _Offer:
+    """The plan in a greeting, not yet read."""
+
+    plan: Any
+
+
 def read_hello(payload: bytes) -> Plan:
     """The plan in a HELLO payload; a FrameError when there is none that this site would follow."""
     try:
-        return read_plan(_object(payload).get("plan"))
+        return read_plan(read_greeting(payload, _Offer, "a plan").plan)
     except InputError as error:
         raise FrameError(error.message) from None
 
@@ -311,30 +318,12 @@ def welcome(ours: Identity, guest: Guest, now: float | None = None) -> bytes:
 
 def read_welcome(payload: bytes) -> Guest:
     """What the site tells of its body."""
-    stored = _object(payload)
-    body, width, digest = stored.get("body"), stored.get("width"), stored.get("digest")
-    if not is_body_name(body) or type(width) is not int or not 0 < width < 2**20:
-        raise FrameError("expected a body and its number of features in a welcome, found something else")
-    if digest is not None and (not isinstance(digest, str) or len(digest) != 64):
-        raise FrameError("expected the digest of a body in a welcome, found something else")
-    closed_world = stored.get("closed_world", False)
-    if not isinstance(closed_world, bool):
-        raise FrameError("expected a truth value for a closed world in a welcome, found something else")
-    return Guest(str(body), width, digest, closed_world)
+    guest = read_greeting(payload, Guest, "a body, its number of features and its digest")
+    if not is_body_name(guest.body):
+        raise FrameError("expected the name of a body in a welcome, found something else")
+    return guest
 
 
-def is_body_name(value: object) -> bool:
+def is_body_name(value: str) -> bool:
     """Whether a site's word for its body can be shown to the operator: a line of text, and not a long one."""
-    return isinstance(value, str) and value.isprintable() and len(value) <= LONGEST_BODY_NAME
-
-
-def _object(payload: bytes) -> dict[str, Any]:
-    if len(payload) > HELLO_LIMIT_BYTES:
-        raise FrameError(f"expected at most {HELLO_LIMIT_BYTES} bytes in a greeting, found: {len(payload)}")
-    try:
-        stored = parse_json(payload)
-    except (ValueError, RecursionError):
-        raise FrameError("expected JSON in a greeting, found something else") from None
-    if not isinstance(stored, dict):
-        raise FrameError("expected an object in a greeting, found something else")
-    return stored
+    return value.isprintable() and len(value) <= LONGEST_BODY_NAME

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from fedlog.engine.protocol.server import Server
 from fedlog.engine.software import made_with
+from fedlog.errors import InputError
+from fedlog.files.json_text import parse_json
 from fedlog.flower.protocol.frame import Frame, FrameError
 from fedlog.flower.protocol.plan import Plan, is_body_name
 from fedlog.flower.protocol.promise import read_spending
 from fedlog.flower.server.run_folder import RunFolder
+from fedlog.settings.fields import NotNegative, Share, read_exactly
 from fedlog.wire.ledger import Direction
 
 
@@ -31,49 +34,43 @@ class SiteReport:
     """What a site tells of its results: figures over its test records, none of a single record."""
 
     body: str
-    kept: str
-    test_records: int
-    accuracy: float
-    federated_accuracy: float
-    local_only_accuracy: float
+    kept: Literal["federated", "local-only"]
+    test_records: Annotated[int, Meta(ge=0, lt=2**53)]
+    accuracy: Share
+    federated_accuracy: Share
+    local_only_accuracy: Share
     # Where a number is predicted: "accuracy" is then the share inside the 90 % intervals.
-    rmse: float | None = None
-    federated_rmse: float | None = None
-    local_only_rmse: float | None = None
+    rmse: NotNegative | None = None
+    federated_rmse: NotNegative | None = None
+    local_only_rmse: NotNegative | None = None
+
+
+@dataclass(frozen=True)
+class PrivateSiteReport:
+    """What a site tells where its figures stay with it."""
+
+    body: str
 
 
 def read_private_report(payload: bytes) -> dict[str, Any]:
     """Return the body in a REPORT payload where figures stay at the site; raise FrameError for anything more."""
-    try:
-        stored = json.loads(payload[:65536])
-    except (ValueError, RecursionError):
-        stored = None
-    if not isinstance(stored, dict) or set(stored) != {"body"} or not is_body_name(stored["body"]):
-        raise FrameError("expected the name of a body in a private report, found something else")
-    return stored
+    return _read(payload, PrivateSiteReport, "the name of a body in a private report")
 
 
 def read_report(payload: bytes) -> dict[str, Any]:
     """Return the figures of a REPORT payload; raise FrameError when they are none."""
+    return _read(payload, SiteReport, "a site's figures in a report")
+
+
+def _read(payload: bytes, kind: type[SiteReport | PrivateSiteReport], what: str) -> dict[str, Any]:
     try:
-        stored = json.loads(payload[:65536])
-        report = SiteReport(**stored)
-        shares = (report.accuracy, report.federated_accuracy, report.local_only_accuracy)
-        good = all(_is_number(share) and 0 <= share <= 1 for share in shares) and is_body_name(report.body)
-        errors = (report.rmse, report.federated_rmse, report.local_only_rmse)
-        good = good and all(error is None or (_is_number(error) and 0 <= error < math.inf) for error in errors)
-        records = report.test_records
-        good = good and report.kept in ("federated", "local-only") and type(records) is int and 0 <= records < 2**53
-    except (ValueError, TypeError, RecursionError):
+        report = read_exactly(kind, parse_json(payload[:65536]), what)
+        good = is_body_name(report.body)
+    except (ValueError, InputError):
         good = False
     if not good:
-        raise FrameError("expected a site's figures in a report, found something else")
+        raise FrameError(f"expected {what}, found something else")
     return {name: value for name, value in asdict(report).items() if value is not None}
-
-
-def _is_number(value: object) -> bool:
-    """Whether it can be printed and reckoned with as one: not a text that reads like a number, nor a truth value."""
-    return type(value) in (int, float)
 
 
 def read_reports(plan: Plan, answers: Mapping[str, Frame]) -> tuple[list[dict[str, Any]], dict[str, str]]:
