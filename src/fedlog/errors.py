@@ -26,6 +26,11 @@ class FedlogError(Exception):
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
 
+    @property
+    def one_line(self) -> str:
+        """The message and the hint, for a table or a list."""
+        return self.message if self.hint is None else f"{self.message}; {self.hint}"
+
 
 class InputError(FedlogError):
     """Something the user gave cannot be used: a name, a file, a number, a combination (exit code 2)."""

@@ -2,46 +2,28 @@
 
 from __future__ import annotations
 
-import time
-from types import TracebackType
-
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-SECONDS_BETWEEN_LINES = 10.0
+from fedlog.api.live_bar import LiveBar
 
 
-class ComparisonBar:
-    """Tells on a console how far a comparison is; a quiet console hears nothing."""
+class ComparisonBar(LiveBar):
+    """Tells on a console how far a comparison is."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bar: Progress | None = None
+        super().__init__(console, seconds_between_lines=10.0)
         self._rounds = 0
-        self._told_at = time.monotonic()
-
-    def __enter__(self) -> ComparisonBar:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
 
     def begin(self, rounds: int) -> None:
         """Show the bar."""
         self._rounds = rounds
-        if self._console.is_interactive and not self._console.quiet:
-            columns = (TextColumn("rounds"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[said]}"))
-            self._bar = Progress(*columns, TimeRemainingColumn(), console=self._console, transient=True)
-            self._bar.add_task("rounds", total=rounds, said="")
-            self._bar.start()
+        columns = (TextColumn("rounds"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[said]}"))
+        self._show_bar(*columns, TimeRemainingColumn(), title="rounds", total=rounds)
 
     def advance(self, done: int, said: str) -> None:
         """Move the bar, or print a line now and then."""
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=done, said=said)
-        elif time.monotonic() - self._told_at >= SECONDS_BETWEEN_LINES:
-            self._told_at = time.monotonic()
+        elif self._is_line_due():
             self._console.print(f"{done} of {self._rounds} rounds  {said}", soft_wrap=True, markup=False)

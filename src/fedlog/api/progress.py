@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from importlib.util import find_spec
-from types import TracebackType
-
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-from rich.progress import Progress as Bar
 
+from fedlog.api.live_bar import LiveBar
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run.callbacks import Callback, RunStart
 from fedlog.experiments.run.private import warn_before_start
@@ -17,34 +13,16 @@ from fedlog.experiments.run.records import Summary
 from fedlog.wire.bits_text import describe_bits
 from fedlog.wire.ledger import Direction, Ledger
 
-SECONDS_BETWEEN_LINES = 5.0
 
-
-class Progress(Callback):
+class Progress(LiveBar, Callback):
     """Tells on standard error how a run goes; what must not be missed goes to `loud`."""
 
     def __init__(self, console: Console, loud: Console | None = None) -> None:
-        self._console = console
+        super().__init__(console, seconds_between_lines=5.0)
         self._loud = loud or console
-        self._bar: Bar | None = None
         self._rounds = 0
         self._ledger = Ledger()
         self._seconds: list[float] = []
-        self._told_at = 0.0
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Take the live line off the screen."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
 
     def run_began(self, start: RunStart) -> None:
         """Say what runs and how; show the bar."""
@@ -61,37 +39,19 @@ class Progress(Callback):
             self._say(f"  {line}")
         if done:
             self._say(f"  going on after round {done[-1].round}")
-        if self._draws_live() and not self._console.quiet:
-            self._bar = Bar(
-                TextColumn("round"),
-                MofNCompleteColumn(),
-                BarColumn(),
-                TextColumn("{task.fields[said]}"),
-                console=self._console,
-                transient=True,
-            )
-            self._bar.add_task("rounds", total=self._rounds, completed=len(done), said="")
-            self._bar.start()
+        columns = (TextColumn("round"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[said]}"))
+        self._show_bar(*columns, title="rounds", total=self._rounds, done=len(done))
 
     def features_computed(self, done: int, records: int) -> None:
         """Move the bar of the features, or print a line now and then."""
-        if self._draws_live() and not self._console.quiet:
-            if self._bar is None:
-                self._bar = Bar(TextColumn("features"), MofNCompleteColumn(), BarColumn(), console=self._console)
-                self._bar.add_task("features", total=records)
-                self._bar.start()
+        if self._bar is None:
+            self._show_bar(TextColumn("features"), MofNCompleteColumn(), BarColumn(), title="features", total=records)
+        if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=done, total=records)
             if done == records:
                 self.close()
-        elif done == records or time.monotonic() - self._told_at >= SECONDS_BETWEEN_LINES:
-            self._told_at = time.monotonic()
+        elif done == records or self._is_line_due():
             self._say(f"features {done}/{records}")
-
-    def _draws_live(self) -> bool:
-        # A live line in a notebook takes ipywidgets; without them rich would warn and draw nothing.
-        if self._console.is_jupyter:
-            return find_spec("ipywidgets") is not None
-        return self._console.is_interactive
 
     def round_ended(self, record: RoundRecord) -> None:
         """Move the bar, or print a line now and then."""
@@ -111,8 +71,7 @@ class Progress(Callback):
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=record.round, said=said)
             return
-        if record.round in (1, self._rounds) or time.monotonic() - self._told_at >= SECONDS_BETWEEN_LINES:
-            self._told_at = time.monotonic()
+        if self._is_line_due() or record.round in (1, self._rounds):
             self._say(f"round {record.round}/{self._rounds}  {said}")
 
     def run_ended(self, summary: Summary, trained: bool) -> None:

@@ -4,57 +4,37 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from fedlog.api.live_bar import LiveBar
 from fedlog.experiments.tables.cells import Cell
 from fedlog.experiments.workers.cell_process import Outcome
 from fedlog.experiments.workers.runner import Standing
 
-SECONDS_BETWEEN_LINES = 30.0
 
-
-class CellProgress:
+class CellProgress(LiveBar):
     """Tells on standard error how the cells go."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bar: Progress | None = None
+        super().__init__(console, seconds_between_lines=30.0)
         self._lines: dict[str, TaskID] = {}
         self._whole: TaskID | None = None
-        self._told_at = time.monotonic()
         self._cells = 0
         self._ended: set[str] = set()
         self._first_rounds: int | None = None
         self._started = time.monotonic()
-
-    def __enter__(self) -> CellProgress:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
 
     def on_start(self, to_do: Sequence[Cell], skipped: Sequence[Cell]) -> None:
         """Print how many cells are to run, and show the bar."""
         self._cells = len(to_do)
         done_before = f", {len(skipped)} done before" if skipped else ""
         self._console.print(f"{len(to_do)} cells to run{done_before}")
-        if self._console.is_interactive and not self._console.quiet and to_do:
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.fields[said]}"),
-                TimeElapsedColumn(),
-                console=self._console,
-                transient=True,
-            )
-            self._whole = self._bar.add_task("all cells", total=sum(cell.steps for cell in to_do), said="")
-            self._bar.start()
+        if to_do:
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"))
+            steps = sum(cell.steps for cell in to_do)
+            self._whole = self._show_bar(*columns, TimeElapsedColumn(), title="all cells", total=steps)
 
     def on_progress(self, standings: Sequence[Standing]) -> None:
         """Move the bars, or print lines now and then."""
@@ -66,9 +46,8 @@ class CellProgress:
         if self._bar is not None and self._whole is not None:
             self._bar.update(self._whole, completed=done, said=said)
             for standing in running:
-                self._show(standing)
-        elif time.monotonic() - self._told_at >= SECONDS_BETWEEN_LINES:
-            self._told_at = time.monotonic()
+                self._show(self._bar, standing)
+        elif self._is_line_due():
             self._console.print(said)
             for standing in running:
                 at = f"round {standing.done}/{standing.steps}"
@@ -83,12 +62,11 @@ class CellProgress:
         how = f"done{accuracy}" if outcome.error is None else f"failed: {outcome.error}"
         self._console.print(f"{outcome.cell}: {how}")
 
-    def _show(self, standing: Standing) -> None:
-        assert self._bar is not None
+    def _show(self, bar: Progress, standing: Standing) -> None:
         name = standing.cell.name
         if name not in self._lines:
-            self._lines[name] = self._bar.add_task(f"  {name}", total=standing.steps, said="")
-        self._bar.update(self._lines[name], completed=standing.done, said=_describe(standing).lstrip(", "))
+            self._lines[name] = bar.add_task(f"  {name}", total=standing.steps, said="")
+        bar.update(self._lines[name], completed=standing.done, said=_describe(standing).lstrip(", "))
 
     def _left(self, done: int, steps: int) -> str:
         """The time left for all, from what this call has done so far: cells differ, so it is rough at first."""

@@ -60,7 +60,7 @@ def run_here(
         try:
             execute_and_score(run.spec, run.folder, Callbacks([counter, *callbacks]), given[run.seed], data.load)
         except FedlogError as error:
-            failed[run.name] = _describe(error)
+            failed[run.name] = error.one_line
         done += length
         bar.advance(done, run.name)
     return failed
@@ -71,12 +71,8 @@ def _count_or_record(run: ComparedRun, federation: Federation | None, failed: Fa
     try:
         return count_rounds(run, federation)
     except InputError as error:
-        failed[run.name] = _describe(error)
+        failed[run.name] = error.one_line
         return 0
-
-
-def _describe(error: FedlogError) -> str:
-    return str(error).replace("\nhint: ", "; ")
 
 
 class _Counter(Callback):

@@ -7,7 +7,6 @@ score tells records of classes that a client never saw from its own.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,7 +22,6 @@ from fedlog.core.heads.gaussian import ABSENT
 from fedlog.core.laplace import LaplaceHead
 from fedlog.data.federation import Records
 from fedlog.engine.simulate.simulator import Simulation
-from fedlog.errors import InputError
 from fedlog.experiments.run import records
 from fedlog.models.body import HEAD, Params, logits
 from fedlog.models.weights_file import weights_name
@@ -56,18 +54,7 @@ class RunCalibration:
     @staticmethod
     def read(folder: Path) -> RunCalibration | None:
         """The calibration in a run's folder; None where the run noted none."""
-        path = folder / CALIBRATION
-        if not path.exists():
-            return None
-        try:
-            stored = json.loads(path.read_text())
-            ways = {
-                name: Believability(**{**way, "reliability": [ReliabilityBin(**each) for each in way["reliability"]]})
-                for name, way in stored["ways"].items()
-            }
-            return RunCalibration(ways, stored["auroc_of_unseen_classes"], stored["clients_with_unseen_classes"])
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise InputError(f"not the calibration of a run: {path} ({error})", hint="remove it") from None
+        return records.read_json(folder / CALIBRATION, RunCalibration, "the calibration")
 
 
 def write_calibration(folder: Path, models: Path, simulation: Simulation) -> None:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -72,9 +71,8 @@ def write_clients(folder: Path, federation: Federation, bodies: Sequence[Body]) 
 
 def read_clients(folder: Path) -> dict[str, ClientPortrait]:
     """The clients of a run by their names; none for a run that did not note them."""
-    path = folder / CLIENTS
-    found = json.loads(path.read_text()) if path.exists() else []
-    return {each["name"]: ClientPortrait(**each) for each in found}
+    found = records.read_json(folder / CLIENTS, list[ClientPortrait], "the clients")
+    return {each.name: each for each in found or ()}
 
 
 def write_geometry(folder: Path, models: Path, simulation: Simulation) -> None:
@@ -147,9 +145,4 @@ def _rounded(pair: Tensor) -> tuple[float, float]:
 
 def read_geometry(folder: Path) -> Geometry | None:
     """The plane of a run; None for one that did not note it."""
-    path = folder / GEOMETRY
-    if not path.exists():
-        return None
-    found = json.loads(path.read_text())
-    parts = {part: [ClassMean(**each) for each in found[part]] for part in ("means", "head")}
-    return Geometry(found["shown"], parts["means"], parts["head"], found["clients"])
+    return records.read_json(folder / GEOMETRY, Geometry, "the class means")

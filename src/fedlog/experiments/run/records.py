@@ -6,11 +6,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.errors import InputError
 from fedlog.files.durable import append_line, write_file
+from fedlog.files.json_text import parse_json
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -105,3 +110,13 @@ def keep_until(path: Path, round_number: int) -> list[RoundRecord]:
 def write_json(path: Path, values: Any) -> None:
     """Write a JSON file in one durable step."""
     write_file(path, json.dumps(values, indent=1) + "\n")
+
+
+def read_json(path: Path, kind: type[Value], what: str) -> Value | None:
+    """What `write_json` wrote, as this type; None where there is no such file."""
+    if not path.exists():
+        return None
+    try:
+        return msgspec.convert(parse_json(path.read_text()), kind)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise InputError(f"not {what} of a run: {path} ({error})", hint="remove it and run again") from None

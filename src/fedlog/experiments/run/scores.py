@@ -17,12 +17,10 @@ from fedlog.core.calibration import calibration_error
 from fedlog.core.classification import metrics
 from fedlog.data.catalog import DataSpec, hold_out_validation, load_federation
 from fedlog.data.federation import Federation, Records
-from fedlog.errors import InputError
 from fedlog.experiments.run import records
 from fedlog.experiments.run.callbacks import Callback, Callbacks, RunStart
 from fedlog.experiments.run.execute import MODELS, execute
 from fedlog.experiments.run.records import Summary
-from fedlog.files.json_text import parse_json
 from fedlog.models.folder import load_models
 from fedlog.models.model import Model
 from fedlog.settings.resolve import resolve
@@ -63,15 +61,7 @@ class RunScores:
     @staticmethod
     def read(folder: Path) -> RunScores | None:
         """The scores in a run's folder; None where the run was not judged so."""
-        path = folder / SCORES
-        if not path.exists():
-            return None
-        try:
-            stored = parse_json(path.read_text())
-            parts = {part: {name: ClientScore(**score) for name, score in stored[part].items()} for part in JUDGED}
-            return RunScores(parts["validation"], parts["test"], stored["training"])
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise InputError(f"not the scores of a run: {path} ({error})", hint="remove it and run again") from None
+        return records.read_json(folder / SCORES, RunScores, "the scores")
 
 
 JUDGED = ("validation", "test")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,9 +36,7 @@ class Verification:
 
 def read_verifications(folder: Path) -> dict[str, Verification]:
     """The cells of an experiment's folder that were run again, by row and seed folder."""
-    path = folder / VERIFIED
-    stored = json.loads(path.read_text()) if path.exists() else {}
-    return {name: Verification(**values) for name, values in stored.items()}
+    return records.read_json(folder / VERIFIED, dict[str, Verification], "the verification") or {}
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def _missing(names: Sequence[str], folder: Path) -> str | None:
             try:
                 leaf_parts(folder)
             except InputError as error:
-                return str(error).replace("\nhint: ", "; ")
+                return error.one_line
         source = SOURCES.get(name.removesuffix("-selection"))
         if source is not None and not all((folder / file.path).is_file() for file in source.files):
             return f"{source.title} is not in {folder}; run `fedlog data fetch {source.name}`"

@@ -13,10 +13,11 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -77,28 +78,48 @@ def read_answer(order: str, stdout: str, stderr: str, code: int) -> Outcome:
         return Outcome(name, None, f"the process ended with code {code} and no answer: {last or 'no message'}")
 
 
-def run_order(order: str) -> str:
-    """The answer to an order from a process started for it; runs inside a cluster's worker."""
-    # A file for what it complains of: a second pipe could fill up while the first is read.
-    with tempfile.TemporaryFile("w+") as complaints:
-        process = subprocess.Popen(
+class CellProcess:
+    """A process at work on an order; its output goes to files, since a pipe could fill up."""
+
+    def __init__(self, order: str) -> None:
+        self._order = order
+        self._stdout: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._stderr: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self.process = subprocess.Popen(
             command(),
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=complaints,
+            stdout=self._stdout,
+            stderr=self._stderr,
             text=True,
             env=environment(),
+            # Ctrl-C reaches the runner alone, which then ends its processes.
+            start_new_session=True,
         )
-        # Leaving the block closes standard input, which tells the process to end: not before it has answered.
-        with process:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.write(order + "\n")
-            process.stdin.flush()
-            stdout = process.stdout.read()
-            code = process.wait()
-        complaints.seek(0)
-        return json.dumps(read_answer(order, stdout, complaints.read(), code).__dict__)
+        assert self.process.stdin is not None
+        self.process.stdin.write(order + "\n")
+        self.process.stdin.flush()
+
+    def outcome(self) -> Outcome:
+        """How it ended; its files are closed then."""
+        self._stdout.seek(0)
+        self._stderr.seek(0)
+        told = read_answer(self._order, self._stdout.read(), self._stderr.read(), self.process.returncode)
+        self.close()
+        return told
+
+    def close(self) -> None:
+        """Close its files; without its input, a process that is still at work ends."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        self._stdout.close()
+        self._stderr.close()
+
+
+def run_order(order: str) -> str:
+    """The answer to an order from a process started for it; runs inside a cluster's worker."""
+    with closing(CellProcess(order)) as running:
+        running.process.wait()
+        return json.dumps(running.outcome().__dict__)
 
 
 def carry_out(order: Mapping[str, Any]) -> Outcome:
@@ -107,34 +128,36 @@ def carry_out(order: Mapping[str, Any]) -> Outcome:
         os.environ[DATA_VARIABLE] = order["data_dir"]
     if order["work"] == SCORED:
         return _carry_out_several(order)
-    folder = Path(order["folder"])
-    try:
+    folder, accuracy, failed = Path(order["folder"]), None, dict[str, str]()
+    with _note_failure(failed, order["cell"]):
         spec = from_plain(order["spec"], order["cell"])
         if order["work"] == Shape.SYNTHETIC.name:
             with hold_run_folder(folder):
                 accuracy = sweep_local_iterations(spec, folder)
         else:
             accuracy = execute(spec, folder, keep=Keep.RECORDS).accuracy_mean_over_clients
-        return Outcome(order["cell"], accuracy, None)
-    except FedlogError as error:
-        return Outcome(order["cell"], None, str(error).replace("\nhint: ", "; "))
-    except Exception as error:  # whatever it is, it must reach the table of failed cells
-        traceback.print_exc()
-        return Outcome(order["cell"], None, f"{type(error).__name__}: {error}")
+    return Outcome(order["cell"], accuracy, failed.get(order["cell"]))
 
 
 def _carry_out_several(order: Mapping[str, Any]) -> Outcome:
     """Carry out the runs of an order one after another; one that fails does not stop the others."""
-    failed, data = {}, LastLoaded()
+    failed, data = dict[str, str](), LastLoaded()
     for run in order["runs"]:
-        try:
+        with _note_failure(failed, run["name"]):
             execute_and_score(from_plain(run["spec"], run["name"]), Path(run["folder"]), load=data.load)
-        except FedlogError as error:
-            failed[run["name"]] = str(error).replace("\nhint: ", "; ")
-        except Exception as error:  # whatever it is, it must reach the table of failed runs
-            traceback.print_exc()
-            failed[run["name"]] = f"{type(error).__name__}: {error}"
     return Outcome(order["cell"], None, None, failed)
+
+
+@contextmanager
+def _note_failure(failed: dict[str, str], name: str) -> Iterator[None]:
+    """Note under this name what goes wrong inside: whatever it is, it must reach the table of failures."""
+    try:
+        yield
+    except FedlogError as error:
+        failed[name] = error.one_line
+    except Exception as error:
+        traceback.print_exc()
+        failed[name] = f"{type(error).__name__}: {error}"
 
 
 def _end_with_input() -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import tempfile
 import time
 import uuid
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from fedlog.errors import InputError
-from fedlog.experiments.workers.cell_process import Outcome, command, environment, read_answer, run_order
+from fedlog.experiments.workers.cell_process import CellProcess, Outcome, run_order
 
 DASK = "dask://"
 
@@ -42,7 +40,7 @@ class Processes:
             )
         self._jobs = jobs
         self._waiting: deque[str] = deque()
-        self._running: list[_Running] = []
+        self._running: list[CellProcess] = []
 
     def submit(self, orders: Sequence[str]) -> None:
         """Take these orders."""
@@ -53,7 +51,7 @@ class Processes:
         deadline = time.monotonic() + seconds
         while True:
             while self._waiting and len(self._running) < self._jobs:
-                self._running.append(_Running(self._waiting.popleft()))
+                self._running.append(CellProcess(self._waiting.popleft()))
             ended = [running for running in self._running if running.process.poll() is not None]
             self._running = [running for running in self._running if running not in ended]
             if ended or not self._running or time.monotonic() >= deadline:
@@ -68,43 +66,6 @@ class Processes:
             running.process.wait()
             running.close()
         self._running = []
-
-
-class _Running:
-    """A process at work; its output goes to files, since a pipe could fill up."""
-
-    def __init__(self, order: str) -> None:
-        self._order = order
-        self._stdout: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        self._stderr: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        self.process = subprocess.Popen(
-            command(),
-            stdin=subprocess.PIPE,
-            stdout=self._stdout,
-            stderr=self._stderr,
-            text=True,
-            env=environment(),
-            # Ctrl-C reaches the runner alone, which then ends its processes.
-            start_new_session=True,
-        )
-        assert self.process.stdin is not None
-        self.process.stdin.write(order + "\n")
-        self.process.stdin.flush()
-
-    def outcome(self) -> Outcome:
-        """How it ended."""
-        self._stdout.seek(0)
-        self._stderr.seek(0)
-        told = read_answer(self._order, self._stdout.read(), self._stderr.read(), self.process.returncode)
-        self.close()
-        return told
-
-    def close(self) -> None:
-        """Close its files."""
-        if self.process.stdin is not None:
-            self.process.stdin.close()
-        self._stdout.close()
-        self._stderr.close()
 
 
 class DaskCluster:

@@ -5,7 +5,6 @@ What came out stands beside the records in `verified.json`, so that a table can 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -17,7 +16,7 @@ from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import read_spec
 from fedlog.experiments.run.prepare import prepare
 from fedlog.experiments.tables.cells import Cell, CellState, Shape
-from fedlog.experiments.tables.finished_cells import VERIFIED, Verification
+from fedlog.experiments.tables.finished_cells import VERIFIED, Verification, read_verifications
 from fedlog.settings.resolve import resolve
 
 
@@ -60,7 +59,8 @@ def verify_cells(
 def _record(found: Repetition) -> None:
     """Put the outcome into the experiment's `verified.json`."""
     path = found.cell.folder.parent.parent / VERIFIED
-    known = json.loads(path.read_text()) if path.exists() else {}
-    entry = Verification(found.rounds, found.first_difference, made_with()["commit"])
-    cells = {**known, f"{found.cell.row.name}/{found.cell.folder.name}": asdict(entry)}
-    records.write_json(path, dict(sorted(cells.items())))
+    known = read_verifications(path.parent)
+    known[f"{found.cell.row.name}/{found.cell.folder.name}"] = Verification(
+        found.rounds, found.first_difference, made_with()["commit"]
+    )
+    records.write_json(path, {name: asdict(each) for name, each in sorted(known.items())})

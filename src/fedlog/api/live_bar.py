@@ -1,0 +1,53 @@
+"""A bar on a terminal or in a notebook, plain lines now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from importlib.util import find_spec
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import Progress, ProgressColumn, TaskID
+
+
+class LiveBar:
+    """What the bars of a run, of a comparison and of many cells have in common; a quiet console hears nothing."""
+
+    def __init__(self, console: Console, seconds_between_lines: float) -> None:
+        self._console = console
+        self._bar: Progress | None = None
+        self._pause = seconds_between_lines
+        self._told_at = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take the bar off the screen."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _show_bar(self, *columns: str | ProgressColumn, title: str, total: int, done: int = 0) -> TaskID | None:
+        """Show a bar where one can be drawn, and return its first line; None elsewhere."""
+        # A live line in a notebook takes ipywidgets; without them rich would warn and draw nothing.
+        draws = find_spec("ipywidgets") is not None if self._console.is_jupyter else self._console.is_interactive
+        if self._console.quiet or not draws:
+            return None
+        self._bar = Progress(*columns, console=self._console, transient=True)
+        line = self._bar.add_task(title, total=total, completed=done, said="")
+        self._bar.start()
+        return line
+
+    def _is_line_due(self) -> bool:
+        """Whether the last plain line was long enough ago; the next is due so much later."""
+        due = time.monotonic() - self._told_at >= self._pause
+        if due:
+            self._told_at = time.monotonic()
+        return due
