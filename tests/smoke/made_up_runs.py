@@ -9,6 +9,7 @@ from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import CONFIG, SUMMARY
 from fedlog.experiments.run.records import Summary
 from fedlog.experiments.tables.cells import Cell
+from fedlog.files.json_text import write_json
 from fedlog.settings.spec import as_plain
 
 
@@ -17,7 +18,7 @@ def write_run(
 ) -> None:
     """A finished run with these accuracies, so many bits each way a round, and the opening's down before the first."""
     cell.folder.mkdir(parents=True)
-    records.write_json(cell.folder / CONFIG, {"digest": cell.spec.digest, "spec": as_plain(cell.spec), "made_with": {}})
+    write_json(cell.folder / CONFIG, {"digest": cell.spec.digest, "spec": as_plain(cell.spec), "made_with": {}})
     for at, accuracy in enumerate(accuracies):
         record = RoundRecord(at + 1, accuracy, [], [], 1, bits_each_way, bits_each_way, {}, {}, {}, 0.0)
         records.append(cell.records, record)
@@ -38,4 +39,4 @@ def write_run(
         seconds=0.0,
         run_dir=".",
     )
-    records.write_json(cell.folder / SUMMARY, asdict(summary))
+    write_json(cell.folder / SUMMARY, asdict(summary))

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from fedlog.cli.main import main
-from fedlog.experiments.run import records
 from fedlog.experiments.tables import synthetic
 from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.cells import Cell, CellChoice, CellState, Experiment, cells
 from fedlog.experiments.tables.finished_cells import Collected, collect
 from fedlog.experiments.workers.cell_process import Outcome, carry_out, order_of
+from fedlog.files.json_text import write_json
 from fedlog.report import figures
 from fedlog.report.other_tables import synthetic_table
 from fedlog.settings.spec import as_plain
@@ -93,15 +93,15 @@ def test_a_summary_with_half_the_records_is_not_done(tmp_path: Path) -> None:
 def _write_sweep(cell: Cell) -> None:
     """A finished sweep with made-up numbers."""
     cell.folder.mkdir(parents=True)
-    records.write_json(cell.folder / "config.json", {"spec": as_plain(cell.spec)})
+    write_json(cell.folder / "config.json", {"spec": as_plain(cell.spec)})
     lines = (synthetic.IterationRecord(at + 1, 0.5 + at / 100, 0.5, 1, 1, 0.0) for at in range(cell.steps))
     cell.records.write_text("".join(json.dumps(asdict(line)) + "\n" for line in lines))
-    records.write_json(cell.folder / "summary.json", {})
+    write_json(cell.folder / "summary.json", {})
     if cell.seed == synthetic.DRAWN_SEED:
         points, head = [[0.0, 1.0], [1.0, 0.0]], [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
         features = dict.fromkeys(("points", "features_before", "features_after"), points)
         heads = dict.fromkeys(("head_before", "head_local", "head_after"), head)
-        records.write_json(cell.folder / synthetic.REPRESENTATIONS, [{"labels": [0, 1], **features, **heads}] * 2)
+        write_json(cell.folder / synthetic.REPRESENTATIONS, [{"labels": [0, 1], **features, **heads}] * 2)
 
 
 def _found(out: Path, *made: tuple[str, int]) -> Collected:

@@ -27,6 +27,7 @@ from fedlog.experiments.run.portraits import CLIENTS, GEOMETRY
 from fedlog.experiments.run.records import Summary
 from fedlog.experiments.run.scores import SCORES
 from fedlog.files.durable import write_file
+from fedlog.files.json_text import write_json
 from fedlog.files.python_words import speak_python
 from fedlog.models.folder import load_model, load_models, model_names, save_run_models
 from fedlog.models.model import Model
@@ -190,12 +191,12 @@ class Result:
         path.mkdir(parents=True, exist_ok=True)
         save_run_models(path / MODELS, dict(self.models))
         config = {"digest": self.spec.digest, "spec": as_plain(self.spec), "made_with": dict(self.made_with)}
-        records.write_json(path / CONFIG, config)
+        write_json(path / CONFIG, config)
         for record in self.records:
             records.append(path / RECORDS, record)
         for name, text in self.notes.items():
             write_file(path / name, text)
-        records.write_json(path / SUMMARY, records.as_written(self.summary))
+        write_json(path / SUMMARY, records.as_written(self.summary))
         return path
 
     def __repr__(self) -> str:

@@ -1,9 +1,12 @@
-"""JSON that came from a file or from someone else."""
+"""JSON files, and JSON that came from someone else."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
+
+from fedlog.files.durable import write_file
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -12,3 +15,13 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Replace the file with these values in one durable step."""
+    write_file(path, json.dumps(values, indent=1) + "\n")
+
+
+def read_json(path: Path, missing: Any) -> Any:
+    """What the file holds; `missing` where there is no such file."""
+    return json.loads(path.read_text()) if path.exists() else missing

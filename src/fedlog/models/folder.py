@@ -22,7 +22,7 @@ from fedlog.data.schema import Schema, dump_schema, load_schema
 from fedlog.data.transforms import Transform
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
-from fedlog.files.json_text import parse_json
+from fedlog.files.json_text import parse_json, write_json
 from fedlog.models.body import HEAD, RESERVED, Body, Params
 from fedlog.models.catalog import body as body_named
 from fedlog.models.catalog import check_loaded_body
@@ -43,7 +43,7 @@ def save_model(folder: Path, model: Model) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     _save_parameters(folder / WEIGHTS, model)
     described = {"version": VERSION, **_describe(model), "provenance": dict(model.provenance)}
-    write_file(folder / DESCRIPTION, json.dumps(described, indent=1) + "\n")
+    write_json(folder / DESCRIPTION, described)
     write_file(folder / SCHEMA, dump_schema(model.schema))
     if model.encoder is not None:
         write_file(folder / ENCODER, model.encoder.to_json() + "\n")
@@ -79,7 +79,7 @@ def describe_run_models(folder: Path, models: Mapping[str, Model], weights_of: M
     first = next(iter(models.values()))
     described = {"version": VERSION, "provenance": dict(first.provenance), "clients": clients}
     write_file(folder / SCHEMA, dump_schema(first.schema))
-    write_file(folder / RUN_DESCRIPTION, json.dumps(described, indent=1) + "\n")
+    write_json(folder / RUN_DESCRIPTION, described)
 
 
 def model_names(folder: Path) -> tuple[str, ...]:

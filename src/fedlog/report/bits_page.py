@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from fedlog.experiments.tables.cost import Cost, cost_to, count_opening_bits
 from fedlog.experiments.tables.finished_cells import Collected, RunResult, collect
 from fedlog.experiments.tables.paper import LABELS, TABLE_1
 from fedlog.files.durable import write_file
+from fedlog.files.json_text import read_json
 from fedlog.report.bits_goal import goal_table
 from fedlog.report.bits_runs import DENSE, compare_final, dense_runs, share_of_dense
 from fedlog.report.tables import TextTable
@@ -172,7 +172,7 @@ def _accuracy_after(number: int, runs: Sequence[RunResult]) -> str:
 
 def loopback_table(path: Path) -> TextTable:
     """Bytes of a message over Flower on the loopback, payload and transport apart."""
-    stored = json.loads(path.read_text()) if path.exists() else {"ways": []}
+    stored = read_json(path, {"ways": []})
     rows = tuple(
         (
             found["way"].replace(":", ", "),
@@ -189,7 +189,7 @@ def loopback_table(path: Path) -> TextTable:
 
 def entropy_table(path: Path) -> TextTable:
     """What the codes hold, beside what is sent, by round and direction."""
-    stored = json.loads(path.read_text()) if path.exists() else {"rounds": []}
+    stored = read_json(path, {"rounds": []})
     rows = tuple(
         (
             f"{found['data']}, {LABELS[found['method']]}, round {found['round']} {found['direction']}",

@@ -23,6 +23,7 @@ from fedlog.core.laplace import LaplaceHead
 from fedlog.data.federation import Records
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.experiments.run import records
+from fedlog.files.json_text import write_json
 from fedlog.models.body import HEAD, Params, logits
 from fedlog.models.weights_file import weights_name
 
@@ -54,7 +55,7 @@ class RunCalibration:
     @staticmethod
     def read(folder: Path) -> RunCalibration | None:
         """The calibration in a run's folder; None where the run noted none."""
-        return records.read_json(folder / CALIBRATION, RunCalibration, "the calibration")
+        return records.read_as(folder / CALIBRATION, RunCalibration, "the calibration")
 
 
 def write_calibration(folder: Path, models: Path, simulation: Simulation) -> None:
@@ -64,7 +65,7 @@ def write_calibration(folder: Path, models: Path, simulation: Simulation) -> Non
         return
     found = _judge(simulation, models)
     if found is not None:
-        records.write_json(folder / CALIBRATION, asdict(found))
+        write_json(folder / CALIBRATION, asdict(found))
 
 
 def _judge(simulation: Simulation, models: Path) -> RunCalibration | None:

@@ -33,7 +33,7 @@ from fedlog.experiments.run.portraits import write_clients, write_geometry
 from fedlog.experiments.run.prepare import prepare
 from fedlog.experiments.run.records import Summary
 from fedlog.files.durable import is_draft
-from fedlog.files.json_text import parse_json
+from fedlog.files.json_text import parse_json, write_json
 from fedlog.files.lock import LockTakenError, lock_folder
 from fedlog.models.folder import describe_run_models
 from fedlog.models.model import Model
@@ -217,7 +217,7 @@ def _take_back(made: list[Path]) -> None:
 def _claim(folder: Path, spec: RunSpec, simulation: Simulation) -> None:
     """Make the folder this run's."""
     written = {"digest": spec.digest, "spec": as_plain(spec), "backends": simulation.engine.name_backends()}
-    records.write_json(folder / CONFIG, {**written, "made_with": made_with()})
+    write_json(folder / CONFIG, {**written, "made_with": made_with()})
 
 
 def _read_backends(folder: Path) -> dict[str, str]:
@@ -317,7 +317,7 @@ def _finish(spec: RunSpec, simulation: Simulation, folder: Path, keep: Keep, end
         regression=describe_numbers(lines[-1], simulation.federation.number),
     )
     # The path is put in when the summary is read: a folder may be moved, or committed from someone's machine.
-    records.write_json(folder / SUMMARY, records.as_written(summary))
+    write_json(folder / SUMMARY, records.as_written(summary))
     shutil.rmtree(folder / "checkpoint", ignore_errors=True)
     return summary
 

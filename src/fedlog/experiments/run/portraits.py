@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedlog.data.federation import Federation
 from fedlog.experiments.run import records
+from fedlog.files.json_text import write_json
 from fedlog.models.body import HEAD, QUADRATIC, Body
 from fedlog.models.weights_file import weights_name
 
@@ -66,12 +67,12 @@ def write_clients(folder: Path, federation: Federation, bodies: Sequence[Body]) 
         counts = torch.bincount(federation.train.labels[shard.train], minlength=federation.n_class).tolist()
         training = {names[at]: count for at, count in enumerate(counts) if count}
         found.append(ClientPortrait(shard.name, body.name, training, len(shard.validation), len(shard.test)))
-    records.write_json(folder / CLIENTS, [asdict(each) for each in found])
+    write_json(folder / CLIENTS, [asdict(each) for each in found])
 
 
 def read_clients(folder: Path) -> dict[str, ClientPortrait]:
     """The clients of a run by their names; none for a run that did not note them."""
-    found = records.read_json(folder / CLIENTS, list[ClientPortrait], "the clients")
+    found = records.read_as(folder / CLIENTS, list[ClientPortrait], "the clients")
     return {each.name: each for each in found or ()}
 
 
@@ -93,7 +94,7 @@ def write_geometry(folder: Path, models: Path, simulation: Simulation) -> None:
     common = None if head is None or QUADRATIC in simulation.server.state else head.double()
     if len({mean.shape for _, _, mean in means}) == 1 and len(means) > 1:
         found = project_means(means, common, federation.class_names)
-        records.write_json(folder / GEOMETRY, asdict(replace(found, clients=len(federation.shards))))
+        write_json(folder / GEOMETRY, asdict(replace(found, clients=len(federation.shards))))
 
 
 def _class_means(simulation: Simulation, at: int, weights: Path) -> list[tuple[str, str, Tensor]]:
@@ -145,4 +146,4 @@ def _rounded(pair: Tensor) -> tuple[float, float]:
 
 def read_geometry(folder: Path) -> Geometry | None:
     """The plane of a run; None for one that did not note it."""
-    return records.read_json(folder / GEOMETRY, Geometry, "the class means")
+    return records.read_as(folder / GEOMETRY, Geometry, "the class means")

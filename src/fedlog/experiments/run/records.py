@@ -107,13 +107,8 @@ def keep_until(path: Path, round_number: int) -> list[RoundRecord]:
     return kept
 
 
-def write_json(path: Path, values: Any) -> None:
-    """Write a JSON file in one durable step."""
-    write_file(path, json.dumps(values, indent=1) + "\n")
-
-
-def read_json(path: Path, kind: type[Value], what: str) -> Value | None:
-    """What `write_json` wrote, as this type; None where there is no such file."""
+def read_as(path: Path, kind: type[Value], what: str) -> Value | None:
+    """What a JSON file of a run holds, as this type; None where there is no such file."""
     if not path.exists():
         return None
     try:

@@ -21,6 +21,7 @@ from fedlog.experiments.run import records
 from fedlog.experiments.run.callbacks import Callback, Callbacks, RunStart
 from fedlog.experiments.run.execute import MODELS, execute
 from fedlog.experiments.run.records import Summary
+from fedlog.files.json_text import write_json
 from fedlog.models.folder import load_models
 from fedlog.models.model import Model
 from fedlog.settings.resolve import resolve
@@ -56,12 +57,12 @@ class RunScores:
 
     def write(self, folder: Path) -> None:
         """Write the scores into the run's folder."""
-        records.write_json(folder / SCORES, asdict(self))
+        write_json(folder / SCORES, asdict(self))
 
     @staticmethod
     def read(folder: Path) -> RunScores | None:
         """The scores in a run's folder; None where the run was not judged so."""
-        return records.read_json(folder / SCORES, RunScores, "the scores")
+        return records.read_as(folder / SCORES, RunScores, "the scores")
 
 
 JUDGED = ("validation", "test")

@@ -36,7 +36,7 @@ class Verification:
 
 def read_verifications(folder: Path) -> dict[str, Verification]:
     """The cells of an experiment's folder that were run again, by row and seed folder."""
-    return records.read_json(folder / VERIFIED, dict[str, Verification], "the verification") or {}
+    return records.read_as(folder / VERIFIED, dict[str, Verification], "the verification") or {}
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,10 @@ from fedlog.engine.software import made_with
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.errors import InputError
-from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import CONFIG, RECORDS, SUMMARY, enter
 from fedlog.experiments.run.prepare import method_of
 from fedlog.files.durable import append_line, write_file
+from fedlog.files.json_text import write_json
 from fedlog.models.body import HEAD, Params, initial_head, logits
 from fedlog.models.catalog import body
 from fedlog.settings.resolve import data_spec
@@ -126,7 +126,7 @@ def sweep_local_iterations(spec: RunSpec, folder: Path) -> float:
     # First of all: from here until the last record is written, the cell is not done.
     (folder / SUMMARY).unlink(missing_ok=True)
     (folder / RECORDS).unlink(missing_ok=True)
-    records.write_json(folder / CONFIG, {"digest": spec.digest, "spec": as_plain(spec), "made_with": made_with()})
+    write_json(folder / CONFIG, {"digest": spec.digest, "spec": as_plain(spec), "made_with": made_with()})
     federation = load_federation(data_spec(spec))
     train = {at: shard.train for at, shard in enumerate(federation.shards)}
     test = {at: shard.test for at, shard in enumerate(federation.shards)}
@@ -145,7 +145,7 @@ def sweep_local_iterations(spec: RunSpec, folder: Path) -> float:
     if spec.seed == DRAWN_SEED:
         write_file(folder / REPRESENTATIONS, json.dumps(_representations(found, federation)) + "\n")
     told = {"method": spec.method, "data": spec.data, "seed": spec.seed, "digest": spec.digest, **asdict(line)}
-    records.write_json(folder / SUMMARY, {**told, "made_with": made_with()})
+    write_json(folder / SUMMARY, {**told, "made_with": made_with()})
     return line.test_accuracy
 
 

@@ -17,6 +17,7 @@ from fedlog.experiments.run.execute import read_spec
 from fedlog.experiments.run.prepare import prepare
 from fedlog.experiments.tables.cells import Cell, CellState, Shape
 from fedlog.experiments.tables.finished_cells import VERIFIED, Verification, read_verifications
+from fedlog.files.json_text import write_json
 from fedlog.settings.resolve import resolve
 
 
@@ -63,4 +64,4 @@ def _record(found: Repetition) -> None:
     known[f"{found.cell.row.name}/{found.cell.folder.name}"] = Verification(
         found.rounds, found.first_difference, made_with()["commit"]
     )
-    records.write_json(path, {name: asdict(each) for name, each in sorted(known.items())})
+    write_json(path, {name: asdict(each) for name, each in sorted(known.items())})

@@ -6,14 +6,12 @@ server that could choose the keys could be every other site.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fedlog.errors import InputError
-from fedlog.files.durable import write_file
-from fedlog.files.json_text import parse_json
+from fedlog.files.json_text import parse_json, write_json
 from fedlog.flower.folders.layout import check_site_name
 from fedlog.flower.folders.secrets import check_secret, write_secret
 from fedlog.flower.folders.site_folder import SiteFolder
@@ -52,7 +50,7 @@ def write_roster(folder: Path, entries: Iterable[str]) -> Roster:
     site = SiteFolder(folder)
     if site.config_file.exists():
         _check_own(roster, site)
-    write_file(folder / ROSTER, json.dumps({n: roster[n].hex() for n in sorted(roster)}, indent=1) + "\n")
+    write_json(folder / ROSTER, {n: roster[n].hex() for n in sorted(roster)})
     return roster
 
 

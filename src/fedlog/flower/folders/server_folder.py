@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from fedlog.data.schema import quote_toml
 from fedlog.files.durable import write_file
+from fedlog.files.json_text import read_json, write_json
 from fedlog.files.lock import lock_folder
 from fedlog.files.toml import read_toml
 from fedlog.flower.folders.certificates import CertificateFiles
@@ -78,9 +78,8 @@ class ServerFolder(Folder):
             self._write_known({known: node for known, node in self.read_known_sites().items() if known != name})
 
     def _write_known(self, known: dict[str, str]) -> None:
-        write_file(self.sites / "nodes.json", json.dumps(known, indent=1, sort_keys=True) + "\n")
+        write_json(self.sites / "nodes.json", dict(sorted(known.items())))
 
     def read_known_sites(self) -> dict[str, str]:
         """Site name -> Flower's node number."""
-        path = self.sites / "nodes.json"
-        return dict(json.loads(path.read_text())) if path.exists() else {}
+        return dict(read_json(self.sites / "nodes.json", {}))

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import datetime as dt
-import json
 import ssl
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -25,7 +24,7 @@ from typing import Any
 import httpx
 import uvicorn
 
-from fedlog.files.durable import write_file
+from fedlog.files.json_text import write_json
 from fedlog.flower.protocol.check_in import CHECK_IN_PATH, LIMIT_BYTES, Standing, read_news
 from fedlog.flower.server.callers import Caller, Callers, read_caller
 from fedlog.flower.server.presence import Presence
@@ -127,7 +126,7 @@ class Gate:
         counted = {path: asdict(calls) for path, calls in sorted(self.calls.items())}
         for path, content in ((self.traffic, counted), (self.presence_file, self.presence.as_plain())):
             if path is not None:
-                write_file(path, json.dumps(content, indent=1) + "\n")
+                write_json(path, content)
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: bytes = scope["raw_path"]

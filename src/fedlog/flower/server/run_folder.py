@@ -10,6 +10,7 @@ from typing import Any
 
 from fedlog.errors import InputError
 from fedlog.files.durable import append_line, write_file
+from fedlog.files.json_text import read_json, write_json
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.plan import EqualBody, Plan, read_plan
 from fedlog.privacy.secagg.terms import FEWEST
@@ -59,7 +60,7 @@ class RunFolder:
                 f"expected the plan under which run {plan.name} began, found another: {path}",
                 hint="give the new run another --name",
             )
-        write_file(path, json.dumps(plan.as_plain(), indent=1) + "\n")
+        write_json(path, plan.as_plain())
 
     def plan(self) -> Plan:
         """The plan of the run."""
@@ -72,12 +73,12 @@ class RunFolder:
 
     def report(self) -> dict[str, Any] | None:
         """The report of a finished run."""
-        path = self.path / REPORT
-        return dict(json.loads(path.read_text())) if path.exists() else None
+        found: dict[str, Any] | None = read_json(self.path / REPORT, None)
+        return found
 
     def keep_report(self, report: Mapping[str, Any]) -> None:
         """Write the report: the run is finished."""
-        write_file(self.path / REPORT, json.dumps(report, indent=1) + "\n")
+        write_json(self.path / REPORT, report)
 
     def forget_report(self) -> None:
         """Delete the report, so that the run is finished again."""
@@ -106,12 +107,11 @@ class RunFolder:
 
     def dropped(self) -> frozenset[str]:
         """The sites that the operator has dropped from this run."""
-        path = self.path / DROPPED
-        return frozenset(json.loads(path.read_text())) if path.exists() else frozenset()
+        return frozenset(read_json(self.path / DROPPED, ()))
 
     def keep_dropped(self, sites: Iterable[str]) -> None:
         """Write which sites are dropped; a run under way notices at once."""
-        write_file(self.path / DROPPED, json.dumps(sorted(sites)) + "\n")
+        write_json(self.path / DROPPED, sorted(sites))
 
     def width(self) -> int:
         """The feature width of the checkpoint's head."""
@@ -119,16 +119,16 @@ class RunFolder:
 
     def keep_width(self, width: int) -> None:
         """Write the feature width beside the checkpoint."""
-        write_file(self.path / WIDTH, f"{width}\n")
+        write_json(self.path / WIDTH, width)
 
     def body(self) -> EqualBody | None:
         """The body that every site must have; None where they may differ."""
-        path = self.path / BODY
-        return EqualBody(**json.loads(path.read_text())) if path.exists() else None
+        found = read_json(self.path / BODY, None)
+        return None if found is None else EqualBody(**found)
 
     def keep_body(self, body: EqualBody) -> None:
         """Write the body that every site must have."""
-        write_file(self.path / BODY, json.dumps(asdict(body)) + "\n")
+        write_json(self.path / BODY, asdict(body))
 
     def keep_uploads(self, uploads: Mapping[str, bytes]) -> None:
         """Keep the uploads behind the head and no other, so that one site's part can be taken out of the sum later."""

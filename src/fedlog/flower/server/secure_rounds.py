@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from fedlog.algorithms.shape import Exchange
 from fedlog.engine.protocol.secure_sums import encoding_of, read_sum, sum_terms
 from fedlog.engine.protocol.server import Server
-from fedlog.files.durable import write_file
+from fedlog.files.json_text import read_json, write_json
 from fedlog.flower.folders.roster import Roster, number_members, read_roster
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.frame import Frame, FrameKind, run_tag
@@ -120,8 +118,6 @@ class SumAtServer:
     def _make_opening(self, members: tuple[str, ...]) -> Opening:
         """Open a sum under a new number, which is stored first so that it is never used again."""
         path = self.home.path / "secure.json"
-        stored: dict[str, Any] = {"session": os.urandom(16).hex(), "next": 0}
-        if path.exists():
-            stored = json.loads(path.read_text())
-        write_file(path, json.dumps({**stored, "next": stored["next"] + 1}) + "\n")
+        stored = read_json(path, {"session": os.urandom(16).hex(), "next": 0})
+        write_json(path, {**stored, "next": stored["next"] + 1})
         return Opening(bytes.fromhex(stored["session"]), int(stored["next"]), members)

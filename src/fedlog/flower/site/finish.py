@@ -18,7 +18,7 @@ from fedlog.core.keys import Key
 from fedlog.data.numbers import Range, half_width
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.training.tasks import Pool
-from fedlog.files.durable import write_file
+from fedlog.files.json_text import write_json
 from fedlog.flower.protocol.frame import Frame
 from fedlog.flower.site.context import SiteContext
 from fedlog.flower.site.run_state import RunState
@@ -73,7 +73,7 @@ def finish(request: Frame, context: SiteContext, state: RunState) -> bytes:
     moved = {} if context.guard is None else {"head_moved": state.saw_new_head(request.payload)}
     unseen = _find_unseen(context)
     told = {"kept": kept, **moved, UNSEEN: unseen, **figures}
-    write_file(folder / "report.json", json.dumps(told, indent=1) + "\n")
+    write_json(folder / "report.json", told)
     report = json.dumps(_report(context, kept, models)).encode()
     state.keep((request.round_number, request.exchange), request.payload, report, cohort.save)
     context.log(

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedlog.files.durable import move_folder, write_file
+from fedlog.files.durable import move_folder
+from fedlog.files.json_text import read_json, write_json
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import FrameError
 from fedlog.flower.protocol.plan import Guest, Plan, read_plan
@@ -57,7 +58,7 @@ class RunState:
             "digest": guest.digest,
             "closed_world": guest.closed_world,
         }
-        write_file(self.plan_file, json.dumps(agreed, indent=1) + "\n")
+        write_json(self.plan_file, agreed)
 
     def check_body(self, guest: Guest) -> None:
         """Refuse another body than the one with which this site began the run, or other weights of it."""
@@ -111,7 +112,7 @@ class RunState:
     def note_head(self, round_number: int, broadcast: bytes) -> int | None:
         """Note the head of a round, and return the earlier round that had it already; None for a new one."""
         heads = {**self.heads(), round_number: _digest(broadcast)}
-        write_file(self.path / HEADS, json.dumps(heads) + "\n")
+        write_json(self.path / HEADS, heads)
         same = [number for number in heads if number < round_number and heads[number] == heads[round_number]]
         return min(same, default=None)
 
@@ -126,8 +127,7 @@ class RunState:
 
     def heads(self) -> dict[int, str]:
         """The digest of the head that each round began with, as far as this site was asked."""
-        path = self.path / HEADS
-        return {int(number): head for number, head in json.loads(path.read_text()).items()} if path.exists() else {}
+        return {int(number): head for number, head in read_json(self.path / HEADS, {}).items()}
 
     def saw_new_head(self, broadcast: bytes) -> bool:
         """Whether the last head is another one than the first that this site saw."""
