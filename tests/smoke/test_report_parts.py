@@ -176,10 +176,11 @@ def test_the_threshold_is_drawn_and_its_round_is_said() -> None:
 
 
 def test_axes_hold_their_values_and_have_round_marks() -> None:
-    for values in ([0.0], [3.2, 3.2], [97.5, 98.4], [-0.3, 12.0], [12.0, 100.0]):
+    for values in ([0.0], [3.2, 3.2], [97.5, 98.4], [-0.3, 12.0], [12.0, 100.0], [-0.6, 0.4]):
         axis = straight_axis("", values)
         assert axis.low <= min(values) <= max(values) <= axis.high
         assert 2 <= len(axis.ticks) <= 8
+        assert [float(text) for _, text in axis.ticks] == pytest.approx([value for value, _ in axis.ticks])
         assert [text for _, text in axis.ticks] == [str(float(t)) if "." in t else t for _, t in axis.ticks]
     for last in (1, 2, 7, 10, 30, 100, 150):
         axis = rounds_axis(last)

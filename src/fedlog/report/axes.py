@@ -30,18 +30,18 @@ class Axis:
         return (value - low) / (high - low)
 
 
-def straight_axis(label: str, values: Iterable[float], unit: str = "", count: int = 5, whole: bool = False) -> Axis:
+def straight_axis(label: str, values: Iterable[float], whole: bool = False) -> Axis:
     """An axis around these values, its ends at round numbers."""
     known = [value for value in values if math.isfinite(value)] or [0.0]
     low, high = min(known), max(known)
     if high - low < 1e-9:
         low, high = low - 0.5, high + 0.5
-    step = _round_step((high - low) / count)
+    step = _round_step((high - low) / 5)
     step = max(1.0, float(round(step))) if whole else step
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     values_at = [at * step for at in range(first, last + 1)]
     digits = max(0, -math.floor(math.log10(step) + 1e-9)) + (1 if _mantissa(step) == 2.5 else 0)
-    ticks = tuple((value, f"{value:.{digits}f}{unit}".replace("-0" + unit, "0" + unit)) for value in values_at)
+    ticks = tuple((value, f"{value:.{digits}f}") for value in values_at)
     return Axis(label, values_at[0], values_at[-1], ticks)
 
 
