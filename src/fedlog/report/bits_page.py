@@ -2,44 +2,37 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from fedlog.errors import InputError
 from fedlog.experiments.tables.bits import BITS, KEPT, OTHERS, ROUNDS, SHARES, WAYS
 from fedlog.experiments.tables.catalog import experiment
 from fedlog.experiments.tables.cost import Cost, cost_to, count_opening_bits
 from fedlog.experiments.tables.finished_cells import Collected, RunResult, collect
 from fedlog.experiments.tables.paper import LABELS, TABLE_1
-from fedlog.files.durable import write_file
 from fedlog.files.json_text import read_json
 from fedlog.report.bits_goal import goal_table
 from fedlog.report.bits_runs import DENSE, compare_final, dense_runs, share_of_dense
+from fedlog.report.marked_places import fill_place
 from fedlog.report.tables import TextTable
 from fedlog.wire.bits_text import describe_bits
 from fedlog.wire.codec import CODECS
 
 METHODS = ("fedlog", "fedlog-c", *OTHERS)
-_PLACE = "<!-- records of {} -->"
-_END = "<!-- end of records -->"
+CLIENTS = 50
+PLACE = "<!-- records of {} -->"
+END = "<!-- end of records -->"
 
 
 def write_bits_page(results: Path, page: Path) -> list[Path]:
     """Put the tables into their places in the page, if that page is there."""
     if not page.exists():
         return []
-    text = page.read_text()
     for name, table in bits_tables(results).items():
-        before, start, rest = text.partition(_PLACE.format(name))
-        _, end, after = rest.partition(_END)
-        if not (start and end):
-            raise InputError(f"{page} has no place for {name}", hint=f"{_PLACE.format(name)} and {_END}")
-        text = f"{before}{start}\n{table.markdown()}{end}{after}"
-    write_file(page, text)
+        fill_place(page, PLACE.format(name), END, table.markdown())
     return [page]
 
 
@@ -140,12 +133,12 @@ def codec_table(found: Collected) -> TextTable:
             cells.append("" if last is None else f"{_bytes(last.bits_up)} + {_bytes(last.bits_down)}")
         if any(cells):
             rows.append((name, *cells))
-    note = "Bytes up and down for each of 50 clients, on average, in round 2, framing included."
+    note = f"Bytes up and down for each of {CLIENTS} clients, on average, in round 2, framing included."
     return TextTable(("codec", *(LABELS[method] for method in METHODS)), tuple(rows), notes=(note,))
 
 
-def _bytes(bits_of_all: int, clients: int = 50) -> str:
-    return f"{bits_of_all / 8 / clients:.0f}"
+def _bytes(bits_of_all: int) -> str:
+    return f"{bits_of_all / 8 / CLIENTS:.0f}"
 
 
 def participation_table(found: Collected) -> TextTable:
@@ -157,17 +150,14 @@ def participation_table(found: Collected) -> TextTable:
             runs = found.runs.get(f"{kept}-of-{share:g}", [])
             if not runs:
                 continue
-            by_round = [_accuracy_after(n, runs) for n in at]
+            means = [np.mean([run.rounds[n - 1].accuracy_mean_over_clients for run in runs]) for n in at]
+            by_round = [f"{100 * float(mean):.2f}" for mean in means]
             total = float(np.mean([run.summary.bits_up + run.summary.bits_down for run in runs]))
             reached = [cost_to(0.97, run.rounds, run.summary) for run in runs]
             to = ", ".join(str(cost.round) if cost.reached else "never" for cost in reached)
             rows.append((f"{share:.0%} take part, {kept}", str(len(runs)), *by_round, to, describe_bits(total)))
     columns = ("", "seeds", *(f"round {n}" for n in at), "round of 97 %", "bits in 30 rounds")
     return TextTable(columns, tuple(rows), notes=("FedLog, f32, accuracy of all clients in per cent.",))
-
-
-def _accuracy_after(number: int, runs: Sequence[RunResult]) -> str:
-    return f"{100 * float(np.mean([run.rounds[number - 1].accuracy_mean_over_clients for run in runs])):.2f}"
 
 
 def loopback_table(path: Path) -> TextTable:
@@ -201,9 +191,3 @@ def entropy_table(path: Path) -> TextTable:
     )
     columns = ("message", "entries a client", "bits an entry, sent", "entropy of its code")
     return TextTable(columns, rows, notes=("`rows+q4+zstd` up, differences in `q4+zstd` down, seed 0.",))
-
-
-def tables_in(page: str) -> dict[str, str]:
-    """What stands in the places of a page, by name."""
-    pattern = re.escape(_PLACE).replace(r"\{\}", "([^ ]+)") + r"\n(.*?)" + re.escape(_END)
-    return dict(re.findall(pattern, page, re.DOTALL))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedlog.experiments.tables.cells import Experiment, Printed, Row, Shape
+from fedlog.experiments.tables.cells import Printed, Row, Shape
 from fedlog.experiments.tables.finished_cells import Collected, RunResult
 from fedlog.experiments.tables.paper import PAPER
 from fedlog.experiments.tables.significance import (
@@ -166,7 +166,7 @@ def overview_table(found: list[Collected]) -> TextTable:
 
 
 def _overview_cell(found: Collected, name: str) -> str:
-    row = _row_of(found.experiment, name)
+    row = next((row for row in found.experiment.rows if row.name == name), None)
     if row is None or row.printed is None:
         return ""
     difference = show_printed_difference(row, found)
@@ -174,7 +174,3 @@ def _overview_cell(found: Collected, name: str) -> str:
         return f"{row.printed.accuracy:.2f} → {NOT_RUN}"
     mean = Mean.of(list(found.final(name).values()))
     return f"{row.printed.accuracy:.2f} → {mean.value:.2f} ({mean.seeds}), {difference.verdict.value}"
-
-
-def _row_of(experiment: Experiment, name: str) -> Row | None:
-    return next((row for row in experiment.rows if row.name == name), None)

@@ -11,6 +11,7 @@ from statistics import mean, stdev
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
 from fedlog.report.figures import svg
+from fedlog.report.marked_places import fill_place
 from fedlog.report.style import METHODS as STYLES
 from fedlog.report.style import new_figure
 from fedlog.wire.bits_text import describe_bits
@@ -82,9 +83,8 @@ def write_overview(results: Path, docs: Path) -> list[Path]:
     if OVERVIEW not in text or OVERVIEW_END not in text:
         return []
     write_file(picture, overview_picture(results))
-    before, after = text.split(OVERVIEW)[0], text.split(OVERVIEW_END)[1]
-    block = f"{OVERVIEW}\n{overview_table(results)}\n\n{write_paired_sentence(results)}\n{OVERVIEW_END}"
-    write_file(readme, f"{before}{block}{after}")
+    block = f"{overview_table(results)}\n\n{write_paired_sentence(results)}\n"
+    fill_place(readme, OVERVIEW, OVERVIEW_END, block)
     return [picture, readme]
 
 

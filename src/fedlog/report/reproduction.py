@@ -14,7 +14,6 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from fedlog.errors import InputError
 from fedlog.experiments.tables.catalog import on_disk
 from fedlog.experiments.tables.cells import CellState, Shape
 from fedlog.experiments.tables.finished_cells import Collected, collect, read_verifications
@@ -23,6 +22,7 @@ from fedlog.files.durable import write_file
 from fedlog.report import figures
 from fedlog.report.comparisons import HOW_TO_READ
 from fedlog.report.conditions import conditions_tables, draw_conditions
+from fedlog.report.marked_places import fill_place
 from fedlog.report.method_tables import overview_table, tables_of
 from fedlog.report.other_tables import grid_table, synthetic_selection_table, synthetic_table
 from fedlog.report.privacy_plot import privacy_plot
@@ -178,12 +178,8 @@ def _write_guarantees(results: Path, page: Path) -> list[Path]:
     """Put the table of guarantees and their costs into its place in the page on privacy, if that page is there."""
     if not page.exists():
         return []
-    before, start, rest = page.read_text().partition(GUARANTEES)
-    _, end, after = rest.partition(GUARANTEES_END)
-    if not (start and end):
-        raise InputError(f"{page} has no place for the table of guarantees", hint=f"{GUARANTEES} and {GUARANTEES_END}")
     table = short_guarantee_table(collect(PRIVACY_FIGURE, results))
-    write_file(page, f"{before}{start}\n{table.markdown()}{end}{after}")
+    fill_place(page, GUARANTEES, GUARANTEES_END, table.markdown())
     return [page]
 
 

@@ -18,6 +18,8 @@ from fedlog.settings.training import AdamMoments
 from fedlog.settings.transport import transport_of
 from fedlog.wire.bits_text import describe_bits
 
+BASE_MEMORY = 300 * 2**20  # bytes of an interpreter with PyTorch loaded
+
 
 @dataclass(frozen=True)
 class Forecast:
@@ -88,7 +90,7 @@ def forecast(spec: RunSpec) -> Forecast:
         bits_opening=opening,
         bits_total=sum(bits) + (settings.rounds - len(bits)) * bits[len(bits) // 2] + opening + last,
         bits_are=_how_sure(spec),
-        memory_bytes=_base_memory() + 5 * pools + 4 * parameters * (kept * len(federation.shards) + 5 * stacked),
+        memory_bytes=BASE_MEMORY + 5 * pools + 4 * parameters * (kept * len(federation.shards) + 5 * stacked),
         seconds=settings.rounds * seconds / spec.jobs,
         advice=tuple(simulation.algorithm.advice(settings.rounds)),
     )
@@ -110,7 +112,3 @@ def _extra_bits_of_last_broadcast(simulation: Simulation) -> int:
     server = simulation.server
     blob = server.encode_broadcast(0)
     return 8 * len(blob) * (simulation.copies_after(simulation.settings.rounds) - simulation.copies_after(1))
-
-
-def _base_memory() -> int:
-    return 300 * 2**20  # an interpreter with PyTorch loaded

@@ -109,7 +109,7 @@ class Shift:
     coverage: float | None  # at least the confidence asked for
 
 
-def shift(differences: Sequence[float], confidence: float = CONFIDENCE) -> Shift:
+def shift(differences: Sequence[float]) -> Shift:
     """The median of the pairwise means of the differences, and the interval that the signed-rank test does not reject.
 
     From 6 pairs on there is an interval of 95 %: with n pairs the widest one covers 1 - 2^(1 - n).
@@ -120,7 +120,7 @@ def shift(differences: Sequence[float], confidence: float = CONFIDENCE) -> Shift
     estimate = float(np.median(means))
     counts = _rank_sum_counts(np.arange(1, len(values) + 1))
     below = np.cumsum(counts) / counts.sum()  # P(rank sum <= k)
-    allowed = np.flatnonzero(below <= (1 - confidence) / 2)
+    allowed = np.flatnonzero(below <= (1 - CONFIDENCE) / 2)
     if not len(allowed):
         return Shift(estimate, None, None, None)
     cut = int(allowed[-1])

@@ -57,14 +57,11 @@ def seconds_of(cell: Cell, done: Sequence[Cell]) -> float:
     """The seconds that the cell will take: as long as finished cells of its row, else by a timed sample."""
     if cell.experiment.shape is Shape.SYNTHETIC:
         return SYNTHETIC_SECONDS
-    measured = [_seconds_of(other) for other in done if other.row == cell.row]
+    same = [other.folder / SUMMARY for other in done if other.row == cell.row]
+    measured = [float(json.loads(path.read_text())["seconds"]) for path in same]
     if measured:
         return sum(measured) / len(measured)
     return cell.steps * _seconds_a_round(cell)
-
-
-def _seconds_of(cell: Cell) -> float:
-    return float(json.loads((cell.folder / SUMMARY).read_text())["seconds"])
 
 
 def _seconds_a_round(cell: Cell) -> float:

@@ -75,14 +75,6 @@ def renew_server_certificate(files: CertificateFiles, hosts: tuple[str, ...], no
     _write_server_certificate(files, hosts, now, authority, key)
 
 
-def server_certificate_hosts(files: CertificateFiles) -> tuple[str, ...]:
-    """The host names and addresses the server's certificate is valid for, in its order."""
-    names = x509.load_pem_x509_certificate(files.server.read_bytes()).extensions.get_extension_for_class(
-        x509.SubjectAlternativeName
-    )
-    return tuple(str(name.value) for name in names.value)
-
-
 def days_left(files: CertificateFiles, now: dt.datetime) -> float:
     """Days until the server's certificate ends; negative when it has ended."""
     end = x509.load_pem_x509_certificate(files.server.read_bytes()).not_valid_after_utc

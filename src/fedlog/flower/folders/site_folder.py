@@ -68,11 +68,9 @@ class SiteFolder(Folder):
         caps = read_caps(stored.get("caps", {}), self.config_file)
         return SiteConfig(texts["name"], texts["server"], **chosen, caps=caps)
 
-    def choose(
-        self, data: str | None, body: str | None, hold_out: str | None = None, world: str | None = None
-    ) -> SiteConfig:
-        """Write the settings with this data, body, split and world, and return them; None leaves one as it was."""
-        config = self.propose(data, body, hold_out, world)
+    def choose(self, data: str | None, body: str | None, hold_out: str | None = None) -> SiteConfig:
+        """Write the settings with this data, body and split, and return them; None leaves one as it was."""
+        config = self.propose(data, body, hold_out)
         self.write_config(config)
         return config
 

@@ -121,7 +121,8 @@ def describe_site_event(event: Mapping[str, Any]) -> str | None:
 def _test_figures(event: Mapping[str, Any]) -> str:
     """A site's accuracy on its test rows; where a number is predicted, its error."""
     if "test_rmse" in event:
-        error, alone = (f"{value:.4g}" if value is not None else "none" for value in _errors(event))
+        values = event["test_rmse"], event["local_only_test_rmse"]
+        error, alone = (f"{value:.4g}" if value is not None else "none" for value in values)
         return f"test error {error} (local-only {alone})"
     told = f"test accuracy {_share(event['test_accuracy'])}{_interval(event)}"
     return f"{told} (local-only {_share(event['local_only_test_accuracy'])})"
@@ -141,10 +142,6 @@ def _unseen(count: int) -> str:
         return ""
     words = "1 class of the schema is" if count == 1 else f"{count} classes of the schema are"
     return f"; {words} not among this site's training rows: what the model says of that comes from others alone"
-
-
-def _errors(event: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    return event["test_rmse"], event["local_only_test_rmse"]
 
 
 @dataclass

@@ -89,12 +89,13 @@ def _gate(folder: ServerFolder) -> list[Metric]:
     seen = {
         (site,): dt.datetime.fromisoformat(when).timestamp() for site, when in presence.get("last_call", {}).items()
     }
-    sizes = {(call, way): counted[f"bytes_{way}"] for call, counted in traffic.items() for way in ("up", "down")}
+    sizes = {(call, way): counted[f"bytes_{way}"] for call, counted in traffic.items() for way in WAYS}
     registered = folder.read_known_sites()
+    flags = {(name,): float(name in connected) for name in registered}
     return [
         _gauge("fedlog_sites_registered", "Sites whose key is registered", {(): len(registered)}),
         _gauge("fedlog_sites_connected", "Sites that are connected", {(): len(connected)}),
-        _gauge("fedlog_site_connected", "1 for a site that is connected", _flags(registered, connected), "site"),
+        _gauge("fedlog_site_connected", "1 for a site that is connected", flags, "site"),
         _gauge("fedlog_site_last_call_timestamp_seconds", "When a site last called at the gate", seen, "site"),
         _counter("fedlog_gate_calls", "Calls through the gate", {(c,): n["count"] for c, n in traffic.items()}, "call"),
         _counter("fedlog_gate_bytes", "Bytes through the gate, headers included", sizes, "call", "direction"),
@@ -174,7 +175,3 @@ def _site_privacy(folder: SiteFolder) -> list[Metric]:
         _counter("fedlog_site_releases", "Releases of this site's rows in all runs", {(): releases}),
         _gauge("fedlog_site_privacy_epsilon", "Privacy spent in all runs; +Inf where nothing bounds it", told),
     ]
-
-
-def _flags(names: Iterable[str], true: set[str]) -> Values:
-    return {(name,): float(name in true) for name in names}

@@ -107,7 +107,7 @@ def to_content(frame: Frame) -> RecordDict:
     return RecordDict({RECORD: ConfigRecord({ENTRY: frame.encode()})})
 
 
-def from_content(message: Message, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Frame:
+def from_content(message: Message) -> Frame:
     """The frame in a Flower message; a FrameError when it holds anything else."""
     content = message.content
     record = content.get(RECORD) if set(content) == {RECORD} else None
@@ -116,4 +116,4 @@ def from_content(message: Message, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Fr
     data = record[ENTRY]
     if not isinstance(data, bytes):
         raise FrameError(f"expected bytes, found: {type(data).__name__}")
-    return decode_frame(data, limit_bytes)
+    return decode_frame(data)
