@@ -181,18 +181,17 @@ def draw_rule(plot: Plot, rule: Rule) -> DrawnRule:
     left, right = plot.frame["left"] + 4, plot.frame["right"] - 4
     drawn = [place for series in plot.series for place in _along(plot, series)]
     drawn += [(x, plot.at(plot.x.low, other.y)[1]) for other in plot.rules if other is not rule for x in (left, right)]
-    best: tuple[int, DrawnRule] | None = None
-    for anchor, x in (("end", right), ("start", left)):
-        for below in (False, True):
-            top = y + 3 if below else y - 3 - LINE
-            fits = plot.frame["top"] - 4 <= top and top + LINE <= plot.frame["bottom"]
-            start = x - wide if anchor == "end" else x
-            crowd = sum(start - 4 <= at <= start + wide + 4 and top <= high <= top + LINE for at, high in drawn)
-            crowd += 0 if fits else 1000
-            if best is None or crowd < best[0]:
-                best = crowd, DrawnRule(rule, y, x, anchor, below)
-    assert best is not None
-    return best[1]
+
+    def crowd(name: DrawnRule) -> int:
+        """How much is drawn where the name would stand; a place that does not fit comes last."""
+        top = y + 3 if name.below else y - 3 - LINE
+        fits = plot.frame["top"] - 4 <= top and top + LINE <= plot.frame["bottom"]
+        start = name.name_x - wide if name.anchor == "end" else name.name_x
+        inside = sum(start - 4 <= at <= start + wide + 4 and top <= high <= top + LINE for at, high in drawn)
+        return inside + (0 if fits else 1000)
+
+    ends = (("end", right), ("start", left))
+    return min((DrawnRule(rule, y, x, anchor, below) for anchor, x in ends for below in (False, True)), key=crowd)
 
 
 def _along(plot: Plot, series: Series) -> list[tuple[float, float]]:

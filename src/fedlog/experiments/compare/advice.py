@@ -57,9 +57,10 @@ def advise(findings: Findings, worth: float = WORTH) -> Advice:
     if paying:
         return _advise_method(findings, _cheapest(findings, paying, gains, worth), gains)
     # That no method gains what is worth it takes every method to fall short, so no method need fall short by more.
-    bounds = [findings.gain(label, "validation", 1 - 2 * ERROR) for label in gains]
-    if all(gain is not None and (gain.high or 0) < worth for gain in bounds):
-        return _advise_alone(findings, best, worth)
+    found = {label: findings.gain(label, "validation", 1 - 2 * ERROR) for label in gains}
+    bounds = {label: gain for label, gain in found.items() if gain is not None}
+    if len(bounds) == len(gains) and all((gain.high or 0) < worth for gain in bounds.values()):
+        return _advise_alone(findings, best, bounds[best], worth)
     return _advise_more_rows(findings, best, top)
 
 
@@ -84,9 +85,7 @@ def _advise_method(findings: Findings, label: str, gains: dict[str, Estimate]) -
     return Advice(AdviceKind.FEDERATE, sentence, _confirm(findings, label), label, gain, winners, losers)
 
 
-def _advise_alone(findings: Findings, best: str, worth: float) -> Advice:
-    gain = findings.gain(best, "validation", 1 - 2 * ERROR)
-    assert gain is not None
+def _advise_alone(findings: Findings, best: str, gain: Estimate, worth: float) -> Advice:
     sentence = (
         f"Training alone is as good: do not federate. The best other method on validation rows, {best}, gains "
         f"{describe_gain(gain)}, and no method gains {100 * worth:g} or more."

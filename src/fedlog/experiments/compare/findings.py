@@ -129,15 +129,15 @@ class Findings:
     def gain(self, label: str, part: str, confidence: float = CONFIDENCE) -> Estimate | None:
         """The paired difference to training alone, mean over sites that have such rows."""
         sites = tuple(site for site in self.sites if self._has_rows(part, site))
-        return None if self.alone in (None, label) or not sites else self._gain(label, part, sites, confidence)
+        return self._gain(label, part, sites, confidence)
 
     def gain_at(self, site: str, label: str, part: str) -> Estimate | None:
         """The same at one site; None where it has no such rows."""
-        known = self.alone not in (None, label) and self._has_rows(part, site)
-        return self._gain(label, part, (site,), CONFIDENCE) if known else None
+        return self._gain(label, part, (site,), CONFIDENCE) if self._has_rows(part, site) else None
 
     def _gain(self, label: str, part: str, sites: Sequence[str], confidence: float) -> Estimate | None:
-        assert self.alone is not None
+        if self.alone is None or self.alone == label or not sites:
+            return None
         own, reference = self.by_seed(label), self.by_seed(self.alone)
         if not own.keys() & reference.keys():
             return None

@@ -15,9 +15,10 @@ from fedlog.privacy.protection import Protection
 from fedlog.privacy.release_log import FILE_NAME, read_log, start_log
 from fedlog.privacy.releases import ReleasesInFile
 from fedlog.settings.privacy import BodyTraining
-from fedlog.settings.promise import count_survivors, protect
+from fedlog.settings.promise import SecureSumTerms, count_survivors, protect
 from fedlog.settings.resolve import ResolvedRun
 from fedlog.settings.spec import RunSpec
+from fedlog.settings.training import RunSettings
 
 if TYPE_CHECKING:
     from fedlog.engine.protocol.secure_sums import SecureSums
@@ -36,7 +37,7 @@ def make_protection(run: ResolvedRun, algorithm: Algorithm, plan: ModelPlan, cli
 
         require_opacus()
         training = run.dp_sgd.plan(run.promise, algorithm, plan, run.settings.rounds)
-    survivors = 1 if run.sums is None else _survivors(run, clients)
+    survivors = 1 if run.sums is None else _survivors(run.sums, run.settings, clients)
     return protect(
         run.promise, algorithm, plan, run.settings.rounds, clients=clients, survivors=survivors, training=training
     )
@@ -50,12 +51,11 @@ def make_secure_sums(run: ResolvedRun, guard: Protection | None, clients: int) -
 
     rate = run.sums.dropout_rate
     silent = None if rate is None else Dropouts(rate, Key(run.settings.seed).child("dropouts"))
-    return SecureSums(guard, _survivors(run, clients), silent)
+    return SecureSums(guard, _survivors(run.sums, run.settings, clients), silent)
 
 
-def _survivors(run: ResolvedRun, clients: int) -> int:
-    assert run.sums is not None
-    return count_survivors(run.sums.honest, max(1, round(run.settings.participation * clients)))
+def _survivors(sums: SecureSumTerms, settings: RunSettings, clients: int) -> int:
+    return count_survivors(sums.honest, max(1, round(settings.participation * clients)))
 
 
 def warn_before_start(spec: RunSpec, simulation: Simulation) -> list[str]:

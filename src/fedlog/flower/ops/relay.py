@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -65,8 +65,7 @@ def open_counting_relay(target_port: int) -> Iterator[tuple[int, Traffic]]:
         thread.join(2)
 
 
-def _pump(source: socket.socket, sink: socket.socket, count: object) -> None:
-    assert callable(count)
+def _pump(source: socket.socket, sink: socket.socket, count: Callable[[int], None]) -> None:
     with suppress(OSError):
         while data := source.recv(CHUNK_BYTES):
             count(len(data))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from fedlog.engine.protocol.downlink import Downlink
 from fedlog.engine.protocol.server import Server
 from fedlog.flower.protocol.frame import FINISH_EXCHANGE, Frame, FrameKind, run_tag
 from fedlog.flower.protocol.plan import Guest
@@ -25,7 +26,7 @@ def work_frames(
         frame = Frame(FrameKind.WORK, run_tag(run), number, at, server.broadcast(made, len(names)))
         return dict.fromkeys(names, frame)
     kinds = {name: FrameKind.WORK if server.downlink.knows(name) else FrameKind.WORK_ANEW for name in names}
-    sent = _send(server, made, guests, names)
+    sent = _send(server, server.downlink, made, guests, names)
     return {name: Frame(kinds[name], run_tag(run), number, at, sent[name]) for name in names}
 
 
@@ -41,7 +42,7 @@ def finish_frames(
         sent = dict.fromkeys(names, server.broadcast(number, len(names)))
     else:
         before = dict(server.downlink.copies)
-        sent = _send(server, number, guests, names)
+        sent = _send(server, server.downlink, number, guests, names)
         server.downlink.copies = before
     return {name: Frame(FrameKind.FINISH, run_tag(run), number + 1, FINISH_EXCHANGE, sent[name]) for name in names}
 
@@ -53,7 +54,8 @@ def forget_sites(server: Server, sites: Iterable[str]) -> None:
             server.downlink.forget(site)
 
 
-def _send(server: Server, number: int, guests: Mapping[str, Guest], names: list[str]) -> dict[str, bytes]:
-    assert server.downlink is not None
-    server.downlink.whole = frozenset(site for site, guest in guests.items() if not guest.closed_world)
+def _send(
+    server: Server, downlink: Downlink, number: int, guests: Mapping[str, Guest], names: list[str]
+) -> dict[str, bytes]:
+    downlink.whole = frozenset(site for site, guest in guests.items() if not guest.closed_world)
     return server.send(number, names)

@@ -19,7 +19,7 @@ from fedlog.errors import RunError
 from fedlog.flower.folders.folder import Value
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.frame import Frame, FrameKind
-from fedlog.flower.protocol.plan import Plan
+from fedlog.flower.protocol.plan import Plan, Secure
 from fedlog.flower.protocol.promise import release
 from fedlog.flower.server.broadcasts import finish_frames, forget_sites, work_frames
 from fedlog.flower.server.deadline import REMEMBERED_ROUNDS, Deadline
@@ -182,7 +182,11 @@ class Run:
         release(self.home.path, server.protection, number, exchange.name)
         requests = work_frames(server, self.plan.name, (number, at), self.guests.known, nodes)
         if self.plan.secure is not None:
-            return self._sum_securely(server, (number, at), exchange, nodes, next(iter(requests.values())).payload)
+            sums = self._secure_sums(self.plan.secure)
+            survivors = sums.take(server, (number, at), exchange, nodes, next(iter(requests.values())).payload)
+            if survivors is not None:  # no site's part in the sum is known or kept
+                self._log_uploads(number, list(survivors))
+            return survivors is not None
         self.deadline.learn(self.silent.take_late_answers(self.post, self.clock.now()))
         awaited = self.silent.select_awaited(nodes, self.minimum)
         asked = self.clock.now()
@@ -244,21 +248,12 @@ class Run:
             raise stopped
         return [refusal.client for refusal in refused]
 
-    def _sum_securely(
-        self, server: Server, step: tuple[int, int], exchange: Exchange, nodes: Mapping[str, int], broadcast: bytes
-    ) -> bool:
-        """Take a secure sum and return whether it moved the server's state; no site's part is known or kept."""
-
-        def ask_some(some: Mapping[str, int], frames: Mapping[str, Frame], kind: FrameKind) -> Replies:
+    def _secure_sums(self, secure: Secure) -> SumAtServer:
+        def ask(some: Mapping[str, int], frames: Mapping[str, Frame], kind: FrameKind) -> Replies:
             return self._ask(some, frames, kind, some)
 
-        sums = SumAtServer(
-            self.folder, self.home, self.plan, ask_some, self._log_event, self.deadline.seconds, self.minimum
-        )
-        survivors = sums.take(server, step, exchange, nodes, broadcast)
-        if survivors is not None:
-            self._log_uploads(step[0], list(survivors))
-        return survivors is not None
+        seconds, name = self.deadline.seconds, self.plan.name
+        return SumAtServer(self.folder, self.home, name, secure, ask, self._log_event, seconds, self.minimum)
 
     def _log_missing(self, replies: Replies, number: int, patience_seconds: float) -> None:
         for site, reason in sorted(replies.refused.items()):

@@ -14,7 +14,7 @@ from fedlog.files.json_text import read_json, write_json
 from fedlog.flower.folders.roster import Roster, number_members, read_roster
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.frame import Frame, FrameKind, run_tag
-from fedlog.flower.protocol.plan import Plan
+from fedlog.flower.protocol.plan import Secure
 from fedlog.flower.protocol.sum_opening import Opening
 from fedlog.flower.server.exchange import Replies
 from fedlog.flower.server.run_folder import RunFolder
@@ -33,7 +33,8 @@ class SumAtServer:
 
     folder: ServerFolder
     home: RunFolder
-    plan: Plan
+    run: str
+    secure: Secure
     ask: Ask
     log: Callable[..., None]
     deadline_seconds: float  # of each question
@@ -43,7 +44,6 @@ class SumAtServer:
         self, server: Server, step: tuple[int, int], exchange: Exchange, nodes: Nodes, broadcast: bytes
     ) -> tuple[str, ...] | None:
         """Take a sum, move the server's state by it and return the sites in it; None where it failed and all stays."""
-        assert self.plan.secure is not None
         roster = read_roster(self.folder.path)
         members = tuple(sorted(set(nodes) & set(roster)))
         if len(members) < self.minimum:
@@ -107,13 +107,12 @@ class SumAtServer:
         return state
 
     def _frame(self, kind: FrameKind, step: tuple[int, int], payload: bytes) -> Frame:
-        return Frame(kind, run_tag(self.plan.name), step[0], step[1], payload)
+        return Frame(kind, run_tag(self.run), step[0], step[1], payload)
 
     def _terms(self, opening: Opening, roster: Roster, server: Server, coordinates: int) -> Terms:
-        assert self.plan.secure is not None
         keys = number_members(roster, opening.members)
         value_bytes = encoding_of(server.protection).value_bytes
-        return sum_terms(opening.session, opening.number, keys, self.plan.secure.honest, coordinates, value_bytes)
+        return sum_terms(opening.session, opening.number, keys, self.secure.honest, coordinates, value_bytes)
 
     def _make_opening(self, members: tuple[str, ...]) -> Opening:
         """Open a sum under a new number, which is stored first so that it is never used again."""

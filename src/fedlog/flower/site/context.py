@@ -186,7 +186,7 @@ class SiteContext:
         """Return this site's part in the secure sums of the run; raise FrameError in a run that has none."""
         if self.plan.secure is None:
             raise FrameError("this run has no secure sums, and yet a step of one was asked for")
-        return SumAtSite(self.folder, self.plan, self.guard, state)
+        return SumAtSite(self.folder, self.plan.secure, self.guard, state)
 
     def warn(self) -> None:
         """Log what the person at the site should know before the first upload; the server is told none of it."""

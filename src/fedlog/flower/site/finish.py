@@ -25,6 +25,7 @@ from fedlog.flower.site.run_state import RunState
 from fedlog.models.body import Params, number_head
 from fedlog.models.folder import save_model
 from fedlog.models.model import UNSEEN, Model
+from fedlog.settings.promise import Promise
 from fedlog.wire.codec import codec
 from fedlog.wire.message import lift
 
@@ -129,7 +130,7 @@ def _save(context: SiteContext, folder: Path, name: str, models: Mapping[str, Sc
         "kept": name,
     }
     if context.plan.promise is not None:
-        provenance["privacy"] = _describe_protection(context, name)
+        provenance["privacy"] = _describe_protection(context.plan.promise, name, context.by_record)
     if not context.by_record:  # else a figure about the records, which nobody counts, would go with the model
         merit = "validation_accuracy" if context.schema.number is None else "validation_minus_rmse"
         provenance[merit] = {name: found.merit for name, found in models.items()}
@@ -138,14 +139,12 @@ def _save(context: SiteContext, folder: Path, name: str, models: Mapping[str, Sc
     save_model(folder, Model(context.body, params, context.schema, site.encoder, site.federation.transform, provenance))
 
 
-def _describe_protection(context: SiteContext, name: str) -> str:
+def _describe_protection(promise: Promise, name: str, by_record: bool) -> str:
     """Return what of a model of a private run is protected, for whoever is handed it."""
-    promise = context.plan.promise
-    assert promise is not None
     if name == "local-only":
         return "not protected: trained on this site's records without noise, by this site alone"
     promised = f"{promise.unit} privacy, epsilon {promise.epsilon:g} at delta {promise.delta:g}, {promise.trust} noise"
-    if context.by_record:
+    if by_record:
         return f"protected by the run's promise ({promised}): the body never saw the records, the head is from the run"
     return f"the head is protected by the run's promise ({promised}); the body is not: it was trained without noise"
 

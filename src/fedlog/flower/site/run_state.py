@@ -147,9 +147,8 @@ class RunState:
 
 def step_of(state: Path) -> StepNumber:
     """Return the step that a state file belongs to."""
-    match = STEP.fullmatch(state.parent.name)
-    assert match
-    return int(match[1]), int(match[2])
+    _, number, exchange = state.parent.name.split("-")
+    return int(number), int(exchange)
 
 
 def _digest(payload: bytes) -> str:

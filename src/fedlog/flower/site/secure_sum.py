@@ -19,7 +19,7 @@ from fedlog.files.durable import PRIVATE_MODE, write_file
 from fedlog.flower.folders.roster import number_members, own_key, read_own_roster
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameError
-from fedlog.flower.protocol.plan import Plan
+from fedlog.flower.protocol.plan import Secure
 from fedlog.flower.protocol.sum_opening import Opening, read_opening
 from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.protection import Protection
@@ -40,7 +40,7 @@ class SumAtSite:
     """One secure sum, seen from one site."""
 
     folder: SiteFolder
-    plan: Plan
+    secure: Secure
     guard: Protection | None
     state: RunState
 
@@ -107,20 +107,19 @@ class SumAtSite:
 
     def _client(self, opening: Opening, coordinates: int) -> SumClient:
         """Return this site in the sum; raise FrameError for an opening that plan or own list do not allow."""
-        assert self.plan.secure is not None
         roster = read_own_roster(self.folder)
         name = self.folder.read_config().name
         members = opening.members
         if name not in members or not set(members) <= set(roster) or len(set(members)) != len(members):
             raise FrameError("expected this site among sites of its own list in a secure sum, found others")
-        if len(members) > self.plan.secure.sites:
-            raise FrameError(f"expected at most {self.plan.secure.sites} sites in a sum, found: {len(members)}")
+        if len(members) > self.secure.sites:
+            raise FrameError(f"expected at most {self.secure.sites} sites in a sum, found: {len(members)}")
         value_bytes = encoding_of(self.guard).value_bytes
         terms = sum_terms(
             opening.session,
             opening.number,
             number_members(roster, members),
-            self.plan.secure.honest,
+            self.secure.honest,
             coordinates,
             value_bytes,
         )
