@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from rich.console import Console
 
 from fedlog.algorithms.registry import Factory, name_method
 from fedlog.api.comparison_bar import ComparisonBar
 from fedlog.api.frames import make_frame
 from fedlog.api.result import Result
-from fedlog.api.run import Body, check_callbacks, check_data, input_shape_of, name_bodies
+from fedlog.api.run import (
+    Body,
+    check_callbacks,
+    check_data,
+    enter_folder,
+    input_shape_of,
+    name_bodies,
+    tell_options_apart,
+)
 from fedlog.data.catalog import DEFAULTS, load_federation
 from fedlog.data.data_spec import SITES
 from fedlog.data.federation import Federation
@@ -41,7 +46,6 @@ from fedlog.experiments.compare.variants import (
 from fedlog.experiments.run.callbacks import Callback
 from fedlog.experiments.workers.executors import DASK, executor
 from fedlog.files.python_words import speak_python
-from fedlog.settings.fields import type_hints
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec, from_plain
 
@@ -267,13 +271,9 @@ class _Plan:
     ) -> Comparison:
         """Run what is not done yet, and read all of it."""
         variants = make_variants(self.common, self.choices)
-        threads = torch.get_num_threads()
-        with _folder(out) as where:
-            runs = lay_out(variants, self.seeds, Path(where))
-            try:
-                failed = self._run(runs, Path(where), callbacks, progress)
-            finally:
-                torch.set_num_threads(threads)  # a run sets its own, and the caller's program goes on
+        with enter_folder(out) as where:
+            runs = lay_out(variants, self.seeds, where)
+            failed = self._run(runs, where, callbacks, progress)
             findings = read_runs(self.common.data, runs, failed)
             by_label = {(run.variant.label, run.seed): run.folder for run in runs}
             results = {key: Result.read(by_label[key]) for key in findings.runs}
@@ -317,10 +317,6 @@ def _several(names: str | Sequence[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def _folder(out: Path | None) -> AbstractContextManager[str | Path]:
-    return tempfile.TemporaryDirectory(prefix="fedlog-") if out is None else nullcontext(out)
-
-
 def _own_federation(spec: RunSpec, given: Federation | None) -> Federation | None:
     """The records of one's own, given or named; None for the named data sets."""
     if given is not None or spec.data in DEFAULTS:
@@ -354,11 +350,5 @@ def _common_spec(data: Federation | str, choices: Choices, settings: Mapping[str
     of_recipes = [name for recipe in (choices.recipes or {}).values() for name in recipe]
     of_options = [name for given in (choices.options or {}).values() for name in given]
     check_options(choices.methods, [*settings, *of_recipes, *of_options])
-    known = type_hints(RunSpec)
-    given: dict[str, Any] = {
-        key: str(value) if isinstance(value, Path) else value for key, value in settings.items() if key in known
-    }
-    own = {key: value for key, value in settings.items() if key not in known}
-    given["options"] = {**given.get("options", {}), **own}
     name = data.name if isinstance(data, Federation) else data
-    return from_plain({**given, "data": name}, "fedlog.compare")
+    return from_plain({**tell_options_apart(settings), "data": name}, "fedlog.compare")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,14 +68,22 @@ def run(
     told = Callbacks([*make_progress(progress), *check_callbacks(callbacks)])
     spec = _make_spec(name, method, settings)
     spec = replace(spec, body=name_bodies(body, lambda: input_shape_of(spec, federation)))
+    with enter_folder(out) as folder:
+        execute(spec, folder, told, federation=federation)
+        found = Result.read(folder)
+        return found.keep_in_memory() if out is None else found
+
+
+@contextmanager
+def enter_folder(out: str | Path | None) -> Iterator[Path]:
+    """Yield the folder for runs, one that is removed at the end for None; then PyTorch has its threads again."""
     threads = torch.get_num_threads()
     try:
         if out is not None:
-            execute(spec, Path(out), told, federation=federation)
-            return Result.read(Path(out))
+            yield Path(out)
+            return
         with tempfile.TemporaryDirectory(prefix="fedlog-") as folder:
-            execute(spec, Path(folder) / "run", told, federation=federation)
-            return Result.read(Path(folder) / "run").keep_in_memory()
+            yield Path(folder) / "run"
     finally:
         torch.set_num_threads(threads)  # a run sets its own, and the caller's program goes on
 
@@ -104,16 +113,20 @@ def _make_spec(data: str, method: str | registry.Factory, settings: Mapping[str,
     """The settings and the method's options, told apart by their names."""
     name = registry.name_method(method)
     known, options = type_hints(RunSpec), registry.options(name)
-    given = {key: value for key, value in settings.items() if key in known}
-    own = {key: value for key, value in settings.items() if key not in known}
-    for key in own:
-        if key not in options:
+    for key in settings:
+        if key not in known and key not in options:
             raise InputError(f"unknown setting: {key}", hint=did_you_mean(key, [*known, *options], SETTINGS_HINT))
-    for key in ("data_dir", "schema", "body_file"):
-        if isinstance(given.get(key), Path):
-            given[key] = str(given[key])
-    given["options"] = {**given.get("options", {}), **own}
+    given = tell_options_apart(settings)
     return apply_recipe(from_plain({**given, "data": data, "method": name}, "fedlog.run"), given)
+
+
+def tell_options_apart(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings by name; what is none of them is among the `options`, which are the method's."""
+    known = type_hints(RunSpec)
+    given: dict[str, Any] = {key: value for key, value in settings.items() if key in known}
+    given |= {key: str(value) for key, value in given.items() if isinstance(value, Path)}
+    own = {key: value for key, value in settings.items() if key not in known}
+    return {**given, "options": {**given.get("options", {}), **own}}
 
 
 def name_bodies(body: Any, input_shape: Callable[[], tuple[int, ...]]) -> tuple[str, ...]:

@@ -59,16 +59,12 @@ def run_demo(root: Path, rounds: int, seed: int, say: Say) -> dict[str, Any]:
     tables = write_tables(root / "tables", seed)
     sites = {name: LocalSite(tables[name], body, HOLD_OUT) for name, body in SITES.items()}
     outcome = LocalFederation.make(root, demo_schema(), sites).run(Plan("demo", rounds=rounds, seed=seed), say)
-    report = outcome.report
     return {
         "sites": [
             {key: site[key] for key in ("name", "body", "accuracy", "local_only_accuracy", "kept", "test_records")}
-            for site in report["sites"]
+            for site in outcome.report["sites"]
         ],
-        "rounds": report["rounds"],
-        "bits_up": report["bits_up"],
-        "bits_down": report["bits_down"],
-        "wire_bytes": outcome.wire_bytes_up + outcome.wire_bytes_down,
+        **outcome.count_traffic(),
         "seconds": round(time.monotonic() - start, 1),
         "folder": str(root),
     }

@@ -11,6 +11,8 @@ import json
 import math
 import time
 from collections.abc import Mapping
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedlog.core.heads.gaussian import nearest_mean
-from fedlog.core.heads.moments import Detail, Moments
+from fedlog.core.heads.moments import Detail
 from fedlog.core.keys import Key
 from fedlog.data.federation import Records
 from fedlog.data.partition import by_dirichlet
@@ -101,14 +103,10 @@ def run_pretrained_demo(root: Path, seed: int, say: Say) -> dict[str, Any]:
     exchange_keys(federation)
     plan = exchange_once(seed)
     outcome = federation.run(plan, say)
-    report = outcome.report
     return {
         "sites": [{"name": name, "body": BODY, **_read_figures(federation, name)} for name in SITES],
-        "rounds": report["rounds"],
-        "bits_up": report["bits_up"],
-        "bits_down": report["bits_down"],
-        "wire_bytes": outcome.wire_bytes_up + outcome.wire_bytes_down,
-        "privacy": report["privacy"],
+        **outcome.count_traffic(),
+        "privacy": outcome.report["privacy"],
         "pooled": compare_with_pooled(federation, plan),
         "seconds": round(time.monotonic() - start, 1),
         "folder": str(root),
@@ -148,7 +146,7 @@ def compare_with_pooled(federation: LocalFederation, plan: Plan) -> dict[str, fl
     train = [site.federation.train.at(site.shard.train) for site in sites]
     tests = [site.federation.test.at(site.shard.test) for site in sites]
     moments = [guard.moments(features(rows), rows.labels, len(CLASSES), Detail.MEANS) for rows in train]
-    pooled = _add(moments).statistics
+    pooled = reduce(add, moments).statistics
     state = checkpoint.read(RunFolder.of(federation.server, plan.name).checkpoint, lambda _: None).values
     std = guard.mechanism.std_of_sum(len(SITES))
     away = state["sums"] - pooled.sums
@@ -159,13 +157,6 @@ def compare_with_pooled(federation: LocalFederation, plan: Plan) -> dict[str, fl
         for name, head in heads.items()
     }
     return {**right, "noise_std": std, "noise_found": float(away.square().mean().sqrt()) / std, "records": pooled.total}
-
-
-def _add(parts: list[Moments]) -> Moments:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
 
 
 def describe_pooled(found: Mapping[str, float]) -> str:

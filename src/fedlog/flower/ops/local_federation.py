@@ -116,3 +116,8 @@ class RunOutcome:
     report: Mapping[str, Any]
     wire_bytes_up: int
     wire_bytes_down: int
+
+    def count_traffic(self) -> dict[str, int]:
+        """Rounds, bits of messages and bytes on the wire."""
+        counted = {name: int(self.report[name]) for name in ("rounds", "bits_up", "bits_down")}
+        return {**counted, "wire_bytes": self.wire_bytes_up + self.wire_bytes_down}

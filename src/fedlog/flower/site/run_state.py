@@ -123,7 +123,7 @@ class RunState:
 
     def add_answer(self) -> None:
         """Count one answer more."""
-        write_file(self.path / ANSWERS, f"{self.count_answers() + 1}\n")
+        write_json(self.path / ANSWERS, self.count_answers() + 1)
 
     def heads(self) -> dict[int, str]:
         """The digest of the head that each round began with, as far as this site was asked."""
