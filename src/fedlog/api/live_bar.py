@@ -46,7 +46,7 @@ class LiveBar:
         return line
 
     def _is_line_due(self) -> bool:
-        """Whether the last plain line was long enough ago; the next is due so much later."""
+        """Whether it is time for another plain line; if so, the time to the next one starts now."""
         due = time.monotonic() - self._told_at >= self._pause
         if due:
             self._told_at = time.monotonic()

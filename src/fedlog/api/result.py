@@ -109,7 +109,7 @@ class Result:
         return cls(read_spec(folder), summary, lines, clients, models, made_with, notes)
 
     def keep_in_memory(self) -> Result:
-        """The same, every model read: the folder is needed no more."""
+        """The same outcome with every model read, so that the folder is no longer needed."""
         kept = Models(Path(), self.models.read_all() if isinstance(self.models, Models) else self.models)
         return replace(self, models=kept)
 

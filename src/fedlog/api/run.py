@@ -76,7 +76,7 @@ def run(
 
 @contextmanager
 def enter_folder(out: str | Path | None) -> Iterator[Path]:
-    """Yield the folder for runs, one that is removed at the end for None; then PyTorch has its threads again."""
+    """Yield the folder of a run, for None one that is removed at the end; restore PyTorch's threads after it."""
     threads = torch.get_num_threads()
     try:
         if out is not None:
@@ -98,7 +98,7 @@ def check_data(data: object) -> None:
 
 
 def check_callbacks(given: Iterable[Callback]) -> tuple[Callback, ...]:
-    """The callbacks, after refusing what is none."""
+    """Return the callbacks; refuse anything that is not one."""
     found = tuple(given)
     for each in found:
         if not isinstance(each, Callback):
@@ -121,7 +121,7 @@ def _make_spec(data: str, method: str | registry.Factory, settings: Mapping[str,
 
 
 def tell_options_apart(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings by name; what is none of them is among the `options`, which are the method's."""
+    """The settings by name; every other name is an option of the method, and goes into `options`."""
     known = type_hints(RunSpec)
     given: dict[str, Any] = {key: value for key, value in settings.items() if key in known}
     given |= {key: str(value) for key, value in given.items() if isinstance(value, Path)}

@@ -1,4 +1,4 @@
-"""`fedlog compare`: its options. What it does is in `comparing`, imported when it is really done."""
+"""`fedlog compare`: its options. `comparing` does the work, and is imported only then."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLAIN = "print one JSON object on stdout and nothing else there"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `fedlog compare` takes."""
+    """Add the arguments of `fedlog compare`."""
     parser.set_defaults(handler=compare_command)
     parser.add_argument(
         "--methods", metavar="A,B", help="default: fedlog,fedlog-c,fedproto,fedavg; local and pooled are always added"

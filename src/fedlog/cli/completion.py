@@ -22,7 +22,7 @@ NEXT = {
 
 
 def complete_parser() -> Parser:
-    """The command line with every command whole."""
+    """The command line with the flags of every command."""
     top = parser(COMMANDS)
     _complete_paths(top)
     return top

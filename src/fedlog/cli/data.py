@@ -28,7 +28,7 @@ DIGITS_TERMS = "UCI optical recognition of handwritten digits, CC BY 4.0"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `fedlog data` takes."""
+    """Add the arguments of `fedlog data`."""
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 
     listing = command(verbs, "list", "the data sets, and which are here", list_command)

@@ -15,7 +15,7 @@ from fedlog.report.reproduction import write_markdown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `fedlog docs` takes."""
+    """Add the arguments of `fedlog docs`."""
     parser.set_defaults(handler=docs_command)
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="default: results")
     parser.add_argument("--out", type=Path, default=Path("docs"), metavar="DIR", help="default: docs")

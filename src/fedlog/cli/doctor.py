@@ -43,7 +43,7 @@ class Finding:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `fedlog doctor` takes."""
+    """Add the arguments of `fedlog doctor`."""
     parser.set_defaults(handler=doctor_command)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

@@ -17,7 +17,7 @@ from fedlog.cli.own_code import add_allow_code
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `fedlog federate` takes."""
+    """Add the arguments of `fedlog federate`."""
     commands = parser.add_subparsers(dest="federate_command", required=True, metavar="COMMAND")
     _add_schema(commands)
     _add_init(commands)

@@ -31,7 +31,7 @@ def _roster(args: argparse.Namespace) -> int:
 
 
 def describe_traffic(report: dict[str, Any]) -> str:
-    """The rounds there were, of those there were to be, and the bits in them."""
+    """How many rounds there were, of how many planned, and the bits sent in them."""
     planned = f" of {report['rounds_planned']}" if "rounds_planned" in report else ""
     return f"{report['rounds']}{planned} rounds, {report['bits_up']} bits up and {report['bits_down']} down"
 

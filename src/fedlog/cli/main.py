@@ -103,7 +103,7 @@ def _refuse(message: str, hint: str) -> NoReturn:
 
 
 def parser(whole: Collection[str]) -> Parser:
-    """The command line; the commands of these names are whole, of the others only the names are known."""
+    """The command line; these commands have all their flags, the others only their names."""
     top = Parser(prog="fedlog", description="Personalised federated classification by sufficient statistics.")
     top.add_argument("--version", action="version", version=f"fedlog {fedlog.__version__}")
     top.add_argument("--install-completion", action=InstallCompletion, nargs="?", metavar="SHELL",

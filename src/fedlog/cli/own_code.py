@@ -1,4 +1,4 @@
-"""The flag by which a user lets a loaded file name code."""
+"""`--allow-code`: let a loaded file name functions that are imported."""
 
 from __future__ import annotations
 

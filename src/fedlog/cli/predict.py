@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `fedlog predict` takes."""
+    """Add the arguments of `fedlog predict`."""
     parser.add_argument(
         "model", type=Path, metavar="MODEL", help="SITE/models/RUN of a site, or RUN/models/CLIENT of `fedlog run`"
     )

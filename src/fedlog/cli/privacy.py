@@ -17,7 +17,7 @@ from fedlog.privacy.release_log import FILE_NAME, ReleaseLog, read_log
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `fedlog privacy` takes."""
+    """Add the arguments of `fedlog privacy`."""
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     privacy_calibrate.add_parser(verbs)
     spend = command(verbs, "spend", "what a finished or interrupted run has spent, release by release", spend_command)

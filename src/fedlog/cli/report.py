@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `fedlog report` takes."""
+    """Add the arguments of `fedlog report`."""
     parser.set_defaults(handler=report_command)
     parser.add_argument(
         "folder",

@@ -22,7 +22,7 @@ from fedlog.experiments.workers.runner import run_cells
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `fedlog reproduce` takes."""
+    """Add the arguments of `fedlog reproduce`."""
     parser.set_defaults(handler=reproduce_command)
     parser.add_argument("name", nargs="?", metavar="NAME", help="an experiment; see --list")
     parser.add_argument("--list", action="store_true", help="what there is, what it needs, what has been run")

@@ -12,7 +12,7 @@ from fedlog.settings.spec import RunSpec
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `fedlog run` takes."""
+    """Add the arguments of `fedlog run`."""
     parser.set_defaults(handler=run_command)
     parser.add_argument("config", nargs="?", type=Path, metavar="FILE.toml", help="settings; flags override them")
     parser.add_argument("--out", type=Path, metavar="DIR", help="run folder (default: runs/<time>-<data>-<method>)")

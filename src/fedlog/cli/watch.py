@@ -10,7 +10,7 @@ from fedlog.errors import InputError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `fedlog watch` takes."""
+    """Add the arguments of `fedlog watch`."""
     parser.set_defaults(handler=watch_command)
     parser.add_argument("folder", type=Path, metavar="DIR", help="a run folder, or a folder of such folders (runs/)")
     parser.add_argument("--open", action="store_true", help="open the page in the usual browser")

@@ -96,7 +96,7 @@ def _way_row(
 
 
 def _rows_row(method: str, dense: Mapping[int, RunResult], short: Collected, threshold: float) -> list[tuple[str, ...]]:
-    """The line of `rows`, counted from the dense runs and what two rounds with `rows` cost; empty without such."""
+    """The line of `rows`, counted from the dense runs and what two rounds with `rows` cost; empty without runs."""
     costs = {}
     for run in short.runs.get(f"{method}-rows", []):
         if run.seed in dense:
@@ -142,7 +142,7 @@ def _bytes(bits_of_all: int) -> str:
 
 
 def participation_table(found: Collected) -> TextTable:
-    """Accuracy by round and the bits to the threshold, by what the server keeps of those who pause."""
+    """Accuracy by round and the bits to the threshold, by what the server keeps of clients that skip a round."""
     at = (5, 10, 20, 30)
     rows = []
     for share in SHARES:
@@ -178,7 +178,7 @@ def loopback_table(path: Path) -> TextTable:
 
 
 def entropy_table(path: Path) -> TextTable:
-    """What the codes hold, beside what is sent, by round and direction."""
+    """The entropy of the codes beside the bits that are sent, by round and direction."""
     stored = read_json(path, {"rounds": []})
     rows = tuple(
         (

@@ -210,7 +210,7 @@ def _short(name: str) -> str:
 
 
 def _ends(found: Estimate, least: float = -100.0) -> tuple[float, float]:
-    """The ends of the interval in per cent or points, as far as there can be any."""
+    """The ends of the interval in per cent or points, cut to what is possible."""
     half = found.half_width or 0.0
     return max(least, 100 * (found.value - half)), min(100.0, 100 * (found.value + half))
 

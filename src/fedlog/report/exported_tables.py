@@ -71,7 +71,7 @@ def clients_table(facts: RunFacts) -> TextTable:
 
 
 def runs_table(folder: Path) -> TextTable:
-    """A row a run, as far as it is."""
+    """A row a run, finished or not."""
     rows = []
     for path in run_folders(folder):
         facts = read_run(path)

@@ -90,7 +90,7 @@ def _points_of_clients(found: Collected, row: Row) -> list[dict[str, Any]]:
 
 
 def _panel(axes: Axes, title: str, clients: Sequence[dict[str, Any]], what: str, whose: str) -> bool:
-    """Whether there was something to draw; else the panel's place says what is missing."""
+    """Draw the clients and return True; without any, write what is missing into the panel and return False."""
     axes.set_title(title, fontsize="medium")
     if clients:
         _scatter(axes, clients, what)

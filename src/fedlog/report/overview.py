@@ -77,7 +77,7 @@ def _gain(cell: MethodFigures, other: MethodFigures) -> str:
 
 
 def write_overview(results: Path, docs: Path) -> list[Path]:
-    """Write the table into its place in the README beside the documentation, and its picture; nothing without one."""
+    """Write the table into its place in the README, and its picture; do nothing where there is no such place."""
     picture, readme = docs / "images" / "overview.svg", docs.parent / "README.md"
     text = readme.read_text() if readme.exists() else ""
     if OVERVIEW not in text or OVERVIEW_END not in text:

@@ -1,4 +1,4 @@
-"""The privacy experiment: noise levels and what each formula calls them, the checks, and the cells that promise."""
+"""The privacy experiment: noise with each formula's epsilon, the runs that check it, and the cells with a guarantee."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def level_table(found: Collected) -> TextTable:
 
 
 def releases_of(found: Collected) -> int:
-    """How many releases a level of this experiment makes, which may have been cut."""
+    """How many releases a run of this experiment makes: one a round, of which it may have fewer than the paper."""
     return found.experiment.row(level_name(VERIFIED_CLIP, VERIFIED_LEVEL)).spec.rounds or 0
 
 
 def verification_table(found: Collected) -> TextTable:
-    """Each reading that was run for real beside the level it must come out at, on the same seeds."""
+    """Each reading that was really run, beside the level of noise that it should equal, on the same seeds."""
     expected = {run.seed: run for run in found.runs[level_name(VERIFIED_CLIP, VERIFIED_LEVEL)]}
     rows = []
     for row in found.experiment.rows:

@@ -90,7 +90,7 @@ class ExperimentPage:
 
 
 def sections(results: Path) -> list[ExperimentPage]:
-    """Every experiment that the specifications have, run or not, and what is there of shorter ones."""
+    """Every experiment, run or not, and those with another number of rounds that have records."""
     return [_section(collect(experiment, results)) for experiment in on_disk(results)]
 
 

@@ -35,7 +35,7 @@ class ClientFacts:
 
     @property
     def gain(self) -> float | None:
-        """What the client has more than alone, as a share."""
+        """How much more accurate the client is than alone, as a share."""
         return None if self.accuracy is None or self.alone is None else self.accuracy - self.alone
 
     @property
@@ -93,7 +93,7 @@ class RunFacts:
 
     @property
     def bits_by_kind(self) -> dict[tuple[str, str], int]:
-        """The bits of the whole run by direction and kind; what went before round 1 is called so."""
+        """The bits of the whole run by direction and kind; the names of kinds before round 1 say so."""
         found: dict[tuple[str, str], int] = {}
         parts = [(line.bits_by_kind, "") for line in self.lines]
         if self.summary is not None:

@@ -98,7 +98,7 @@ def difference_with_error(mean: Mean, digits: int = 2) -> str:
 
 
 def bits_with_error(mean: Mean) -> str:
-    """Bits with their standard error, in one unit and to one digit: the third significant one of the mean."""
+    """Bits with their standard error, both in the mean's unit and rounded to its third significant digit."""
     if mean.error is None:
         return describe_bits(mean.value)
     unit, size = choose_unit(mean.value)

@@ -65,7 +65,7 @@ def advise(findings: Findings, worth: float = WORTH) -> Advice:
 
 
 def _cheapest(findings: Findings, paying: Sequence[str], gains: dict[str, Estimate], worth: float) -> str:
-    """Of those that gain as much as the best but for less than is worth the while, the one that sends the least."""
+    """Of the labels whose gain is less than `worth` below the best, the one that sends the least."""
     most = max(gains[label].value for label in paying)
     near = [label for label in paying if gains[label].value > most - worth]
     return min(near, key=lambda label: (findings.figures[label].bits, -gains[label].value))

@@ -27,7 +27,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Splits:
-    """How the repetitions of a comparison hang together."""
+    """What the repetitions of a comparison have in common."""
 
     redrawn: bool  # whether every repetition holds out other rows
     judged_share: float  # rows that are judged, over rows that are trained on

@@ -31,7 +31,7 @@ class ScoredRun:
 
 @dataclass(frozen=True)
 class SiteFigures:
-    """One site's figures with one variant; gains are in what the advice goes by."""
+    """One site's figures with one variant; gains are differences in the figure that `Findings.basis` names."""
 
     accuracy: Estimate | None  # on test rows
     gain: Estimate | None  # over training alone, on validation rows

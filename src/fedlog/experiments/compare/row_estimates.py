@@ -31,7 +31,7 @@ NO_DIFFERENCE_SEEN = 3.0  # the rule of three: n rows without a difference allow
 
 
 class Scale(Enum):
-    """What a row's value is: the rows added for caution, their sum and their sum of squares."""
+    """The kind of a row's value, with what is added for caution: how many rows, their sum, their sum of squares."""
 
     SHARE = (4.0, 2.0, 2.0)  # right or wrong: two rows of each
     DIFFERENCE = (2.0, 0.0, 1.0)  # of two models: half a row of either sign, and one without a difference
@@ -95,7 +95,7 @@ def _mean(sites: Sequence[Answers], by_class: bool) -> float:
 
 
 def _parts_of_rows(sites: Sequence[Answers], scale: Scale, by_class: bool) -> Iterator[_Part]:
-    """The variance that the draw of the rows brings, for each site and, where classes count alike, each class."""
+    """The variance from which rows were drawn, for each site and, where classes count alike, each class."""
     for site in sites:
         strata = _strata(site, by_class)
         share = 1 / (len(sites) * len(strata))
@@ -124,9 +124,9 @@ def _variance_by_group(values: NDArray[np.float64], groups: NDArray[np.int64], s
 
 
 def _part_of_repetitions(sites: Sequence[Answers], seeds: NDArray[np.int64], by_class: bool) -> _Part:
-    """The variance between repetitions, without what different rows explain of it, over their number.
+    """The variance of the mean because repetitions differ by more than their rows: by starting points and batches.
 
-    Five repetitions tell such a variance badly: taken as it comes, it would mostly be the chance of the rows again.
+    Five repetitions measure it badly, so it is taken only where chance in the rows does not explain their spread.
     """
     each = [[site.where(site.seeds == seed) for site in sites] for seed in seeds]
     present = [[site for site in judged if len(site.rows)] for judged in each]
@@ -154,7 +154,7 @@ def _same_rows(repetitions: Sequence[Sequence[Answers]]) -> bool:
 
 
 def _explained_by_rows(sites: Sequence[Answers], by_class: bool) -> float:
-    """The variance that the draw of one repetition's rows brings, without caution, since it is taken off."""
+    """The variance from which rows one repetition drew; nothing is added for caution, since it is subtracted."""
     found = 0.0
     for site in sites:
         strata = _strata(site, by_class)

@@ -47,7 +47,7 @@ def run_here(
     bar: BarOfRounds,
     callbacks: Sequence[Callback] = (),
 ) -> Failures:
-    """Carry the runs out one after another; `federations` gives the records of a seed, None for those of the name."""
+    """Carry the runs out one after another; `federations` returns the records of a seed, or None for named data."""
     failed: Failures = {}
     given = {run.seed: federations(run.seed) for run in runs}
     rounds = [_count_or_record(run, given[run.seed], failed) for run in runs]

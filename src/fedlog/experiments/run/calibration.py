@@ -59,7 +59,7 @@ class RunCalibration:
 
 
 def write_calibration(folder: Path, models: Path, simulation: Simulation) -> None:
-    """Judge the clients' finished models and write the figures, unless the run is private: nothing covers them."""
+    """Judge the clients' finished models and write the figures; no guarantee would cover those of a private run."""
     federation = simulation.federation
     if simulation.protection is not None or federation.number is not None:
         return
@@ -143,7 +143,7 @@ class _Client:
         return area_under_curve(score, marks)
 
     def _score(self, features: Tensor) -> Tensor:
-        """FedLog's own density for its head; for the others how little any class says."""
+        """How strange each record is: by FedLog's own density for its head, else by how low all logits are."""
         values = self._logits(features)
         if self._simulation.algorithm.name in FEDLOG_HEADS:
             return novelty(values, features)

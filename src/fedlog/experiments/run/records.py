@@ -20,7 +20,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Summary:
-    """The outcome of a run. The final round is the headline; the best one is named as such and chosen by nothing."""
+    """The outcome of a run. The final round counts; the best one is only named, as test records chose it."""
 
     method: str
     data: str

@@ -61,7 +61,7 @@ class RunScores:
 
     @staticmethod
     def read(folder: Path) -> RunScores | None:
-        """The scores in a run's folder; None where the run was not judged so."""
+        """The scores in a run's folder; None where there are none."""
         return records.read_as(folder / SCORES, RunScores, "the scores")
 
 

@@ -1,4 +1,4 @@
-"""Experiments that the paper does not have: its tables with the optimiser done better."""
+"""Experiments that the paper does not have: its tables with other settings of the optimiser."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FEDLOG_C_WEIGHT_DECAY, FEDLOG_C_PUSH = 0.3, 0.003
 
 
 def _moments_kept(data: str) -> Experiment:
-    """The methods whose bodies stay where they are, so that an optimiser can stay too."""
+    """The methods whose bodies stay with their clients, so that Adam's moments can be kept too."""
     found = table(data)
     rows = [found.row(method) for method in MOMENTS_KEPT]
     return replace(

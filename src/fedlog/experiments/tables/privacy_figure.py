@@ -1,4 +1,4 @@
-"""The privacy experiment as data: levels of noise on the sum, what each would be called, and the cells that do promise.
+"""The privacy experiment as data: noise on the sum, the epsilon that each formula gives it, and cells with a guarantee.
 
 Accuracy depends on the noise on the *sum* of the statistics alone. So six levels are run, and every combination of
 formula (exact, paper), place (central, local) and delta is read off them: a level is a multiple z of what one record
@@ -41,7 +41,7 @@ class Reading:
     delta: float
 
     def epsilon(self, level: float, releases: int, clients: int) -> float:
-        """What this reading calls noise of `level` times a record's share on the sum of that many clients."""
+        """The epsilon that this reading gives to noise on the sum of `level` times what one record may add."""
         parts = clients if self.trust is Trust.LOCAL else 1
         mu = math.sqrt(releases * parts) / level
         return paper_epsilon(mu, self.delta) if self.calibration is Calibration.PAPER else epsilon_of(mu, self.delta)
@@ -80,7 +80,7 @@ def no_noise_name(clip: str) -> str:
 
 
 def _run_at_level(reading: Reading, clip: str, level: float) -> RunSpec:
-    """The run whose noise has that level if its budget is read so; five digits, so that configurations can be read."""
+    """The run with this level of noise, if its budget is read in this way; epsilon has five digits, for readers."""
     epsilon = float(f"{reading.epsilon(level, ROUNDS, CLIENTS):.5g}")
     return RunSpec(
         data="cifar10",

@@ -1,4 +1,4 @@
-"""Names of sites and servers, and text files that are read and replaced as a whole."""
+"""How sites are named and servers are addressed."""
 
 from __future__ import annotations
 

@@ -114,14 +114,14 @@ def run_pretrained_demo(root: Path, seed: int, say: Say) -> dict[str, Any]:
 
 
 def exchange_keys(federation: LocalFederation) -> None:
-    """Write the list of the sites' signing keys at everyone's; real sites tell each other, and not by the server."""
+    """Write the list of signing keys into every folder; real sites exchange their keys without the server."""
     entries = [format_own_entry(folder) for folder in federation.sites.values()]
     for place in (federation.server.path, *(folder.path for folder in federation.sites.values())):
         write_roster(place, entries)
 
 
 def _read_figures(federation: LocalFederation, site: str) -> dict[str, Any]:
-    """What the site keeps to itself in a private run: here everything lies in one place."""
+    """The figures that a site keeps to itself in a private run; in a demo they can be read."""
     kept = json.loads((federation.sites[site].models / RUN / "report.json").read_text())
     return {"accuracy": kept["federated"]["test"]["accuracy"], "test_records": kept["federated"]["test"]["records"]}
 

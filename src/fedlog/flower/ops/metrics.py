@@ -52,7 +52,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 class _Found(Collector):
-    """Metrics that are there already."""
+    """Hands metrics that are already computed to Prometheus."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = list(metrics)

@@ -246,7 +246,7 @@ def _end_earlier(log: Path) -> None:
 
 
 def _describe_place(log: Path) -> str:
-    """Return which start of which machine this is, and which file the log is: a copy of the file is another one."""
+    """Name this start of this machine, and the log by its place on the disk, which a copy of it does not share."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     found = log.stat()
     return f"{boot.read_text().strip() if boot.exists() else 'unknown'} {found.st_dev}:{found.st_ino}"

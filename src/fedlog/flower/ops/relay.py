@@ -1,4 +1,4 @@
-"""A loopback relay that counts what crosses it: TLS records and everything in them, TCP's own headers apart."""
+"""A loopback relay that counts the bytes that cross it, with those of TLS and without TCP's own headers."""
 
 from __future__ import annotations
 

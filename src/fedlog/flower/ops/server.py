@@ -86,7 +86,7 @@ class RunningServer:
 
 @contextmanager
 def run_server(folder: ServerFolder, say: Say) -> Iterator[RunningServer]:
-    """Run the server until the block ends; whatever happens, nothing of it stays behind."""
+    """Run the server until the block ends, and then end all of its processes, whatever happened."""
     config = folder.read_config()
     check_secret(folder.certificates.server_key)
     left = days_left(folder.certificates, dt.datetime.now(dt.UTC))

@@ -138,7 +138,7 @@ class SiteService:
                 tell(self.folder, News.FOUND)
 
     def _check_clock(self) -> None:
-        """Name a clock that is off before anything is started; without a server, the SuperNode waits for it."""
+        """Stop where this machine's clock is too far off, and warn where it is a little off."""
         try:
             standing = check_in(self.folder, News.STARTS)
         except UnreachableError as error:

@@ -104,7 +104,7 @@ def _clock(when: object) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[tuple[str, str, str, str]]) -> str:
-    """A table; the first and the last cell are text of others, the two between them are made here."""
+    """A table; the first and the last column are escaped, since their text comes from others."""
     cells = "".join(
         f"<tr><td>{escape(first)}</td><td>{second}</td><td>{third}</td><td>{escape(last)}</td></tr>"
         for first, second, third, last in rows
@@ -113,7 +113,7 @@ def _table(head: Sequence[str], rows: Sequence[tuple[str, str, str, str]]) -> st
 
 
 def _curve(points: Sequence[tuple[int, float]], unit: str) -> str:
-    """A line through the points, with the highest and the last value in words."""
+    """A line through the points, with the highest and the last value as text."""
     if not points:
         return "<p>no round yet</p>"
     first, last = points[0][0], points[-1][0]

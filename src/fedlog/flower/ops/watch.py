@@ -59,7 +59,7 @@ def serve_watch(address: str, watch: Watch) -> Iterator[str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the host is this machine as only its own programs reach it."""
+    """Whether only programs on this machine can reach the host."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -20,7 +20,7 @@ LARGEST_SEED = 2**63
 
 
 def check_options(options: Mapping[str, object]) -> None:
-    """Refuse an option of a method with a number that is none, or beyond all use."""
+    """Refuse an option of a method whose number is not finite, or far too large."""
     for name, value in options.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
@@ -36,7 +36,7 @@ def check_seed(seed: int) -> None:
 
 
 def check_weight_decay(value: float) -> None:
-    """Refuse a weight decay that is no number, or beyond all use."""
+    """Refuse a weight decay that is not finite, or far too large."""
     _check_within("weight decay", value, (0.0, LARGEST_NUMBER))
 
 

@@ -1,4 +1,4 @@
-"""A site's word with the gate, outside every run: how its clock stands, whether its key is known, and what ails it.
+"""The check-in of a site at the gate, outside every run: is its clock right, is its key known, what is wrong with it?
 
 What a site tells is one of a few words, so that no text of a site can reach the server's log.
 """
@@ -64,7 +64,7 @@ def read_news(payload: bytes) -> News | None:
 
 
 def describe_clock(ahead_seconds: float) -> str | None:
-    """In words, how far a clock is off; None where that is within what the way of a message explains."""
+    """In words, how far a clock is off; None for a difference that the travel time of a message explains."""
     if abs(ahead_seconds) <= NAMED_SECONDS:
         return None
     return f"{abs(ahead_seconds):.1f} s {'ahead of' if ahead_seconds > 0 else 'behind'} the server's"

@@ -27,7 +27,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class _Time:
-    """The clock in a greeting, if it is one."""
+    """The time in a greeting, whatever it is."""
 
     time: Any = None
 
@@ -38,7 +38,7 @@ def identity(schema_digest: str) -> Identity:
 
 
 def read_greeting(payload: bytes, kind: type[Value], what: str) -> Value:
-    """The fields of this dataclass in a greeting, which may hold others too; a FrameError if it has them not."""
+    """The fields of this dataclass in a greeting, which may hold more; a FrameError where one is missing or wrong."""
     if len(payload) > HELLO_LIMIT_BYTES:
         raise FrameError(f"expected at most {HELLO_LIMIT_BYTES} bytes in a greeting, found: {len(payload)}")
     try:
@@ -63,7 +63,7 @@ def check_identity(ours: Identity, theirs: Identity, who: str) -> None:
 
 
 def tell_time(now: float | None) -> dict[str, float]:
-    """A side's clock, as part of its greeting; nothing for None."""
+    """The clock as a field of a greeting; no field for None."""
     return {} if now is None else {"time": round(now, 3)}
 
 

@@ -179,7 +179,7 @@ class EqualBody:
     digest: str | None
 
     def difference(self, guest: Guest) -> str | None:
-        """In words, what is another at this site; None for the same body, wherever its file lies there."""
+        """In words, how this site's body differs; None for the same body, wherever its file lies."""
         if self.digest == guest.digest:
             return None
         if self.name != guest.body:

@@ -28,7 +28,7 @@ def release(folder: Path, guard: Protection | None, round_number: int, exchange:
 
 
 def warning(promise: Promise | None, records: int, sites: int) -> str | None:
-    """A sentence where delta is above one over what is protected: a site's records, or the sites."""
+    """A warning where delta is above 1/n, for n protected records or sites; None where it is not."""
     if promise is None:
         return None
     protected = records if promise.unit is Unit.RECORD else sites
@@ -36,7 +36,7 @@ def warning(promise: Promise | None, records: int, sites: int) -> str | None:
 
 
 def read_spending(folder: Path) -> dict[str, object] | None:
-    """What the run in the folder has spent, with everything that gives it a meaning; None for nothing."""
+    """What the run in the folder has spent, as a whole guarantee; None where nothing was released."""
     log = read_log(folder / FILE_NAME)
     found = add_up(log.events, log.budget.delta).guarantee
     return None if found is None else found.as_json()
@@ -46,8 +46,8 @@ def read_spending(folder: Path) -> dict[str, object] | None:
 class Limit:
     """What a site asks of every run: who may add the noise, and how much all runs together may spend.
 
-    With a unit, just that one: a promise for whole sites is none of the same epsilon for single records where one site
-    more or less is the neighbour, and the other way round it is none at all.
+    With a unit, only promises for that unit count. A promise for whole sites is no promise of the same epsilon for
+    single records where one site more or less is the neighbour, and one for records says nothing about whole sites.
     """
 
     trust: Trust

@@ -17,7 +17,7 @@ from fedlog.flower.protocol.plan import Guest
 def work_frames(
     server: Server, run: str, step: tuple[int, int], guests: Mapping[str, Guest], sites: Iterable[str]
 ) -> dict[str, Frame]:
-    """Return the request for one exchange to each of these sites, its broadcast booked."""
+    """Return the request for one exchange to each of these sites, and book its bits."""
     number, at = step
     names = list(sites)
     # A broadcast belongs to the round that made it, as in the simulator, and is booked for those it is sent to.
@@ -33,9 +33,9 @@ def work_frames(
 def finish_frames(
     server: Server, run: str, number: int, guests: Mapping[str, Guest], sites: Iterable[str]
 ) -> dict[str, Frame]:
-    """Return the last request to each of these sites, with the head after that round, its broadcast booked.
+    """Return the last request to each of these sites, with the head after that round, and book its bits.
 
-    What the sites have before it stays what the server knows of them: a run that goes on goes on from there.
+    The server does not remember that it was sent: a run that goes on goes on from the broadcasts before it.
     """
     names = list(sites)
     if server.downlink is None:
@@ -48,7 +48,7 @@ def finish_frames(
 
 
 def forget_sites(server: Server, sites: Iterable[str]) -> None:
-    """Start anew with these sites, where they get bytes of their own."""
+    """Assume nothing of what these sites have: each gets a whole broadcast next."""
     for site in sites:
         if server.downlink is not None:
             server.downlink.forget(site)

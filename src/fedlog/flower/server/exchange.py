@@ -88,7 +88,7 @@ class SilentSites:
         return awaited if len(awaited) >= minimum else set(sites)
 
     def update(self, number: int, replies: Replies, asked: float) -> None:
-        """Take in who answered in this round, whose questions were asked then, and who did not."""
+        """Note who answered in this round and who did not; `asked` is when the questions were sent."""
         for site in {*replies.answers, *replies.refused}:
             self.since.pop(site, None)
         for site in replies.silent:

@@ -72,7 +72,7 @@ class Guests:
                 self._leave_out(site, reason)
 
     def _check_clock(self, site: str, payload: bytes, sent: float) -> None:
-        """Name a clock that is further off than the way of the message explains: by so much at least."""
+        """Log how far a clock is off at least, where the travel time of the message does not explain it."""
         told, now = read_time(payload), self.wall_clock()
         if told is None:
             return

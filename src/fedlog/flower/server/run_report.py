@@ -74,7 +74,7 @@ def _read(payload: bytes, kind: type[SiteReport | PrivateSiteReport], what: str)
 
 
 def read_reports(plan: Plan, answers: Mapping[str, Frame]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return what the sites tell, by name, and for those whose report is none what is wrong with it."""
+    """Return the sites' reports, and for each site whose report cannot be read what is wrong with it."""
     read = read_private_report if plan.figures_stay else read_report
     sites: list[dict[str, Any]] = []
     wrong: dict[str, str] = {}

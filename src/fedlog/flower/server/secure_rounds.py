@@ -43,7 +43,7 @@ class SumAtServer:
     def take(
         self, server: Server, step: tuple[int, int], exchange: Exchange, nodes: Nodes, broadcast: bytes
     ) -> tuple[str, ...] | None:
-        """Take a sum, move the server's state by it and return the sites in it; None where it failed and all stays."""
+        """Take a sum, update the server's state with it and return the sites in it; None where it failed."""
         roster = read_roster(self.folder.path)
         members = tuple(sorted(set(nodes) & set(roster)))
         if len(members) < self.minimum:

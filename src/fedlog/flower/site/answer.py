@@ -111,7 +111,7 @@ def greet(request: Frame, folder: SiteFolder) -> Frame:
 
 
 def _check_clock(context: SiteContext, hello: bytes) -> None:
-    """Name a clock that is behind the server's: a greeting that is already here cannot have been sent later."""
+    """Warn where this clock is behind the server's: a greeting cannot arrive before it was sent."""
     told = read_time(hello)
     behind = 0.0 if told is None else min(0.0, time.time() - told)
     if words := describe_clock(behind):

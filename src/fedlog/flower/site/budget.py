@@ -187,7 +187,7 @@ def _mark_part(folder: SiteFolder) -> None:
 
 
 def _read_releases(folder: SiteFolder) -> tuple[Event, ...]:
-    """What left in all runs, those included that were not counted when they took place."""
+    """Everything that has left in any run, also in runs that were not counted at the time."""
     path = folder.state / FILE_NAME
     if not path.exists():
         return _read_run_logs(folder)

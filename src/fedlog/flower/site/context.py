@@ -95,7 +95,7 @@ class SiteContext:
 
     @cached_property
     def _has_own_bytes(self) -> bool:
-        """Whether the server sends this site other bytes than the next."""
+        """Whether the server may send each site different bytes."""
         return self.plan.transport.tailored
 
     @property
@@ -173,7 +173,7 @@ class SiteContext:
         return self.plan.optimiser.at_round(exchange, number, self.plan.rounds)
 
     def hear(self, cohort: Cohort, broadcast: bytes, *, anew: bool = False) -> None:
-        """Take in a broadcast; `anew`: after this site has forgotten the messages that it had and has sent before."""
+        """Take in a broadcast; with `anew`, forget first which messages were received and sent before."""
         if not self._has_own_bytes:
             cohort.hear(broadcast)
             return
@@ -259,7 +259,7 @@ def forget_contexts() -> None:
 
 
 def _digest_sources(context: SiteContext, state: RunState) -> str | None:
-    """Return the digest of the files a context is made from; None where no file says it, as for data of a function."""
+    """Return the digest of the files a context is made from; None where a function makes the data instead."""
     folder, config = context.folder, context.config
     data = Path(config.data or "")
     files = [folder.config_file, state.plan_file, folder.schema_file]

@@ -108,8 +108,8 @@ def body_digest(body: Body, key: Key, record_shape: tuple[int, ...]) -> str:
 def check_site(folder: SiteFolder, config: SiteConfig) -> str:
     """Check the site's data and body before anything is started, and return one line on what the site brings.
 
-    A site that takes part where single records are protected, and nowhere else, is held to what such runs need: rows
-    for every part are not among it. Any other must be ready for every run.
+    A site that only takes part where single records are protected may lack rows for training, validation or test; any
+    other site must have some of each.
     """
     limit = read_limit(config)
     alone = limit is not None and limit.unit is Unit.RECORD

@@ -42,7 +42,7 @@ class ScoredModel:
 
     @property
     def merit(self) -> float:
-        """What the better model has more of on validation rows: accuracy, or for numbers a smaller error."""
+        """How good the model is on validation rows, more being better: its accuracy, or minus its error."""
         if isinstance(self.validation, NumberMetrics):
             return -(math.inf if self.validation.rmse is None else self.validation.rmse)
         return self.validation.accuracy or 0.0
@@ -189,7 +189,7 @@ def _train_alone(context: SiteContext, rounds: int) -> Params:
 
 
 def _solve_alone(context: SiteContext) -> Params:
-    """The regression of the site's own training rows; without a row, the method's head of nobody's."""
+    """The regression on the site's own training rows; without any, the head that the method starts from."""
     cohort, algorithm = context.new_cohort(context.algorithm, None), context.algorithm
     cohort.hear(codec(context.plan.codec).encode(algorithm.broadcast(algorithm.begin(Key(0)))))
     (exchange,) = algorithm.schedule.round

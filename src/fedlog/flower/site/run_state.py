@@ -69,7 +69,7 @@ class RunState:
             raise FrameError(f"expected body {guest.body} as this site began the run with it, found other parameters")
 
     def check_world(self, guest: Guest) -> None:
-        """Refuse where this site told the server another world than it has by now; it is then greeted again."""
+        """Refuse where the site's world has changed since it told the server, which then greets it again."""
         if self._read_plan_file().get("closed_world", False) != guest.closed_world:
             raise FrameError("expected the world that this site told the server of, found another in its settings")
 
@@ -95,7 +95,7 @@ class RunState:
         return self._place(max(earlier)) / STATE if earlier else None
 
     def keep(self, step: StepNumber, payload: bytes, reply: bytes, save: Callable[[Path], None]) -> None:
-        """Write a step as a whole; drop later ones (of a course that was given up) and old ones."""
+        """Write a step as a whole; drop old steps, and later ones, which the server has gone back on."""
         place = self._place(step)
         draft = place.with_name(place.name + ".part")
         shutil.rmtree(draft, ignore_errors=True)
@@ -130,7 +130,7 @@ class RunState:
         return {int(number): head for number, head in read_json(self.path / HEADS, {}).items()}
 
     def saw_new_head(self, broadcast: bytes) -> bool:
-        """Whether the last head is another one than the first that this site saw."""
+        """Whether the last head differs from the first one that this site saw."""
         heads = self.heads()
         return not heads or heads[min(heads)] != _digest(broadcast)
 

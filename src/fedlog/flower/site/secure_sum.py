@@ -64,7 +64,7 @@ class SumAtSite:
         return opening, broadcast
 
     def advertise(self, opening: Opening, message: Message, step: tuple[int, int]) -> bytes:
-        """Put the site's vector by for this sum, drop what was left of another one, and return the site's keys."""
+        """Store the site's vector for this sum, drop what is left of an earlier one, and return the site's keys."""
         # In single precision, as in the simulator: the same message is then the same words in both.
         arrays = tuple(array.float() if array.is_floating_point() else array for array in message.arrays)
         contribution = lift(replace(message, arrays=arrays))
@@ -106,7 +106,7 @@ class SumAtSite:
         return reply
 
     def _client(self, opening: Opening, coordinates: int) -> SumClient:
-        """Return this site in the sum; raise FrameError for an opening that plan or own list do not allow."""
+        """Return this site in the sum; raise FrameError for an opening that the plan or the own list does not allow."""
         roster = read_own_roster(self.folder)
         name = self.folder.read_config().name
         members = opening.members

@@ -44,7 +44,7 @@ class Pauses:
     pause: float = FIRST_PAUSE_SECONDS
 
     def sleep(self, seconds: float) -> None:
-        """Sleep as long as this kind of pause is to be."""
+        """Sleep, for less than Flower asks for while it waits for work or for an answer."""
         if seconds == FLOWER_IDLE_SECONDS:
             self.sleep_seconds(self.pause)
             self.pause = min(FLOWER_IDLE_SECONDS, GROWTH * self.pause)
