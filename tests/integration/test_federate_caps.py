@@ -16,7 +16,7 @@ from fedlog.flower.folders.caps import Caps, Only
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, run_tag
 from fedlog.flower.protocol.handshake import identity
-from fedlog.flower.protocol.plan import Plan, hello, read_plan
+from fedlog.flower.protocol.plan import Plan, encode_hello, read_plan
 from fedlog.flower.site.answer import answer_frame, respond
 from fedlog.flower.site.caps import SPARE_ANSWERS
 from fedlog.privacy.release_log import FILE_NAME
@@ -34,7 +34,7 @@ def site(tmp_path: Path) -> SiteFolder:
 
 
 def greet(site: SiteFolder, plan: Plan) -> FrameKind:
-    payload = hello(identity(SCHEMA.digest), plan)
+    payload = encode_hello(identity(SCHEMA.digest), plan)
     return respond(Frame(FrameKind.HELLO, run_tag(plan.name), 0, 0, payload), site).kind
 
 
@@ -106,7 +106,7 @@ def test_a_round_beyond_the_plan_is_refused_before_anything_is_counted(site: Sit
 def test_one_run_has_one_state_at_a_site_and_so_one_set_of_caps(site: SiteFolder) -> None:
     """Else every other tag under the name of a run under way would be a new run that no cap counts."""
     greet(site, PLAIN)
-    payload = hello(identity(SCHEMA.digest), PLAIN)
+    payload = encode_hello(identity(SCHEMA.digest), PLAIN)
     with pytest.raises(FrameError, match="expected the tag of run run-1"):
         respond(Frame(FrameKind.HELLO, run_tag("run-2"), 0, 0, payload), site)
     assert len(list(site.state.glob("*/plan.json"))) == 1

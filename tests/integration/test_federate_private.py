@@ -24,7 +24,7 @@ from fedlog.flower.ops.event_text import SiteEventText, describe_run_event, desc
 from fedlog.flower.ops.run import leave
 from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, run_tag
 from fedlog.flower.protocol.plan import Plan, Secure, check_plan, read_plan
-from fedlog.flower.protocol.promise import Limit, release, warning
+from fedlog.flower.protocol.promise import Limit, release, warn_of_delta
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.flower.server.run_report import read_private_report
@@ -322,8 +322,8 @@ def test_a_delta_above_one_over_the_records_is_warned_of_at_the_site(equals: Lis
     assert "delta 0.1 is above 1/" in str(said[0]["reason"])
     assert len(said) == 1  # once in a run, not in every round
     assert "run trial: warning: delta 0.1 is above 1/" in str(SiteEventText().line(said[0]))
-    assert warning(replace(CENTRAL, delta=0.5), 100, 3) is not None
-    assert warning(CENTRAL, 100, 3) is None is warning(None, 100, 3)
+    assert warn_of_delta(replace(CENTRAL, delta=0.5), 100, 3) is not None
+    assert warn_of_delta(CENTRAL, 100, 3) is None is warn_of_delta(None, 100, 3)
 
 
 def test_a_sites_own_limit_is_for_all_runs_together(post: Listening, server: ServerFolder) -> None:

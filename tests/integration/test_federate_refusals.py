@@ -25,7 +25,7 @@ from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import FINISH_EXCHANGE, Frame, FrameError, FrameKind, run_tag, to_content
 from fedlog.flower.protocol.handshake import identity
-from fedlog.flower.protocol.plan import Plan, Secure, hello
+from fedlog.flower.protocol.plan import Plan, Secure, encode_hello
 from fedlog.flower.protocol.sum_opening import Opening
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
@@ -58,7 +58,7 @@ def ask(kind: FrameKind, round_number: int = 0, exchange: int = 0, payload: byte
 
 
 def greeting(plan: Plan) -> Frame:
-    return ask(FrameKind.HELLO, payload=hello(identity(SCHEMA.digest), plan))
+    return ask(FrameKind.HELLO, payload=encode_hello(identity(SCHEMA.digest), plan))
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, run_tag
 from fedlog.flower.protocol.handshake import identity
-from fedlog.flower.protocol.plan import Plan, hello
+from fedlog.flower.protocol.plan import Plan, encode_hello
 from fedlog.flower.server.engine_state import begin_server
 from fedlog.flower.site import worker
 from fedlog.flower.site.answer import respond
@@ -26,7 +26,7 @@ from fedlog.flower.site.guard import serve_worker
 from fedlog.flower.site.run_state import RunState
 
 PLAN = Plan("trial", rounds=4, options={"epochs": 2, "learning_rate": 0.01}, seed=4)
-HELLO = Frame(FrameKind.HELLO, run_tag("trial"), 0, 0, hello(identity(SCHEMA.digest), PLAN))
+HELLO = Frame(FrameKind.HELLO, run_tag("trial"), 0, 0, encode_hello(identity(SCHEMA.digest), PLAN))
 ROOT = str(Path(fedlog.__file__).parent)
 
 

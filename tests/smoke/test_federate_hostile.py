@@ -19,7 +19,7 @@ from fedlog.flower.ops.server import flwr_command, register
 from fedlog.flower.ops.site import supernode_command
 from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, run_tag
 from fedlog.flower.protocol.handshake import identity
-from fedlog.flower.protocol.plan import Plan, hello
+from fedlog.flower.protocol.plan import Plan, encode_hello
 from fedlog.flower.server.run_folder import RoundRules
 
 pytestmark = pytest.mark.slow
@@ -101,7 +101,7 @@ def run_app(federation: Federation, folder: Path, plan: Plan, code: dict[str, st
 def damaged(federation: Federation) -> list[bytes]:
     """Frames that no site may take, and then a proper greeting with bytes flipped at random."""
     ours = identity(load_schema(federation.server.schema_file).digest)
-    good = Frame(FrameKind.HELLO, run_tag("fuzz"), 0, 0, hello(ours, Plan("fuzz", options=OPTIONS)))
+    good = Frame(FrameKind.HELLO, run_tag("fuzz"), 0, 0, encode_hello(ours, Plan("fuzz", options=OPTIONS)))
     raw = good.encode()
     bad = [
         raw[:10],

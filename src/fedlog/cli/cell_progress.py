@@ -42,7 +42,7 @@ class CellProgress(LiveBar):
         done, steps = sum(s.done for s in standings), sum(s.steps for s in standings)
         if self._first_rounds is None:
             self._first_rounds, self._started = done, time.monotonic()
-        said = f"{len(self._ended)}/{self._cells} cells, {done}/{steps} rounds{self._left(done, steps)}"
+        said = f"{len(self._ended)}/{self._cells} cells, {done}/{steps} rounds{self._describe_time_left(done, steps)}"
         if self._bar is not None and self._whole is not None:
             self._bar.update(self._whole, completed=done, said=said)
             for standing in running:
@@ -68,7 +68,7 @@ class CellProgress(LiveBar):
             self._lines[name] = bar.add_task(f"  {name}", total=standing.steps, said="")
         bar.update(self._lines[name], completed=standing.done, said=_describe(standing).lstrip(", "))
 
-    def _left(self, done: int, steps: int) -> str:
+    def _describe_time_left(self, done: int, steps: int) -> str:
         """The time left for all, from what this call has done so far: cells differ, so it is rough at first."""
         fresh = done - (self._first_rounds or 0)
         if fresh <= 0:

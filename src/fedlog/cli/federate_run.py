@@ -48,7 +48,7 @@ def _run(args: argparse.Namespace) -> int:
     from fedlog.flower.ops.processes import StopRequestedError, stop_on_sigterm
     from fedlog.flower.ops.run import choose_run_name, run_federation
     from fedlog.flower.protocol.plan import make_plan
-    from fedlog.flower.protocol.promise import warning
+    from fedlog.flower.protocol.promise import warn_of_delta
     from fedlog.flower.server.run_folder import RoundRules
 
     folder = ServerFolder(args.folder)
@@ -59,7 +59,7 @@ def _run(args: argparse.Namespace) -> int:
     share = REFUSED_SHARE if spec.refused_share is None else spec.refused_share
     rules = RoundRules(args.minimum_sites, args.deadline, share)
     # One over the records of a site is for the site to know, and it is warned there.
-    if said := warning(plan.promise, 1, len(folder.read_known_sites())):
+    if said := warn_of_delta(plan.promise, 1, len(folder.read_known_sites())):
         say(f"warning: {said}")
     try:
         with stop_on_sigterm():

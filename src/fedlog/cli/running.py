@@ -32,7 +32,7 @@ from fedlog.settings.spec import RunSpec, from_toml
 
 def run(args: argparse.Namespace) -> int:
     """Train, print the summary and return exit code 0."""
-    spec, folder = _what_and_where(args)
+    spec, folder = _choose_spec_and_folder(args)
     console = Console(stderr=True, highlight=False, quiet=args.quiet)
     if args.dry_run:
         return _dry_run(args, spec)
@@ -81,7 +81,7 @@ def _show_profile(console: Console, rounds: list[RoundRecord]) -> None:
     console.print(table)
 
 
-def _what_and_where(args: argparse.Namespace) -> tuple[RunSpec, Path]:
+def _choose_spec_and_folder(args: argparse.Namespace) -> tuple[RunSpec, Path]:
     given = read_given_settings(args)
     if args.resume is not None:
         # Where it is computed and where its files lie may change; that they hold the same is checked.

@@ -61,7 +61,7 @@ def ways_table(data: str, found: Collected, short: Collected, whole: Collected) 
             runs = found.runs.get(f"{method}-{way}", [])
             if way == DENSE and (runs or any(found.runs.get(f"{method}-{other}") for other in WAYS)):
                 rows.append(_way_row(method, way, list(dense.values()), dense, threshold))
-                rows += _rows_row(method, dense, short, threshold)
+                rows += _lossless_row(method, dense, short, threshold)
             elif runs:
                 rows.append(_way_row(method, way, runs, dense, threshold))
     columns = (
@@ -95,7 +95,9 @@ def _way_row(
     return (f"{LABELS[method]}, {way}", *_cost_cells(costs, dense, threshold), f"{100 * accuracy:.2f}", compared)
 
 
-def _rows_row(method: str, dense: Mapping[int, RunResult], short: Collected, threshold: float) -> list[tuple[str, ...]]:
+def _lossless_row(
+    method: str, dense: Mapping[int, RunResult], short: Collected, threshold: float
+) -> list[tuple[str, ...]]:
     """The line of `rows`, counted from the dense runs and what two rounds with `rows` cost; empty without runs."""
     costs = {}
     for run in short.runs.get(f"{method}-rows", []):

@@ -63,13 +63,13 @@ def comparison_section(findings: Findings, advice: Advice, notes: Sequence[str],
         confirmation=advice.confirmation,
         plots=tuple(plots),
         sites_plot=_gain_by_site(findings, styles, name),
-        methods=_for_people(methods_table(findings), styles),
-        sites=_for_people(sites_table(findings), styles),
+        methods=_with_method_names(methods_table(findings), styles),
+        sites=_with_method_names(sites_table(findings), styles),
         remarks=(*findings.warnings, *notes),
     )
 
 
-def _for_people(table: TextTable, styles: dict[str, Style]) -> TextTable:
+def _with_method_names(table: TextTable, styles: dict[str, Style]) -> TextTable:
     """The table with methods called as in the figures."""
     names = {label: style.label for label, style in styles.items()}
     columns = tuple(names.get(column, column) for column in table.columns)

@@ -64,7 +64,7 @@ def curve_plots(
     by_round = Plot(
         name=f"{name}-by-round",
         title=f"{measure[0].upper()}{measure[1:]} by round (%)",
-        alternative=_in_words(curves, threshold),
+        alternative=_describe(curves, threshold),
         x=rounds_axis(max(len(curve.accuracy) for curve in curves)),
         y=y,
         series=tuple(_series(curve, by_bits=False) for curve in curves),
@@ -82,7 +82,7 @@ def curve_plots(
     by_bits = Plot(
         name=f"{name}-by-bits",
         title=f"{measure[0].upper()}{measure[1:]} by bits (%)",
-        alternative=_in_words(sending, threshold, by_bits=True),
+        alternative=_describe(sending, threshold, by_bits=True),
         x=bits_axis("bits up and down, all clients, log axis", [bits for curve in sending for bits in curve.bits]),
         y=y,
         series=tuple(_series(curve, by_bits=True) for curve in sending),
@@ -110,7 +110,7 @@ def _series(curve: Curve, by_bits: bool) -> Series:
     return Series(curve.key, curve.style, points)
 
 
-def _in_words(curves: Sequence[Curve], threshold: float | None, by_bits: bool = False) -> str:
+def _describe(curves: Sequence[Curve], threshold: float | None, by_bits: bool = False) -> str:
     said = []
     for curve in curves:
         first, last = percent(curve.accuracy[0]), percent(curve.accuracy[-1])

@@ -57,7 +57,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with a page, or with the version of its records; anything without the token does not exist."""
-        folder, what = self._asked_for()
+        folder, what = self._find_page()
         answers: dict[str, Callable[[Path], str]] = {"": self._page, "version": version_of}
         if folder is None or what not in answers:
             self._send(HTTPStatus.NOT_FOUND, "text/plain", "not found\n")
@@ -69,7 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
             # Half-written files of a run under way: the page asks again in a second.
             self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"cannot be read now: {error}\n")
 
-    def _asked_for(self) -> tuple[Path | None, str]:
+    def _find_page(self) -> tuple[Path | None, str]:
         """The folder that the address names and what of it; None where the address, host or token is wrong."""
         root, slash, rest = unquote(urlsplit(self.path).path).lstrip("/").partition("/")
         # Another name for this machine would let a page from elsewhere ask (DNS rebinding).

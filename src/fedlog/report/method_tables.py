@@ -130,15 +130,15 @@ def _comparison_row(
 ) -> tuple[str, ...]:
     return (
         row.label + arrow_text(test),
-        "" if test is None else _minus(final[row.name], reference),
+        "" if test is None else _mean_difference(final[row.name], reference),
         "" if test is None else interval_text(test.shift),
         p_text(test),
         holm_text(test),
-        "" if row.name == "local" else _minus(final[row.name], final.get("local", {})),
+        "" if row.name == "local" else _mean_difference(final[row.name], final.get("local", {})),
     )
 
 
-def _minus(row: BySeed, other: BySeed) -> str:
+def _mean_difference(row: BySeed, other: BySeed) -> str:
     """The mean difference over common seeds with its standard error; blank without one."""
     differences = paired_differences(row, other)
     return difference_with_error(Mean.of(differences)) if differences else ""

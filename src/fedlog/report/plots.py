@@ -179,7 +179,7 @@ def draw_rule(plot: Plot, rule: Rule) -> DrawnRule:
     y = plot.at(plot.x.low, rule.y)[1]
     wide = LETTER * len(rule.label)
     left, right = plot.frame["left"] + 4, plot.frame["right"] - 4
-    drawn = [place for series in plot.series for place in _along(plot, series)]
+    drawn = [place for series in plot.series for place in _places_along(plot, series)]
     drawn += [(x, plot.at(plot.x.low, other.y)[1]) for other in plot.rules if other is not rule for x in (left, right)]
 
     def crowd(name: DrawnRule) -> int:
@@ -194,7 +194,7 @@ def draw_rule(plot: Plot, rule: Rule) -> DrawnRule:
     return min((DrawnRule(rule, y, x, anchor, below) for anchor, x in ends for below in (False, True)), key=crowd)
 
 
-def _along(plot: Plot, series: Series) -> list[tuple[float, float]]:
+def _places_along(plot: Plot, series: Series) -> list[tuple[float, float]]:
     """Places along the line of a series, or its points."""
     places = [plot.at(point.x, point.y) for point in series.points]
     if not series.joined:

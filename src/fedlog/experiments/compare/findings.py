@@ -182,7 +182,7 @@ class Findings:
             repetitions=len(runs),
             accuracy=self._accuracy(label, "test"),
             validation_accuracy=self._accuracy(label, "validation"),
-            beside={name: self._beside(label, name) for name in BESIDE_ACCURACY},
+            beside={name: self._estimate_beside(label, name) for name in BESIDE_ACCURACY},
             gain=self.gain(label, "validation"),
             gain_on_test=self.gain(label, "test"),
             sites={site: self._site_figures(label, site) for site in self.sites},
@@ -198,7 +198,7 @@ class Findings:
         values = list(self._means(label, part, sites).values())
         return estimate(values, self.splits) if values else None
 
-    def _beside(self, label: str, figure: str) -> Estimate | None:
+    def _estimate_beside(self, label: str, figure: str) -> Estimate | None:
         values = list(self._means(label, "validation", figure=figure).values())
         return estimate(values, Splits(True, self.splits.judged_share)) if values else None
 

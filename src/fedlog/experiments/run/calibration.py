@@ -106,10 +106,10 @@ class _Client:
         self._plain = replace(federation.transform, crop_padding=0, flip=False)
         self._seen = torch.bincount(federation.train.labels[shard.train], minlength=federation.n_class) > 0
         self.test = federation.test.at(shard.test)
-        self._features = self._look(self.test)
+        self._features = self._compute_features(self.test)
         self._validation = federation.train.at(shard.validation)
 
-    def _look(self, rows: Records) -> Tensor:
+    def _compute_features(self, rows: Records) -> Tensor:
         with torch.no_grad():
             return self._body.features(self._params, self._plain.prepare(rows.inputs), None).double()
 
@@ -121,7 +121,7 @@ class _Client:
         plain = self._logits(self._features)
         yield SOFTMAX, plain
         if len(self._validation):
-            held = self._logits(self._look(self._validation))
+            held = self._logits(self._compute_features(self._validation))
             yield TEMPERATURE, plain / fit_temperature(held, self._validation.labels)
         if self._simulation.algorithm.name in FEDLOG_HEADS:
             nu = self._simulation.algorithm.observe(self._simulation.server.state).get("records", 0.0) + 1
@@ -137,7 +137,10 @@ class _Client:
         own = self._seen[self.test.labels]
         if not len(strange) or not bool(own.any()):
             return None
-        features = [self._features[own], self._look(federation.test.at(strange[:: -(-len(strange) // STRANGERS)]))]
+        features = [
+            self._features[own],
+            self._compute_features(federation.test.at(strange[:: -(-len(strange) // STRANGERS)])),
+        ]
         score = torch.cat([self._score(each) for each in features]).numpy()
         marks = np.repeat([False, True], [len(each) for each in features])
         return area_under_curve(score, marks)

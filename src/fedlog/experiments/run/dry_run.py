@@ -89,14 +89,14 @@ def forecast(spec: RunSpec) -> Forecast:
         bits_down_per_round=record.bits_down,
         bits_opening=opening,
         bits_total=sum(bits) + (settings.rounds - len(bits)) * bits[len(bits) // 2] + opening + last,
-        bits_are=_how_sure(spec),
+        bits_are=_describe_certainty(spec),
         memory_bytes=BASE_MEMORY + 5 * pools + 4 * parameters * (kept * len(federation.shards) + 5 * stacked),
         seconds=settings.rounds * seconds / spec.jobs,
         advice=tuple(simulation.algorithm.advice(settings.rounds)),
     )
 
 
-def _how_sure(spec: RunSpec) -> str:
+def _describe_certainty(spec: RunSpec) -> str:
     transport = transport_of(spec)
     if transport.tailored or "zstd" in f"{transport.up.name}+{transport.down.name}":
         return "about: how long a message is depends on what it says"

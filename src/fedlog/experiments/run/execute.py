@@ -111,7 +111,7 @@ def _run(
         backends, releases = _read_backends(folder), private.releases_in(folder)
         simulation = prepare(run, federation, callback.features_computed, backends, releases).start()
     except BaseException:
-        _take_back(made)
+        _remove_empty_folders(made)
         raise
     try:
         with _explain_write_errors(folder):
@@ -207,7 +207,7 @@ def hold_run_folder(folder: Path) -> Iterator[None]:
         raise InputError(f"{folder} is in use by another run", hint="wait for it, or choose another --out") from None
 
 
-def _take_back(made: list[Path]) -> None:
+def _remove_empty_folders(made: list[Path]) -> None:
     """Delete the empty folders after a mistake in the settings, so that the next attempt can use them."""
     for path in made:
         with contextlib.suppress(OSError):

@@ -80,6 +80,6 @@ def find_clock_trouble(standing: Standing) -> Trouble | None:
     )
 
 
-def stop_with(trouble: Trouble) -> RunError:
+def make_error(trouble: Trouble) -> RunError:
     """The error that ends the command."""
     return RunError(trouble.reason, hint=trouble.hint)

@@ -290,7 +290,7 @@ def read_plan(values: object) -> Plan:
     return check_plan(read_exactly(Plan, values, "a plan"))
 
 
-def hello(ours: Identity, plan: Plan, now: float | None = None) -> bytes:
+def encode_hello(ours: Identity, plan: Plan, now: float | None = None) -> bytes:
     """The payload of a HELLO frame; `now` is the server's clock."""
     return json.dumps({**asdict(ours), "plan": plan.as_plain(), **tell_time(now)}).encode()
 
@@ -310,7 +310,7 @@ def read_hello(payload: bytes) -> Plan:
         raise FrameError(error.message) from None
 
 
-def welcome(ours: Identity, guest: Guest, now: float | None = None) -> bytes:
+def encode_welcome(ours: Identity, guest: Guest, now: float | None = None) -> bytes:
     """The payload of a WELCOME frame; `now` is the site's clock."""
     told = {name: value for name, value in asdict(guest).items() if value}
     return json.dumps({**asdict(ours), **told, **tell_time(now)}).encode()

@@ -27,7 +27,7 @@ def release(folder: Path, guard: Protection | None, round_number: int, exchange:
     record_release(path, guard.release_event(round_number, exchange))
 
 
-def warning(promise: Promise | None, records: int, sites: int) -> str | None:
+def warn_of_delta(promise: Promise | None, records: int, sites: int) -> str | None:
     """A warning where delta is above 1/n, for n protected records or sites; None where it is not."""
     if promise is None:
         return None

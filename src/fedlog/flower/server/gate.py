@@ -135,9 +135,11 @@ class Gate:
         elif scope["method"] != "POST" or path not in {*ALLOWED, CHECK_IN} or scope["query_string"]:
             await _answer(send, 404)
         else:
-            await self._signed(path, scope["headers"], receive, send)
+            await self._answer_signed_call(path, scope["headers"], receive, send)
 
-    async def _signed(self, path: bytes, headers: list[tuple[bytes, bytes]], receive: Receive, send: Send) -> None:
+    async def _answer_signed_call(
+        self, path: bytes, headers: list[tuple[bytes, bytes]], receive: Receive, send: Send
+    ) -> None:
         """Answer a call for which the caller must have signed."""
         now = dt.datetime.now(dt.UTC)
         caller = read_caller(headers, now)

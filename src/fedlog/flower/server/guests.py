@@ -11,7 +11,7 @@ from fedlog.data.schema import Schema
 from fedlog.flower.protocol.check_in import describe_clock
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, run_tag
 from fedlog.flower.protocol.handshake import check_identity, identity, read_identity, read_time
-from fedlog.flower.protocol.plan import Guest, Plan, hello, read_welcome
+from fedlog.flower.protocol.plan import Guest, Plan, encode_hello, read_welcome
 from fedlog.flower.server.exchange import Clock, Post, Wait, ask, find_connected_sites
 from fedlog.flower.server.run_folder import RunFolder
 
@@ -88,7 +88,7 @@ class Guests:
         """Make guests of the newcomers that can take part, and return those that refused or cannot."""
         ours = identity(self.schema.digest)
         sent = self.wall_clock()
-        frame = Frame(FrameKind.HELLO, run_tag(self.plan.name), 0, 0, hello(ours, self.plan, sent))
+        frame = Frame(FrameKind.HELLO, run_tag(self.plan.name), 0, 0, encode_hello(ours, self.plan, sent))
         seconds = max(1.0, min(GREETING_SECONDS, patience_seconds) if others_wait else patience_seconds)
         wait = Wait(seconds, dropped=self.home.dropped, heard=self.heard)
         replies = ask(self.post, newcomers, dict.fromkeys(newcomers, frame), FrameKind.WELCOME, wait, self.clock)

@@ -17,7 +17,7 @@ from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.check_in import describe_clock
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, run_tag
 from fedlog.flower.protocol.handshake import check_identity, identity, read_identity, read_time
-from fedlog.flower.protocol.plan import read_hello, welcome
+from fedlog.flower.protocol.plan import encode_welcome, read_hello
 from fedlog.flower.site.budget import (
     record_exact_statistics,
     record_release_at_site,
@@ -107,7 +107,7 @@ def greet(request: Frame, folder: SiteFolder) -> Frame:
     _check_clock(context, request.payload)
     # From a private run nothing leaves but the name of the body; there the gate and the site itself measure the clock.
     now = time.time() if plan.promise is None else None
-    return request.reply(FrameKind.WELCOME, welcome(ours, context.guest, now))
+    return request.reply(FrameKind.WELCOME, encode_welcome(ours, context.guest, now))
 
 
 def _check_clock(context: SiteContext, hello: bytes) -> None:

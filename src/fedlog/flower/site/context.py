@@ -28,7 +28,7 @@ from fedlog.flower.folders.roster import read_own_roster
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.protocol.frame import FrameError
 from fedlog.flower.protocol.plan import Guest, Plan
-from fedlog.flower.protocol.promise import Limit, warning
+from fedlog.flower.protocol.promise import Limit, warn_of_delta
 from fedlog.flower.site.caps import check_caps, limit_answers
 from fedlog.flower.site.data import body_digest, load_body, load_data, refuse_body_across_records, refuse_trained_body
 from fedlog.flower.site.run_state import RunState
@@ -191,7 +191,7 @@ class SiteContext:
     def warn(self) -> None:
         """Log what the person at the site should know before the first upload; the server is told none of it."""
         shard = self.site.shard
-        reasons = [warning(self.plan.promise, len(shard.train), 1) if self.by_record else None]
+        reasons = [warn_of_delta(self.plan.promise, len(shard.train), 1) if self.by_record else None]
         parts = {"training": shard.train, "validation": shard.validation, "test": shard.test}
         reasons += [f"there are no {name} records" for name, rows in parts.items() if len(rows) == 0]
         for reason in filter(None, reasons):
