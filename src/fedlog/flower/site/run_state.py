@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedlog.files.durable import move_folder
+from fedlog.files.durable import move_folder, write_file
 from fedlog.files.json_text import read_json, write_json
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import FrameError
@@ -123,7 +123,7 @@ class RunState:
 
     def add_answer(self) -> None:
         """Count one answer more."""
-        write_json(self.path / ANSWERS, self.count_answers() + 1)
+        write_file(self.path / ANSWERS, f"{self.count_answers() + 1}\n")
 
     def heads(self) -> dict[int, str]:
         """The digest of the head that each round began with, as far as this site was asked."""
