@@ -155,7 +155,9 @@ def _complain(name: str, value: Any, hint: Any) -> tuple[str, str | None]:
 
 
 def _describe_bounds(hint: Any) -> str:
-    bounded = next(kind for kind in list_accepted_types(hint) if get_origin(kind) is Annotated)
+    bounded = next((kind for kind in list_accepted_types(hint) if get_origin(kind) is Annotated), None)
+    if bounded is None:  # a whole number that no float holds
+        return "a number that fits"
     bounds = next(each for each in get_args(bounded) if isinstance(each, Meta))
     words = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
     given = [(word, getattr(bounds, name)) for name, word in words.items()]

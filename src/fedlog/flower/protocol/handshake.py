@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,6 +12,7 @@ from fedlog.files.json_text import parse_json
 from fedlog.flower.protocol.frame import VERSION, FrameError
 
 HELLO_LIMIT_BYTES = 65536
+LATEST_SECONDS = 1e12  # of a clock that is one
 Value = TypeVar("Value")
 
 
@@ -70,7 +70,8 @@ def tell_time(now: float | None) -> dict[str, float]:
 def read_time(payload: bytes) -> float | None:
     """The other side's clock in a greeting, in seconds since 1970; None where it tells none."""
     told = read_greeting(payload, _Time, "a time").time
-    return float(told) if isinstance(told, int | float) and math.isfinite(told) else None
+    # Compared first: JSON has whole numbers that no float holds.
+    return float(told) if isinstance(told, int | float) and abs(told) < LATEST_SECONDS else None
 
 
 def _series(version: str) -> str:
