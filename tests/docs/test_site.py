@@ -117,6 +117,7 @@ def test_every_method_has_a_page_with_its_results(tmp_path: Path) -> None:
         assert committed == written, f"{page.name} is older than results/: run `fedlog docs`"
         if title := TITLE.search(committed):
             assert START in committed
+            assert "No record of it" not in committed, page.name
             assert END in committed
             shown |= set(re.findall(r"`([^`]+)`", title[1]))
     assert shown == set(registry.METHODS)
