@@ -1,16 +1,28 @@
-"""The committed pages about the reproduction are those that the committed records make."""
+"""The pages about the reproduction and the page of all results, as the committed records make them."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from headless_browser import AUDIT, DESKTOP, PHONE, look_as, open_browser, read_console, visit
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.by import By
 
 from fedlog.experiments.run.execute import SUMMARY
-from fedlog.report.reproduction import write_markdown
+from fedlog.report.reproduction import ExperimentPage, sections, write_markdown, write_results_page
 
 ROOT = Path(__file__).parents[2]
+MOST_BYTES = 2_000_000
+# Of every table: how far its card reaches to the right, and how much wider than it the table is.
+TABLES = """
+return [...document.querySelectorAll("table")].map((table) => {
+  const card = table.closest(".table, .prose") ?? table;
+  return [table.tHead.textContent, card.getBoundingClientRect().right, card.scrollWidth - card.clientWidth];
+});
+"""
 
 
 def _unfinished(folder: str, names: list[str]) -> list[str]:
@@ -18,14 +30,74 @@ def _unfinished(folder: str, names: list[str]) -> list[str]:
     return [name for name in names if name.startswith("seed-") and not (Path(folder) / name / SUMMARY).exists()]
 
 
-def test_the_pages_are_made_from_the_records(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the committed records."""
     if not (ROOT / "results").exists():
         pytest.skip("an installed package has no records")
-    shutil.copytree(ROOT / "results", tmp_path / "results", ignore=_unfinished)
-    shutil.copytree(ROOT / "docs", tmp_path / "docs")
-    write_markdown(tmp_path / "results", tmp_path / "docs")
+    folder = tmp_path_factory.mktemp("copy") / "results"
+    shutil.copytree(ROOT / "results", folder, ignore=_unfinished)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(results: Path) -> list[ExperimentPage]:
+    return sections(results)
+
+
+@pytest.fixture(scope="module")
+def page(results: Path, found: list[ExperimentPage]) -> Path:
+    return write_results_page(results, found)
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Chrome]:
+    with open_browser() as opened:
+        yield opened
+
+
+def test_the_pages_are_made_from_the_records(results: Path, found: list[ExperimentPage]) -> None:
+    shutil.copytree(ROOT / "docs", results.parent / "docs")
+    write_markdown(results, results.parent / "docs", found)
     pages = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").glob("reproduction/*.md")]
-    assert {path.name for path in pages} == {path.name for path in (tmp_path / "docs").glob("reproduction/*.md")}
-    for page in ("reproduction.md", "privacy.md", *pages):
-        written, committed = ((root / "docs" / page).read_text() for root in (tmp_path, ROOT))
-        assert written == committed, f"docs/{page} is older than results/: run `fedlog docs`"
+    assert {path.name for path in pages} == {path.name for path in (results.parent / "docs").glob("reproduction/*.md")}
+    for name in ("reproduction.md", "privacy.md", *pages):
+        written, committed = ((root / "docs" / name).read_text() for root in (results.parent, ROOT))
+        assert written == committed, f"docs/{name} is older than results/: run `fedlog docs`"
+
+
+def test_the_page_of_all_results_is_one_file_that_can_be_sent(page: Path) -> None:
+    assert page.stat().st_size < MOST_BYTES
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+def test_the_page_of_all_results_is_readable_at_every_width(
+    chrome: Chrome, page: Path, width: int, scheme: str
+) -> None:
+    look_as(chrome, width, scheme)
+    visit(chrome, page)
+    assert chrome.execute_script("return document.documentElement.scrollWidth") <= width
+    tables = chrome.execute_script(TABLES)
+    assert len(tables) > 20
+    for head, right, hidden in tables:
+        assert right <= width, head
+        assert width == PHONE or hidden <= 0, f"at {width} pixels a table needs no scrolling: {head}"
+    for figure in chrome.execute_script(AUDIT):
+        assert figure["shapes"] > 2, figure
+        assert figure["inside"], figure
+        assert len(figure["words"]) > 40, figure
+    assert read_console(chrome) == []
+
+
+def test_every_experiment_is_reached_from_the_contents(chrome: Chrome, page: Path, found: list[ExperimentPage]) -> None:
+    look_as(chrome, DESKTOP)
+    visit(chrome, page)
+    contents = chrome.find_elements(By.CSS_SELECTOR, "nav.contents a, section ul a")
+    targets = {(each.get_attribute("href") or "").rpartition("#")[2] for each in contents}
+    assert {section.found.experiment.name for section in found} <= targets
+    assert all(chrome.find_elements(By.ID, target) for target in targets)
+    last = (contents[-1].get_attribute("href") or "").rpartition("#")[2]
+    contents[-1].click()
+    shown = chrome.find_element(By.ID, last)
+    assert 0 <= chrome.execute_script("return arguments[0].getBoundingClientRect().top", shown) < 900

@@ -123,9 +123,12 @@ def _read(path: Path) -> str | None:
     return path.read_text().strip() if path.exists() else None
 
 
-def write_markdown(results: Path, docs: Path) -> list[Path]:
-    """Write the overview, a page for each experiment and the figures beside their records; return their paths."""
-    found = sections(results)
+def write_markdown(results: Path, docs: Path, found: list[ExperimentPage] | None = None) -> list[Path]:
+    """Write the overview, a page for each experiment and the figures beside their records; return their paths.
+
+    `found` spares reading the records.
+    """
+    found = sections(results) if found is None else found
     pages = docs / PAGES
     pages.mkdir(parents=True, exist_ok=True)
     written = []
@@ -183,9 +186,9 @@ def _write_guarantees(results: Path, page: Path) -> list[Path]:
     return [page]
 
 
-def write_results_page(results: Path) -> Path:
-    """Write one HTML page with everything, figures inside; return its path."""
-    found = sections(results)
+def write_results_page(results: Path, found: list[ExperimentPage] | None = None) -> Path:
+    """Write one HTML page with everything, figures inside; return its path. `found` spares reading the records."""
+    found = sections(results) if found is None else found
     overall = _read(results / DISCUSSION)
     path = results / "report.html"
     page = render_page(
