@@ -245,6 +245,7 @@ def test_the_gate_forwards_a_signed_fleet_call_unchanged(tmp_path: Path) -> None
         ("POST", "/v1/fleet/pull-messages?x=1", 404),
         ("POST", "/v1/fleet/pull-messages%2f..%2fregister-node", 404),
         ("POST", "/v1//fleet/pull-messages", 404),
+        ("POST", "/v1/fleet/%70ull-messages", 404),  # what it decodes to would pass; the raw path decides
     ],
 )
 def test_the_gate_keeps_everything_else_out(tmp_path: Path, method: str, path: str, status: int) -> None:

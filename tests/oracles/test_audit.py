@@ -145,6 +145,14 @@ def test_the_bound_stays_below_the_mu_of_a_gaussian_and_comes_near(mu: float) ->
         assert mu - 0.12 < found < mu
 
 
+def test_a_leak_that_shows_in_one_trial_of_ten_is_found() -> None:
+    """In the middle of the curve the two worlds are hardly apart: one threshold there would find mu 0.1."""
+    generator = np.random.default_rng(7)
+    absent, present = generator.normal(size=(2, 20_000))
+    leaked = generator.random(20_000) < 0.1
+    assert mu_lower_bound(present + 20 * leaked, absent, 0.95) > 1
+
+
 def test_the_bound_of_two_equal_worlds_is_rarely_above_zero() -> None:
     generator = np.random.default_rng(6)
     wrong = sum(mu_lower_bound(generator.normal(size=400), generator.normal(size=400), 0.9) > 0 for _ in range(60))

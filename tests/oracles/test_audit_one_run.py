@@ -25,19 +25,28 @@ SECURE_SUM = Audit(Unit.RECORD, Budget(1.0, 1e-5), Trust.DISTRIBUTED, canaries=1
 DP_SGD = Audit(Unit.RECORD, Budget(1.0, 1e-5), audited=Training.DP_SGD, canaries=1000)
 
 
-@pytest.mark.parametrize("audit", [SECURE_SUM, DP_SGD], ids=["secure sum", "dp-sgd"])
+CLIENTS_IN_SUM = Audit(Unit.CLIENT, Budget(1.0, 1e-5), Trust.DISTRIBUTED, canaries=100)
+
+
+@pytest.mark.parametrize("audit", [SECURE_SUM, DP_SGD, CLIENTS_IN_SUM], ids=["secure sum", "dp-sgd", "clients"])
 def test_intact_passes_and_too_little_noise_is_caught(audit: Audit) -> None:
     assert not run_audit(audit).contradicted
     finding = run_audit(replace(audit, fault=Fault.SMALL_NOISE, too_small=10.0))
     assert finding.contradicted
-    assert "1000 canaries in one run" in str(finding)
+    assert f"{audit.canaries} canaries in one run" in str(finding)
 
 
-def test_a_secure_sum_whose_shares_are_too_small_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("audit", [SECURE_SUM, pytest.param(CLIENTS_IN_SUM, marks=pytest.mark.slow)])
+def test_a_secure_sum_whose_shares_are_too_small_is_caught(monkeypatch: pytest.MonkeyPatch, audit: Audit) -> None:
     # The product is broken, not the audit: each client takes its share for one of a hundred.
     intended = mechanisms.count_hiding_shares
     monkeypatch.setattr(mechanisms, "count_hiding_shares", lambda trust, honest: 100 * intended(trust, honest))
-    assert run_audit(SECURE_SUM).contradicted
+    assert run_audit(audit).contradicted
+
+
+def test_a_secure_sum_of_messages_that_nobody_scales_down_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protection, "client_message", lambda sums, norm, grid: sums)
+    assert run_audit(CLIENTS_IN_SUM).contradicted
 
 
 def test_a_secure_sum_whose_shares_cancel_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,8 +108,13 @@ def test_guesses_of_randomised_answers_are_rarely_above_their_epsilon() -> None:
 
 
 def test_what_one_run_cannot_audit_is_refused() -> None:
-    with pytest.raises(InputError, match="many records in one run"):
-        Audit(Unit.CLIENT, Budget(1.0, 1e-5), Trust.DISTRIBUTED)
+    with pytest.raises(InputError, match="at most 500 of them"):
+        replace(CLIENTS_IN_SUM, canaries=501)
+    for audit in (replace(DP_SGD, audited=Training.STATISTICS, trust=Trust.DISTRIBUTED), DP_SGD):
+        with pytest.raises(InputError, match="not for a promise about paper"):
+            replace(audit, unit=Unit.PAPER)
+    with pytest.raises(InputError, match="not for a promise about client"):
+        replace(DP_SGD, unit=Unit.CLIENT)
     with pytest.raises(InputError, match="one release"):
         replace(DP_SGD, releases=2)
     assert main(["privacy", "audit", "--audited", "dp-sgd", "--epsilon", "9", "--canaries", "200"]) == 1

@@ -9,6 +9,8 @@ from fedlog.errors import InputError
 from fedlog.privacy.calibration import epsilon_of, mu_of
 from fedlog.privacy.guarantee import Budget, NoiseSource, Trust, Unit, neighbouring_relation
 
+MOST_CLIENTS = 500  # in a secure sum, whose work grows with their square
+
 
 class Fault(StrEnum):
     """A mistake to plant in the protection, to see that the audit notices it."""
@@ -74,11 +76,18 @@ class Audit:
         return self.trust is Trust.DISTRIBUTED or self.audited is Training.DP_SGD
 
     def _check_one_run(self) -> None:
-        what = "DP-SGD" if self.audited is Training.DP_SGD else "a secure sum"
-        if self.unit is not Unit.RECORD:
+        training = self.audited is Training.DP_SGD
+        what = "DP-SGD" if training else "a secure sum"
+        if self.unit is Unit.PAPER or (training and self.unit is Unit.CLIENT):
             raise InputError(
-                f"{what} is audited with many records in one run, and this is a promise about {self.unit}",
-                hint="--privacy record; --mechanism central has the same noise on the same sum",
+                f"{what} is audited with many canaries in one run, and not for a promise about {self.unit}",
+                hint="--privacy record",
+            )
+        if self.unit is Unit.CLIENT and self.canaries > MOST_CLIENTS:
+            raise InputError(
+                f"a secure sum of whole clients is audited with at most {MOST_CLIENTS} of them, since each agrees on a "
+                f"mask with each: {self.canaries}",
+                hint="--canaries 200",
             )
         able = (Fault.NONE, Fault.SMALL_NOISE)
         if self.releases != 1 or self.fault not in able:

@@ -1,6 +1,7 @@
 """An audit in one run with many canaries, for what is too dear to repeat: a secure sum, and training by DP-SGD.
 
-Every canary is a record that takes part or not by the toss of a coin, and leaves its mark in places of its own. From
+Every canary is a record that takes part or not by the toss of a coin, and leaves its mark in places of its own; where
+whole clients are promised to be hidden it is a client that has such a record or none. From
 what comes out of the one run the attacker guesses the coins it is surest of. Steinke, Nasr and Jagielski (2023) bound
 how many of its guesses can be right, whatever the canaries have to do with each other. In a run that is
 (epsilon, delta)-private for one record more or less, with m canaries and f(v) = P(Binomial(guesses, q) >= v) where
@@ -13,6 +14,7 @@ The bound asks nothing of the noise, so it is weaker than that of `distinguisher
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -36,7 +38,7 @@ from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.dp_sgd import DpSgdBackend, require_opacus
 from fedlog.engine.training.tasks import Settings, Task
 from fedlog.models.body import HEAD, Body, adopt
-from fedlog.privacy.guarantee import Calibration, NoiseSource
+from fedlog.privacy.guarantee import Calibration, NoiseSource, Unit
 from fedlog.privacy.mechanisms import DiscreteSampler, FloatSampler
 from fedlog.privacy.protection import Bound, Protection, protection
 from fedlog.privacy.sgd import SgdPlan, SgdTraining, grid_closeness, noise_for_share
@@ -108,43 +110,47 @@ def _guesses(canaries: int) -> list[int]:
 def _marks_in_sum(audit: Audit, coins: np.ndarray) -> Tensor:
     """(canaries,): how far each canary's row of a secure sum lies along its statistic, to another client of the sum.
 
-    Each canary has a class of its own and features far beyond the clip. They are all at the first client; the third
-    one takes its own message out of the sum, its share of the noise included.
+    Each canary has a class of its own and features far beyond every bound. Records are all at the first client, and a
+    whole client is one that has its record or none: it adds its share of the noise all the same, so that the sum has as
+    many shares as it promises, and no more. The last client takes its own message out of the sum, its share included.
     """
-    classes, clip = len(coins), parse_clip(audit.clip)
+    classes, whole = len(coins), audit.unit is Unit.CLIENT
+    clip = None if whole else parse_clip(audit.clip)
+    sizes = [*(coins.astype(int).tolist() if whole else [int(coins.sum())]), *[1] * (CLIENTS - 1)]
     guard = protection(
-        audit.budget, unit=audit.unit, trust=audit.trust, calibration=Calibration.EXACT, bound=Bound(clip), releases=1,
-        shape=(classes, 1 + WIDTH), clients=CLIENTS, honest_survivors=CLIENTS, noise=audit.noise,
+        audit.budget, unit=audit.unit, trust=audit.trust, calibration=Calibration.EXACT,
+        bound=Bound(message_norm=audit.message_norm) if whole else Bound(clip), releases=1,
+        shape=(classes, 1 + WIDTH), clients=len(sizes), honest_survivors=len(sizes), noise=audit.noise,
     )  # fmt: skip
     if audit.fault is Fault.SMALL_NOISE:
         guard = replace(guard, mechanism=replace(guard.mechanism, sigma=guard.mechanism.sigma / audit.too_small))
     present = torch.from_numpy(np.flatnonzero(coins))
     labels = torch.cat([present, torch.zeros(CLIENTS - 1, dtype=torch.int64)])
     data = Records(torch.cat([torch.full((len(present), INPUTS), 1000.0), torch.zeros(CLIENTS - 1, INPUTS)]), labels)
-    sent = _messages(guard, clip, data, len(present), classes, Key(audit.seed))
+    sent = _messages(guard, clip, data, sizes, classes, Key(audit.seed))
     uploads = [(at, guard.to_feature_units(lift(IN_A_SUM.decode(blob)))) for at, blob in sent]
-    sums = SecureSums(guard, CLIENTS).total(1, uploads, Ledger())
+    sums = SecureSums(guard, len(sizes)).total(1, uploads, Ledger())
     statistic = guard.statistics(torch.full((1, WIDTH), 1e6), torch.zeros(1), 1).sums[0]
-    (own,) = (upload.arrays[0] for at, upload in uploads if at == CLIENTS - 1)
+    (own,) = (upload.arrays[0] for at, upload in uploads if at == len(sizes) - 1)
     return (sums.arrays[0] - own) @ statistic
 
 
 def _messages(
-    guard: Protection, clip: Clip, data: Records, first: int, classes: int, key: Key
+    guard: Protection, clip: Clip | None, data: Records, sizes: Sequence[int], classes: int, key: Key
 ) -> list[tuple[int, bytes]]:
-    """What the clients put into the sum: one with the first so many records, the others with one each."""
-    parts = torch.split(torch.arange(len(data)), [first, *[1] * (CLIENTS - 1)])
+    """What the clients put into the sum, each with so many of the records."""
+    parts = torch.split(torch.arange(len(data)), list(sizes))
     shards = tuple(Shard(f"client {at}", part, part[:1], part[:0]) for at, part in enumerate(parts))
     names = tuple(str(label) for label in range(classes))
     federation = Federation("audit", classes, (INPUTS,), data, data, shards, IDENTITY, names)
-    bodies = [adopt("canary", lambda: _ones(INPUTS), (INPUTS,), clip)] * CLIENTS
+    bodies = [adopt("canary", lambda: _ones(INPUTS), (INPUTS,), clip)] * len(sizes)
     algorithm = freeze_bodies(FedLog(model_plan(federation, bodies), epochs=1, learning_rate=1.0))
     engine = Engine(Settings(dtype=torch.float64), BackendChoice.LOOP)
     members = clients_of(federation, bodies, algorithm)
     cohort = Cohort(algorithm, federation, members, engine, IN_A_SUM, key, protection=guard)
     cohort.hear(IN_A_SUM.encode(algorithm.broadcast(algorithm.begin(key.child("server")))))
     (exchange,) = algorithm.schedule.round
-    return [(at, blob) for at, blob in cohort.exchange(1, exchange, range(CLIENTS)) if blob is not None]
+    return [(at, blob) for at, blob in cohort.exchange(1, exchange, range(len(sizes))) if blob is not None]
 
 
 def _marks_of_training(audit: Audit, coins: np.ndarray) -> Tensor:

@@ -52,7 +52,9 @@ def add_parser(verbs: Subparsers) -> None:
         help="with --fault small-noise: how many times (default: %(default)g)",
     )
     audit.add_argument("--trials", type=int, default=40_000, help="noisy messages in each world (default: %(default)s)")
-    audit.add_argument("--canaries", type=int, default=2000, help="of an audit in one run (default: %(default)s)")
+    audit.add_argument(
+        "--canaries", type=int, help="of an audit in one run (default: 2000; 200 where they are whole clients)"
+    )
     audit.add_argument(
         "--trainings", type=int, default=4, help="different trainings behind them (default: %(default)s)"
     )
@@ -81,7 +83,7 @@ def audit_command(args: argparse.Namespace) -> int:
             audited=Training(args.audited),
             trials=args.trials,
             trainings=args.trainings,
-            canaries=args.canaries,
+            canaries=args.canaries or (200 if args.privacy == "client" else 2000),
             confidence=args.confidence,
             seed=args.seed,
         )
