@@ -56,7 +56,18 @@ CONDITIONS = (
 
 
 # Method -> the row of its grid that was highest there. Without an entry: the paper's settings, nothing having been run.
-SELECTED: dict[str, dict[str, str]] = {"mnist": {}, "wine": {}}
+SELECTED: dict[str, dict[str, str]] = {
+    "mnist": {},
+    "wine": {
+        "local": "local-authors-0.001",
+        "fedlog": "fedlog-random-kept-0.001",
+        "fedlog-c": "fedlog-c-pull-0.1-authors-0.001",
+        "fedproto": "fedproto-lambda-1-authors-0.001",
+        "lg-fedavg-1": "lg-fedavg-1-authors-0.001",
+        "fedavg": "fedavg-kept-0.001",
+        "feddbe": "feddbe-kappa-1-authors-0.001",
+    },
+}
 SELECTED_ON = {"breast-cancer": "wine"}  # data without a grid of their own
 
 
