@@ -9,7 +9,7 @@ from fedlog.errors import InputError
 from fedlog.wire import compact, dense
 from fedlog.wire.compact import Compact
 from fedlog.wire.dense import Float32
-from fedlog.wire.limits import MAGIC, MAX_ARRAYS, MAX_DIMENSIONS, WireError
+from fedlog.wire.frame import MAGIC, MAX_ARRAYS, MAX_DIMENSIONS, WireError
 from fedlog.wire.message import Kind, Message
 from fedlog.wire.numbers import Codes, Halves, Singles
 

@@ -12,7 +12,6 @@ something else is refused. So does the checksum of `same`, which says that this 
 from __future__ import annotations
 
 import struct
-import zlib
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -22,17 +21,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlog.core.keys import Key
+from fedlog.wire import frame
 from fedlog.wire.compression import compress, decompress
 from fedlog.wire.counts import counts_and_means, pack_counts, unpack_counts
+from fedlog.wire.frame import WireError
 from fedlog.wire.known import checksum_of, comparable
-from fedlog.wire.limits import MAGIC, MAX_ARRAYS, MAX_DIMENSIONS, MAX_ENTRIES, WireError, largest_from
 from fedlog.wire.message import Kind, Message
 from fedlog.wire.numbers import Floats, Numbers, Singles
 from fedlog.wire.reader import Reader, packed_bits, varint, zigzag
 
 VERSION = 2
 _HEAD = struct.Struct("<2sBBBB")
-_CRC = struct.Struct("<I")
 _DIFFERENCE, _COMPRESSED = 1, 2  # flags
 _BITS, _WHOLE, _WIDE_WHOLE, _FLOATS, _MEANS = range(5)  # layouts
 _SIGNED, _FRACTIONAL, _SAME_COUNTS = 16, 32, 64  # beside the layout, in the same byte
@@ -75,8 +74,7 @@ class Compact:
 
     def encode(self, message: Message, key: Key | None = None, known: Message | None = None) -> bytes:
         """The bytes of a message, as a difference to `known` where that can be; equal keys give equal bytes."""
-        if len(message.arrays) > MAX_ARRAYS:
-            raise WireError(f"a message with too many arrays: {len(message.arrays)} (at most {MAX_ARRAYS})")
+        frame.check_arrays(message)
         writer = self._for(message.kind)
         stands = message.kind is Kind.SAME  # what is known: the checksum says which message that is
         told = writer.differences and known is not None and comparable(message, known)
@@ -88,34 +86,20 @@ class Compact:
         flags = 0 if known is None or stands else _DIFFERENCE
         if self.compressed:
             smaller = compress(body)
-            if len(smaller) < len(body) <= largest_from(len(smaller)):
+            if len(smaller) < len(body) <= frame.largest_from(len(smaller)):
                 body, flags = smaller, flags | _COMPRESSED
-        framed = _HEAD.pack(MAGIC, VERSION, self.number, message.kind, flags) + body
-        return framed + _CRC.pack(zlib.crc32(framed, checksum_of(known)))
+        return frame.seal(_HEAD.pack(frame.MAGIC, VERSION, self.number, message.kind, flags) + body, checksum_of(known))
 
     def decode(self, blob: bytes, known: Message | None = None) -> Message:
         """The message in these bytes; `WireError` for anything else. `known` is what a difference is taken to."""
-        if len(blob) < _HEAD.size + _CRC.size:
-            raise WireError(f"a message that is too short: {len(blob)} bytes")
-        magic, version, number, kind, flags = _HEAD.unpack_from(blob)
-        if magic != MAGIC or version != VERSION:
-            raise WireError(
-                f"not a compact fedlog message of version {VERSION}: magic {magic!r}, version {version}",
-                hint="both sides need versions of fedlog that speak the same protocol",
-            )
-        if number != self.number:
-            raise WireError(f"a message in another codec: {number} (expected {self.number}, {self.name})")
+        codec, number, flags = frame.unpack_head(_HEAD, VERSION, blob)
+        if codec != self.number:
+            raise WireError(f"a message in another codec: {codec} (expected {self.number}, {self.name})")
         if flags & ~(_DIFFERENCE | _COMPRESSED) or (flags & _COMPRESSED and not self.compressed):
             raise WireError(f"a message with unknown flags: {flags}")
-        old = self._reference(kind, known) if flags & _DIFFERENCE else None
-        if _CRC.unpack_from(blob, len(blob) - _CRC.size)[0] != zlib.crc32(
-            blob[: -_CRC.size], checksum_of(known if kind == Kind.SAME else old)
-        ):
-            raise WireError("a message whose checksum does not match its content, or the message it is a difference to")
-        if kind not in Kind._value2member_map_:
-            raise WireError(f"a message of unknown kind: {kind}")
-        body = blob[_HEAD.size : -_CRC.size]
-        return self._for(kind)._message(Kind(kind), decompress(body) if flags & _COMPRESSED else body, old)
+        old = self._reference(number, known) if flags & _DIFFERENCE else None
+        kind, body = frame.open_frame(_HEAD, blob, number, checksum_of(known if number == Kind.SAME else old))
+        return self._for(kind)._message(kind, decompress(bytes(body)) if flags & _COMPRESSED else body, old)
 
     def _reference(self, kind: int, known: Message | None) -> Message:
         if not self._for(kind).differences or known is None or known.kind != kind:
@@ -124,26 +108,20 @@ class Compact:
             )
         return known
 
-    def _message(self, kind: Kind, body: bytes, known: Message | None) -> Message:
+    def _message(self, kind: Kind, body: bytes | memoryview, known: Message | None) -> Message:
         reader, arrays = Reader(body), []
-        allowance = largest_from(len(body))
+        allowance = frame.largest_from(len(body))
         count = reader.varint()
-        if count > MAX_ARRAYS or (known is not None and count != len(known.arrays)):
+        if count > frame.MAX_ARRAYS or (known is not None and count != len(known.arrays)):
             raise WireError(f"a message with another number of arrays: {count}")
         for at in range(count):
             array = self._unpack(kind, reader, None if known is None else known.arrays[at], allowance)
             allowance -= array.numel()
             arrays.append(array)
-        if reader.left:
-            raise WireError(f"a message with {reader.left} bytes too many")
+        reader.end()
         return Message(kind, tuple(arrays))
 
     def _pack(self, kind: Kind, array: Tensor, known: Tensor | None, key: Key | None) -> bytes:
-        if array.ndim > MAX_DIMENSIONS or array.numel() > MAX_ENTRIES:
-            raise WireError(
-                f"an array that no message can carry: shape {tuple(array.shape)} "
-                f"(at most {MAX_DIMENSIONS} dimensions and {MAX_ENTRIES} entries)"
-            )
         layout, body = self._entries(kind, array.detach().cpu(), known, key)
         return bytes([layout]) + varint(array.ndim) + b"".join(varint(size) for size in array.shape) + body
 
@@ -184,7 +162,8 @@ class Compact:
         return layout | (_SIGNED if signed else 0), bitmap + counts + self.numbers.pack(matrix, present, key, signed)
 
     def _unpack(self, kind: Kind, reader: Reader, known: Tensor | None, allowance: int) -> Tensor:
-        layout, shape = reader.byte(), _shape(reader)
+        layout, ndim = reader.byte(), reader.varint()
+        shape = frame.check_shape([reader.varint() for _ in range(ndim)])
         sort, marks = layout & 15, layout & ~15
         if known is not None and tuple(known.shape) != shape:
             raise WireError(f"a difference of another shape: {shape} ({tuple(known.shape)} expected)")
@@ -253,14 +232,3 @@ def _unpack_whole(reader: Reader, sort: int, shape: tuple[int, ...]) -> Tensor:
     if entries > reader.left:
         raise WireError(f"a truncated array: {entries} whole numbers expected, {reader.left} bytes found")
     return torch.tensor([reader.signed_varint() for _ in range(entries)], dtype=torch.int64).reshape(shape)
-
-
-def _shape(reader: Reader) -> tuple[int, ...]:
-    ndim = reader.varint()
-    if ndim > MAX_DIMENSIONS:
-        raise WireError(f"an array with too many dimensions: {ndim} (at most {MAX_DIMENSIONS})")
-    shape = tuple(reader.varint() for _ in range(ndim))
-    # A zero among the sizes must not hide the others from the check: strides are products of all of them.
-    if prod(size for size in shape if size) > MAX_ENTRIES:
-        raise WireError(f"an array that is too large: shape {shape} (at most {MAX_ENTRIES} entries)")
-    return shape

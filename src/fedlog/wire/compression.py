@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zstandard
 
-from fedlog.wire.limits import WireError, largest_from
+from fedlog.wire.frame import WireError, largest_from
 
 
 def compress(body: bytes) -> bytes:

@@ -9,7 +9,6 @@ The dense float32 statistics of 10 classes x 51 features are 2040 bytes of entri
 from __future__ import annotations
 
 import struct
-import zlib
 from dataclasses import dataclass
 from math import prod
 
@@ -18,54 +17,36 @@ import torch
 from torch import Tensor
 
 from fedlog.core.keys import Key
+from fedlog.wire import frame
+from fedlog.wire.frame import WireError
 from fedlog.wire.known import checksum_of
-from fedlog.wire.limits import MAGIC, MAX_ARRAYS, MAX_DIMENSIONS, MAX_ENTRIES, WireError
 from fedlog.wire.message import Kind, Message
+from fedlog.wire.reader import Reader, packed_bits
 
 VERSION = 1
 _HEAD = struct.Struct("<2sBBBH")
-_ARRAY = struct.Struct("<BB")
-_CRC = struct.Struct("<I")
 _FLOAT32, _INT64, _BIT = 1, 2, 3
 
 
 def _pack(array: Tensor) -> bytes:
-    if array.ndim > MAX_DIMENSIONS or array.numel() > MAX_ENTRIES:
-        raise WireError(
-            f"an array that no message can carry: shape {tuple(array.shape)} "
-            f"(at most {MAX_DIMENSIONS} dimensions and {MAX_ENTRIES} entries)"
-        )
     if array.dtype == torch.bool:
-        code, body = _BIT, np.packbits(array.flatten().numpy(), bitorder="little").tobytes()
+        code, body = _BIT, packed_bits(array.flatten().numpy())
     elif not array.is_floating_point():
         code, body = _INT64, array.to(torch.int64).contiguous().numpy().astype("<i8").tobytes()
     else:
         code, body = _FLOAT32, array.detach().to("cpu", torch.float32).contiguous().numpy().astype("<f4").tobytes()
-    return _ARRAY.pack(code, array.ndim) + struct.pack(f"<{array.ndim}I", *array.shape) + body
+    return bytes([code, array.ndim]) + struct.pack(f"<{array.ndim}I", *array.shape) + body
 
 
-def _unpack(view: memoryview, at: int) -> tuple[Tensor, int]:
-    code, ndim = _ARRAY.unpack_from(view, at)
-    at += _ARRAY.size
-    if ndim > MAX_DIMENSIONS:
-        raise WireError(f"an array with too many dimensions: {ndim} (at most {MAX_DIMENSIONS})")
-    shape = struct.unpack_from(f"<{ndim}I", view, at)
-    at += 4 * ndim
-    # A zero among the sizes must not hide the others from the check: strides are products of all of them.
-    if prod(size for size in shape if size) > MAX_ENTRIES:
-        raise WireError(f"an array that is too large: shape {shape} (at most {MAX_ENTRIES} entries)")
-    entries = prod(shape)
-    sizes = {_BIT: -(-entries // 8), _INT64: 8 * entries, _FLOAT32: 4 * entries}
-    if code not in sizes:
-        raise WireError(f"an array of unknown type: {code}")
-    raw = view[at : at + sizes[code]]
-    if len(raw) < sizes[code]:
-        raise WireError(f"a truncated array: {sizes[code]} bytes expected, {len(raw)} found")
+def _unpack(reader: Reader) -> Tensor:
+    code, ndim = reader.byte(), reader.byte()
+    shape = frame.check_shape(struct.unpack(f"<{ndim}I", reader.take(4 * ndim)))
     if code == _BIT:
-        values = np.unpackbits(np.frombuffer(raw, np.uint8), count=entries, bitorder="little").astype(bool)
-    else:
-        values = np.frombuffer(raw, "<i8" if code == _INT64 else "<f4").copy()
-    return torch.from_numpy(values).reshape(shape), at + sizes[code]
+        return torch.from_numpy(reader.bits(prod(shape))).reshape(shape)
+    if code not in (_INT64, _FLOAT32):
+        raise WireError(f"an array of unknown type: {code}")
+    size, numbers = (8, "<i8") if code == _INT64 else (4, "<f4")
+    return torch.from_numpy(np.frombuffer(reader.take(size * prod(shape)), numbers).copy()).reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -80,37 +61,18 @@ class Float32:
 
     def encode(self, message: Message, key: Key | None = None, known: Message | None = None) -> bytes:
         """The bytes of a message; `WireError` for one with more arrays or dimensions than a frame can tell."""
-        if len(message.arrays) > MAX_ARRAYS:
-            raise WireError(f"a message with too many arrays: {len(message.arrays)} (at most {MAX_ARRAYS})")
-        head = _HEAD.pack(MAGIC, VERSION, message.kind, self.number, len(message.arrays))
-        body = head + b"".join(_pack(array) for array in message.arrays)
-        start = checksum_of(known) if message.kind is Kind.SAME else 0
-        return body + _CRC.pack(zlib.crc32(body, start))
+        frame.check_arrays(message)
+        head = _HEAD.pack(frame.MAGIC, VERSION, message.kind, self.number, len(message.arrays))
+        body = b"".join(_pack(array) for array in message.arrays)
+        return frame.seal(head + body, checksum_of(known) if message.kind is Kind.SAME else 0)
 
     def decode(self, blob: bytes, known: Message | None = None) -> Message:
         """The message in these bytes; `WireError` for anything else."""
-        if len(blob) < _HEAD.size + _CRC.size:
-            raise WireError(f"a message that is too short: {len(blob)} bytes")
-        magic, version, kind, codec, count = _HEAD.unpack_from(blob)
-        if magic != MAGIC or version != VERSION:
-            raise WireError(
-                f"not a fedlog message of version {VERSION}: magic {magic!r}, version {version}",
-                hint="both sides need versions of fedlog that speak the same protocol",
-            )
+        number, codec, count = frame.unpack_head(_HEAD, VERSION, blob)
         if codec != self.number:
             raise WireError(f"a message in another codec: {codec} (expected {self.number}, {self.name})")
-        start = checksum_of(known) if kind == Kind.SAME else 0
-        if _CRC.unpack_from(blob, len(blob) - _CRC.size)[0] != zlib.crc32(blob[: -_CRC.size], start):
-            raise WireError("a message whose checksum does not match its content, or the message that still stands")
-        if kind not in Kind._value2member_map_:
-            raise WireError(f"a message of unknown kind: {kind}")
-        arrays, at, view = [], _HEAD.size, memoryview(blob)[: -_CRC.size]
-        try:
-            for _ in range(count):
-                array, at = _unpack(view, at)
-                arrays.append(array)
-        except struct.error as error:
-            raise WireError(f"a truncated message: {error}") from None
-        if at != len(view):
-            raise WireError(f"a message with {len(view) - at} bytes too many")
-        return Message(Kind(kind), tuple(arrays))
+        kind, body = frame.open_frame(_HEAD, blob, number, checksum_of(known) if number == Kind.SAME else 0)
+        reader = Reader(body)
+        arrays = tuple(_unpack(reader) for _ in range(count))
+        reader.end()
+        return Message(kind, arrays)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlog.core.keys import Key
-from fedlog.wire.limits import WireError
+from fedlog.wire.frame import WireError
 from fedlog.wire.reader import Reader
 
 Floats = NDArray[np.float32]

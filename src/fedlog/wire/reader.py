@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlog.wire.limits import WireError
+from fedlog.wire.frame import WireError
 
 _LONGEST_VARINT = 10  # bytes of a 64-bit number, 7 bits in each
 
@@ -43,6 +43,11 @@ class Reader:
             raise WireError(f"a truncated message: {size} bytes expected, {self.left} found")
         self._at += size
         return self._view[self._at - size : self._at]
+
+    def end(self) -> None:
+        """Check that nothing is left."""
+        if self.left:
+            raise WireError(f"a message with {self.left} bytes too many")
 
     def byte(self) -> int:
         """The next byte."""
