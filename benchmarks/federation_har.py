@@ -21,7 +21,8 @@ import numpy as np
 import torch
 
 from fedlog.algorithms import registry
-from fedlog.data.catalog import DataSpec, load_federation
+from fedlog.data.catalog import load_federation
+from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation, Records, Shard, check_federation
 from fedlog.data.schema import Schema
 from fedlog.data.site import Site

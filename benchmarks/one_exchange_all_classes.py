@@ -28,7 +28,8 @@ from fedlog.core.heads.ridge import ridge_head
 from fedlog.core.keys import Key
 from fedlog.core.map_head import solve_head
 from fedlog.core.posterior import Prior
-from fedlog.data.catalog import DataSpec, load_federation
+from fedlog.data.catalog import load_federation
+from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation
 from fedlog.engine.software import made_with
 from fedlog.models.encoders.federation import encode_federation

@@ -31,7 +31,8 @@ from fedlog.algorithms.shape import Algorithm, BodySummary, ModelPlan, Trained, 
 from fedlog.core.heads.mixtures import fit_mixtures
 from fedlog.core.heads.moments import Moments
 from fedlog.core.keys import Key
-from fedlog.data.catalog import DataSpec, load_federation
+from fedlog.data.catalog import load_federation
+from fedlog.data.data_spec import DataSpec
 from fedlog.engine.software import made_with
 from fedlog.models.body import HEAD
 from fedlog.wire.message import Message, lift, total

@@ -35,7 +35,8 @@ from fedlog.core.laplace import LaplaceHead
 from fedlog.core.map_head import solve_head
 from fedlog.core.posterior import Prior
 from fedlog.core.stats import Statistics
-from fedlog.data.catalog import DataSpec, load_federation
+from fedlog.data.catalog import load_federation
+from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation
 from fedlog.engine.software import made_with
 from fedlog.models.catalog import body as body_named

@@ -14,7 +14,8 @@ from statistics import mean, stdev
 
 import torch
 
-from fedlog.data.catalog import DataSpec, load_federation
+from fedlog.data.catalog import load_federation
+from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation, Shard
 from fedlog.engine.software import made_with
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from fedlog.algorithms.fedlog import random_head
 from fedlog.core.keys import Key
-from fedlog.data.catalog import DataSpec, load_federation
+from fedlog.data.catalog import load_federation
+from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import Transform
 from fedlog.errors import InputError

@@ -42,5 +42,10 @@ class RunError(FedlogError):
     """A run that started properly cannot go on (exit code 1)."""
 
 
+def first_line(error: Exception) -> str:
+    """The first line of an error's text, or its kind where it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def _rebuild(kind: type[FedlogError], message: str, hint: str | None) -> FedlogError:
     return kind(message, hint=hint)

@@ -18,7 +18,8 @@ import torch
 from fedlog.algorithms.registry import METHODS
 from fedlog.cli.main import main
 from fedlog.core.keys import Key
-from fedlog.data import DataSpec, load_federation
+from fedlog.data.catalog import load_federation
+from fedlog.data.data_spec import DataSpec
 from fedlog.engine.clients import clients_of, model_plan
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings, Task

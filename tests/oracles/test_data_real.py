@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedlog.data import DataSpec, load_federation
+from fedlog.data.catalog import load_federation
+from fedlog.data.data_spec import DataSpec
 from fedlog.data.pools import cifar10, cifar100, har, mnist
 from fedlog.data.sources import SOURCES, data_folder, state_of
 

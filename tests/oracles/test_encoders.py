@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fedlog.core.keys import Key
-from fedlog.data.catalog import DataSpec, load_federation
+from fedlog.data.catalog import load_federation
+from fedlog.data.data_spec import DataSpec
 from fedlog.errors import InputError
 from fedlog.models.catalog import body
 from fedlog.models.encoders import efficientnet

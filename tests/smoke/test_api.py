@@ -22,7 +22,7 @@ from fedlog import Callback, Federation, InputError
 from fedlog.algorithms.averaging import Averaging
 from fedlog.api.progress import make_progress
 from fedlog.cli.main import main
-from fedlog.data import DataSpec
+from fedlog.data.data_spec import DataSpec
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run.callbacks import RunStart
 from fedlog.experiments.run.records import Summary

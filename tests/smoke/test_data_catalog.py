@@ -13,7 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedlog.data import DEFAULTS, DataSpec, Federation, check_federation, load_federation, resolve_data
+from fedlog.data.catalog import DEFAULTS, load_federation, resolve_data
+from fedlog.data.data_spec import DataSpec
+from fedlog.data.federation import Federation, check_federation
 from fedlog.data.pools import CIFAR100_NAMES
 from fedlog.data.readers import HAR_SIGNALS
 from fedlog.data.sources import SOURCES, data_folder

@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 
 from fedlog.cli.main import main
-from fedlog.data import DataSpec, load_federation
-from fedlog.data.catalog import content_digest
+from fedlog.data.catalog import content_digest, load_federation
+from fedlog.data.data_spec import DataSpec
 from fedlog.data.leaf import leaf_digest, read_leaf
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
 from fedlog.errors import InputError, RunError

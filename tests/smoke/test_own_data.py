@@ -19,7 +19,9 @@ from PIL import Image
 from sklearn.datasets import load_wine
 
 from fedlog.core.keys import Key
-from fedlog.data import DataSpec, Federation, load_federation
+from fedlog.data.catalog import load_federation
+from fedlog.data.data_spec import DataSpec
+from fedlog.data.federation import Federation
 from fedlog.data.schema import dump_schema
 from fedlog.data.site import load_site, split_key
 from fedlog.errors import InputError

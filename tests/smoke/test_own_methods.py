@@ -17,7 +17,9 @@ from fedlog.algorithms.fedlog import FedLog
 from fedlog.algorithms.registry import read_options
 from fedlog.cli.main import main
 from fedlog.core.keys import Key
-from fedlog.data import DataSpec, Federation, load_federation
+from fedlog.data.catalog import load_federation
+from fedlog.data.data_spec import DataSpec
+from fedlog.data.federation import Federation
 from fedlog.errors import InputError
 from fedlog.models.catalog import body
 from fedlog.settings.resolve import resolve

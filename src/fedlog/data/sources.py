@@ -6,15 +6,13 @@ Where a checksum is None, nobody publishes one: such files are checked for their
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-import platformdirs
-
 from fedlog.data.readers import HAR_SIGNALS
 from fedlog.errors import InputError
+from fedlog.files.cache import cache_folder
 from fedlog.files.names import did_you_mean
 
 DATA_VARIABLE = "FEDLOG_DATA"
@@ -75,10 +73,7 @@ class FileState(Enum):
 
 def data_folder(given: Path | None = None) -> Path:
     """The folder of the data sets: the one given, else $FEDLOG_DATA, else the platform's user cache."""
-    if given is not None:
-        return given.expanduser()
-    variable = os.environ.get(DATA_VARIABLE)
-    return Path(variable).expanduser() if variable else platformdirs.user_cache_path("fedlog")
+    return cache_folder(DATA_VARIABLE) if given is None else given.expanduser()
 
 
 def sha256_of(path: Path) -> str:

@@ -1,7 +1,8 @@
-"""JSON files, and JSON that came from someone else."""
+"""JSON files, JSON that came from someone else, and digests of plain values."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -25,3 +26,8 @@ def write_json(path: Path, values: Any) -> None:
 def read_json(path: Path, missing: Any) -> Any:
     """What the file holds; `missing` where there is no such file."""
     return json.loads(path.read_text()) if path.exists() else missing
+
+
+def digest_json(values: Any) -> str:
+    """The SHA-256 of plain values, the same for equal ones, as 64 hex digits."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

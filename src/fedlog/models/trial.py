@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from fedlog.errors import InputError
+from fedlog.errors import InputError, first_line
 from fedlog.models.masking import DROPOUTS, DropoutSite, MaskedDropout, collect_values, replace_dropout
 
 
@@ -17,7 +17,7 @@ def build_module(name: str, make: Callable[[], nn.Module]) -> nn.Module:
         module: object = make()
     except Exception as error:  # a user's own code: whatever it raises, it is the body that cannot be made
         raise InputError(
-            f"body {name} cannot be made: {type(error).__name__}: {_first_line(error)}",
+            f"body {name} cannot be made: {type(error).__name__}: {first_line(error)}",
             hint="a body is a class or function that is called without arguments",
         ) from error
     if not isinstance(module, nn.Module):
@@ -70,7 +70,7 @@ def _trial(name: str, module: nn.Module, input_shape: tuple[int, ...]) -> object
             return module(_waves(2, *input_shape))
     except Exception as error:  # shapes that do not fit surface as many kinds of error
         raise InputError(
-            f"body {name} cannot take records of shape {input_shape}: {_first_line(error)}",
+            f"body {name} cannot take records of shape {input_shape}: {first_line(error)}",
             hint="choose a body made for this data set, e.g. --body mlp:64,64",
         ) from error
 
@@ -100,10 +100,6 @@ def trial_records(input_shape: tuple[int, ...], count: int) -> Tensor:
 def _waves(*shape: int) -> Tensor:
     """Inputs of both signs: some layers draw random numbers for negative values only."""
     return torch.sin(torch.arange(math.prod(shape), dtype=torch.float32)).reshape(shape)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _make_dropout_hook(sites: list[DropoutSite], name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+from fedlog.data.data_spec import Partition
 from fedlog.settings.fields import AtLeastOne, Recorded, Section, setting
 from fedlog.settings.training import Recipe
-
-# Those of `data.catalog`, whose import would load PyTorch for `fedlog run --help`.
-Partition = Literal["shards", "dirichlet", "user", "person", "iid", "ordered", "unequal"]
 
 
 @dataclass(frozen=True)

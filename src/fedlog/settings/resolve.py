@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.algorithms import registry
-from fedlog.data.catalog import DataSpec, content_digest, resolve_data
-from fedlog.data.data_spec import DIVISION, refuse_settings
+from fedlog.data.catalog import content_digest, resolve_data
+from fedlog.data.data_spec import DIVISION, DataSpec, refuse_settings
 from fedlog.data.federation import Federation
 from fedlog.errors import InputError
 from fedlog.models.encoders.names import is_encoder, split_name

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, asdict, dataclass, fields, replace
 from enum import Enum
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.errors import InputError
+from fedlog.files.json_text import digest_json
 from fedlog.files.names import did_you_mean
 from fedlog.files.toml import read_toml
 from fedlog.settings.data import DataSettings, ModelSettings
@@ -68,7 +67,7 @@ class RunSpec(
             values["data"] = "sites"  # wherever they lie: their content counts
         values["options"] = {name: value for name, value in values["options"].items() if value is not None}
         told = {entry.name: values[entry.name] for entry in fields(self) if _is_recorded(entry, values[entry.name])}
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+        return digest_json(told)[:16]
 
 
 def _is_recorded(entry: Field[Any], value: Any) -> bool:

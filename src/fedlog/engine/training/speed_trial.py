@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import platformdirs
 import torch
 
 import fedlog
@@ -26,6 +25,7 @@ from fedlog.core.keys import Key
 from fedlog.engine.clients import Client
 from fedlog.engine.training.block import convolve
 from fedlog.engine.training.tasks import Backend, Settings, Task
+from fedlog.files.cache import cache_folder
 from fedlog.files.durable import write_file
 from fedlog.models.body import HEAD, Body, initial_head
 from fedlog.models.masking import collect_values
@@ -100,9 +100,8 @@ def _processor() -> str:
 
 
 def memory_file() -> Path:
-    """Where decisions are remembered: in FEDLOG_CACHE, or in the user's cache folder."""
-    folder = os.environ.get("FEDLOG_CACHE")
-    return (Path(folder).expanduser() if folder else platformdirs.user_cache_path("fedlog")) / "backends.json"
+    """Where decisions are remembered."""
+    return cache_folder() / "backends.json"
 
 
 def _read() -> dict[str, dict[str, float]]:

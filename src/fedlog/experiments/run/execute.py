@@ -18,7 +18,8 @@ from safetensors.torch import save_file
 import fedlog
 from fedlog.algorithms.shape import TrainingRecords
 from fedlog.core.heads.regression import INTERVAL_LEVEL
-from fedlog.data.catalog import DataSpec, has_own_content, hold_out_validation, load_federation
+from fedlog.data.catalog import has_own_content, hold_out_validation, load_federation
+from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation
 from fedlog.data.sources import data_folder
 from fedlog.engine.clients import POOLED_CLIENT

@@ -15,7 +15,8 @@ import torch
 
 from fedlog.core.calibration import calibration_error
 from fedlog.core.classification import metrics
-from fedlog.data.catalog import DataSpec, hold_out_validation, load_federation
+from fedlog.data.catalog import hold_out_validation, load_federation
+from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation, Records
 from fedlog.experiments.run import records
 from fedlog.experiments.run.callbacks import Callback, Callbacks, RunStart

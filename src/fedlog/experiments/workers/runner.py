@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from fedlog.data.catalog import DataSpec, content_digest
+from fedlog.data.catalog import content_digest
+from fedlog.data.data_spec import DataSpec
 from fedlog.data.sources import data_folder
 from fedlog.errors import InputError
 from fedlog.experiments.run.execute import read_spec

@@ -16,8 +16,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from fedlog.files.cache import cache_folder
 from fedlog.files.durable import write_file
-from fedlog.models.encoders.folder import cache_folder
 from fedlog.models.encoders.shape import Encoder
 
 RECORDS_OF_A_FILE = 1024

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlog.errors import InputError
+from fedlog.errors import InputError, first_line
+from fedlog.files.json_text import digest_json
 from fedlog.models.encoders.pixels import IMAGENET_MEAN, IMAGENET_STD, Pixels
 
 ONNX = "onnx:"  # and the file, in a body's name
@@ -88,7 +88,7 @@ def _open_file(name: str) -> tuple[Any, str]:
     except (ImportError, InputError):
         raise
     except Exception as error:
-        raise InputError(f"body {name}: not an ONNX model that onnxruntime can run: {_first_line(error)}") from None
+        raise InputError(f"body {name}: not an ONNX model that onnxruntime can run: {first_line(error)}") from None
 
 
 def find_weights_beside(path: Path, content: bytes) -> list[Path]:
@@ -98,7 +98,7 @@ def find_weights_beside(path: Path, content: bytes) -> list[Path]:
     try:
         model = onnx.load_model_from_string(content)
     except Exception as error:  # protobuf's own
-        raise InputError(f"body onnx:{path}: not an ONNX model: {_first_line(error)}") from None
+        raise InputError(f"body onnx:{path}: not an ONNX model: {first_line(error)}") from None
     graphs = [model.graph, *model.functions]
     names = {
         entry.value
@@ -166,8 +166,4 @@ def _pixels(name: str, shape: list[Any], told: Mapping[str, str]) -> Pixels:
 
 def _digest(kind: str, weights_sha256: str, pixels: Pixels | None) -> str:
     said = {"kind": kind, "weights": weights_sha256, "pixels": None if pixels is None else pixels.describe()}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return digest_json(said)

@@ -6,8 +6,6 @@ Weights are read once with `weights_only=True` after their sha256 was checked; t
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -20,9 +18,10 @@ from torch import Tensor
 
 from fedlog.data.sources import sha256_of
 from fedlog.errors import InputError
+from fedlog.files.cache import cache_folder
 from fedlog.files.durable import write_file
+from fedlog.files.json_text import digest_json
 from fedlog.models.encoders import efficientnet
-from fedlog.models.encoders.folder import cache_folder
 from fedlog.models.encoders.onnx_encoder import OnnxEncoder, open_session
 from fedlog.models.encoders.pixels import Pixels
 
@@ -97,7 +96,7 @@ def digest_of(name: str) -> str:
     network, side = parse_pretrained(name)
     pixels = Pixels(side, MEAN, STD).describe()
     said = {"network": network.name, "weights": network.sha256, "folding": FOLDING, "pixels": pixels}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    return digest_json(said)
 
 
 def principal_directions(name: str) -> Tensor:

@@ -6,8 +6,6 @@ checked: the package's own loader asks a server. A text is cut to the first `TEX
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +20,7 @@ from torch import Tensor
 from fedlog.data.schema import TEXT_BYTES
 from fedlog.data.sources import sha256_of
 from fedlog.errors import InputError
+from fedlog.files.json_text import digest_json
 
 TEXT = "text:"  # and the table, in a body's name
 WIDTH = 256
@@ -86,7 +85,7 @@ def load_text_encoder(name: str, input_shape: tuple[int, ...]) -> TextEncoder:
 def text_digest() -> str:
     """The digest of the encoder, without loading it."""
     said = {"table": WEIGHTS[1], "tokenizer": TOKENIZER[1], "bytes": TEXT_BYTES, "pooling": "mean of tokens in float64"}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    return digest_json(said)
 
 
 def _checked_file(name: str, place: Path, path: str, expected: str) -> Path:
