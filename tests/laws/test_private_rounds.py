@@ -75,7 +75,7 @@ def _upload(guard: Protection, changed: Change, body: Body, data: Records, engin
     algorithm = changed(FedLog(model_plan(federation, [body]), epochs=1, learning_rate=1.0))
     engine = replace(engine, settings=replace(engine.settings, batch_size=max(1, len(data))))
     clients = clients_of(federation, [body], algorithm)
-    cohort = Cohort(algorithm, federation, clients, engine, WIRE, Key(3), protection=guard)
+    cohort = Cohort(algorithm, federation, clients, engine, Key(3), protection=guard)
     cohort.hear(WIRE.encode(algorithm.broadcast(algorithm.begin(Key(4)))))
     ((_, blob),) = cohort.exchange(1, algorithm.schedule.round[0], [0])
     assert blob is not None
@@ -161,7 +161,7 @@ def _sums_of_clients(guard: Protection, body: Body, data: Records, parts: list[T
     bodies = [body] * len(parts)
     algorithm = FedLog(model_plan(federation, bodies), epochs=3, learning_rate=1.0)
     members = clients_of(federation, bodies, algorithm)
-    cohort = Cohort(algorithm, federation, members, engine, WIRE, Key(3), protection=guard)
+    cohort = Cohort(algorithm, federation, members, engine, Key(3), protection=guard)
     cohort.hear(WIRE.encode(algorithm.broadcast(algorithm.begin(Key(4)))))
     uploads = dict(cohort.exchange(1, algorithm.schedule.round[0], range(len(parts))))
     blobs = [uploads[at] for at in range(len(parts))]
@@ -398,7 +398,7 @@ def _server(guard: Protection | None, limits: Limits | None, share: float) -> tu
     plan = model_plan(federation, [body])
     algorithm = freeze_bodies(FedLog(plan))
     initial = {**body.initial(Key(0)), HEAD: torch.zeros(CLASSES, 1 + WIDTH)}
-    server = Server.create(algorithm, WIRE, plan, initial, Key(0), guard)
+    server = Server.create(algorithm, plan, initial, Key(0), guard)
     server.limits = server.limits or limits
     server.refused_share_allowed = share
     return server, algorithm

@@ -145,7 +145,7 @@ def begin(make_federation: MakeFederation) -> Callable[..., tuple[Server, Exchan
         plan = model_plan(make_federation([1]), [found])
         algorithm = build(method, plan, {})
         initial = {HEAD: initial_head(4, 3, Key(0)), **found.initial(Key(0))}
-        return Server.create(algorithm, CODEC, plan, initial, Key(0)), algorithm.schedule.round[0]
+        return Server.create(algorithm, plan, initial, Key(0)), algorithm.schedule.round[0]
 
     return made
 

@@ -172,12 +172,12 @@ def _train_clients(audit: Audit, guard: Protection, clients: Sequence[Records], 
     engine = Engine(Settings(batch_size=len(data), dtype=torch.float64), BackendChoice.LOOP)
     tap = _Tap(**_parts(guard))
     members = clients_of(federation, bodies, algorithm)
-    cohort = Cohort(algorithm, federation, members, engine, WIRE, key, protection=tap)
+    cohort = Cohort(algorithm, federation, members, engine, key, protection=tap)
     cohort.hear(WIRE.encode(algorithm.broadcast(algorithm.begin(key.child("server")))))
     (exchange,) = algorithm.schedule.round
     for number in range(audit.releases):
         cohort.exchange(1 + number, exchange, [member.index for member in members])
-    server = Server(_Publishing(plan), WIRE, {}, {}, protection=guard, noise_key=noise.child("server"))
+    server = Server(_Publishing(plan), {}, {}, protection=guard, noise_key=noise.child("server"))
     each = len(members)
     handed = [tap.messages[number * each : (number + 1) * each] for number in range(audit.releases)]
     return _Rounds(handed, guard, exchange, server, noise)

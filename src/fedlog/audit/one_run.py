@@ -147,7 +147,7 @@ def _messages(
     algorithm = freeze_bodies(FedLog(model_plan(federation, bodies), epochs=1, learning_rate=1.0))
     engine = Engine(Settings(dtype=torch.float64), BackendChoice.LOOP)
     members = clients_of(federation, bodies, algorithm)
-    cohort = Cohort(algorithm, federation, members, engine, IN_A_SUM, key, protection=guard)
+    cohort = Cohort(algorithm, federation, members, engine, key, protection=guard)
     cohort.hear(IN_A_SUM.encode(algorithm.broadcast(algorithm.begin(key.child("server")))))
     (exchange,) = algorithm.schedule.round
     return [(at, blob) for at, blob in cohort.exchange(1, exchange, range(len(sizes))) if blob is not None]

@@ -15,7 +15,7 @@ from fedlog.wire.message import Kind, Message
 
 @dataclass(frozen=True)
 class Transport:
-    """The settings of a run's messages; as it stands, the paper's."""
+    """The settings of a run's messages."""
 
     codec: str = "f32"
     codec_down: str | None = None
@@ -71,6 +71,9 @@ class Transport:
             )
         refuse_open_codec(self.codec, where)
         refuse_open_codec(self.down.name, where)
+
+
+PAPER_TRANSPORT = Transport()  # every number as it is, the same for everyone
 
 
 def movement(message: Message, known: Message) -> float:

@@ -34,9 +34,8 @@ from fedlog.models.weights_file import weights_name, write_weights
 from fedlog.privacy.guarantee import Unit
 from fedlog.privacy.protection import Protection
 from fedlog.settings.training import Initialisation, Judge
-from fedlog.wire.codec import Codec
 from fedlog.wire.message import Kind, Message
-from fedlog.wire.transport import Transport, movement
+from fedlog.wire.transport import PAPER_TRANSPORT, Transport, movement
 
 
 @dataclass(frozen=True)
@@ -60,12 +59,10 @@ class Cohort:
         federation: Federation,
         clients: Iterable[Client],
         engine: Engine,
-        codec: Codec,
         key: Key,
+        transport: Transport = PAPER_TRANSPORT,
         initialisation: Initialisation = Initialisation.SHARED,
         protection: Protection | None = None,
-        codec_down: Codec | None = None,
-        transport: Transport | None = None,
     ) -> None:
         self._algorithm = algorithm
         self._protection = protection
@@ -73,9 +70,7 @@ class Cohort:
         self._number = federation.number
         self._clients = {client.index: client for client in clients}
         self._backends = engine.under(protection).backends(federation, self._clients.values())
-        self._codec = codec
-        self._codec_down = codec_down or codec
-        self._transport = transport or Transport()
+        self._transport = transport
         self._key = key
         self.chosen: dict[int, str] = {}  # by client: the candidate it took last, where a method leaves a choice
         self.store = ClientStore(self._first_homes(initialisation))
@@ -99,13 +94,12 @@ class Cohort:
 
     def hear(self, blob: bytes) -> None:
         """Decode a broadcast and store what the clients learn from it."""
-        self.store.heard = self._algorithm.hear(self._codec_down.decode(blob), self.store.heard)
+        self.store.heard = self._algorithm.hear(self._transport.down.decode(blob), self.store.heard)
 
     def hear_own(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
         """Take in what each of these clients was sent of a broadcast; those in `anew` forget all messages before."""
-        store, closed_world = self.store, self._transport.closed_world
-        store.messages.forget(anew)
-        store.messages.take(blobs, self._codec_down, self._algorithm, store.heard, closed_world=closed_world)
+        self.store.messages.forget(anew)
+        self.store.messages.take(blobs, self._transport, self._algorithm, self.store.heard)
 
     def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> list[tuple[int, bytes | None]]:
         """The uploads of these clients after their local work, by client."""
@@ -122,13 +116,14 @@ class Cohort:
 
     def _encode(self, index: int, message: Message, key: Key) -> bytes:
         """The encoded upload, or a short message that the last one still holds."""
+        codec = self._transport.up
         if self._transport.skip_below is None:
-            return self._codec.encode(message, key)
+            return codec.encode(message, key)
         last = self.store.messages.sent.get(index)
         if last is not None and movement(message, last) < self._transport.skip_below:
-            return self._codec.encode(Message(Kind.SAME, ()), known=last)
-        blob = self._codec.encode(message, key)
-        self.store.messages.sent[index] = self._codec.decode(blob)
+            return codec.encode(Message(Kind.SAME, ()), known=last)
+        blob = codec.encode(message, key)
+        self.store.messages.sent[index] = codec.decode(blob)
         return blob
 
     def messages(

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fedlog.algorithms.shape import Algorithm
 from fedlog.models.body import HEAD, Params
-from fedlog.wire.codec import Codec
 from fedlog.wire.message import Kind, Message
+from fedlog.wire.transport import Transport
 
 MESSAGES = "messages"  # in a saved file, behind the client: messages it has received and sent
 NEVER = -1e4  # the bias of a class that a client will not see: its probability is 0 in float32
@@ -33,22 +33,21 @@ class OwnMessages:
             self.copies.pop(index, None)
             self.sent.pop(index, None)
 
-    def take(
-        self, blobs: Mapping[int, bytes], codec: Codec, algorithm: Algorithm, common: Params, *, closed_world: bool
-    ) -> None:
+    def take(self, blobs: Mapping[int, bytes], transport: Transport, algorithm: Algorithm, common: Params) -> None:
         """Take in what each client was sent; `common` is what those know that have heard nothing of their own."""
         decoded: dict[tuple[int, bytes], Message] = {}
         known: dict[tuple[int, int], Params] = {}
         for index, blob in blobs.items():
             copy, before = self.copies.get(index), self.heard.get(index, common)
             if (id(copy), blob) not in decoded:
-                decoded[id(copy), blob] = codec.decode(blob, copy)
+                decoded[id(copy), blob] = transport.down.decode(blob, copy)
             message = decoded[id(copy), blob]
             if message.kind is Kind.SAME:
                 continue
             if (id(message), id(before)) not in known:
                 after = algorithm.hear(message, before)
-                known[id(message), id(before)] = never_predict_missing_classes(after) if closed_world else after
+                own = never_predict_missing_classes(after) if transport.closed_world else after
+                known[id(message), id(before)] = own
             self.copies[index], self.heard[index] = message, known[id(message), id(before)]
 
     def as_tensors(self) -> Params:

@@ -19,9 +19,9 @@ from fedlog.errors import InputError, RunError
 from fedlog.models.body import Params
 from fedlog.privacy.limits import Limits
 from fedlog.privacy.protection import Protection
-from fedlog.wire.codec import Codec
 from fedlog.wire.ledger import Direction, Ledger
 from fedlog.wire.message import Contribution, Kind, Message, lift, total
+from fedlog.wire.transport import PAPER_TRANSPORT, Transport
 
 NAMED = 5  # of the clients behind an error
 
@@ -39,7 +39,6 @@ class Server:
     """The state of the server, the ledger of what crossed, and the step from uploads to the next broadcast."""
 
     algorithm: Algorithm
-    codec: Codec
     state: Params
     patterns: Mapping[str, Message | None]
     ledger: Ledger = field(default_factory=Ledger)
@@ -50,7 +49,7 @@ class Server:
     noise_key: Key = field(default_factory=lambda: Key(0))
     wire_key: Key = field(default_factory=lambda: Key(0))  # for codecs that round by chance
     memory: Memory | None = None  # None: a step sums the uploads of its own exchange, and nothing is kept
-    codec_down: Codec | None = None  # None: the same both ways
+    transport: Transport = PAPER_TRANSPORT
     downlink: Downlink | None = None  # None: every client gets the same bytes
     largest_share: float | None = None  # of all counts, that one upload can have; None: whatever it says
     capped: list[tuple[int, Capped]] = field(default_factory=list)
@@ -59,17 +58,15 @@ class Server:
     @staticmethod
     def create(
         algorithm: Algorithm,
-        codec: Codec,
         plan: ModelPlan,
         initial: Params,
         key: Key,
         protection: Protection | None = None,
+        transport: Transport = PAPER_TRANSPORT,
         *,
         refused_share: float = 0.0,
         limits: Limits | None = None,
         remembers: bool = False,
-        codec_down: Codec | None = None,
-        downlink: Downlink | None = None,
         largest_share: float | None = None,
     ) -> Server:
         """A server before its first broadcast. `initial`: the common untrained model, or its head where bodies vary.
@@ -87,7 +84,6 @@ class Server:
             patterns = {name: p and protection.protect(p, key) for name, p in patterns.items()}
         return Server(
             algorithm,
-            codec,
             algorithm.begin(key),
             patterns,
             refused_share_allowed=refused_share,
@@ -96,8 +92,8 @@ class Server:
             noise_key=key.child("noise"),
             wire_key=key.child("wire"),
             memory={} if remembers and algorithm.sums_last_uploads else None,
-            codec_down=codec_down,
-            downlink=downlink,
+            transport=transport,
+            downlink=Downlink(transport, key.child("downlink")) if transport.tailored else None,
             largest_share=largest_share,
         )
 
@@ -131,8 +127,7 @@ class Server:
     def encode_broadcast(self, round_number: int) -> bytes:
         """The bytes of the broadcast after that round; the same whenever it is asked for."""
         message = self.algorithm.broadcast(self.state)
-        codec = self.codec_down or self.codec
-        return codec.encode(message, self.wire_key.child("round", round_number, message.kind.name))
+        return self.transport.down.encode(message, self.wire_key.child("round", round_number, message.kind.name))
 
     def receive(self, round_number: int, exchange: Exchange, uploads: Iterable[tuple[str, bytes]]) -> None:
         """Move the state by the sum of these uploads, given in the clients' order.
@@ -195,7 +190,7 @@ class Server:
     ) -> Contribution | Refusal:
         try:
             last = None if self.memory is None else self.memory.get(client)
-            message = self.codec.decode(blob, None if last is None else Message(Kind.STATISTICS, last.arrays))
+            message = self.transport.up.decode(blob, None if last is None else Message(Kind.STATISTICS, last.arrays))
             self.ledger.book(round_number, Direction.UP, message.kind, blob)
             if client in seen:
                 raise InputError("a second upload in the same exchange")
@@ -207,7 +202,7 @@ class Server:
             lifted = self.lift_upload(message)
             if self.limits is not None and message.kind in (Kind.STATISTICS, Kind.MOMENTS):
                 # What was rounded by its codec may lie a little beyond the clip.
-                limits = replace(self.limits, rounding=max(self.limits.rounding, self.codec.rounding))
+                limits = replace(self.limits, rounding=max(self.limits.rounding, self.transport.up.rounding))
                 limits.check(lifted.arrays[0])
                 if message.kind is Kind.MOMENTS:
                     limits.check_second(*lifted.arrays)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from fedlog.data.federation import Federation
 from fedlog.engine.clients import Client, any_body, check_target, clients_of
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.cohort import Cohort, Score
-from fedlog.engine.protocol.downlink import Downlink, check_transport
+from fedlog.engine.protocol.downlink import check_transport
 from fedlog.engine.protocol.server import Server
 from fedlog.engine.simulate.workers import InProcess, Scores, WorkerProcesses, Workers
 from fedlog.engine.stopwatch import CLOCK, combine
@@ -31,7 +31,6 @@ from fedlog.privacy.protection import Protection
 from fedlog.privacy.releases import Releases, ReleasesInMemory
 from fedlog.settings.training import Initialisation, Judge, RunSettings
 from fedlog.settings.transport import transport_of
-from fedlog.wire.codec import codec
 from fedlog.wire.ledger import Direction
 from fedlog.wire.transport import Transport
 
@@ -100,20 +99,17 @@ class Simulation:
         # Before workers are forked, so that all of them train by what was measured once.
         self.engine = self.engine.under(self.protection).decide(self.federation, self._clients)
         initial = {HEAD: initial_head(self.plan.width, self.plan.n_class, key), **self.bodies[0].initial(key)}
-        server_key = key.child("server")
         self.server = Server.create(
             self.algorithm,
-            transport.up,
             self.plan,
             initial,
-            server_key,
+            key.child("server"),
             self.protection,
+            transport,
             refused_share=self.settings.refused_share,
             limits=self.limits,
             # Under a secure sum the server sees no single upload that it could remember.
             remembers=(self.settings.participation < 1 or transport.skip_below is not None) and self.secure is None,
-            codec_down=transport.down,
-            downlink=Downlink(transport, server_key.child("downlink")) if transport.tailored else None,
             largest_share=self.settings.largest_share,
         )
         self.workers = self._make_workers(transport)
@@ -170,18 +166,19 @@ class Simulation:
             )
 
     def _make_workers(self, transport: Transport) -> Workers:
+        if self.secure is not None:  # masked words go up, and not the message that they are made from
+            transport = replace(transport, codec="f32", codec_down=transport.down.name)
+
         def make(clients: Sequence[Client]) -> Cohort:
             return Cohort(
                 self.algorithm,
                 self.federation,
                 clients,
                 self.engine,
-                transport.up if self.secure is None else codec("f32"),  # masked words cross, and not this message
                 self._key,
+                transport,
                 self.settings.initialisation,
                 self.protection,
-                transport.down,
-                transport,
             )
 
         if self.settings.execution.jobs == 1 or len(self._clients) == 1:

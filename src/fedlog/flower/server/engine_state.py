@@ -10,7 +10,6 @@ from fedlog.data.schema import Schema
 from fedlog.engine.clients import check_target
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.checkpoint import Memory
-from fedlog.engine.protocol.downlink import Downlink
 from fedlog.engine.protocol.server import Server
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RunFolder
@@ -22,7 +21,6 @@ from fedlog.wire.codec import is_same
 def begin_server(plan: Plan, schema: Schema, width: int, refused_share: float = 0.0) -> Server:
     """Return the engine's server before the first broadcast; more than that share of unusable uploads stops it."""
     key, transport = Key(plan.seed), plan.transport
-    server_key = key.child("server")
     algorithm = plan.algorithm(schema.n_class, width)
     check_target(algorithm, numbers=schema.number is not None)
     initial = {HEAD: initial_head(width, schema.n_class, key)}
@@ -30,17 +28,15 @@ def begin_server(plan: Plan, schema: Schema, width: int, refused_share: float = 
     guard = plan.protection(schema.n_class, width)
     return Server.create(
         algorithm,
-        transport.up,
         shape,
         initial,
-        server_key,
+        key.child("server"),
         guard,
+        transport,
         refused_share=refused_share,
         limits=limits_of(plan.clip, algorithm),
         # Under a secure sum there is no single upload to remember, and of a private run the server keeps none.
         remembers=plan.secure is None and plan.promise is None,
-        codec_down=transport.down,
-        downlink=Downlink(transport, server_key.child("downlink")) if transport.tailored else None,
         largest_share=plan.largest_share,
     )
 

@@ -161,11 +161,9 @@ class SiteContext:
             federation,
             clients,
             engine,
-            transport.up,
             Key(self.plan.seed),
+            transport,
             protection=guard,
-            codec_down=transport.down,
-            transport=transport,
         )
 
     def at_round(self, exchange: Exchange, number: int) -> Exchange:
