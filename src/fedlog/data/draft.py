@@ -61,32 +61,33 @@ def draft_schema(source: Path, options: DraftOptions) -> str:
 def _draft_table(frame: pl.DataFrame, where: str, options: DraftOptions) -> tuple[Schema, tuple[str, ...]]:
     label = options.label or find_label_column(frame) or frame.columns[-1]
     guessed = () if options.label else (f"The label column was guessed: {label}.",)
-    schema, left_out = draft_table_schema(frame, where, replace(options, label=label))
+    schema, left_out = draft_table_schema(frame, where, label, options)
     return schema, (*guessed, *left_out)
 
 
-def draft_table_schema(frame: pl.DataFrame, where: str, options: DraftOptions) -> tuple[Schema, tuple[str, ...]]:
+def draft_table_schema(
+    frame: pl.DataFrame, where: str, label: str, options: DraftOptions
+) -> tuple[Schema, tuple[str, ...]]:
     """A schema for a table with a known label column, and a sentence for each column that was left out."""
-    assert options.label is not None
     if frame.height == 0:
         raise InputError(f"expected at least one row in {where}, found a header and no rows", hint=FILL)
-    for name in (options.label, options.group, options.time, options.text):
+    for name in (label, options.group, options.time, options.text):
         if name is not None and name not in frame.columns:
             raise InputError(
                 f"expected a column {name} in {where}, found: {', '.join(frame.columns)}",
                 hint=did_you_mean(name, frame.columns, "name one of these columns"),
             )
-    columns = [name for name in (options.label, options.group, options.time) if name]
+    columns = [name for name in (label, options.group, options.time) if name]
     if options.number:
-        return _draft_number_schema(frame, where, options, columns)
-    values = sort_naturally(frame[options.label].drop_nulls().cast(pl.String).str.strip_chars().unique().to_list())
+        return _draft_number_schema(frame, where, label, options, columns)
+    values = sort_naturally(frame[label].drop_nulls().cast(pl.String).str.strip_chars().unique().to_list())
     if len(values) > MOST_CLASSES:
         raise InputError(
-            f"expected a label column with at most {MOST_CLASSES} values, found {len(values)} in: {options.label}",
+            f"expected a label column with at most {MOST_CLASSES} values, found {len(values)} in: {label}",
             hint="name the right one with --label; --number for a number to predict",
         )
     features, notes = _draft_columns(frame, columns, options)
-    return Schema(options.label, tuple(values), features, (), options.group, options.time), notes
+    return Schema(label, tuple(values), features, (), options.group, options.time), notes
 
 
 def _draft_columns(
@@ -101,20 +102,19 @@ def _draft_columns(
 
 
 def _draft_number_schema(
-    frame: pl.DataFrame, where: str, options: DraftOptions, columns: list[str]
+    frame: pl.DataFrame, where: str, label: str, options: DraftOptions, columns: list[str]
 ) -> tuple[Schema, tuple[str, ...]]:
     """A schema for a number to predict; its range and those of the columns are this table's own."""
-    assert options.label is not None
-    number = _range_of(frame[options.label])
+    number = _range_of(frame[label])
     if number is None:
-        raise InputError(f"expected a column of different numbers in {where}, found: {options.label}")
+        raise InputError(f"expected a column of different numbers in {where}, found: {label}")
     features, notes = _draft_columns(frame, columns, options)
     ranged = tuple(
         replace(each, range=_range_of(frame[each.column])) if each.kind is FeatureKind.NUMERIC else each
         for each in features
     )
     told = "Ranges are those of these rows. Put in what is known of the numbers without looking at any site's rows."
-    schema = Schema(options.label, (options.label,), ranged, (), options.group, options.time, number)
+    schema = Schema(label, (label,), ranged, (), options.group, options.time, number)
     return schema, (told, *notes)
 
 

@@ -35,6 +35,13 @@ class Records:
     def __len__(self) -> int:
         return int(self.labels.shape[0])
 
+    @property
+    def numbers(self) -> Tensor:
+        """The numbers to predict; InputError where the records have classes."""
+        if self.targets is None:
+            raise InputError("these records have classes, and no number to predict")
+        return self.targets
+
     def at(self, positions: Tensor) -> Records:
         """The records at these positions, in their order."""
         users, targets, rows = (

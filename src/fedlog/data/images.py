@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -55,40 +57,38 @@ def read_images(folder: Path, schema: Schema) -> tuple[Tensor, NDArray[np.int64]
 def read_image(path: Path, channels: int, size: tuple[int, ...]) -> NDArray[np.uint8]:
     """One image (channels, height, width) uint8, resized where its size is another."""
     height, width = size
-    try:
-        with open_image(path) as image:
-            _check_depth(image, path)
-            converted = image.convert(MODES[channels])
-            if converted.size != (width, height):
-                converted = converted.resize((width, height), Image.Resampling.BILINEAR)
-            values = np.asarray(converted, dtype=np.uint8)
-    except BROKEN as error:
-        raise _unreadable(path, error) from None
+    with open_image(path) as image:
+        converted = image.convert(MODES[channels])
+        if converted.size != (width, height):
+            converted = converted.resize((width, height), Image.Resampling.BILINEAR)
+        values = np.asarray(converted, dtype=np.uint8)
     return values[None] if channels == 1 else np.ascontiguousarray(values.transpose(2, 0, 1))
 
 
-def open_image(path: Path) -> Image.Image:
-    """The image, not decoded yet; one that would take hundreds of megabytes is refused, where Pillow only warns."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        return Image.open(path)
+@contextmanager
+def open_image(path: Path) -> Iterator[Image.Image]:
+    """Open an image for reading; InputError for one that is broken, or has more than 8 bits a channel.
+
+    One that would take hundreds of megabytes is refused too, where Pillow only warns.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            opened = Image.open(path)
+        with opened as image:
+            _check_depth(image, path)
+            yield image
+    except BROKEN as error:
+        raise InputError(
+            f"expected an image, found something that cannot be read: {path} ({error})",
+            hint="remove the file, or save the image again",
+        ) from None
 
 
 def image_shape(path: Path) -> tuple[int, int, int]:
     """The channels (1 or 3), height and width of one image file."""
-    try:
-        with open_image(path) as image:
-            _check_depth(image, path)
-            return (1 if image.mode in ("1", "L", "LA") else 3, image.height, image.width)
-    except BROKEN as error:
-        raise _unreadable(path, error) from None
-
-
-def _unreadable(path: Path, error: Exception) -> InputError:
-    return InputError(
-        f"expected an image, found something that cannot be read: {path} ({error})",
-        hint="remove the file, or save the image again",
-    )
+    with open_image(path) as image:
+        return (1 if image.mode in ("1", "L", "LA") else 3, image.height, image.width)
 
 
 def _check_depth(image: Image.Image, path: Path) -> None:

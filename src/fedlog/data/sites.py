@@ -215,7 +215,7 @@ def _draft_tables(tables: Mapping[str, pl.DataFrame], label: str | None) -> tupl
     texts = [frame.select(pl.col(name).cast(pl.String) for name in columns) for frame in frames]
     # Parquet files keep the types of their columns, which may differ between sites; texts never do.
     everything = pl.concat(frames if len({str(frame.schema) for frame in frames}) == 1 else texts)
-    schema, notes = draft_table_schema(everything, f"the {len(frames)} sites", DraftOptions(label))
+    schema, notes = draft_table_schema(everything, f"the {len(frames)} sites", label, DraftOptions())
     return check_schema(schema, "the schema drafted from all sites"), notes
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedlog.core.heads.regression import NumberHead
 from fedlog.data.arrays import read_npz
 from fedlog.data.images import IMAGE_SUFFIXES, image_files, read_image
-from fedlog.data.numbers import unscale_targets
+from fedlog.data.numbers import Range, unscale_targets
 from fedlog.data.schema import Schema
 from fedlog.data.transforms import Transform
 from fedlog.errors import InputError
@@ -60,8 +60,8 @@ class Model:
 
         """
         if self.schema.number is not None:
-            head, features = self._number_features(records)
-            return unscale_targets(head.predict(features)[0].numpy(), self.schema.number)
+            head, features, number = self._number_features(records)
+            return unscale_targets(head.predict(features)[0].numpy(), number)
         found: NDArray[Any] = self.classes[self.predict_proba(records).argmax(axis=1)]
         return found
 
@@ -76,18 +76,17 @@ class Model:
             The low and the high ends, one a record each, in the number's own unit.
 
         """
-        head, features = self._number_features(records)
-        assert self.schema.number is not None
-        low, high = (unscale_targets(end.numpy(), self.schema.number) for end in head.interval(features, level))
+        head, features, number = self._number_features(records)
+        low, high = (unscale_targets(end.numpy(), number) for end in head.interval(features, level))
         return low, high
 
-    def _number_features(self, records: Any) -> tuple[NumberHead, Tensor]:
-        """The head of a model that predicts a number, and the features of the records."""
+    def _number_features(self, records: Any) -> tuple[NumberHead, Tensor, Range]:
+        """The head of a model that predicts a number, the features of the records, and the number's range."""
         head = number_head(self.params)
         if self.schema.number is None or head is None:
             raise InputError(f"this model predicts classes, not a number: {self!r}", hint="predict or predict_proba")
         with torch.no_grad():
-            return head, self.body.features(self.params, self.inputs(records), None)
+            return head, self.body.features(self.params, self.inputs(records), None), self.schema.number
 
     def predict_proba(self, records: Any) -> NDArray[np.float64]:
         """The probability of each class for each record.

@@ -96,13 +96,9 @@ class Section:
         return section(**{name: getattr(self, name) for name in names})
 
 
-def type_hints(kind: type[Any]) -> dict[str, Any]:
-    """The types of a dataclass's fields, bounds included."""
-    return _type_hints(kind)  # type: ignore[arg-type]
-
-
 @cache
-def _type_hints(kind: Any) -> dict[str, Any]:
+def type_hints(kind: Any) -> dict[str, Any]:
+    """The types of a dataclass's fields, bounds included."""
     hints = get_type_hints(kind, include_extras=True)
     return {entry.name: hints[entry.name] for entry in fields(kind)}
 

@@ -18,6 +18,7 @@ from fedlog.models.encoders.onnx_encoder import ONNX, find_weights_beside
 from fedlog.models.frozen import FROZEN as FROZEN_FILE
 from fedlog.models.frozen import refuse_trained
 from fedlog.privacy.guarantee import NoiseSource, Trust, Unit
+from fedlog.settings.data import DataSettings
 from fedlog.settings.execution import Execution
 from fedlog.settings.presets import preset
 from fedlog.settings.privacy import Aggregation, BodyTraining
@@ -106,11 +107,7 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
         carry=None,  # it is among the options now
         codec_down=None if spec.codec_down == spec.codec else spec.codec_down,
         skip_below=spec.skip_below or None,
-        clients=data.clients,
-        classes_per_client=data.classes_per_client,
-        partition=data.partition,
-        dirichlet_alpha=data.dirichlet_alpha,
-        train_records=data.train_records,
+        **{name: getattr(data, name) for name in DIVISION},
         rounds=settings.rounds,
         batch_size=settings.batch_size,
         # Said or not, the usual share is one experiment.
@@ -132,24 +129,10 @@ def with_data_digest(run: ResolvedRun, own: Federation | None) -> ResolvedRun:
 
 def data_spec(spec: RunSpec) -> DataSpec:
     """The part that is about data, as it was asked for."""
-    return DataSpec(
-        name=spec.data,
-        clients=spec.clients,
-        classes_per_client=spec.classes_per_client,
-        partition=spec.partition,
-        dirichlet_alpha=spec.dirichlet_alpha,
-        train_records=spec.train_records,
-        test_records=spec.test_records,
-        validation_fraction=spec.validation_fraction,
-        data_dir=None if spec.data_dir is None else Path(spec.data_dir),
-        seed=spec.seed,
-        label=spec.label,
-        schema=None if spec.schema is None else Path(spec.schema),
-        site_column=spec.site_column,
-        split_seed=spec.split_seed,
-        # What becomes of a row must not depend on the others where single rows are protected.
-        rows_alone=spec.privacy is Unit.RECORD,
-    )
+    named = {name: value for name, value in _values(spec, DataSettings).items() if name not in ("data", "data_sha256")}
+    paths = {name: Path(named[name]) for name in ("data_dir", "schema") if named[name] is not None}
+    # What becomes of a row must not depend on the others where single rows are protected.
+    return DataSpec(spec.data, **named | paths, seed=spec.seed, rows_alone=spec.privacy is Unit.RECORD)
 
 
 def options_given(spec: RunSpec) -> Mapping[str, Any]:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from fedlog.engine.protocol.received import OwnMessages
 from fedlog.models.body import Params
 
 
+@dataclass
 class ClientStore:
     """The state of some clients, by their number."""
 
-    def __init__(
-        self,
-        homes: Mapping[int, Params],
-        heard: Params | None = None,
-        moments: Mapping[tuple[int, str], Params] | None = None,
-    ) -> None:
-        self.homes = dict(homes)
-        self.heard: Params = heard or {}
-        self.moments: dict[tuple[int, str], Params] = dict(moments or {})
-        """Adam's, by client and exchange; empty unless they outlast a round."""
-        self.messages = OwnMessages()
-        """Empty unless the server sends every client bytes of its own."""
+    homes: dict[int, Params]
+    heard: Params = field(default_factory=dict)
+    moments: dict[tuple[int, str], Params] = field(default_factory=dict)
+    """Adam's, by client and exchange; empty unless they outlast a round."""
+    messages: OwnMessages = field(default_factory=OwnMessages)
+    """Empty unless the server sends every client bytes of its own."""
 
     def keep_home(self, client: int, home: Params) -> None:
         """Replace what the client keeps at home, by copies: a view would keep a whole chunk's storage alive."""
@@ -36,7 +31,3 @@ class ClientStore:
     def heard_by(self, client: int) -> Params:
         """The broadcast as this client knows it: its own copy, or the common one."""
         return self.messages.heard.get(client, self.heard)
-
-    def moments_of(self, client: int, exchange: str) -> Params:
-        """What the client's optimiser remembers of that exchange; empty at first."""
-        return self.moments.get((client, exchange), {})

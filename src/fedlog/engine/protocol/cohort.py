@@ -67,7 +67,6 @@ class Cohort:
         self._algorithm = algorithm
         self._protection = protection
         self._federation = federation
-        self._number = federation.number
         self._clients = {client.index: client for client in clients}
         self._backends = engine.under(protection).backends(federation, self._clients.values())
         self._transport = transport
@@ -190,7 +189,7 @@ class Cohort:
     ) -> Iterator[tuple[Client, Work, Trained]]:
         works = [self._open(c, exchange) for c in group]
         keys = [self._work_key(c, round_number, exchange) for c in group]
-        moments = [self.store.moments_of(c.index, exchange.name) for c in group]
+        moments = [self.store.moments.get((c.index, exchange.name), {}) for c in group]
         tasks = [Task(c, w, exchange.phases, k, m) for c, w, k, m in zip(group, works, keys, moments, strict=True)]
         fits = backend.train(tasks) if exchange.phases else [Fit(work.params) for work in works]
         if self._protection is not None:
@@ -245,9 +244,7 @@ class Cohort:
 
     def _join_number(self, features: Tensor, positions: Tensor) -> Tensor:
         """The features with the number to predict behind them, cut to its agreed range where that is a promise."""
-        targets = self._federation.train.targets
-        assert targets is not None
-        numbers = targets[positions].to(features)
+        numbers = self._federation.train.numbers[positions].to(features)
         if self._protection is not None:
             numbers = numbers.clamp(-1, 1)
         return torch.cat([features, numbers[:, None]], dim=1)
@@ -299,22 +296,21 @@ class Cohort:
         scores = []
         for look, features in zip(looks, backend.features(looks), strict=True):
             sizes = [len(part) for part in held_out[look.client.index]]
-            if self._number is not None:
-                scores.append((look.client.index, self._score_numbers(look, features, sizes)))
+            if self._federation.number is not None:
+                unit = half_width(self._federation.number)
+                scores.append((look.client.index, self._score_numbers(look, features, sizes, unit)))
                 continue
             right = logits(features, _like(look.params, features)).argmax(1) == labels[look.positions]
             parts = torch.split(right, sizes)
             scores.append((look.client.index, tuple(Score(int(part.sum()), len(part)) for part in parts)))
         return scores
 
-    def _score_numbers(self, look: Look, features: Tensor, sizes: list[int]) -> tuple[Score, ...]:
+    def _score_numbers(self, look: Look, features: Tensor, sizes: list[int], unit: float) -> tuple[Score, ...]:
         """How many numbers lie inside their intervals, and the error."""
-        number, targets = self._number, look.pool.records(self._federation).targets
-        assert number is not None
-        assert targets is not None
-        head, truth = number_head(look.params), targets[look.positions]
+        truth = look.pool.records(self._federation).numbers[look.positions]
+        head = number_head(look.params)
         found = [
-            judge_numbers(head, phi, own, half_width(number))
+            judge_numbers(head, phi, own, unit)
             for phi, own in zip(torch.split(features, sizes), torch.split(truth, sizes), strict=True)
         ]
         return tuple(Score(round((each.inside or 0.0) * each.records), each.records, each.rmse) for each in found)

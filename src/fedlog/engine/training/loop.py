@@ -143,13 +143,12 @@ class LoopBackend:
             value.requires_grad_(True)
         for start in range(0, records, self._settings.batch_size):
             with CLOCK.time("gather"):
-                batch, masks = self._batch(task, draws, slice(start, start + self._settings.batch_size))
-            inputs, labels = batch
+                some = self._batch(task, draws, slice(start, start + self._settings.batch_size))
             with CLOCK.time("forward"):
-                features = self._features(task, params, inputs, masks)
-                weights = features.new_full((len(labels),), 1 / len(labels))
-                dropped = self._body.drop_features(features, masks)
-                seen = Batch(features, logits(dropped, params), labels, weights, phase.show(params), dropped)
+                features = self._features(task, params, some)
+                weights = features.new_full((len(some.labels),), 1 / len(some.labels))
+                dropped = self._body.drop_features(features, some.masks)
+                seen = Batch(features, logits(dropped, params), some.labels, weights, phase.show(params), dropped)
                 loss, carry = phase.loss(seen, constants, carry)
             carry = {name: value.detach() for name, value in carry.items()}
             if optimiser.params:
@@ -161,17 +160,18 @@ class LoopBackend:
             value.requires_grad_(False)
         return carry
 
-    def _features(self, task: Task, params: Params, inputs: Tensor, masks: dict[str, Tensor]) -> Tensor:
+    def _features(self, task: Task, params: Params, some: RecordBatch) -> Tensor:
         try:
-            return self._body.features(params, inputs, masks)
+            return self._body.features(params, some.inputs, some.masks)
         except ValueError as error:
             # A normalisation layer cannot train on a single value per channel.
+            size = len(some.labels)
             raise RunError(
-                f"client {task.client.name}: body {self._body.name} cannot train on a batch of {len(inputs)}: {error}",
+                f"client {task.client.name}: body {self._body.name} cannot train on a batch of {size}: {error}",
                 hint="choose another batch size, or a body without batch normalisation",
             ) from error
 
-    def _batch(self, task: Task, draws: EpochDraws, at: slice) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
+    def _batch(self, task: Task, draws: EpochDraws, at: slice) -> RecordBatch:
         positions = task.client.train[draws.order[at]]
         raw = self._federation.train.inputs[positions]
         transform = self._federation.transform
@@ -182,13 +182,12 @@ class LoopBackend:
             inputs = transform.augment(raw, Augmentation(a.rows[at], a.columns[at], a.flips[at]))
         labels = self._federation.train.labels[positions].to(self._device)
         masks = {site: mask[at].to(self._device) for site, mask in draws.masks.items()}
-        return (self._to_device(inputs), labels), masks
+        return RecordBatch(self._to_device(inputs), labels, masks)
 
     def batch(self, task: Task, chosen: Tensor, key: Key) -> RecordBatch:
         """These of the client's records, with dropout and crops of their own."""
         draws = draw_epoch(key, len(chosen), self._body, self._federation.transform, self._settings.dtype)
-        (inputs, labels), masks = self._batch(task, replace(draws, order=chosen), slice(None))
-        return RecordBatch(inputs, labels, masks)
+        return self._batch(task, replace(draws, order=chosen), slice(None))
 
     @torch.no_grad()
     def _look_at(self, look: Look) -> Tensor:
