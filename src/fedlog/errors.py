@@ -6,6 +6,8 @@ line prints both on two lines, without a traceback, and exits with the class's c
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -40,6 +42,17 @@ class InputError(FedlogError):
 
 class RunError(FedlogError):
     """A run that started properly cannot go on (exit code 1)."""
+
+
+@contextmanager
+def errors_in(where: str) -> Iterator[None]:
+    """Say in input errors from inside where they occurred, unless they say it themselves."""
+    try:
+        yield
+    except InputError as error:
+        if where in error.message:
+            raise
+        raise InputError(f"{where}: {error.message}", hint=error.hint) from None
 
 
 def first_line(error: Exception) -> str:

@@ -30,7 +30,7 @@ from fedlog.data.site import (
 from fedlog.data.sites import join_sites
 from fedlog.data.split import Shares, Split
 from fedlog.data.tables import Table, check_features
-from fedlog.errors import InputError
+from fedlog.errors import InputError, errors_in
 
 Inputs = NDArray[Any] | pl.DataFrame
 NUMBER = "number"  # what the one class is called where a number is to be predicted
@@ -89,9 +89,14 @@ def federation_from_arrays(
     schema, notes = _schema([part.inputs for part in both], classes.names, how.number)
     if tests and how.rows_alone:
         raise InputError("rows are split each by itself, so test records cannot be given beside rows_alone")
-    validation = 0.2 if how.validation is None else how.validation
-    shares = None if tests else Shares(validation, _share(test), how.split_seed)
-    sites = [_site(site, part, tests.get(site), classes, schema, shares, how) for site, part in parts.items()]
+    held_out: dict[str, Part | Shares] = {**tests}
+    if not tests:
+        validation, share = 0.2 if how.validation is None else how.validation, 0.2 if test is None else test
+        held_out = dict.fromkeys(parts, Shares(validation, float(share), how.split_seed))
+    sites = []
+    for site, part in parts.items():
+        with errors_in(part.where):
+            sites.append(_make_site(site, part, held_out[site], classes, schema, how))
     joined = join_sites(sites, schema, name)
     joined = replace(joined, labels=classes.numbers, notes=notes, rows_alone=how.rows_alone)
     if tests:
@@ -176,10 +181,6 @@ def _read_column(values: Any) -> NDArray[Any]:
     return array.astype(np.int64) if array.dtype.kind == "b" else array
 
 
-def _share(test: Any) -> float:
-    return 0.2 if test is None else float(test)
-
-
 def _read_tests(test: Any, sites: tuple[str, ...]) -> dict[str, Part]:
     """Each site's own test records; none where a share of its rows is to be held out."""
     if test is None or isinstance(test, int | float):
@@ -216,7 +217,11 @@ class _Classes:
             )
         values = np.unique(np.concatenate(list(labels))).tolist()
         if names is None:
-            return cls(tuple(map(str, values)), tuple(values)) if kinds == {"number"} else cls(_sort(values), ())
+            return (
+                cls(tuple(map(str, values)), tuple(values))
+                if kinds == {"number"}
+                else cls(tuple(sort_naturally(values)), ())
+            )
         given = tuple(str(name) for name in names)
         return cls(given, tuple(range(len(given))) if kinds == {"number"} else ())
 
@@ -232,10 +237,6 @@ class _Classes:
                 hint="class_names has a name for every class",
             )
         return codes
-
-
-def _sort(texts: list[str]) -> tuple[str, ...]:
-    return tuple(sort_naturally(texts))
 
 
 def _schema(
@@ -284,37 +285,22 @@ def _free_name(columns: Sequence[str]) -> str:
     return next(name for name in ("label", "label_", "label__") if name not in columns)
 
 
-def _site(
-    name: str, part: Part, test: Part | None, classes: _Classes, schema: Schema, shares: Shares | None,
-    how: ArrayPreparation,
-) -> Site:  # fmt: skip
-    """The site; errors about its rows name it."""
-    try:
-        return _make_site(name, part, test, classes, schema, shares, how)
-    except InputError as error:
-        if part.where in error.message:
-            raise
-        raise InputError(f"{part.where}: {error.message}", hint=error.hint) from None
-
-
 def _make_site(
-    name: str, part: Part, test: Part | None, classes: _Classes, schema: Schema, shares: Shares | None,
-    how: ArrayPreparation,
-) -> Site:  # fmt: skip
+    name: str, part: Part, test: Part | Shares, classes: _Classes, schema: Schema, how: ArrayPreparation
+) -> Site:
+    """The site with these records; `test` has its test records, or the shares of its own that are held out."""
     codes, targets = _read_labels([part], classes, how)
-    key = split_key(name)
     names: tuple[str, ...] = ()
     groups: NDArray[np.int64] | None = None
     if part.groups is not None:
         found, places = np.unique(part.groups, return_inverse=True)
         names, groups = tuple(str(each) for each in found.tolist()), places.astype(np.int64)
-    if shares is not None:
+    if isinstance(test, Shares):
         if schema.features:
             table = Table(table_columns(part.inputs, schema, part.where), codes, groups, names, None, targets)
-            return make_table_site(table, schema, name, key, shares, how.preparation)
+            return make_table_site(table, schema, name, split_key(name), test, how.preparation)
         arrays = Arrays(_tensor([part]), codes, groups, names, targets)
-        return make_array_site(arrays, schema, name, key, shares, how.preparation)
-    assert test is not None
+        return make_array_site(arrays, schema, name, split_key(name), test, how.preparation)
     split = _split_with_given_test(codes, groups, len(test), how.validation or 0.0, split_key(name, how.split_seed))
     codes, targets = _read_labels([part, test], classes, how)
     if not schema.features:

@@ -24,7 +24,7 @@ from fedlog.data.site import Preparation, Site, load_site, make_table_site, refu
 from fedlog.data.split import Shares
 from fedlog.data.tables import TABLE_SUFFIXES, check_table, read_frame
 from fedlog.data.transforms import IDENTITY
-from fedlog.errors import InputError
+from fedlog.errors import InputError, errors_in
 from fedlog.files.names import closest, did_you_mean
 
 SCHEMA_FILE = "schema.toml"
@@ -152,15 +152,13 @@ def load_sites(
 
 def _load_site(sources: SiteSources, name: str, schema: Schema, split_seed: int, preparation: Preparation) -> Site:
     key, shares = split_key(name), Shares(repetition=split_seed)
-    try:
+    with errors_in(f"site {name}"):
         if name not in sources.frames:
             return load_site(str(sources.paths[name]), schema, name, key, shares, preparation)
         if preparation is Preparation.ALONE:
             refuse_split_by_time(schema)
         table = check_table(sources.frames[name], schema, f"site {name} of {sources.name}")
         return make_table_site(table, schema, name, key, shares, preparation)
-    except InputError as error:
-        raise InputError(f"site {name}: {error.message}", hint=error.hint) from None
 
 
 def draft_sites_schema(sources: SiteSources, label: str | None) -> tuple[Schema, tuple[str, ...]]:

@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from fedlog.errors import InputError
+from fedlog.errors import InputError, errors_in
 from fedlog.files.json_text import digest_json
 from fedlog.files.names import did_you_mean
 from fedlog.files.toml import read_toml
@@ -97,10 +97,8 @@ def from_plain(values: Mapping[str, Any], where: str, start: RunSpec | None = No
         if name not in known:
             hint = did_you_mean(name, known, f"one of {', '.join(sorted(known))}")
             raise InputError(f"{where}: unknown setting: {name}", hint=hint)
-    try:
+    with errors_in(where):
         return replace(start or RunSpec(), **values)
-    except InputError as error:
-        raise InputError(f"{where}: {error.message}", hint=error.hint) from None
 
 
 def from_toml(path: Path, start: RunSpec | None = None) -> RunSpec:
