@@ -91,8 +91,9 @@ def federation_from_arrays(
         raise InputError("rows are split each by itself, so test records cannot be given beside rows_alone")
     held_out: dict[str, Part | Shares] = {**tests}
     if not tests:
-        validation, share = 0.2 if how.validation is None else how.validation, 0.2 if test is None else test
-        held_out = dict.fromkeys(parts, Shares(validation, float(share), how.split_seed))
+        validation = 0.2 if how.validation is None else how.validation
+        share = float(test) if isinstance(test, int | float) else 0.2
+        held_out = dict.fromkeys(parts, Shares(validation, share, how.split_seed))
     sites = []
     for site, part in parts.items():
         with errors_in(part.where):

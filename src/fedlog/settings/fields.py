@@ -96,9 +96,13 @@ class Section:
         return section(**{name: getattr(self, name) for name in names})
 
 
-@cache
-def type_hints(kind: Any) -> dict[str, Any]:
+def type_hints(kind: type[Any]) -> dict[str, Any]:
     """The types of a dataclass's fields, bounds included."""
+    return _type_hints(kind)  # type: ignore[arg-type]
+
+
+@cache
+def _type_hints(kind: Any) -> dict[str, Any]:
     hints = get_type_hints(kind, include_extras=True)
     return {entry.name: hints[entry.name] for entry in fields(kind)}
 
