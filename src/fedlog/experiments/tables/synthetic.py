@@ -35,9 +35,9 @@ from fedlog.models.body import HEAD, Params, initial_head, logits
 from fedlog.models.catalog import body
 from fedlog.settings.resolve import data_spec
 from fedlog.settings.spec import RunSpec, as_plain
-from fedlog.wire.codec import codec
 from fedlog.wire.ledger import Direction
 from fedlog.wire.message import Kind, Message
+from fedlog.wire.transport import Transport
 
 REPRESENTATIONS = "representations.json"
 DRAWN_SEED = 0  # whose points and separators the figure shows
@@ -74,12 +74,12 @@ def one_round(spec: RunSpec, federation: Federation) -> OneRound:
     bodies = [body(name, federation.input_shape) for name in spec.body]
     plan = model_plan(federation, bodies)
     algorithm = method_of(spec, plan)
-    key, wire = Key(spec.seed), codec(spec.codec)
+    key, transport = Key(spec.seed), Transport(spec.codec)
     clients = clients_of(federation, bodies, algorithm)
     engine = Engine(Settings(spec.batch_size or 1))
-    cohort = Cohort(algorithm, federation, clients, engine, wire, key, spec.initialisation)
+    cohort = Cohort(algorithm, federation, clients, engine, key, transport, spec.initialisation)
     initial = {HEAD: initial_head(plan.width, plan.n_class, key), **bodies[0].initial(key)}
-    server = Server.create(algorithm, wire, plan, initial, key.child("server"))
+    server = Server.create(algorithm, plan, initial, key.child("server"), transport=transport)
     everyone = [client.index for client in clients]
     (exchange,) = algorithm.schedule.round
     cohort.hear(server.broadcast(0, len(clients)))
@@ -89,7 +89,9 @@ def one_round(spec: RunSpec, federation: Federation) -> OneRound:
     server.receive(1, exchange, blobs)
     cohort.hear(server.broadcast(1, len(clients)))
     # A local-only method uploads nothing, and has no head of its own at the end but the deployed one.
-    heads = tuple(_local_head(wire.decode(blob), model) for (_, blob), model in zip(blobs, before, strict=False))
+    heads = tuple(
+        _local_head(transport.up.decode(blob), model) for (_, blob), model in zip(blobs, before, strict=False)
+    )
     ledger = server.ledger
     after = _models(cohort, clients)
     return OneRound(clients, before, after, heads, ledger.bits(Direction.UP), ledger.bits(Direction.DOWN))
