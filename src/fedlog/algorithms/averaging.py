@@ -67,11 +67,11 @@ class Averaging(Method):
         return dict(zip(self.shared, message.arrays[:-1], strict=True))
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """The whole model: what is at home, and the newest of what is shared."""
+        """The whole model: the layers at home, and the shared ones as they were last heard."""
         return Work({**home, **heard})
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
-        """What is not shared stays; what is shared goes, with the number of records behind it."""
+        """Keep the layers that are not shared; send the shared ones, with the number of records behind them."""
         if not trained.records:
             kept = home  # nothing was trained; and if nobody has trained yet, the initial model is still needed
         else:
@@ -161,7 +161,7 @@ def fedbabu(
     fine_tune_epochs: int = 5,
     fine_tune_learning_rate: float = 0.001,
 ) -> Averaging:
-    """Oh et al. 2022: one random head, shared and never moved; the aggregated model is fine-tuned at the very end."""
+    """Oh et al. 2022: the head is random and never trained; the averaged model is fine-tuned at the very end."""
     rest = Phase(BODY, epochs, cross_entropy, learning_rate)
     tune = _everything(fine_tune_epochs, fine_tune_learning_rate)
     return Averaging("fedbabu", plan.below(1), (rest,), closing=(tune,))

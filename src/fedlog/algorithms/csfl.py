@@ -37,7 +37,7 @@ ERROR = "error"  # what a client's measurements left out, kept for its vote in t
 
 @dataclass(frozen=True)
 class CSFL(Method):
-    """`threshold` decides what is a large entry, `reduction` how many measurements are taken of it."""
+    """Entries above `threshold` are large; `reduction` is the number of measurements for each entry of the model."""
 
     plan: ModelPlan
     epochs: int = 5
@@ -72,7 +72,7 @@ class CSFL(Method):
         }
 
     def join(self, initial: Params) -> Params:
-        """The initial model, which never changes at home: updates are heard."""
+        """The initial model. It stays as it is: updates come with the broadcasts."""
         return {**initial, ERROR: torch.zeros(self.plan.entries)}
 
     def broadcast(self, server: Params) -> Message:
@@ -109,7 +109,7 @@ class CSFL(Method):
         return Work(self.deploy(home, heard), {"seed": heard["seed"]})
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
-        """First the measurements of the large changes go and the small ones stay; then the signs of both go."""
+        """First send measurements of the large changes and keep the small ones; then send the signs of both."""
         change = self._flat(trained.params) - self._flat(work.params)
         if exchange == VOTE:
             signs = Message(Kind.SIGNS, (change + home[ERROR] >= 0, torch.tensor([trained.records])))
@@ -120,7 +120,7 @@ class CSFL(Method):
         return {**home, ERROR: change - large}, Message(Kind.MEASUREMENTS, (measurements, numbers))
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
-        """The mean measurements and support, weighted by records, or each entry's majority; a tie counts as +1."""
+        """The mean measurements and support, weighted by records; or the majority sign of each entry, +1 in a tie."""
         news = {"updates": server["updates"] + 1}
         if exchange == VOTE:
             votes, voters = total.arrays
@@ -146,7 +146,7 @@ class CSFL(Method):
         }
 
     def observe(self, server: Params) -> dict[str, float]:
-        """How far the model has moved, and how dense the changes were: above about 0.2 they cannot be recovered."""
+        """How far the model has moved, and how dense the changes were. Above about 0.2 they cannot be recovered."""
         moved = {"moved_norm": float(server["moved"].norm())}
         if "support" not in server:
             return moved

@@ -91,7 +91,7 @@ class FedDBE(Method):
         return Work(params, {"mean": heard["mean"]}, {"running": torch.zeros(self.plan.width)})
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
-        """The opening keeps nothing of its training and sends the mean feature; a round keeps the shift alone."""
+        """The opening sends the mean feature and keeps nothing; a round sends the model and keeps the shift."""
         records = torch.tensor([trained.records])
         if exchange == OPENING:
             mean = trained.statistics.sums[:, 1:].sum(0) / max(trained.records, 1)

@@ -89,9 +89,9 @@ class FedLog(Method):
 
     @property
     def sums_last_uploads(self) -> bool:
-        """Yes: statistics add up, and those of whoever pauses are still true of a body that has not moved.
+        """Yes: the body of a client that pauses does not change, so its last statistics are still right.
 
-        A posterior that is carried over has them in it already.
+        Not where the old posterior is carried over: it contains them already.
         """
         return self.carry is None
 
@@ -136,7 +136,7 @@ class FedLog(Method):
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """The exact MAP head of everyone's statistics (eq. 11).
 
-        With privacy noise, n is the sum of the noisy counts; where it drowns in its own noise the old head stays.
+        With privacy noise, n is the sum of the noisy counts. If it is too small beside its noise, the old head stays.
         """
         total = self._add_carried(server, total)
         (sums,) = total.arrays
@@ -156,7 +156,7 @@ class FedLog(Method):
         }
 
     def _add_carried(self, server: Params, total: Contribution) -> Contribution:
-        """The evidence of this round on top of the old posterior's, which is decayed: T <- g * T + Phi.
+        """This round's statistics plus a share of the old ones: T <- g * T + Phi.
 
         The prior itself is not decayed, so that clients solve the same head from the statistics alone.
         """
@@ -170,7 +170,7 @@ class FedLog(Method):
         return {**home, HEAD: heard[HEAD]}
 
     def observe(self, server: Params) -> dict[str, float]:
-        """How far apart the class means are, how long the head's rows, how exact the solution."""
+        """The spread of the class means, the longest row of the head, and how exact the solution is."""
         if HEAD not in server:
             return {}
         statistics, noise_std = Statistics(server["statistics"]), float(server.get(NOISE, torch.zeros(1)))
@@ -210,7 +210,7 @@ class FedLogC(FedLog):
 
     @property
     def growth(self) -> float:
-        """g: what minimising the auxiliary term alone does to differences of class means in one round."""
+        """g: by how much the cluster terms alone stretch the differences of class means in one round."""
         held = self.alpha - (self.plan.n_class - 1) * self.beta
         if not self.beta:
             return 1.0
@@ -246,7 +246,7 @@ class FedLogC(FedLog):
         return Work({**home, HEAD: heard[HEAD]}, constants)
 
     def advice(self, rounds: int) -> tuple[str, ...]:
-        """The growth factor, and a warning where nothing stops it and it is large enough to matter."""
+        """The growth factor, and a warning if it is large and no margin stops it."""
         if not self.beta:
             return ()
         try:

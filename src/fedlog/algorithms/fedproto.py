@@ -76,7 +76,7 @@ class FedProto(Method):
         return Message(Kind.MEANS, (server["means"], server["present"]))
 
     def hear(self, message: Message, known: Params) -> Params:
-        """The prototypes, none of them before the first round's."""
+        """The prototypes; before the first round there are none."""
         if message.kind is Kind.SEED:
             nothing = self.begin(Key(0))
             return {"means": nothing["means"].to(torch.float32), "present": nothing["present"]}

@@ -37,7 +37,7 @@ class Distance(StrEnum):
 class Clustered:
     """Cross-entropy, plus alpha times the squared distance to the own class mean, minus beta times that to the others.
 
-    FedLog-C's eq. 12, read as a distance between features and class means and averaged over the batch. Constants:
+    FedLog-C's eq. 12, with squared distances of features to class means, averaged over the batch. Constants:
     `means` (..., n_class, width) and `present` (..., n_class). A class without a mean is in neither term. With a
     `margin`, a class mean further away than it no longer pushes. docs/deviations.md says why the margin is there, and
     why the distance is taken before the dropout on the features.

@@ -19,7 +19,7 @@ PERSONAL = "personal"  # Ditto's exchange without an upload, and the prefix of t
 
 
 class FedProx(Averaging):
-    """Averaging under a loss that refers to the model of the round's start."""
+    """Averaging, with a loss that stays near the model at the start of the round."""
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
         """The global model, which the loss stays near."""
@@ -35,7 +35,7 @@ def fedprox(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001, mu: 
 
 @dataclass(frozen=True)
 class Ditto(Averaging):
-    """Averaging, and before it in each round the training of a personal model near the global one."""
+    """In each round, first train a personal model near the global one; then average as FedAvg does."""
 
     personal_phases: tuple[Phase, ...] = ()
 
@@ -49,7 +49,7 @@ class Ditto(Averaging):
         return {**initial, **_as_personal(initial)}
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """The personal model with the global one to stay near; or the global one, to train it."""
+        """The personal model, with the global one as what to stay near; or the global model itself."""
         common = {**{name: value for name, value in home.items() if name not in _select_personal(home)}, **heard}
         return Work(_personal(home), common) if exchange == PERSONAL else Work(common)
 

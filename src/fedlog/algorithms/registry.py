@@ -53,14 +53,14 @@ METHODS: dict[str, Factory] = {
 
 
 def methods_that(fact: Callable[[Algorithm], bool]) -> tuple[str, ...]:
-    """The names of the registered methods of which the fact is true."""
+    """The names of the registered methods for which `fact` holds."""
     layers = (("first",), ("second",), (HEAD,))
     plan = ModelPlan(n_class=2, width=2, layers=layers, entries=10)
     return tuple(name for name, make in METHODS.items() if fact(make(plan)))
 
 
 def name_method(method: str | Factory) -> str:
-    """The name under which settings and records know a method that is given as a name, a class or a function."""
+    """The name of a method in settings and records, given its name, its class or its function."""
     if isinstance(method, str):
         return method
     if not callable(method):
@@ -73,7 +73,7 @@ def name_method(method: str | Factory) -> str:
 
 
 def factory(method: str) -> Factory:
-    """The method's constructor; `package.module:name` brings in a user's own."""
+    """The method's constructor; `package.module:name` imports a user's own."""
     if method in METHODS:
         return METHODS[method]
     if method.partition(":")[2]:
@@ -83,7 +83,7 @@ def factory(method: str) -> Factory:
 
 
 def find_own_rounds(method: str) -> int | None:
-    """How many rounds a method is made for, where it says so: one exchange is one round."""
+    """The number of rounds that a method is made for, if it says so: 1 for methods of one exchange."""
     found = getattr(factory(method), "rounds", None)
     return found if isinstance(found, int) else None
 
@@ -101,7 +101,7 @@ def options(method: str) -> dict[str, Any]:
 
 
 def read_options(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options as their types, from numbers or from text; an unknown or impossible one is refused by name."""
+    """Convert options, given as numbers or text, to their types; InputError names one that is unknown or impossible."""
     make = factory(method)
     known = options(method)
     hints = _option_types(make)

@@ -62,7 +62,7 @@ class ModelPlan:
 
 
 class HiddenParams(Mapping[str, Tensor]):
-    """What a loss gets in place of the parameters when it did not ask for them: every access is refused."""
+    """Stands in for the parameters if a loss did not ask for them: every access is refused."""
 
     def __getitem__(self, name: str) -> NoReturn:
         raise InputError(
@@ -101,7 +101,7 @@ A loss that looks at `batch.params` says so by an attribute `reads_params = True
 
 @dataclass(frozen=True)
 class Selection:
-    """A set of parameter names, given by what is in it or by what is not."""
+    """A set of parameter names: those listed, or all but those listed."""
 
     names: frozenset[str]
     excludes: bool
@@ -135,7 +135,7 @@ class Phase:
 
     @property
     def reads_params(self) -> bool:
-        """Whether the loss looks at the parameters themselves, and not only at what the model makes of the records."""
+        """Whether the loss reads the parameters themselves, and not only features and logits."""
         return bool(getattr(self.loss, "reads_params", False))
 
     def show(self, params: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -165,7 +165,7 @@ class Exchange:
     """Gaussians a class, where the summary is MIXTURES."""
 
     def summed_width(self, width: int) -> int:
-        """How many features are summed, given those of the body: a number to predict is one more."""
+        """How many features are summed: the body's, and one more for a number to predict."""
         return width + (self.summary is BodySummary.NUMBERS)
 
 
@@ -188,7 +188,7 @@ class Schedule:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What a client trains from: a whole model, what its loss and `close` refer to, and the loss's first carry."""
+    """What a client trains from: the whole model, constants for its loss and `close`, and the loss's first carry."""
 
     params: Params
     constants: Params = field(default_factory=dict)
@@ -213,7 +213,7 @@ class Trained:
 
 @runtime_checkable
 class Chooses(Protocol):
-    """A method that leaves a choice among several models to each client, made on the client's validation records."""
+    """A method with several models, of which each client chooses one by its validation records."""
 
     def candidates(self, home: Params, heard: Params) -> Sequence[tuple[str, Params]]:
         """The models to choose from, by name; the first is taken where there is no validation record."""
@@ -248,18 +248,18 @@ class Algorithm(Protocol):
 
     @property
     def may_leave(self) -> bool:
-        """Whether the server's state comes from the newest uploads alone, so that one can be taken out again."""
+        """Whether a client can leave: the server's state then depends on the newest uploads alone."""
 
     @property
     def sums_last_uploads(self) -> bool:
-        """Whether a step sums everyone's last upload when only some take part; else it sums this round's.
+        """Whether a step sums everyone's last upload, also of those who pause; else only this exchange's.
 
-        The uploads of all its exchanges are then sums of one kind.
+        If so, the uploads of all exchanges are of one kind.
         """
 
     @property
     def sends_statistics(self) -> bool:
-        """Whether uploads are statistics, to which privacy noise can be added and which untrained bodies have too."""
+        """Whether uploads are statistics. Only these can carry privacy noise and come from untrained bodies."""
 
     @property
     def schedule(self) -> Schedule:
@@ -275,7 +275,7 @@ class Algorithm(Protocol):
         """What the server sends to every client."""
 
     def hear(self, message: Message, known: Params) -> Params:
-        """What a client knows after a broadcast, given what it knew before: the same for all of them."""
+        """What every client knows after a broadcast, given what it knew before."""
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
         """What the client trains from in this exchange."""
@@ -297,7 +297,7 @@ class Algorithm(Protocol):
 
 
 class Method:
-    """What is the same for most methods; a method that differs states its own."""
+    """Defaults of an `Algorithm`; a method that differs overrides them."""
 
     bodies = Bodies.SAME
     training = TrainingRecords.OWN

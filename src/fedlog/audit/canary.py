@@ -46,7 +46,7 @@ WIRE = codec("f32")
 
 
 def audit_two_worlds(audit: Audit) -> Finding:
-    """The lower bound on mu, and so on epsilon, that these trainings and draws of noise support."""
+    """A lower bound on mu, and so on epsilon, from many trials with and without the canary."""
     guard = _protection(audit)
     here, elsewhere = _neighbours(audit)
     present, absent = scores(_trials(audit, guard, here, "with"), _trials(audit, guard, elsewhere, "without"))
@@ -102,7 +102,7 @@ class _Counting(Protection):
 
 @dataclass(frozen=True)
 class _Tap(Protection):
-    """A protection that keeps what clients hand to it: the last that is the same however often noise is drawn."""
+    """A protection that stores the messages it is given, as they are before noise is added."""
 
     messages: list[Message] = field(default_factory=list)
 
@@ -113,7 +113,7 @@ class _Tap(Protection):
 
 
 class _Publishing(FedLog):
-    """FedLog whose server publishes the sum it is left with; whatever else it could do is post-processing."""
+    """FedLog whose server publishes the whole sum: all that a real server could do with it is post-processing."""
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """All of the sum."""
@@ -126,7 +126,7 @@ class _Publishing(FedLog):
 
 @dataclass(frozen=True, eq=False)
 class _Rounds:
-    """Rounds after their training: what the clients hand to the protection in each, and a server that waits for it."""
+    """Rounds after their training: the clients' unprotected messages, and the server that will receive them."""
 
     messages: Sequence[Sequence[Message]]
     guard: Protection
@@ -135,7 +135,7 @@ class _Rounds:
     key: Key
 
     def observe(self, trial: int) -> Tensor:
-        """What whoever is not trusted sees of all releases, with noise of their own: the bytes, and all they say."""
+        """What an attacker sees of all releases, each with fresh noise: the number of bytes, and every entry."""
         return torch.cat([self._observe_release(trial, number) for number in range(len(self.messages))])
 
     def _observe_release(self, trial: int, number: int) -> Tensor:

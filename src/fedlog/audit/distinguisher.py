@@ -19,7 +19,7 @@ THRESHOLDS = 21  # more would cost more confidence each than they find
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """What was seen once, and after which training: its random numbers are public but for the noise."""
+    """What an attacker saw in one trial, and after which training; only the noise is secret."""
 
     training: int
     seen: Tensor
@@ -27,10 +27,10 @@ class Observation:
 
 
 def scores(present: Sequence[Observation], absent: Sequence[Observation]) -> tuple[Scores, Scores]:
-    """How much each trial looks like one with the canary, to an attacker who has learnt from the first fifth of each.
+    """How much each trial looks like one with the canary; the attacker learns from the first fifth of both worlds.
 
-    Training by training it weighs every entry by how far apart the two worlds are in it over how much it varies: the
-    best test there is for independent noise on every entry, and an entry without noise decides alone.
+    For each training, an entry weighs the difference of its means in the two worlds over its variance. This is the best
+    test for independent noise on every entry; an entry without noise decides alone.
     """
     rows = pad_sequence([trial.seen for trial in (*present, *absent)], batch_first=True)
     trainings = torch.tensor([trial.training for trial in (*present, *absent)])
@@ -52,7 +52,7 @@ def scores(present: Sequence[Observation], absent: Sequence[Observation]) -> tup
 def mu_lower_bound(present: Scores, absent: Scores, confidence: float) -> float:
     """A lower bound on the mu of Gaussian differential privacy, wrong with probability at most 1 - confidence.
 
-    Whatever is mu-GDP leaves every test with false alarms a and misses b at mu >= Phi^-1(1 - a) - Phi^-1(b) (Dong, Roth
+    For a mu-GDP mechanism every test has false alarms a and misses b with mu >= Phi^-1(1 - a) - Phi^-1(b) (Dong, Roth
     and Su 2022). A test says "present" above a threshold. Thresholds are quantiles of the trials that the attacker
     learnt from; on the others all their false alarms and misses are bounded at once, by Clopper and Pearson with an
     equal share of the error to each (Bonferroni), and the largest mu counts. So the bound is over the whole curve.
@@ -68,7 +68,7 @@ def mu_lower_bound(present: Scores, absent: Scores, confidence: float) -> float:
 
 
 def largest_mu_lower_bound(trials: int, confidence: float) -> float:
-    """The bound that so many trials in each world give where every single one shows which world it is from."""
+    """The largest bound that so many trials can give: every trial shows which world it is from."""
     certain = np.full(trials, np.inf)
     return mu_lower_bound(certain, -certain, confidence)
 
@@ -79,6 +79,6 @@ def learnt_from(trials: int) -> int:
 
 
 def _normal_quantile(hits: NDArray[np.int64], trials: int, error: float) -> Scores:
-    """Phi^-1(1 - p), with p the upper bound on a probability that came true so often."""
+    """Phi^-1(1 - p), where p is an upper bound on a probability, from the number of hits."""
     upper = np.where(hits < trials, beta.ppf(1 - error, hits + 1, np.maximum(trials - hits, 1)), 1.0)
     return np.asarray(norm.isf(upper))

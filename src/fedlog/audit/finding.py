@@ -116,7 +116,7 @@ class Finding:
 
     @property
     def blind(self) -> bool:
-        """Whether no defect at all could have refuted the claim: then the audit says nothing about it."""
+        """Whether the audit could not have refuted the claim, however bad the defect: then it says nothing."""
         return self.epsilon_visible <= self.audit.budget.epsilon
 
     @property

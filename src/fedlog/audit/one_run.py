@@ -82,7 +82,7 @@ def largest_epsilon(canaries: int, delta: float, error: float) -> float:
 
 
 def chance_of_guesses(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """How likely so many right guesses are at most in a run that is (epsilon, delta)-private."""
+    """An upper bound on the chance of so many right guesses in a run that is (epsilon, delta)-private."""
     q = 1 / (1 + np.exp(-epsilon))
     below = np.arange(right - 1, -1, -1)
     # (f(v - i) - f(v)) / i for i = 1 .. v: the probabilities of v - 1, v - 2, ... added up.
@@ -108,7 +108,7 @@ def _guesses(canaries: int) -> list[int]:
 
 
 def _marks_in_sum(audit: Audit, coins: np.ndarray) -> Tensor:
-    """(canaries,): how far each canary's row of a secure sum lies along its statistic, to another client of the sum.
+    """(canaries,): how far each canary's row of a secure sum lies along its statistic, as another client sees it.
 
     Each canary has a class of its own and features far beyond every bound. Records are all at the first client, and a
     whole client is one that has its record or none: it adds its share of the noise all the same, so that the sum has as
@@ -138,7 +138,7 @@ def _marks_in_sum(audit: Audit, coins: np.ndarray) -> Tensor:
 def _messages(
     guard: Protection, clip: Clip | None, data: Records, sizes: Sequence[int], classes: int, key: Key
 ) -> list[tuple[int, bytes]]:
-    """What the clients put into the sum, each with so many of the records."""
+    """The messages of the clients for the sum, each with so many of the records."""
     parts = torch.split(torch.arange(len(data)), list(sizes))
     shards = tuple(Shard(f"client {at}", part, part[:1], part[:0]) for at, part in enumerate(parts))
     names = tuple(str(label) for label in range(classes))

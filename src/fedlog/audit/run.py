@@ -7,7 +7,7 @@ from fedlog.audit.finding import Audit, Finding
 
 
 def run_audit(audit: Audit) -> Finding:
-    """What the audit finds: with many runs and one canary, or in one run with many where runs are dear."""
+    """Run the audit: many runs with one canary, or one run with many canaries where runs are expensive."""
     if not audit.in_one_run:
         return audit_two_worlds(audit)
     from fedlog.audit.one_run import audit_one_run  # loads cryptography

@@ -23,7 +23,7 @@ IMPOSSIBLE = 1e6  # so far below the largest, a logit is that of a class that ca
 
 @dataclass(frozen=True)
 class ReliabilityBin:
-    """The records whose largest probability lies in one interval: how sure the model was, how often it was right."""
+    """The records with about the same largest probability: how sure the model was, and how often it was right."""
 
     records: int
     confidence: float
@@ -61,8 +61,8 @@ def log_loss(logits: Tensor, labels: Tensor) -> float:
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     """The number by which to divide logits so that these validation records are most likely.
 
-    Their labels are smoothed as Platt (1999) does: beside them counts one imagined record of each class, so that a few
-    records without a mistake are no proof that there are none. A class whose logit says that it cannot be has none.
+    Labels are smoothed as by Platt (1999): one imagined record of each class counts too, so that a few records without
+    a mistake do not make the model certain. Classes that the logits rule out have no imagined record.
     """
     if not len(labels):
         raise InputError("a temperature needs validation records, found: none")

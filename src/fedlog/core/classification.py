@@ -61,8 +61,8 @@ def share_interval(share: float, records: int) -> tuple[float, float]:
 def first_within_error(right: Sequence[int], records: int) -> int:
     """Which of several models to take, by how many of the same records each classifies correctly.
 
-    The first whose count is within one standard error, and at least one record, of the best (Breiman et al. 1984): on
-    a few records the best of many is best by chance, and the order of the models says which to prefer then.
+    The first whose count is within one standard error (at least one record) of the best (Breiman et al. 1984). On few
+    records the best of many is best by chance; the order of the models then says which to prefer.
     """
     best = max(right)
     share = (best + 1) / (records + 2)

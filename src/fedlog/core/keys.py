@@ -21,7 +21,7 @@ class Key:
     path: tuple[str | int, ...] = field(default=())
 
     def child(self, *names: str | int) -> Key:
-        """The key of something inside what this key is for."""
+        """The key of a part: `Key(7).child("client", 3)` is the key of client 3."""
         return Key(self.seed, (*self.path, *names))
 
     def integer(self) -> int:

@@ -37,8 +37,8 @@ class Prior:
     def posterior(self, statistics: Statistics) -> Posterior:
         """The posterior after the records summed in `statistics`.
 
-        Raises InputError when chi has another shape, or when nu plus their number is not above 0: nothing holds the
-        head then.
+        Raises InputError when chi has another shape, or when nu plus their number is not above 0: there is no maximum
+        then.
         """
         chi = torch.zeros_like(statistics.sums) if self.chi is None else self.chi.to(statistics.sums)
         if chi.shape != statistics.sums.shape:

@@ -31,7 +31,7 @@ class Arrays:
 
 
 def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
-    """The needed arrays of the file by name, and those of the optional ones that it has."""
+    """The needed arrays of the file by name, and the optional ones if it has them."""
     try:
         with path.open("rb") as file:  # opened here: numpy leaves a file open that is no archive
             stored = np.load(file, allow_pickle=False)
@@ -59,7 +59,7 @@ def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) ->
 
 
 def _check_size(archive: zipfile.ZipFile, names: Sequence[str]) -> None:
-    """Raise MemoryError where these arrays need more memory than there is: a few packed bytes may hold gigabytes."""
+    """Raise MemoryError if these arrays do not fit the memory: a small archive may unpack to gigabytes."""
     sizes = {info.filename.removesuffix(".npy"): info.file_size for info in archive.infolist()}
     if sum(sizes.get(name, 0) for name in names) > psutil.virtual_memory().available:
         raise MemoryError

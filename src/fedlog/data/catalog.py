@@ -73,8 +73,8 @@ _LABEL_PARTITIONS: tuple[Partition, ...] = ("shards", "dirichlet", "iid")
 def load_federation(spec: DataSpec) -> Federation:
     """The federation that the specification describes, checked.
 
-    A user's own function gets the specification, and returns a `Federation`; a setting that it does not look at is
-    refused, so that no record says that it was used.
+    A user's own function gets the specification and returns a `Federation`. A setting that it does not read is refused:
+    otherwise records would say that it was used.
     """
     spec = resolve_data(spec)
     key = Key(spec.seed).child("data")
@@ -88,7 +88,7 @@ def load_federation(spec: DataSpec) -> Federation:
 
 
 def hold_out_validation(federation: Federation, spec: DataSpec) -> Federation:
-    """Hold out the validation share that the specification asks for of each client's training records."""
+    """Hold out a share of each client's training records for validation, as the specification says."""
     if spec.validation_fraction and any(len(shard.validation) for shard in federation.shards):
         refuse_settings(spec, ("validation_fraction",), "it has validation records of its own")
     return check_federation(_with_validation(federation, spec, Key(spec.seed).child("data", "validation")))

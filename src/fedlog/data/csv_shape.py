@@ -20,7 +20,7 @@ _NAMED = 10
 def check_header(path: Path, separator: str, known: Collection[str]) -> None:
     """Refuse a file whose header is no text, has no end or has more columns than can be held.
 
-    `known` are the columns that somebody asked for: of too many the others are named first.
+    `known` are the columns that are wanted; if there are too many, the error names others.
     """
     with path.open("rb") as file:
         line = file.readline(_HEADER_BYTES)
@@ -38,7 +38,7 @@ def check_header(path: Path, separator: str, known: Collection[str]) -> None:
 
 
 def check_rows(path: Path, separator: str, columns: int) -> None:
-    """Refuse a file with a row of another number of fields than the header; the first one is named."""
+    """Refuse a file with a row that has another number of fields than the header; the error names the first one."""
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
         for number, row in enumerate(csv.reader(file, delimiter=separator)):
             if number and len(row) != columns:

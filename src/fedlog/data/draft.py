@@ -156,7 +156,7 @@ def _draft_column(series: pl.Series) -> Feature | str:
 
 
 def find_label_column(frame: pl.DataFrame) -> str | None:
-    """The column that is called as labels usually are; None if there is none."""
+    """The column with a usual name for labels (label, target, class, ...); None if there is none."""
     for name in LABEL_NAMES:
         for column in frame.columns:
             if column.lower() == name:
@@ -165,7 +165,7 @@ def find_label_column(frame: pl.DataFrame) -> str | None:
 
 
 def sort_naturally(texts: Iterable[str]) -> list[str]:
-    """The texts in the order of a person: 9 before 10, and texts after numbers."""
+    """The texts as people sort them: 9 before 10, and texts after numbers."""
     return sorted(texts, key=_natural)
 
 

@@ -85,7 +85,7 @@ class ResumableDownloader:
 def fetch(source: Source, folder: Path, report: Callable[[str], Report]) -> tuple[Path, ...]:
     """The paths of all files of the data set, downloading those that are missing or corrupt.
 
-    `report(name)` is asked for once for each download, and then told how far it has come.
+    `report(name)` is called once for each download; what it returns is then told how far the download has come.
     """
     for download in source.downloads:
         if all(state_of(file, folder).usable for file in download.files):

@@ -153,7 +153,7 @@ def _users_of(path: Path) -> list[tuple[str, list[Any], list[int]]]:
 
 
 def _of_users(table: _Table, users: tuple[str, ...]) -> _Table:
-    """The records of these users, numbered in this order: two files may name them in different ones."""
+    """The records of these users, with users numbered in this order: the order in the files may be another."""
     place = {user: at for at, user in enumerate(users)}
     kept = _select(table, [i for i, at in enumerate(table.owner) if table.users[at] in place])
     return replace(kept, users=users, owner=[place[table.users[at]] for at in kept.owner])

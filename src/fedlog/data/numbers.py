@@ -11,7 +11,7 @@ Range = tuple[float, float]
 
 
 def half_width(number: Range) -> float:
-    """How many of the number's own units one unit of its range is."""
+    """Half the width of the range, by which the number is divided so that its range becomes -1 to 1."""
     return (number[1] - number[0]) / 2
 
 

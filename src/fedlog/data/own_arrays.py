@@ -199,7 +199,7 @@ def _read_tests(test: Any, sites: tuple[str, ...]) -> dict[str, Part]:
 
 @dataclass(frozen=True)
 class _Classes:
-    """The classes of the federation: their names, and the whole number that each is in the labels, if they are such."""
+    """The classes of the federation: their names, and their numbers in the labels where labels are whole numbers."""
 
     names: tuple[str, ...]
     numbers: tuple[int, ...]

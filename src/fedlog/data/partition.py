@@ -44,9 +44,9 @@ def by_shards(
 ) -> Deal:
     """At most `classes_per_client` classes for each client: the partition of the paper and of LG-FedAvg.
 
-    Each class is cut, in file order, into `clients * classes_per_client / n_class` shards whose sizes differ by at most
-    one record; a shuffled list with each class that often is dealt out `classes_per_client` at a time. A client may
-    draw a class twice and then holds one class fewer. The test pool is dealt with the same class lists.
+    Each class is cut, in file order, into `clients * classes_per_client / n_class` shards of nearly equal size. The
+    shards are shuffled, and every client gets `classes_per_client` of them. A client may get two of one class, and then
+    holds one class fewer. The test pool is dealt with the same class lists.
     """
     _check_clients(clients)
     dealt = clients * classes_per_client
@@ -208,8 +208,8 @@ def hold_out_recordings(
 ) -> tuple[Tensor, Tensor]:
     """(kept, held out) positions of one client, with whole recordings held out.
 
-    Of each class as many recordings, in a drawn order, as make up `fraction` of its records or a little more, but never
-    all: a class with one recording is kept.
+    Of each class, recordings are held out in random order until they make up `fraction` of its records, but never all:
+    a class with one recording is kept.
     """
     _check_fraction(fraction)
     of_client, of_recording = labels[positions].numpy(), recordings[positions].numpy()

@@ -140,7 +140,7 @@ def har(folder: Path) -> Pools:
 def recordings(windows: Tensor) -> Tensor:
     """(n,) numbers, the same for windows of one uninterrupted recording, in whatever order a file has them.
 
-    Windows overlap by half: those that have a half in common, or are joined by others that do, are one recording.
+    Windows overlap by half. Windows that share a half, directly or through others, are one recording.
     """
     half = windows.shape[-1] // 2
     numbers: dict[bytes, int] = {}

@@ -90,7 +90,7 @@ def load_site(
 
 
 def empty_site(schema: Schema, name: str) -> Site:
-    """A site of no rows: what a private run sends for one whose data cannot be read."""
+    """A site without rows. In a private run it stands in for one whose data cannot be read."""
     none = np.arange(0)
     inputs = _type_by_schema(torch.zeros((0, *schema.shape)), schema)
     numeric = sum(feature.kind is FeatureKind.NUMERIC for feature in schema.features)
@@ -101,7 +101,7 @@ def empty_site(schema: Schema, name: str) -> Site:
 
 
 def refuse_split_by_time(schema: Schema) -> None:
-    """Refuse a schema under which rows cannot be held out each by itself."""
+    """Refuse a schema that holds rows out by time: which row is held out then depends on the others."""
     if schema.time_column is not None:
         raise InputError(
             "where single records are protected, whether a row is held out must not depend on the others, and by time "
@@ -167,7 +167,7 @@ def split_rows(
 
 
 def _split_alone(arrays: Arrays, shares: Shares, key: Key) -> Split:
-    """By each row's input and label; by its group's name where groups stay whole."""
+    """A split by each row's own input and label, or by the name of its group where groups stay whole."""
     if arrays.groups is not None:
         return split_by_content((arrays.group_names[group].encode() for group in arrays.groups), shares, key)
     inputs = arrays.inputs.numpy()
@@ -208,7 +208,7 @@ def _records(arrays: Arrays, rows: NDArray[np.int64]) -> Records:
 def _type_by_schema(inputs: Tensor, schema: Schema) -> Tensor:
     """Pixels as bytes, anything else as numbers: by the shape in the schema, since one value can change a file's type.
 
-    What is no whole number from 0 to 255 becomes the nearest one, each value by itself.
+    Any other number becomes the nearest whole number from 0 to 255, each value by itself.
     """
     if len(schema.shape) == 3 and schema.shape[0] in MODES:
         return inputs if inputs.dtype == torch.uint8 else inputs.round().clamp(0, 255).to(torch.uint8)

@@ -42,7 +42,7 @@ class SiteSources:
 
     @classmethod
     def at(cls, source: str | Path | Sequence[str | Path], site_column: str | None = None) -> SiteSources:
-        """The sites in a folder, those in a list of files and folders of images, or those that a column names."""
+        """The sites in a folder, in a list of files and folders, or in one table with a column of site names."""
         if not isinstance(source, str | Path):
             _refuse_site_column(site_column, "a list of files")
             return cls("files", _by_site([Path(path) for path in source], "the list of sites"))
@@ -99,7 +99,7 @@ def _cut_table(path: Path, column: str | None) -> dict[str, pl.DataFrame]:
 
 
 def _by_site(paths: Sequence[Path], where: str) -> dict[str, Path]:
-    """The paths by the names of their sites, sorted; what can be no site's records is refused, never passed over."""
+    """The paths by the names of their sites, sorted; a file that cannot hold a site's records is refused."""
     sites: dict[str, Path] = {}
     for path in paths:
         if not path.exists():
@@ -266,6 +266,6 @@ def _concatenate(parts: Sequence[Records]) -> Records:
 
 
 def _join_numbers(parts: Sequence[Tensor | None]) -> Tensor | None:
-    """The numbers of all sites in a row; None where some site has none."""
+    """The numbers of all sites, joined; None if some site has none."""
     found = [part for part in parts if part is not None]
     return torch.cat(found) if len(found) == len(parts) else None

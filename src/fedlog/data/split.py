@@ -40,12 +40,12 @@ class Shares:
 
     @property
     def turns(self) -> int:
-        """After how many repetitions every row that is not for test has been a validation row."""
+        """The number of repetitions after which every row, test rows aside, was a validation row once."""
         return max(2, math.ceil((1 - self.test) / self.validation - 1e-9))
 
     @property
     def round_and_turn(self) -> tuple[int, int]:
-        """How often all rows have had their turn before this repetition, and which turn of the round it is."""
+        """How many rounds of turns came before this repetition, and its turn in the present round."""
         return divmod(self.repetition, self.turns)
 
 
@@ -77,8 +77,8 @@ def split_by_class(labels: Positions, shares: Shares, key: Key) -> Split:
 def _take_turn(rows: Positions, first: int, shares: Shares, key: Key, shift: int) -> Positions:
     """The validation rows of this repetition among the rows of one class that are not for test.
 
-    The first turn of a round takes `first` rows, the others share what remains; `shift` deals the odd rows of
-    different classes to different turns. A class with a single row keeps it for training.
+    The first turn of a round takes `first` rows, the others share the rest. `shift` gives the rows left over by the
+    division to different turns in different classes. A class with a single row keeps it for training.
     """
     round_number, turn = shares.round_and_turn
     if round_number:
@@ -162,9 +162,9 @@ def split_by_time(times: NDArray[np.float64], shares: Shares) -> Split:
 def split_by_content(contents: Iterable[bytes], shares: Shares, key: Key) -> Split:
     """A split in which a row's part depends on the key and on the row's own content, and on no other row.
 
-    One row more or less moves no other row, which is what a promise for single records rests on. The price: equal rows
-    share a part, classes are not divided alike, and a part of a small table may be empty, which is no error here,
-    because whether it is one would depend on a single row.
+    One row more or less moves no other row, as a promise for single records needs. The price: equal rows share a part,
+    classes are not divided alike, and a part of a small table may be empty. That is no error here, because the error
+    would depend on a single row.
     """
     rows = list(contents)
     drawn = _draw_by_content(rows, key.child("content"))

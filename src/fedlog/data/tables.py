@@ -264,7 +264,7 @@ def _times(series: pl.Series, where: str) -> NDArray[np.float64]:
 
 
 def _parse_times(texts: pl.Series) -> pl.Series:
-    """The texts as numbers or as times, whichever more of them are."""
+    """The texts as numbers or as times, whichever fits more of them."""
     numbers = texts.cast(pl.Float64, strict=False)
     if numbers.null_count() == 0:
         return numbers

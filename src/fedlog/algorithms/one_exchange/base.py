@@ -36,7 +36,7 @@ class Classes(StrEnum):
 
 @dataclass(frozen=True)
 class Noise:
-    """What privacy noise makes of sums: its std in every entry, and the count above which a class has a mean."""
+    """The privacy noise in sums: its std in every entry."""
 
     std: float = 0.0
 
@@ -89,7 +89,7 @@ class OneExchange(Method):
         return {name: value for name, value in initial.items() if name != HEAD}
 
     def broadcast(self, server: Params) -> Message:
-        """The head; everyone's sums where personal heads need them; before there is any, the seed."""
+        """The head, or everyone's sums where personal heads need them; at first the seed."""
         if HEAD not in server:
             return Message(Kind.SEED, (server["seed"],))
         if self.personal and self.sends_moments_for_personal:
@@ -126,11 +126,11 @@ class OneExchange(Method):
         return {**self.join(trained.params), **kept, **self.own_classes(trained.statistics.counts)}, message
 
     def own_classes(self, counts: Tensor) -> Params:
-        """Which classes the site has records of, kept at home where its model is to know only these."""
+        """Which classes the site has records of, to keep at home if its model may predict only these."""
         return {OWN_CLASSES: counts > 0} if self.classes is Classes.OWN else {}
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
-        """The head of everyone's sums; the old one where there is no record, or noise drowns the count."""
+        """The head of everyone's sums; the old one without records, or if noise hides the count."""
         moments = Moments.from_arrays(total.arrays, self.detail)
         if total.noise_std and not count_is_usable(moments.statistics, total.noise_std):
             return server
@@ -150,7 +150,7 @@ class OneExchange(Method):
         return {**body, HEAD: self.restrict(heard[HEAD], home), **quadratic}
 
     def restrict(self, head: Tensor, home: Params) -> Tensor:
-        """The head (n_class, 1 + w), with classes that the site has no record of at the lowest bias there is."""
+        """The head (n_class, 1 + w), changed so that classes without a record at the site never win."""
         own = home.get(OWN_CLASSES)
         if own is None or not bool(own.any()):
             return head
@@ -158,7 +158,7 @@ class OneExchange(Method):
         return torch.cat([bias[:, None], head[:, 1:]], dim=1)
 
     def candidates(self, home: Params, heard: Params) -> Sequence[tuple[str, Params]]:
-        """The global head first, then own ones down to that of the own records alone; none unless `personal`."""
+        """The global head, then heads that follow the own records more and more; none unless `personal`."""
         if not self.personal or OWN_SUMS not in home:
             return ()
         deployed = self.deploy(home, heard)
@@ -174,7 +174,7 @@ class OneExchange(Method):
         return found
 
     def _read_moments(self, params: Params, names: tuple[str, str]) -> Moments:
-        """The moments that stand under these names: sums, and second moments where there are some."""
+        """The moments under these names: sums, and second moments if there are any."""
         arrays = tuple(params[name].to(torch.float64) for name in names if name in params)
         return Moments.from_arrays(arrays, self.detail)
 
@@ -190,7 +190,7 @@ class OneExchange(Method):
 
 
 def single(params: Params) -> Params:
-    """The parameters in float32, as those that were sent are: features meet heads of their own type."""
+    """The parameters in float32, the type of features and of what is sent."""
     return {name: value.to(torch.float32) for name, value in params.items()}
 
 

@@ -44,7 +44,7 @@ class CCVR(OneExchange):
             )
 
     def solve(self, moments: Moments, noise: Noise) -> Tensor:
-        """The head that is best on features drawn from each class's Gaussian, as many for each class."""
+        """The head that is best on features drawn from the classes' Gaussians, equally many for each class."""
         means, present = moments.statistics.means()
         scatters = moments.class_scatters()
         features, labels = [], []
@@ -58,7 +58,7 @@ class CCVR(OneExchange):
 
 
 def _square_root(covariance: Tensor) -> Tensor:
-    """The symmetric square root, what is rounding left out.
+    """The symmetric square root; directions whose variance is only rounding are left out.
 
     Eigenvectors alone would do for the distribution, but their signs and their order depend on the last bit of the
     sums: the same sums, added in another order, would draw other features.

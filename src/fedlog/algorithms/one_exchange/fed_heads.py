@@ -24,7 +24,7 @@ from fedlog.wire.message import Contribution, Kind, Message
 
 @dataclass(frozen=True)
 class FedHeads(OneExchange):
-    """The heads named in `heads` (fedlog, ncm, lda, ridge), the first of them where a site has no validation row.
+    """The heads named in `heads` (fedlog, ncm, lda, ridge); a site without validation rows takes the first.
 
     With `personal`, FedLog's head and the ridge also come in the site's own versions.
     """
@@ -88,7 +88,7 @@ class FedHeads(OneExchange):
         return {HEAD: first, **{f"{HEAD}.{name}": head for name, head in zip(self.names[1:], others, strict=True)}}
 
     def candidates(self, home: Params, heard: Params) -> Sequence[tuple[str, Params]]:
-        """Every head, the first first; with `personal`, own versions of FedLog's and of the ridge behind them."""
+        """Every head in the order of `heads`; with `personal`, also own versions of FedLog's and the ridge."""
         deployed = self.deploy(home, heard)
         heads = {
             name: heard[HEAD if at == 0 else f"{HEAD}.{name}"]

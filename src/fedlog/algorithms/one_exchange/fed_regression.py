@@ -19,7 +19,7 @@ PARTS = (HEAD, SPREAD, NOISE)
 
 @dataclass(frozen=True)
 class FedRegression(OneExchange):
-    """The exact posterior of a linear head; without a `strength`, the prior's of largest evidence."""
+    """The exact posterior of a linear head. Without a `strength`, the one of largest evidence is taken."""
 
     strength: float | None = None
 
@@ -37,7 +37,7 @@ class FedRegression(OneExchange):
 
     @property
     def schedule(self) -> Schedule:
-        """One exchange of the moments of features and number together."""
+        """One exchange: the moments of the features and the number, as one vector."""
         return Schedule(round=(Exchange("statistics", (), BodySummary.NUMBERS, self.detail),))
 
     def solve_parts(self, moments: Moments, noise: Noise) -> Params:
@@ -52,7 +52,7 @@ class FedRegression(OneExchange):
         return Message(Kind.NUMBER_HEAD, tuple(server[name] for name in PARTS))
 
     def hear(self, message: Message, known: Params) -> Params:
-        """The parts of the posterior; before there is any, a head of zeros."""
+        """The parts of the posterior; at first a head of zeros."""
         if message.kind is Kind.SEED:
             return {HEAD: torch.zeros(self.plan.n_class, 1 + self.plan.width)}
         return dict(zip(PARTS, message.arrays, strict=True))

@@ -53,7 +53,7 @@ class FedPFT(OneExchange):
         return {**self.join(trained.params), **self.own_classes(counts)}, message
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
-        """The head that is best on as many drawn features as there are records."""
+        """The head trained on drawn features, as many as there are records."""
         mixtures = Mixtures(*total.arrays)
         # Every client lists `parts` Gaussians of class 0, then of class 1, and so on.
         of_one = torch.arange(self.plan.n_class).repeat_interleave(self.parts)

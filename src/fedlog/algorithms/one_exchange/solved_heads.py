@@ -71,7 +71,7 @@ class FedNCM(OneExchange):
         return nearest_mean(moments.statistics, noise.count_above)
 
     def solve_own(self, own: Moments, heard: Params, strength: float) -> Tensor:
-        """Own class means, each with `strength` records at the global mean: half the head's rows."""
+        """The nearest own class mean, with `strength` records at the global mean (half a row of the head) added."""
         head = heard[HEAD].to(own.statistics.sums)
         present = head[:, 0] > ABSENT
         means = head.clone() / 2
@@ -145,7 +145,7 @@ class FedRidge(OneExchange):
         return ridge_head(moments, self.strength, noise.std, noise.count_above)
 
     def solve_own(self, own: Moments, heard: Params, strength: float) -> Tensor:
-        """The ridge of the own moments, drawn to the global head; the own records alone with the usual penalty."""
+        """The ridge of the own moments around the global head; with strength 0, the usual ridge of the own records."""
         if not strength:
             return ridge_head(own, self.strength)
         return ridge_around(own, heard[HEAD], strength / max(1.0, own.statistics.total))

@@ -22,7 +22,7 @@ from fedlog.core.stats import Statistics
 
 @dataclass(frozen=True, eq=False)
 class MeanScatter:
-    """What adds up of clients' class means: sums, n_c mu_c mu_c^T packed by class, and how many hold each class."""
+    """Sums over clients, from their class means: class sums, packed n_c mu_c mu_c^T, and how many hold each class."""
 
     sums: Tensor  # (n_class, 1 + w), column 0 the counts
     outer: Tensor  # (n_class, w (w + 1) / 2)
@@ -30,7 +30,7 @@ class MeanScatter:
 
     @staticmethod
     def of(means: Tensor, counts: Tensor) -> MeanScatter:
-        """Those of one client, from its class means (n_class, w) and counts (n_class,)."""
+        """The sums of one client, from its class means (n_class, w) and counts (n_class,)."""
         means, counts = means.to(torch.float64), counts.to(torch.float64)
         outer = pack(means[:, :, None] * means[:, None, :]) * counts[:, None]
         sums = torch.cat([counts[:, None], means * counts[:, None]], dim=1)

@@ -50,7 +50,7 @@ def draw_features(mixtures: Mixtures, labels: Tensor, key: Key) -> tuple[Tensor,
 
 
 def _sort_by_content(mixtures: Mixtures, labels: Tensor) -> tuple[Mixtures, Tensor]:
-    """Those with records, by their content: who sent them, and in which order, decides no draw."""
+    """The Gaussians that have records, sorted by content, so that the order of clients changes no draw."""
     used = (mixtures.records > 0).nonzero()[:, 0].tolist()
     order = sorted(used, key=lambda at: (int(labels[at]), *mixtures.means[at].tolist(), float(mixtures.records[at])))
     at = torch.tensor(order, dtype=torch.int64)

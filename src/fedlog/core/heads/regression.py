@@ -125,7 +125,7 @@ def student_reach(level: float, degrees: float) -> float:
 
 
 def solve_regression(moments: Moments, strength: float | None = None, noise_std: float = 0.0) -> LinearPosterior:
-    """The exact posterior from everyone's sums; with privacy noise of that std the scatter is raised to its reach."""
+    """The exact posterior from everyone's sums; `noise_std` is that of the privacy noise in them (see `lift_noise`)."""
     if strength is not None and not strength > 0:
         raise InputError(f"the strength of the prior must be above 0, found: {strength}")
     total, width = moments.statistics.total, moments.width - 1
@@ -163,7 +163,7 @@ def solve_regression(moments: Moments, strength: float | None = None, noise_std:
 
 
 def _residual(strength: float, values: Tensor, turned: Tensor, squares: float) -> float:
-    """The squares that the weights of that strength leave, the prior's own share included."""
+    """The sum of squares that remains with weights of that strength, including the prior's term."""
     return max(squares - float((turned.square() / (values + strength)).sum()), 0.0)
 
 

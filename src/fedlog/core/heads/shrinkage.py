@@ -34,7 +34,7 @@ def shrink(covariance: Tensor, share: float) -> Tensor:
 def shrink_by(covariance: Tensor, degrees: float, share: float | None) -> Tensor:
     """The covariance shrunk by the given share, or by the closed form where none is given.
 
-    Records that do not scatter at all, a single one of them say, get the identity.
+    Records without any scatter, for example a single one, get the identity.
     """
     if not float(covariance.trace()) > 0:
         return torch.eye(covariance.shape[0], dtype=covariance.dtype)
@@ -42,10 +42,10 @@ def shrink_by(covariance: Tensor, degrees: float, share: float | None) -> Tensor
 
 
 def lift_noise(scatter: Tensor, noise_std: float) -> Tensor:
-    """A scatter (w, w) that carries privacy noise, with every direction raised to what the noise alone can reach.
+    """A scatter (w, w) with privacy noise, its eigenvalues raised to at least the size of the noise.
 
-    Noise of std s in every packed entry is a symmetric matrix of spectral norm about s * sqrt(2 w); eigenvalues below
-    that say nothing, and negative ones would turn a class inside out.
+    Noise of std s in every packed entry is a symmetric matrix of spectral norm about s * sqrt(2 w). Smaller eigenvalues
+    say nothing, and with negative ones a scatter is no scatter.
     """
     if not noise_std:
         return scatter
