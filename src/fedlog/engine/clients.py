@@ -21,7 +21,7 @@ def any_body() -> str:
 
 
 def check_target(algorithm: Algorithm, *, numbers: bool) -> None:
-    """Refuse a method for classes where a number is to be predicted, and the other way round."""
+    """Refuse a method for classes on data with a number to predict, and the other way round."""
     for_numbers = predicts_numbers(algorithm)
     if numbers and not for_numbers:
         names = ", ".join(methods_that(predicts_numbers))

@@ -24,7 +24,7 @@ class Stopwatch:
 
     @contextmanager
     def time(self, part: str) -> Iterator[None]:
-        """Count what happens inside for this part, unless another part is being timed."""
+        """Add the time inside to this part, unless another part is being timed."""
         if self._runs:
             yield
             return
@@ -55,7 +55,7 @@ CLOCK = Stopwatch()  # of this process
 
 
 def combine(total: float, server: Mapping[str, float], workers: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """A round's `total` seconds by part: the server's, the mean over its workers, and what nobody timed."""
+    """A round's `total` seconds by part: the server's plus the mean of the workers', and the rest as `other`."""
     mean = {part: sum(times[part] for times in workers) / len(workers) if workers else 0.0 for part in PARTS}
     parts = {part: server[part] + mean[part] for part in PARTS}
     # While the server works its workers wait: that time is counted once, as the server's.

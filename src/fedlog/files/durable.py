@@ -34,7 +34,7 @@ def write_file(path: Path, content: str | bytes, mode: int = PUBLIC_MODE) -> Non
 
 
 def is_draft(path: Path, name: str) -> bool:
-    """Whether a kill left this file behind while `write_file` was writing the file `name`."""
+    """Whether this is a leftover of `write_file`, which was killed while it wrote the file `name`."""
     return path.name.startswith(f".{name}.") and path.suffix == ".part"
 
 
@@ -89,14 +89,14 @@ def move_folder(draft: Path, folder: Path) -> None:
 
 
 def force_names(folder: Path) -> None:
-    """Force the names of a folder's files to the disk: forcing a file's content does not do that."""
+    """Force the list of a folder's files to the disk: forcing a file's content does not do that."""
     if os.name == "posix":  # elsewhere a folder cannot be opened
         _force_content(folder)
 
 
 @contextmanager
 def _errors_about(path: Path) -> Iterator[None]:
-    """Name this file in errors of the system, which know its draft, or no name at all."""
+    """Put the name of this file into system errors, which name its draft or no file."""
     try:
         yield
     except OSError as error:

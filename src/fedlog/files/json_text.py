@@ -11,7 +11,7 @@ from fedlog.files.durable import write_file
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What the text holds; a ValueError for anything that is no JSON, too deep a nesting included."""
+    """The values in a JSON text; ValueError if it is not JSON, or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:

@@ -14,15 +14,16 @@ POLL_SECONDS = 0.05
 
 
 class LockTakenError(Exception):
-    """Another process held the lock for as long as this one would wait."""
+    """Another process kept the lock for longer than this one would wait."""
 
 
 @contextmanager
 def lock_file(path: Path, wait_seconds: float | None = None) -> Iterator[None]:
-    """Hold the lock file at `path`, which is created where there is none and stays; LockTakenError where others do.
+    """Hold a lock on the file at `path`, which is created if need be and never removed.
 
-    Without `wait_seconds` it waits for as long as it takes. Processes forked while the lock is held share it, so the
-    workers of a killed run hold it until they are gone. A process that asks twice waits for itself.
+    LockTakenError if another process holds it for `wait_seconds`; without a limit, wait as long as it takes. Processes
+    forked while the lock is held share it: the workers of a killed run hold it until they end. A process that asks
+    twice waits for itself.
     """
     with _hold(path, lambda: os.open(path, os.O_RDWR | os.O_CREAT, 0o644), wait_seconds):
         yield
@@ -30,9 +31,9 @@ def lock_file(path: Path, wait_seconds: float | None = None) -> Iterator[None]:
 
 @contextmanager
 def lock_folder(folder: Path, wait_seconds: float | None = None) -> Iterator[None]:
-    """Hold a folder itself, in the same way, without a file in it; it is made where there is none.
+    """Hold a lock on a folder itself, in the same way; it is created if need be.
 
-    Whoever holds it may remove it: those who wait notice, and begin anew.
+    The process that holds it may remove the folder: others that wait notice it, and start again.
     """
 
     def opened() -> int:

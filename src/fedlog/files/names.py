@@ -28,9 +28,9 @@ _GIVEN: dict[str, Callable[..., Any]] = {}
 
 
 def name_callable(given: Callable[..., Any], name: str | None = None) -> str:
-    """The name that settings and records have for a function or class given as an object; `import_callable` finds it.
+    """The name of a function or class in settings and records; `import_callable` finds the object by it.
 
-    Outside this process the name works only if the object can be imported by it. `name` replaces `module:qualname`.
+    In another process the name works only if the object can be imported. `name` replaces `module:qualname`.
     """
     module, qualname = given.__module__, getattr(given, "__qualname__", type(given).__name__)
     chosen = name or f"{module}:{qualname}"

@@ -47,7 +47,7 @@ _flags_wanted = ContextVar("flags_wanted", default=False)
 
 @contextmanager
 def speak_flags() -> Iterator[None]:
-    """Keep flags in errors: for the command line, which is built on the functions that Python programs call."""
+    """Keep flags in errors. The command line needs it: it calls the same functions as Python programs."""
     before = _flags_wanted.set(True)
     try:
         yield
@@ -57,7 +57,7 @@ def speak_flags() -> Iterator[None]:
 
 @contextmanager
 def speak_python() -> Iterator[None]:
-    """Let errors leave with arguments in place of flags, unless flags are wanted."""
+    """Turn flags in errors into Python arguments, unless flags are wanted."""
     try:
         yield
     except FedlogError as error:

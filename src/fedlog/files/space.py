@@ -13,7 +13,7 @@ LEAST_FREE_BYTES = 16 * 2**20
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether the error says that there is no room for what was to be written."""
+    """Whether the error says that the disk is full."""
     return isinstance(error, OSError) and error.errno in FULL
 
 

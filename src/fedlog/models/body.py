@@ -79,7 +79,7 @@ class Body:
     def features(self, params: Mapping[str, Tensor], inputs: Tensor, masks: Mapping[str, Tensor] | None) -> Tensor:
         """(n, *input_shape) -> (n, width), clipped. With masks: as in training; without: as in evaluation.
 
-        A last dropout layer is not part of this: see `dropped`.
+        A last dropout layer is not part of this: see `drop_features`.
         """
         values = {name: params[name] for layer in self.layers for name in layer}
         if masks is None:
@@ -88,7 +88,7 @@ class Body:
         return self.clip_features(_call(self.training, values, inputs))
 
     def clip_features(self, features: Tensor) -> Tensor:
-        """The features (..., n, width) behind the body's clip; a second time changes nothing."""
+        """The features (..., n, width), clipped; clipping twice changes nothing."""
         return features if self.clip is None else self.clip(features)
 
     def drop_features(self, features: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
@@ -104,8 +104,8 @@ def _call(module: nn.Module, values: dict[str, Tensor], inputs: Tensor) -> Tenso
 def apply_last_dropout(features: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
     """The features after the body's last dropout, as the head sees them in training.
 
-    Whatever compares features with class means (which are taken in evaluation mode) uses them before it: the variance
-    that dropout adds to a squared distance would be minimised by shrinking the features to nothing.
+    Losses that compare features with class means use the features before this dropout. Class means are taken without
+    dropout, and the variance that dropout adds to a squared distance would shrink the features to nothing.
     """
     return features * masks[FEATURES] if FEATURES in masks else features
 
@@ -141,7 +141,7 @@ def initial_head(width: int, n_class: int, key: Key) -> Tensor:
 def adopt(name: str, make: Callable[[], nn.Module], input_shape: tuple[int, ...], clip: Clip | None = None) -> Body:
     """The body that `make` builds, tried once on two records so that its width and dropout sites are known.
 
-    With a clip, a ReLU on the features goes: it would leave half of the range that the noise is paid for unused.
+    With a clip, a last ReLU is removed: it would use only half of the range that the noise covers.
 
     Refused by name: what is not a module from (n, ...) to (n, width), draws random numbers of its own, uses one dropout
     layer twice, or has a parameter with a reserved name.
@@ -194,7 +194,7 @@ def with_weights(body: Body, path: Path) -> Body:
 
 
 def _single(value: Tensor) -> Tensor:
-    """The values as bodies are trained; kept in fewer bits, they would be rounded after every exchange."""
+    """The values in float32, as in training: in fewer bits they would be rounded after every exchange."""
     return value.to(torch.float32) if value.is_floating_point() else value
 
 

@@ -61,23 +61,23 @@ def body(name: str, input_shape: tuple[int, ...]) -> Body:
 
 
 def check_loaded_body(name: str, where: object) -> None:
-    """Refuse the name of a body in a loaded file that is neither of the catalogue nor allowed."""
+    """Refuse a body that a loaded file names, unless it is in the catalogue or was allowed."""
     plain = name.partition("@")[0]
     if split_name(name) is None and is_own_code(plain) and not was_given(plain) and plain not in _typed:
         check_code(plain, where)
 
 
 def is_own_code(plain: str) -> bool:
-    """Whether a body's name is that of a function to import, and not one of the catalogue."""
+    """Whether a body's name is a function to import, rather than a name in the catalogue."""
     family, _, rest = plain.partition(":")
     return bool(rest) and family not in ("frozen", *_WITH_WIDTHS, *_FIXED)
 
 
 def name_body(given: str | nn.Module | Callable[..., nn.Module], input_shape: tuple[int, ...]) -> str:
-    """The name that settings and records have for a body given as a name, a module or a function that makes one.
+    """The name of a body in settings and records, given its name, a module or a function that makes one.
 
-    The name of an object holds a digest of what it is, so that two bodies never share one. A model with it can be
-    loaded in another process only if the function can be imported.
+    The name of an object contains a digest of it, so that two bodies never share a name. In another process such a
+    model can be loaded only if the function can be imported.
     """
     if isinstance(given, str):
         return given
@@ -102,7 +102,7 @@ def name_body(given: str | nn.Module | Callable[..., nn.Module], input_shape: tu
 
 
 def _fill_in(name: str, make: Callable[..., nn.Module], input_shape: tuple[int, ...]) -> Callable[[], nn.Module]:
-    """The function with the input shape and the width given to it, where it asks for them."""
+    """The function with its arguments `input_shape` and `width` filled in, if it has them."""
     offered = {"input_shape": input_shape, "width": OWN_WIDTH}
     parameters = inspect.signature(make).parameters.values()
     asked = [each.name for each in parameters if each.default is each.empty and each.kind in _BY_NAME]
@@ -145,7 +145,7 @@ def _factory(name: str, input_shape: tuple[int, ...]) -> Callable[[], nn.Module]
 
 
 def _inner_factory(path: Path, input_shape: tuple[int, ...], inner: str) -> Callable[[], nn.Module]:
-    """The body that a file of weights names; code of one's own only where it is allowed."""
+    """The body that a file of weights names; a function of one's own only if it was allowed."""
     check_loaded_body(inner, path)
     return _factory(inner, input_shape)
 

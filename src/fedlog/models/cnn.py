@@ -57,7 +57,7 @@ def _cifar_convolutions() -> list[nn.Module]:
 
 
 def without_dropout(make: Callable[[], nn.Sequential]) -> nn.Sequential:
-    """That body with nothing dropped: what its dropout is worth."""
+    """The body without its dropout layers, to measure what dropout is worth."""
     return nn.Sequential(*(layer for layer in make() if not isinstance(layer, nn.Dropout | nn.Dropout2d)))
 
 

@@ -67,7 +67,7 @@ def save_run_models(folder: Path, models: Mapping[str, Model]) -> None:
 
 
 def describe_run_models(folder: Path, models: Mapping[str, Model], weights_of: Mapping[str, str]) -> None:
-    """Write what a run's models need beside their parameters; `weights_of` names whose parameters each client has."""
+    """Write what a run's models need beside their parameters; `weights_of`: whose parameters each client uses."""
     clients = {
         client: {
             **_describe(model),
@@ -162,7 +162,7 @@ def _assemble(
     provenance: Mapping[str, Any],
     bodies: dict[str, Body] | None = None,
 ) -> Model:
-    """The model; `bodies` has those that were made before, and is given this one's."""
+    """The model from its parts; `bodies` are those made before, by name, and this one is added."""
     check_loaded_body(str(described["body"]), weights.parent)
     params = load_file(weights)
     transform = Transform(mean=tuple(described["mean"]), std=tuple(described["std"]))

@@ -16,7 +16,7 @@ FROZEN = "frozen:"  # and the file, in a body's name
 
 
 class Frozen(nn.Module):
-    """A module in evaluation mode for good, its parameters turned into buffers, which no optimiser sees."""
+    """A module that stays in evaluation mode, its parameters turned into buffers, which no optimiser trains."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -39,9 +39,9 @@ class Frozen(nn.Module):
 
 
 def refuse_trained(path: Path) -> None:
-    """Refuse weights that fedlog wrote after a run, by an InputError: they saw the records that it protects, or others.
+    """Refuse weights that a run of fedlog wrote: they were trained on records, perhaps on the protected ones.
 
-    What was trained elsewhere on the private data cannot be told from the file; there the user's word must do.
+    A file cannot tell whether its weights were trained elsewhere on the private data; the user has to know.
     """
     method = _metadata(path).get(METHOD)
     if method is not None:

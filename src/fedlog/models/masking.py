@@ -39,7 +39,7 @@ class DropoutSite:
 
 
 def replace_dropout(module: nn.Module) -> nn.Module:
-    """The module with every dropout layer made a masked one, and counters that no one reads taken out."""
+    """The module with a `MaskedDropout` for every dropout layer, and without batch counters, which nobody reads."""
     if isinstance(module, DROPOUTS):
         return MaskedDropout(module.p, per_channel=not isinstance(module, nn.Dropout))
     # Not `named_children`: it skips the second name of a layer that has two, and that one would stay a random layer.

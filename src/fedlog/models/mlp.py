@@ -16,5 +16,5 @@ def mlp(inputs: int, widths: tuple[int, ...]) -> nn.Sequential:
 
 
 def mlp_signed(inputs: int, widths: tuple[int, ...]) -> nn.Sequential:
-    """As `mlp`, without the last ReLU: features of both signs, which two dimensions need to be drawn in."""
+    """As `mlp`, without the last ReLU: features have both signs, as plots of two features need."""
     return nn.Sequential(*list(mlp(inputs, widths))[:-1])

@@ -54,7 +54,7 @@ def export_onnx(model: Model, path: Path) -> float:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporter's remarks on packages that are not needed to itself; its errors are raised all the same."""
+    """Hide the exporter's warnings about packages that are not needed; its errors are still raised."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)

@@ -20,7 +20,7 @@ def allow_code(names: Iterable[str]) -> None:
 
 
 def check_code(name: str, where: object) -> None:
-    """Refuse a function that a file names and nobody allowed; nothing of its module has been loaded then."""
+    """Refuse a function that a file names, unless it was allowed. Its module is not loaded before."""
     if name not in _read_allowed():
         raise InputError(
             f"{where} names code that would be run: {name}",

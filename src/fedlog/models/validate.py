@@ -17,7 +17,7 @@ from fedlog.models.trial import trial_records
 
 
 def find_mixing(body: Body) -> str | None:
-    """Which layer lets the records of a batch see each other, or keeps statistics of them; None if none does."""
+    """The layer in which the records of a batch affect each other, or that keeps statistics of them; None without."""
     for name, layer in body.training.named_modules():
         normalises = isinstance(layer, nn.modules.batchnorm._BatchNorm)
         if normalises and (layer.training or layer.running_mean is None):
@@ -38,7 +38,7 @@ def find_sharing(body: Body) -> str | None:
 
 
 def find_obstacle(body: Body) -> str | None:
-    """Why the records of a body cannot be told apart, or its parameters; None if they can."""
+    """Why a record cannot go through the body by itself: mixed records or shared parameters; None if it can."""
     return find_mixing(body) or find_sharing(body)
 
 

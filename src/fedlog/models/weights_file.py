@@ -24,7 +24,7 @@ def write_weights(path: Path, params: Mapping[str, Tensor], body: str, method: s
 
 
 def weights_name(client: str) -> str:
-    """The file of a client's parameters: its name is the user's, so a slash in it must not become a folder."""
+    """The name of the file with a client's parameters. The client's name is quoted: it may contain a slash."""
     quoted = quote(client, safe=" ")
     if len(quoted) > LONGEST_FILE_NAME:
         quoted = f"{quoted[:LONGEST_FILE_NAME]}-{hashlib.sha256(client.encode()).hexdigest()[:16]}"

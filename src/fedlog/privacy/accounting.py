@@ -88,7 +88,7 @@ class Release:
 
 @dataclass(frozen=True)
 class TrainingRound:
-    """One round of DP-SGD at every client: the body it leaves is accounted for like something released."""
+    """One round of DP-SGD at every client. It costs privacy as if the trained body were released."""
 
     round: int
     exchange: str
@@ -258,7 +258,7 @@ def add_up(releases: Sequence[Event], delta: float) -> Spending:
 def add_up_under(
     releases: Sequence[Event], counted: Sequence[Event], promise: tuple[Unit, Trust], delta: float
 ) -> Spending:
-    """The spending of `releases` under one promise, where each costs what its twin in `counted` does."""
+    """What `releases` cost under one promise; the cost of each is that of the release at its place in `counted`."""
     Budget(1.0, delta)  # refuses what is no delta
     unit, trust = promise
     losses = accumulate(_Loss.of(release) for release in counted)
@@ -292,7 +292,7 @@ def allow(releases: Sequence[Event], upcoming: Event, budget: Budget) -> tuple[E
 
 
 def check_covered(together: Sequence[Event], formula: Calibration, budget: Budget) -> None:
-    """Raise BudgetSpentError if the budget does not cover the last of these releases after the others."""
+    """Raise BudgetSpentError if the budget does not cover all of these releases; the last is the new one."""
     if found := describe_unbounded(together):
         raise BudgetSpentError(
             f"the privacy budget does not cover another release: {found}",
@@ -329,7 +329,7 @@ def _one_promise(releases: Sequence[Event]) -> tuple[Unit, Trust]:
 
 
 def _formula_for(releases: Sequence[Event]) -> Calibration:
-    """The formula that a run is held to: Theorem 4's, which promises nothing, only in mode `paper` with its noise."""
+    """The formula for a run's epsilon: Theorem 4's in mode `paper` with the paper's noise, else the exact one."""
     unit, _ = _one_promise(releases)
     formulas = {release.calibration for release in releases if isinstance(release, Release)}
     return Calibration.PAPER if unit is Unit.PAPER and formulas == {Calibration.PAPER} else Calibration.EXACT

@@ -19,7 +19,7 @@ _WEAKEST_FIRST = (Trust.CENTRAL, Trust.DISTRIBUTED, Trust.LOCAL)
 def add_up_across_runs(releases: Sequence[Event], delta: float) -> Spending:
     """The epsilon at `delta` after each release of all runs of a site, and the guarantee of them all.
 
-    Where they promised different things it is one for single records, by the weakest trust among them.
+    If the runs promised different things, it is a guarantee for single records under the weakest trust among them.
     """
     if len(promises := promises_of(releases)) < 2:
         return add_up(releases, delta)
@@ -39,9 +39,9 @@ def allow_across_runs(releases: Sequence[Event], upcoming: Event, budget: Budget
 def for_one_record(releases: Sequence[Event]) -> tuple[Event, ...]:
     """Convert releases of different promises to the sensitivity of one record, an upper bound for all of them.
 
-    Local noise for a whole client hides any change of its data, one record among them. Where a client more or less is
-    the neighbour, its message within the norm S gives way to another one: two steps, 2S. The result also bounds what
-    the promises for clients or for records come to by themselves, since no release counts less than it does alone.
+    Local noise for a whole client hides any change of its data, so also that of one record. In a promise about one
+    client more or less, a changed record replaces one message of norm at most S by another: the sum moves by 2S. No
+    release counts less than it does alone, so the promises of single runs are bounded too.
     """
     if any(unit is Unit.PAPER for unit, _ in promises_of(releases)):
         raise InputError("mode paper promises nothing that could be added to what other runs have spent")

@@ -135,15 +135,15 @@ def sigma_of(budget: Budget, releases: int, sensitivity: float, closeness: float
 
 
 def grid_cost(epsilon: float, closeness: float) -> float:
-    """What the grid of the noise costs of delta at that epsilon."""
+    """The part of delta that rounding to the grid uses up at that epsilon."""
     return (1 + math.exp(min(epsilon, 700.0))) * closeness
 
 
 def budgets_beside_grid(budget: Budget, closeness: float) -> list[Budget]:
-    """What the grid of the noise leaves of a budget, each alone enough to keep it; InputError if it leaves nothing.
+    """Budgets that are left after the cost of the grid; to keep one of them is enough. InputError if none is left.
 
-    What the grid costs of delta grows with e^epsilon: under a large epsilon it may be cheaper to keep a smaller one,
-    which keeps the larger too.
+    The grid's cost in delta grows with e^epsilon. So under a large epsilon it may be cheaper to keep to a smaller one,
+    which keeps the larger one too.
     """
     smaller = np.arange(10.0, min(budget.epsilon, 60.0), 0.5) if closeness else ()
     kept = {float(e): budget.delta - grid_cost(e, closeness) for e in (budget.epsilon, *smaller)}
@@ -164,7 +164,7 @@ def paper_sigma(budget: Budget, releases: int, sensitivity: float) -> float:
 
 
 def paper_epsilon(mu: float, delta: float) -> float:
-    """The epsilon that Theorem 4's formula reads off mu = sqrt(k) * sensitivity / sigma: no guarantee, a label."""
+    """The epsilon that Theorem 4's formula gives for mu = sqrt(k) * sensitivity / sigma. It is no guarantee."""
     if mu == 0:
         return 0.0
 

@@ -18,7 +18,7 @@ ROUNDING = 1e-5  # messages without noise may have been rounded to float32
 
 @dataclass(frozen=True)
 class Limits:
-    """The clip on each record or on the whole message, and the std of the noise that was added afterwards."""
+    """How large statistics can be: the clip on records or on the whole message, and the noise added afterwards."""
 
     clip: Clip | None = None
     message_norm: float | None = None

@@ -36,7 +36,7 @@ from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 
 @dataclass(frozen=True)
 class Mechanism:
-    """Who adds how much noise, and to what it amounts on the object that the guarantee is about."""
+    """Who adds how much noise, and the noise and sensitivity of what is released."""
 
     unit: Unit
     trust: Trust
@@ -70,7 +70,7 @@ class Mechanism:
 
     @property
     def shares(self) -> int:
-        """How many draws the guarantee rests on: every honest survivor knows its own, and is hidden by the others'."""
+        """How many draws the guarantee rests on: an honest survivor is hidden by the draws of the others."""
         return count_hiding_shares(self.trust, self.honest_survivors)
 
     @property
@@ -166,18 +166,18 @@ class DiscreteSampler:
 def sensitivity_to_client(norm: float, trust: Trust) -> float:
     """How far one client can move what is released, its whole message clipped to L2 norm `norm`.
 
-    The sum loses or gains one message; in local mode the message of one data set takes the place of another's.
+    A sum loses or gains one message. In local mode one message is replaced by another, so it moves twice as far.
     """
     return 2 * norm if trust is Trust.LOCAL else norm
 
 
 def count_hiding_shares(trust: Trust, honest_survivors: int) -> int:
-    """How many noise draws hide a client from any single other party: if clients add noise, all but one of theirs."""
+    """How many noise draws hide a client from any other party: an honest client knows its own draw."""
     return max(1, honest_survivors - 1) if trust is Trust.DISTRIBUTED else 1
 
 
 def planned_closeness(releases: int, coordinates: int, shares: int = 1, wrap_probability: float = 0.0) -> float:
-    """The distance that grid and modulus will cost a plan at most; see `accounting.closeness`."""
+    """An upper bound on the distance that grid and modulus add to a plan; see `accounting.closeness`."""
     wraps = releases * wrap_probability
     sums = releases * coordinates * math.expm1(share_divergence(float(STEPS_PER_STD), shares))
     return wraps + sums + math.sqrt(releases * coordinates * rounding_divergence(STEPS_PER_STD) / 2)

@@ -49,7 +49,7 @@ RECORDS_OF_A_CLIENT = 2**16
 
 @dataclass(frozen=True)
 class Bound:
-    """What one protected unit can add at most: records behind a clip, or whole messages behind a norm."""
+    """The bound on what one protected unit adds: a clip for records, or a norm for whole messages."""
 
     clip: Clip | None = None
     message_norm: float | None = None
@@ -57,7 +57,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Protection:
-    """A mechanism at work: everything both sides of a private run need to know."""
+    """How a run is protected: all that clients and server need to know."""
 
     budget: Budget
     mechanism: Mechanism
@@ -118,7 +118,7 @@ class Protection:
         return replace(upload, noise_std=self.mechanism.client_std)
 
     def add_server_noise(self, total: Contribution, key: Key) -> Contribution:
-        """The sum with the server's noise, if the mechanism is central: only this goes any further."""
+        """The sum with the server's noise, if the mechanism is central; only this is used from here on."""
         if not self.mechanism.server_std:
             return total
         sums = torch.cat([array.reshape(-1) for array in total.arrays])

@@ -140,7 +140,7 @@ def record_across_runs(path: Path, upcoming: Event, limit: Budget, earlier: Sequ
 
 
 def count_across_runs(path: Path, upcoming: Event, budget: Budget, earlier: Sequence[Event]) -> ReleaseLog:
-    """The log of all runs of a site without a limit, with one more release; a later limit counts it too."""
+    """The log of all runs of a site without a limit, with one more release; it counts if a limit is set later."""
     with _lock(path):
         log = _under_budget(path, budget, earlier)
         _append(path, release_line(upcoming))
@@ -148,7 +148,7 @@ def count_across_runs(path: Path, upcoming: Event, budget: Budget, earlier: Sequ
 
 
 def record_without_bound(path: Path, events: Sequence[Unbounded], earlier: Sequence[Event]) -> None:
-    """Add to the log of all runs of a site what no epsilon bounds, each reason once."""
+    """Add releases that no epsilon bounds to the log of all runs of a site, each reason once."""
     with _lock(path):
         if not path.exists():
             _create(path, [no_budget_line(), *map(release_line, earlier)])
@@ -169,17 +169,17 @@ def _under_budget(path: Path, budget: Budget, earlier: Sequence[Event]) -> Relea
 
 
 def _lock(path: Path) -> AbstractContextManager[None]:
-    """Hold the log: of two processes that want the last release that is covered, one must see the other's."""
+    """Hold the log, so that two processes cannot both spend the last of the budget."""
     return lock_file(path.with_name(f"{path.name}.lock"))
 
 
 def _create(path: Path, lines: Sequence[str]) -> None:
-    """Write a new log as a whole: half of what was released would understate it."""
+    """Write a new log in one step: a log with half of the releases would understate what was spent."""
     write_file(path, "".join(f"{line}\n" for line in lines))
 
 
 def _append(path: Path, line: str) -> None:
-    """Add one line, after a line that was cut off has been replaced by the release that it counts as."""
+    """Add one line. If the last line was cut off, first replace it by a release of unknown size."""
     lines, torn = _split_torn_line(path.read_text(encoding="utf-8", errors="replace"))
     if torn:
         _create(path, [*lines, release_line(_torn_release(torn, len(lines) + 1))])
@@ -187,7 +187,7 @@ def _append(path: Path, line: str) -> None:
 
 
 def _split_torn_line(text: str) -> tuple[list[str], str]:
-    """The whole lines, and what there is of a last one without its end."""
+    """The complete lines, and the rest after the last of them."""
     *lines, torn = text.split("\n")
     return lines, torn
 

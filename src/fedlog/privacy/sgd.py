@@ -93,8 +93,8 @@ class SgdPlan:
 def noise_for_share(budget: Budget, share: float, sample_rate: float, steps: int, closeness: float = 0.0) -> float:
     """The smallest noise multiplier with which that many steps alone stay within a share of epsilon.
 
-    `closeness` is what the grid of these steps will cost, see `grid_closeness`: of a large epsilon only the part counts
-    at which that is still half of delta, since no more can be had.
+    `closeness` is the cost of the grid of these steps, see `grid_closeness`. A large epsilon is first cut to where that
+    cost is half of delta: beyond it, less noise would not help.
     """
     epsilon = budget.epsilon
     if closeness and budget.delta > 4 * closeness:
@@ -147,13 +147,13 @@ def _falling_root(falling: Callable[[float], float], smallest: float, what: str)
 
 
 def grid_closeness(steps: int, coordinates: int) -> float:
-    """The distance that the grid of so many steps of training costs at most; see `accounting.closeness`."""
+    """An upper bound on the distance that the grid adds in so many steps of training; see `accounting.closeness`."""
     return math.sqrt(steps * coordinates * rounding_divergence(STEPS_PER_STD) / 2)
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """All training of a run: so many rounds of it, of bodies with so many parameters."""
+    """All training of a run: its plan for a round, the number of rounds, and the parameters of a body."""
 
     plan: SgdPlan
     trainings: int
@@ -161,13 +161,13 @@ class TrainingPlan:
 
     @property
     def planned_closeness(self) -> float:
-        """The distance that the grid will cost at most; see `accounting.closeness`."""
+        """An upper bound on the distance that the grid adds; see `accounting.closeness`."""
         return grid_closeness(self.trainings * self.plan.steps, self.coordinates)
 
 
 @dataclass(frozen=True)
 class SgdTraining:
-    """DP-SGD at work: the plan, the size of a body, and where noise comes from."""
+    """What a backend needs for DP-SGD: the plan, the parameters of a body, and where noise comes from."""
 
     plan: SgdPlan
     coordinates: int
@@ -177,7 +177,7 @@ class SgdTraining:
 def poisson_sample(records: int, rate: float, key: Key | None) -> Tensor:
     """Positions of the records in one step's sample, each with that probability.
 
-    Without a key they come from the system's source. The amplification by sampling counts on nobody knowing the sample.
+    Without a key they come from the system's source. Nobody may know the sample: the accounting relies on it.
     """
     if key is not None:
         return torch.nonzero(torch.rand(records, generator=key.torch(), dtype=torch.float64) < rate)[:, 0]

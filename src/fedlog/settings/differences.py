@@ -23,7 +23,7 @@ NEEDED = ("label", "schema", "site_column", "body_file")
 
 @dataclass(frozen=True)
 class Difference:
-    """One setting of a run, and what it would have been without being set."""
+    """One setting of a run, and the value it would have had by default."""
 
     name: str
     value: Any
@@ -51,7 +51,7 @@ def say_value(value: Any) -> str:
 
 
 def find_differences(spec: RunSpec) -> list[Difference]:
-    """The settings of a resolved run that are not those of its data set's and its method's preset."""
+    """The settings of a resolved run that differ from the preset of its data set and method."""
     own, usual = as_plain(spec), as_plain(_usual_run(spec))
     found = []
     for entry in fields(RunSpec):
@@ -83,7 +83,7 @@ def _usual_run(spec: RunSpec) -> RunSpec:
 
 
 def repeat_command(spec: RunSpec) -> str:
-    """The command that runs a resolved specification again; for records that were in memory, the call."""
+    """The command that repeats a resolved run; for records in memory, the Python call."""
     found = find_differences(spec)
     if spec.data not in DEFAULTS and not spec.data.startswith(SITES) and ":" not in spec.data:
         return _python_call(spec, found)

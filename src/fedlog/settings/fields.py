@@ -75,7 +75,7 @@ def about(entry: Field[Any]) -> About:
 
 @dataclass(frozen=True)
 class Section:
-    """Settings that belong together: every field is checked against its type and bounds when one is made."""
+    """Settings that belong together; each value is checked against its type and bounds."""
 
     def __post_init__(self) -> None:
         hints = type_hints(type(self))

@@ -106,5 +106,5 @@ PRESETS["mnist-selection"] = PRESETS["mnist"]
 
 
 def preset(data: str) -> Preset:
-    """The preset of a data set; a user's own gets modest ones."""
+    """The preset of a data set; a modest one for a user's own data."""
     return PRESETS.get(data, OWN)

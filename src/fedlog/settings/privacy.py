@@ -18,7 +18,7 @@ class BodyTraining(StrEnum):
 
 
 class Aggregation(StrEnum):
-    """How uploads are added up, if not by the server in the clear."""
+    """How uploads are added up, if the server may not see them one by one."""
 
     SECURE = "secure"
 

@@ -29,7 +29,7 @@ _NEED_DP_SGD = ("sgd_noise", "sgd_clip", "sample_rate")
 
 @dataclass(frozen=True)
 class Promise(Section):
-    """The privacy of a run: all of it is known, and it can be kept."""
+    """What a private run promises: every part is known and was checked."""
 
     unit: Unit
     trust: Trust
@@ -53,7 +53,7 @@ class Promise(Section):
 
     @property
     def frozen(self) -> bool:
-        """Whether sites leave their bodies untrained: nothing else is promised for single records there."""
+        """Whether sites leave their bodies untrained, as a deployment's promise for single records needs."""
         return self.unit is Unit.RECORD
 
 
@@ -80,14 +80,14 @@ class DpSgd(Section):
 
 @dataclass(frozen=True)
 class SecureSumTerms:
-    """What a run asks of its secure sums; how many must survive follows from the clients of a round."""
+    """What a run asks of its secure sums. How many clients must survive also depends on the round."""
 
     honest: int | None
     dropout_rate: float | None = None
 
 
 def resolve_promise(given: PrivacySettings, noise: NoiseSource) -> Promise | None:
-    """What the settings promise, with that noise unless they name another; None without --privacy."""
+    """What the settings promise; `noise` is the default source of noise. None without --privacy."""
     if given.privacy is None:
         _refuse_given(given, _NEED_PRIVACY, "--privacy", "--privacy record, or --privacy client")
         return None
@@ -166,7 +166,7 @@ def check_noise_of_sums(promise: Promise | None, secure: bool) -> None:
 
 
 def count_survivors(honest: int | None, taking_part: int) -> int:
-    """How many of those who take part in a round must survive: as few as are safe, or the number asked for."""
+    """How many clients of a round must survive: the number asked for, or as few as are safe."""
     if taking_part < FEWEST:
         raise InputError(
             f"a secure sum needs at least {FEWEST} clients in every round: {taking_part}",
@@ -181,7 +181,7 @@ def count_survivors(honest: int | None, taking_part: int) -> int:
 
 
 def check_transport(transport: Transport, promise: Promise | None, secure: bool) -> None:
-    """Refuse ways of sending that show what a private run or a secure sum hides."""
+    """Refuse ways of sending that reveal what a private run or a secure sum has to hide."""
     if promise is not None:
         transport.refuse_in("a private run")
     if secure:
@@ -239,12 +239,12 @@ def _clip_of(clip: str | None, algorithm: Algorithm) -> Clip | None:
 
 
 def limits_of(clip: str | None, algorithm: Algorithm) -> Limits | None:
-    """What uploads can be at most in a run without privacy: none where numbers, which have no bound, are summed."""
+    """How large uploads can be in a run without privacy; None without a clip, and for numbers, which have no bound."""
     return None if clip is None or predicts_numbers(algorithm) else Limits(parse_clip(clip))
 
 
 def normal_clip(clip: str | None) -> str | None:
-    """The clip with its number in one form: 2 and 2.0 are one experiment."""
+    """The clip with its number in one form, so that 2 and 2.0 are the same experiment."""
     if clip is None:
         return None
     parse_clip(clip)

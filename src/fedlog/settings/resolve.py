@@ -48,7 +48,7 @@ from fedlog.settings.transport import transport_of
 
 @dataclass(frozen=True)
 class ResolvedRun:
-    """A run of which everything is known: what is None here is not part of the run."""
+    """A run with every setting known; what is None here is not part of the run."""
 
     spec: RunSpec
     """The same as flat settings, every default written out: what `config.json` holds and the digest is taken of."""
@@ -251,7 +251,7 @@ def _parameter_files(spec: RunSpec) -> list[Path]:
 
 
 def _digest_of(files: list[Path]) -> str | None:
-    """Of one file's content, or of all of theirs, weights beside an ONNX file included; None without any."""
+    """The digest of these files together, weights beside an ONNX file included; None without files."""
     found = hashlib.sha256()
     for path in files:
         try:

@@ -113,13 +113,13 @@ class Optimiser(Section):
     )
 
     def share_of_rate(self, round_number: int, rounds: int) -> float:
-        """What is left of the learning rate in that round of so many."""
+        """The share of the learning rate that is left in that round."""
         if self.decay is Decay.NONE:
             return 1.0
         return (1 + math.cos(math.pi * (round_number - 1) / rounds)) / 2
 
     def at_round(self, exchange: Exchange, round_number: int, rounds: int) -> Exchange:
-        """The exchange with the learning rates of that round of so many."""
+        """The exchange with the learning rates of that round."""
         left = self.share_of_rate(round_number, rounds)
         phases = [replace(phase, learning_rate=left * phase.learning_rate) for phase in exchange.phases]
         return replace(exchange, phases=tuple(phases))

@@ -163,7 +163,7 @@ def check_order_of_clients(trial: Trial) -> None:
 
 
 def check_unequal_clients(trial: Trial) -> None:
-    """Check clients without data, with one record and with one class; the first takes part and changes nothing."""
+    """Check clients without data, with one record and with one class; one without data must change nothing."""
     federation = small_federation([0, 1, 7, 23], one_class=[2])
     whole = trial.simulation(federation)
     records = run_all(whole)
@@ -179,7 +179,7 @@ def check_unequal_clients(trial: Trial) -> None:
 
 
 def check_round_without_data(trial: Trial) -> None:
-    """Check that a round in which only a client without data takes part is survived."""
+    """Check that a run survives a round in which only a client without data takes part."""
     federation = small_federation([0, 0, 0, 8])
     pooled = trial.algorithm().training is TrainingRecords.POOLED
     for seed in range(3):

@@ -85,7 +85,7 @@ def small_body(name: str = "mlp:6,5") -> Body:
 
 
 def make_dropout_body(choice: BackendChoice = BackendChoice.AUTO) -> Body:
-    """The same with dropout on the features: further losses must see them whole.
+    """A small body with dropout on its features; losses beside cross-entropy must see the features before it.
 
     The mixed backend is for bodies with a layer that has no block: it gets one.
     """

@@ -35,7 +35,7 @@ class Codec(Protocol):
 
     @property
     def number(self) -> int:
-        """What stands for it in a frame. The numbers are part of the wire format: never reuse one."""
+        """The number of the codec in a frame. It is part of the wire format: never reuse one."""
 
     @property
     def hides_content(self) -> bool:

@@ -39,7 +39,7 @@ _SIGNED, _FRACTIONAL, _SAME_COUNTS = 16, 32, 64  # beside the layout, in the sam
 
 @dataclass(frozen=True)
 class Compact:
-    """A format of floats, with or without the rows that are zero, and with zstandard behind it or not."""
+    """A codec with a format of floats; it may leave out rows of zeros, and may compress by zstandard."""
 
     number: int
     numbers: Numbers

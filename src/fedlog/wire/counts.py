@@ -14,7 +14,7 @@ STORED_WHOLE = 2**53  # counts up to here are exact in the arithmetic of both si
 
 
 def counts_and_means(sums: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """Statistics as counts and class means; None where they are none (noise in the counts, sums of no record)."""
+    """Statistics as counts and class means; None if that is impossible (negative counts, sums with a count of 0)."""
     if sums.ndim != 2 or not sums.shape[1] or not sums.is_floating_point():
         return None
     entries = sums.to(torch.float64).numpy()
@@ -25,7 +25,7 @@ def counts_and_means(sums: Tensor) -> tuple[NDArray[np.float64], NDArray[np.floa
 
 
 def pack_counts(counts: NDArray[np.float64]) -> tuple[bytes, bool]:
-    """The bytes of the counts, and whether they are no whole numbers (a decayed posterior's)."""
+    """The bytes of the counts, and whether they have fractions (those of a decayed posterior do)."""
     if (counts == np.floor(counts)).all() and (counts <= STORED_WHOLE).all():
         return b"".join(varint(int(count)) for count in counts), False
     return counts.astype("<f8").tobytes(), True

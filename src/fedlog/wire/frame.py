@@ -36,7 +36,7 @@ def seal(framed: bytes, start: int) -> bytes:
 
 
 def unpack_head(head: struct.Struct, version: int, blob: bytes) -> list[Any]:
-    """What the head says behind magic and version; `WireError` where these are others."""
+    """The fields of the head after magic and version; `WireError` if one of these two is wrong."""
     if len(blob) < head.size + _CRC.size:
         raise WireError(f"a message that is too short: {len(blob)} bytes")
     magic, found, *rest = head.unpack_from(blob)
@@ -49,7 +49,7 @@ def unpack_head(head: struct.Struct, version: int, blob: bytes) -> list[Any]:
 
 
 def open_frame(head: struct.Struct, blob: bytes, kind: int, start: int) -> tuple[Kind, memoryview]:
-    """The kind and the body of a sealed frame; `WireError` where its checksum, begun at `start`, is another."""
+    """The kind and the body of a sealed frame; `WireError` if its checksum, begun at `start`, is wrong."""
     framed, end = memoryview(blob)[: -_CRC.size], blob[-_CRC.size :]
     if _CRC.unpack(end)[0] != zlib.crc32(framed, start):
         raise WireError("a message whose checksum does not match its content, or the message that it refers to")

@@ -19,7 +19,7 @@ def comparable(message: Message, known: Message) -> bool:
 
 
 def checksum_of(known: Message | None) -> int:
-    """Where the checksum of a frame starts: at 0, or behind the message that it refers to."""
+    """The start value of a frame's checksum: 0, or the checksum of the message that it refers to."""
     found = 0
     for array in () if known is None else known.arrays:
         exact = array.to(torch.float64 if array.is_floating_point() else torch.int64)

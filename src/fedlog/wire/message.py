@@ -47,7 +47,7 @@ class Message:
 
 @dataclass(frozen=True, eq=False)
 class Contribution:
-    """A client's upload in a form that adds: float64 arrays, and how many clients are in it."""
+    """A client's upload in a form that can be added: float64 arrays, and how many clients are in it."""
 
     arrays: tuple[Tensor, ...]
     clients: int = 1

@@ -133,7 +133,7 @@ class Codes:
 
 
 def _clip_to_float32(values: NDArray[np.float64], finite: NDArray[np.bool_]) -> Floats:
-    """The values as float32; what was finite stays so, though a scale that was rounded up may lead beyond the end."""
+    """The values as float32. Finite ones stay finite, though a scale that was rounded up may lead beyond the range."""
     limit = float(np.finfo(np.float32).max)
     with np.errstate(over="ignore", invalid="ignore"):
         return np.where(finite, np.clip(values, -limit, limit), values).astype(np.float32)

@@ -57,7 +57,7 @@ class Transport:
         return self.differences or self.closed_world or self.skip_below is not None
 
     def refuse_in(self, where: str) -> None:
-        """Refuse what shows more than dense messages do; `where` is the mode that must not show it."""
+        """Refuse ways of sending that show more than dense messages do; `where` names the mode in errors."""
         if self.closed_world:
             raise InputError(
                 f"a closed world cannot be used in {where}: the rows that a client gets show which classes it holds",
@@ -77,7 +77,7 @@ PAPER_TRANSPORT = Transport()  # every number as it is, the same for everyone
 
 
 def movement(message: Message, known: Message) -> float:
-    """How far a message is from another, over the other's norm; infinite if they cannot be compared."""
+    """The distance of a message from another, divided by the other's norm; infinite if they cannot be compared."""
     if not comparable(message, known):
         return math.inf
     pairs = [(a.to(torch.float64), b.to(torch.float64)) for a, b in zip(message.arrays, known.arrays, strict=True)]

@@ -55,7 +55,7 @@ Memory = dict[str, Contribution]
 
 @dataclass(frozen=True)
 class SumsPosition:
-    """How far a run's secure sums are. Of keys that were sent ahead only whose and for what: secrets are not kept."""
+    """How many secure sums a run has made, and whose keys for the next one have come. Secrets are not kept."""
 
     made: int
     ahead: tuple[int, ...] = ()
@@ -130,7 +130,7 @@ def write_clients(path: Path, store: ClientStore) -> None:
 
 
 def read_clients(paths: Sequence[Path], names: Mapping[int, str]) -> ClientStore:
-    """What the clients of these numbers had, from files that may hold others' too; `names` are for the errors."""
+    """The state of the clients with these numbers; the files may hold others too, `names` are for errors."""
     store = ClientStore({client: {} for client in names})
     found: set[int] = set()
     messages: dict[tuple[int, str], Tensor] = {}
@@ -178,7 +178,7 @@ def _check_format(path: Path, found: Any) -> None:
 
 
 def _flatten_memory(memory: Memory) -> Params:
-    """One entry for each array, and one for the noise in them; names as JSON, since a client's is the user's."""
+    """One entry for each array and one for its noise. Their names are JSON: a client may have any name."""
     flat: Params = {}
     for client, last in memory.items():
         noise = torch.tensor([last.noise_std], dtype=torch.float64)

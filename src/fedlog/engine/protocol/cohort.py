@@ -96,7 +96,7 @@ class Cohort:
         self.store.heard = self._algorithm.hear(self._transport.down.decode(blob), self.store.heard)
 
     def hear_own(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
-        """Take in what each of these clients was sent of a broadcast; those in `anew` forget all messages before."""
+        """Decode the bytes that each of these clients was sent; those in `anew` forget all earlier messages first."""
         self.store.messages.forget(anew)
         self.store.messages.take(blobs, self._transport, self._algorithm, self.store.heard)
 
@@ -110,11 +110,11 @@ class Cohort:
         return uploads
 
     def take_times(self) -> dict[str, float]:
-        """Where this process's time went since this was last asked."""
+        """The seconds of this process by part, since the last call."""
         return CLOCK.take()
 
     def _encode(self, index: int, message: Message, key: Key) -> bytes:
-        """The encoded upload, or a short message that the last one still holds."""
+        """The encoded upload, or a short message that says: the last one still holds."""
         codec = self._transport.up
         if self._transport.skip_below is None:
             return codec.encode(message, key)
@@ -169,7 +169,7 @@ class Cohort:
         checkpoint.write_clients(path, self.store)
 
     def load(self, paths: Sequence[Path]) -> None:
-        """Take back the homes of this cohort's clients from files that may hold others' too, and what was heard."""
+        """Read back what `save` wrote for this cohort's clients; the files may hold others too."""
         self.store = checkpoint.read_clients(paths, {index: client.name for index, client in self._clients.items()})
 
     def _groups(self, indices: Sequence[int]) -> Iterator[tuple[Backend, list[Client]]]:
@@ -208,7 +208,7 @@ class Cohort:
     def _summaries(
         self, backend: Backend, looks: Sequence[Look], exchange: Exchange, keys: Sequence[Key]
     ) -> Iterator[Trained]:
-        """What the exchange asks for about the records of each look."""
+        """The summary that the exchange asks for, of each look's records."""
         nothing = Trained({}, NO_STATISTICS, 0)
         if exchange.summary in (BodySummary.STATISTICS, BodySummary.NUMBERS):
             for moments in self._moments_of(backend, looks, exchange):
@@ -243,7 +243,7 @@ class Cohort:
             yield look, torch.cat(alone) if alone else torch.zeros(0, look.client.body.width)
 
     def _join_number(self, features: Tensor, positions: Tensor) -> Tensor:
-        """The features with the number to predict behind them, cut to its agreed range where that is a promise."""
+        """The features, then the number to predict; in a private run it is cut to its agreed range."""
         numbers = self._federation.train.numbers[positions].to(features)
         if self._protection is not None:
             numbers = numbers.clamp(-1, 1)

@@ -51,7 +51,7 @@ class Downlink:
         self.copies.pop(client, None)
 
     def send(self, round_number: int, message: Message, clients: Sequence[str]) -> dict[str, Sent]:
-        """The kind and the bytes for each of these clients; what they have afterwards is remembered."""
+        """The kind and the bytes for each of these clients; remember what each of them has afterwards."""
         made: dict[tuple[str, frozenset[int] | None], tuple[Sent, Copy]] = {}
         sent = {}
         for client in clients:
@@ -77,7 +77,7 @@ class Downlink:
         return (message.kind, blob), Copy(name, codec.decode(blob, known))
 
     def as_tensors(self) -> Params:
-        """What the clients have, for a checkpoint; names as JSON, since a client's is the user's."""
+        """What the clients have, for a checkpoint. Names are JSON: a client may have any name."""
         return {
             json.dumps([client, copy.name, int(copy.message.kind), sorted(self.classes.get(client, ())), at]): array
             for client, copy in self.copies.items()

@@ -28,13 +28,13 @@ class OwnMessages:
     """Each client's last upload as the server has it, where skipping needs it."""
 
     def forget(self, clients: Iterable[int]) -> None:
-        """Start anew with these clients: the server does not know what they have, or has not what they sent."""
+        """Forget the messages of these clients: the server does not know what they have, or lost what they sent."""
         for index in clients:
             self.copies.pop(index, None)
             self.sent.pop(index, None)
 
     def take(self, blobs: Mapping[int, bytes], transport: Transport, algorithm: Algorithm, common: Params) -> None:
-        """Take in what each client was sent; `common` is what those know that have heard nothing of their own."""
+        """Decode what each client was sent; `common` is what a client knows that has not had its own message yet."""
         decoded: dict[tuple[int, bytes], Message] = {}
         known: dict[tuple[int, int], Params] = {}
         for index, blob in blobs.items():
@@ -77,7 +77,7 @@ class OwnMessages:
 
 
 def never_predict_missing_classes(heard: Params) -> Params:
-    """The broadcast with a head that never predicts classes without a row; they take no part in the loss."""
+    """The broadcast with a head that never predicts a class without a row; such classes do not count in the loss."""
     head = heard[HEAD].clone()
     head[(head == 0).all(dim=1), 0] = NEVER
     return {**heard, HEAD: head}

@@ -69,7 +69,7 @@ def read_sum(found: SecureSum, protection: Protection | None, shapes: Sequence[t
 def sum_terms(
     session: bytes, number: int, roster: Mapping[int, bytes], honest: int, coordinates: int, value_bytes: int
 ) -> Terms:
-    """The terms of one sum: nobody is taken to be corrupted, and the threshold is the lowest that is safe."""
+    """The terms of one sum, with no client taken to be corrupted and the lowest threshold that is safe."""
     return Terms(
         session=session,
         round=number,
@@ -84,7 +84,7 @@ def sum_terms(
 
 @dataclass(frozen=True)
 class Dropouts:
-    """Clients that fall silent in the middle of a sum, each with that chance, at a step that chance chooses."""
+    """Clients that fall silent during a sum: each with probability `rate`, at a random step."""
 
     rate: float
     key: Key
@@ -94,7 +94,7 @@ class Dropouts:
             raise InputError(f"the rate of dropouts lies in [0, 1): {self.rate}", hint="--dropout-rate 0.1")
 
     def draw(self, sum_number: int, members: Sequence[int]) -> dict[int, Step]:
-        """The clients that drop out, each with the step from which on it is silent."""
+        """The clients that drop out, each with the first step at which it is silent."""
         draws = self.key.child("sum", sum_number).numpy()
         gone = draws.random(len(members)) < self.rate
         steps = draws.integers(len(Step), size=len(members))
@@ -159,7 +159,7 @@ class SecureSums:
             self._keys_ahead(self._terms(list(position.members), position.coordinates, value_bytes), position.ahead)
 
     def take_figures(self) -> dict[str, float]:
-        """The turns since this was asked last, and how many survived the last sum."""
+        """The turns since the last call, and how many clients survived the last sum."""
         turns, self.turns = self.turns, 0
         return {"secure_sum_turns": float(turns), "secure_sum_survivors": float(len(self.survivors))}
 
@@ -170,7 +170,7 @@ class SecureSums:
         ledger: Ledger,
         following: Sequence[int] = (),
     ) -> Contribution:
-        """The sum of the lifted uploads as the server learns it; RoundFailedError if too few survive, nothing unmasked.
+        """The sum of the lifted uploads, as the server learns it; RoundFailedError if too few clients survive.
 
         `following`: who will take part in the sum after this one.
         """
@@ -199,7 +199,7 @@ class SecureSums:
         return read_sum(found, self.protection, shapes)
 
     def _keys_ahead(self, following: Terms, helpers: Sequence[int]) -> Mail:
-        """The next sum's keys, which come on the last replies of this one; they are kept for it."""
+        """Make and keep the keys for the next sum; they are sent with the last replies of this one."""
         self._early_for = following
         self._early = {n: client.advertise() for n, client in self._clients(following, helpers).items()}
         return [(number, blob) for number, (_, blob) in self._early.items()]
@@ -219,7 +219,7 @@ class SecureSums:
 
 @dataclass(frozen=True)
 class _Booking:
-    """A courier that loses what is from or for silent clients, and counts the bytes of the rest by step."""
+    """A courier that drops messages from and to silent clients, and counts the bytes of the others by step."""
 
     ledger: Ledger
     round_number: int

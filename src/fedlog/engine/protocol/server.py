@@ -117,7 +117,7 @@ class Server:
         return blob
 
     def send(self, round_number: int, clients: Sequence[str]) -> dict[str, bytes]:
-        """What each of these clients gets of the broadcast, booked as it is; they are taken to have it from now on."""
+        """The bytes of the broadcast for each of these clients, booked; from now on they are assumed to have it."""
         assert self.downlink is not None
         sent = self.downlink.send(round_number, self.algorithm.broadcast(self.state), clients)
         for kind, blob in sent.values():
@@ -168,7 +168,7 @@ class Server:
             self.take(round_number, exchange, summed)
 
     def _weigh(self, round_number: int, apart: Mapping[str, Contribution]) -> list[Contribution]:
-        """The uploads as they enter the sum; whoever states too large a share is noted and weighs less."""
+        """The uploads as they enter the sum; one that states too large a share is scaled down and noted."""
         if self.largest_share is None:
             return list(apart.values())
         taken, capped = cap_shares(apart, self.largest_share)
@@ -235,7 +235,7 @@ def upload_pattern(algorithm: Algorithm, exchange: Exchange, initial: Params, pl
 
 
 def _check(message: Message, pattern: Message | None) -> None:
-    """Refuse another kind or shape, and entries that are not finite, by naming the entry."""
+    """Refuse an upload of another kind or shape, or with an entry that is not finite; the error names the entry."""
     kind = message.kind.name.lower()
     if pattern is None or message.kind is not pattern.kind:
         raise InputError(
@@ -253,7 +253,7 @@ def _check(message: Message, pattern: Message | None) -> None:
 
 
 def _check_counts(message: Message) -> None:
-    """Refuse negative counts, and sums of no record, by naming the entry."""
+    """Refuse negative counts, and sums with a count of 0; the error names the entry."""
     kind = message.kind.name.lower()
     by_class = message.kind in (Kind.STATISTICS, Kind.MOMENTS)
     if message.kind is Kind.MIXTURES:

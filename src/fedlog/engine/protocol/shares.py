@@ -26,7 +26,7 @@ class Capped:
 def cap_shares(
     uploads: Mapping[str, Contribution], largest: float
 ) -> tuple[dict[str, Contribution], tuple[Capped, ...]]:
-    """The uploads, none with more than `largest` of all counts together, and whose were scaled down.
+    """The uploads, scaled so that none has more than the share `largest` of all counts, and whose were scaled.
 
     With fewer clients than 1 / largest all of them count alike.
     """
@@ -52,7 +52,7 @@ def check_cap(patterns: Mapping[str, Message | None]) -> None:
 
 
 def _largest_count(counts: list[float], largest: float) -> float:
-    """The count c to which all larger ones (of these, falling) are cut, so that none is above its share afterwards."""
+    """The largest count that is allowed: cut to it, no count is above its share of all. `counts` fall."""
     for above, count in enumerate(counts):
         # With so many of them cut to c, c = largest * (above * c + the rest).
         if above * largest >= 1:

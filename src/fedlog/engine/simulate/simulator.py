@@ -70,7 +70,7 @@ class RoundRecord:
 
 @dataclass
 class Simulation:
-    """One run: everything is made here once, and `rounds()` goes through it.
+    """One run: making it makes all its parts, and `rounds()` runs it.
 
     Workers, which may be processes, run from `start` to `stop`, or within a `with` statement.
     """
@@ -143,7 +143,7 @@ class Simulation:
         check_transport(self.algorithm, transport_of(self.settings))
 
     def _check_bodies(self) -> None:
-        """Refuse bodies, or starts of them, that the method cannot use."""
+        """Refuse bodies, and ways to start them, that the method cannot use."""
         differ = len({body.name for body in self.bodies}) > 1
         separate = self.settings.initialisation is Initialisation.SEPARATE
         if separate and self.algorithm.bodies is Bodies.SAME:
@@ -259,7 +259,7 @@ class Simulation:
         return combine(seconds, CLOCK.take(), workers)
 
     def _broadcast(self, number: int, hearers: list[int]) -> None:
-        """Send the broadcast to these clients; the same bytes for all are heard by everyone, for evaluation's sake."""
+        """Send the broadcast to these clients. One that is the same for all is heard by everyone, for evaluation."""
         if self.server.downlink is None:
             with CLOCK.time("encode"):
                 blob = self.server.broadcast(number, len(hearers))
@@ -313,7 +313,7 @@ class Simulation:
         return {**kept, **self.secure.take_figures()}
 
     def copies_after(self, number: int) -> int:
-        """To how many clients that round's last broadcast goes: the next round's, or after the last round everyone."""
+        """How many clients get that round's last broadcast: those of the next round, or everyone after the last."""
         return len(self._hearers_after(number))
 
     def _hearers_after(self, number: int) -> list[int]:
@@ -352,7 +352,7 @@ class Simulation:
 
 
 def reaches(accuracy: float, target: float) -> bool:
-    """Whether the accuracy is the target or more, up to what summing the clients' shares loses."""
+    """Whether the accuracy is the target or more, apart from rounding in the mean over clients."""
     return accuracy >= target - ACCURACY_ROUNDING
 
 

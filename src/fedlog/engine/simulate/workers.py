@@ -48,18 +48,18 @@ class Workers(ABC):
 
     @abstractmethod
     def take_times(self) -> list[dict[str, float]]:
-        """Where the time of each process beside this one went since this was last asked."""
+        """The seconds of every process but this one, by part, since the last call."""
 
     @abstractmethod
     def _all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Each cohort's answer to a call, with arguments of its own; RunError where they are not running."""
+        """Call this method of every cohort, each with its own arguments; RunError if they are not running."""
 
     def hear(self, blob: bytes) -> None:
         """Hand a broadcast to everyone."""
         self._all("hear", [(blob,)] * len(self._shares))
 
     def hear_own(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
-        """Hand each of these clients what it was sent of a broadcast; those in `anew` forget all messages before."""
+        """Hand each of these clients its own bytes of a broadcast; those in `anew` forget earlier messages first."""
         split = self._split(list(blobs))
         parts = [({index: blobs[index] for index in own}, [index for index in own if index in anew]) for own in split]
         self._all("hear_own", parts)
@@ -93,7 +93,7 @@ class Workers(ABC):
         return split
 
     def _join(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[tuple[int, Any]]:
-        """All cohorts' answers to a call, in the order of the clients."""
+        """Call this method of every cohort and join the answers, in the order of the clients."""
         answers = self._all(method, arguments)
         return sorted((row for answer in answers for row in answer), key=lambda row: row[0])
 
@@ -162,11 +162,11 @@ class WorkerProcesses(Workers):
         self._pipes = []
 
     def take_times(self) -> list[dict[str, float]]:
-        """Where each worker's time went since this was last asked."""
+        """The seconds of each worker, by part, since the last call."""
         return self._all("take_times", [()] * len(self._shares))
 
     def _all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Each worker's answer to a call; the first error of any of them is raised here."""
+        """Call this method in every worker; the first error of any of them is raised here."""
         if not self._pipes:
             raise not_running_error()
         for number, (pipe, given) in enumerate(zip(self._pipes, arguments, strict=True)):

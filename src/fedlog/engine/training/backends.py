@@ -55,10 +55,10 @@ class Engine:
     measures: bool = True  # whether a trial may choose among backends that can all train a body
 
     def under(self, protection: Protection | None) -> Engine:
-        """The engine of a run with this protection, in which nobody's rounding depends on anybody else.
+        """The engine of a run with this protection: how numbers are rounded for one client must not depend on others.
 
-        Numbers are rounded differently in every backend, and in a stack by who else is stacked. So a private run takes
-        the most promising backend without a trial, and where whole clients are protected each is trained alone.
+        Every backend rounds differently, and a stack rounds by who is stacked together. So a private run takes the most
+        promising backend without a trial, and if whole clients are protected, each is trained alone.
         """
         if protection is None:
             return self
@@ -66,12 +66,12 @@ class Engine:
         return replace(self, measures=False, clients_at_once=1 if alone else self.clients_at_once)
 
     def decide(self, federation: Federation, clients: Iterable[Client]) -> Engine:
-        """The engine with a decision for each body; what cannot be known is measured on a few of the clients."""
+        """The engine with a backend chosen for each body; where it is not clear, a trial on a few clients decides."""
         made = {name: self._decide(federation, group) for name, group in _by_body(clients).items()}
         return replace(self, decisions=made)
 
     def name_backends(self) -> dict[str, str]:
-        """The backend of each body: what a run writes down, so that it is resumed and repeated by the same."""
+        """The backend of each body. A run records it, so that a resumed or repeated run uses the same."""
         return {name: decision.backend.value for name, decision in self.decisions.items()}
 
     def backends(self, federation: Federation, clients: Iterable[Client]) -> dict[str, Backend]:
@@ -124,7 +124,7 @@ class Engine:
         return Decision(fastest.backend, f"{fastest.reason} (fastest in a trial, ms a batch: {times})")
 
     def _possible(self, body: Body) -> list[Decision]:
-        """The backends that can train this body, most promising first; one only where nothing is left to find out."""
+        """The backends that can train this body, most promising first; a single one where no trial is needed."""
         if self.training is not None:
             return [_loop("DP-SGD takes the gradient of every record")]
         if self.choice is BackendChoice.LOOP:
@@ -147,7 +147,7 @@ class Engine:
 
 
 def _looks_at_once(network: Stacked) -> int | None:
-    """How many clients are best evaluated together; None: all that are trained together."""
+    """How many clients to evaluate together; None: as many as are trained together."""
     if not isinstance(network, StackedBody) or network.training.is_plain:
         return None
     return max(1, LOOK_NUMBERS // (network.evaluating.numbers_per_record * EVALUATION_RECORDS))

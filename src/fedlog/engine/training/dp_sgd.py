@@ -39,7 +39,7 @@ def require_opacus() -> None:
 
 
 def check_body(body: Body) -> None:
-    """Refuse a body whose records see each other, whose parameters are shared, or which lets nothing be trained."""
+    """Refuse a body whose records affect each other, that shares parameters, or that has none to train."""
     from opacus.validators import ModuleValidator  # takes seconds: only where it is used
 
     reason = find_obstacle(body)
@@ -58,7 +58,7 @@ def check_body(body: Body) -> None:
 
 
 class DpSgdBackend:
-    """Trains bodies by DP-SGD; the head stays as it was heard."""
+    """Trains bodies by DP-SGD; the head stays as the server sent it."""
 
     clients_at_once = 1
 
@@ -144,7 +144,7 @@ class DpSgdBackend:
         return self._layer_gradients(len(drawn))
 
     def _layer_gradients(self, records: int) -> Tensor:
-        """(n, d): what came to the parameters through the body's layers."""
+        """(n, d): each record's gradient that flows through the body's layers."""
         return torch.cat([_rows(value, records) for value in self._values.values()], dim=1)
 
     def _layer_and_direct_gradients(self, task: Task, phase: Phase, batch: Batch) -> Tensor:

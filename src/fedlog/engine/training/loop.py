@@ -64,7 +64,7 @@ class StepwiseAdam:
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor | None]) -> None:
-        """Move the parameters; one that has no gradient counts as having a zero one, so that all are of an age."""
+        """Move the parameters. No gradient counts as a zero one, so that all parameters have as many steps."""
         adamw(
             self.params,
             [torch.zeros_like(p) if g is None else g for p, g in zip(self.params, gradients, strict=True)],
@@ -185,7 +185,7 @@ class LoopBackend:
         return RecordBatch(self._to_device(inputs), labels, masks)
 
     def batch(self, task: Task, chosen: Tensor, key: Key) -> RecordBatch:
-        """These of the client's records, with dropout and crops of their own."""
+        """The chosen records of the client, with fresh dropout and crops."""
         draws = draw_epoch(key, len(chosen), self._body, self._federation.transform, self._settings.dtype)
         return self._batch(task, replace(draws, order=chosen), slice(None))
 

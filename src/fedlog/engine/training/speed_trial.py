@@ -41,7 +41,7 @@ Make = Callable[[list[Client]], Backend]
 def measure(
     body: Body, clients: list[Client], settings: Settings, n_class: int, backends: Mapping[str, Make]
 ) -> dict[str, float]:
-    """Seconds that each backend takes for one batch of one client: from this machine's memory, or from a trial."""
+    """The seconds of each backend for one batch of one client: from an earlier trial on this machine, or a new one."""
     key = _key(body, len(clients), settings, n_class, list(backends))
     remembered = _read().get(key)
     if remembered is None:

@@ -24,7 +24,7 @@ from fedlog.settings.training import Optimiser
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One client's training: from what, through which phases, with which randomness."""
+    """One client's training: its start, its phases and its randomness."""
 
     client: Client
     work: Work
@@ -69,7 +69,7 @@ class Backend(Protocol):
 
     @property
     def clients_at_once(self) -> int:
-        """How many clients are best handed over together: only their activations are alive at a time."""
+        """How many clients to hand over at once: only their activations are in memory at the same time."""
 
     def train(self, tasks: Sequence[Task]) -> list[Fit]:
         """What the tasks came to, in their order."""

@@ -42,7 +42,7 @@ class FeatureCache:
         self._folder = (folder or cache_folder() / "features") / encoder.digest[:32]
 
     def features(self, raw: Tensor, progress: Progress | None = None) -> Tensor:
-        """(n, *input_shape) -> (n, width) float32, those that are not kept yet computed and kept."""
+        """(n, *input_shape) -> (n, width) float32; features that are not in the cache are computed and added."""
         wanted = hashes_of(raw)
         known = self._read_known(set(wanted))
         missing = {key: at for at, key in enumerate(wanted) if key not in known}

@@ -33,7 +33,7 @@ def _convolutions(network: Any) -> list[tuple[str, nn.Conv2d, Any]]:
 
 
 def fold(network: Any) -> Weights:
-    """The weights and biases of convolutions that do what each convolution and its norm do, computed in float64."""
+    """Weights and biases with each norm folded into its convolution, computed in float64."""
     folded: Weights = {}
     for name, convolution, norm in _convolutions(network):
         scale = norm.weight.double() / torch.sqrt(norm.running_var.double() + norm.eps)

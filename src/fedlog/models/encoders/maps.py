@@ -76,7 +76,7 @@ def _scale(width: int, number: float, key: Key) -> FeatureMap:
 
 
 def _power(width: int, number: float, key: Key) -> FeatureMap:
-    """Each feature's size to the map's power, its sign kept: below 1 it draws long tails in, as Gaussian heads want."""
+    """Each feature's size to a power, its sign kept. A power below 1 shortens tails, which suits Gaussian heads."""
     if not number > 0:
         raise ValueError
     return FeatureMap(lambda x: torch.sign(x) * x.abs() ** number, width)

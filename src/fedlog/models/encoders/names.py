@@ -63,7 +63,7 @@ def find_encoded_shape(name: str, input_shape: tuple[int, ...]) -> tuple[int, ..
 
 
 def describe_encoder(name: str, input_shape: tuple[int, ...]) -> str | None:
-    """What a body with an encoder computes, by content: its digest, maps and clip; None for another body."""
+    """The encoder's digest, its maps and its clip: what such a body computes; None for a body without an encoder."""
     parts = split_name(name)
     if parts is None:
         return None
@@ -73,7 +73,7 @@ def describe_encoder(name: str, input_shape: tuple[int, ...]) -> str | None:
 
 
 class EncoderBody(nn.Module):
-    """An encoder, or nothing where the records are its features already, and maps behind it."""
+    """An encoder (None where records are its features already), then maps of features."""
 
     def __init__(self, encoder: Encoder | None, maps: tuple[FeatureMap, ...]) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ def _make_map(text: str, width: int, encoder: str, *, first: bool) -> FeatureMap
 
 
 def make_encoder_body(parts: EncoderName, input_shape: tuple[int, ...]) -> EncoderBody:
-    """The module of such a body: on records of one dimension its maps alone, these being the encoder's features."""
+    """The module of a body with an encoder; its maps alone where the records are the encoder's features already."""
     encoder = None if _is_encoded(parts.encoder, input_shape) else load_encoder(parts.encoder, input_shape)
     if encoder is None and len(input_shape) != 1:
         raise InputError(

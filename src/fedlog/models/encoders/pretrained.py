@@ -132,7 +132,7 @@ def _missing(network: Network) -> InputError:
 
 
 def _load_folded(network: Network, architecture: Any) -> efficientnet.Weights:
-    """The folded weights from the cache, put there first if they are not."""
+    """The folded weights from the cache; if they are missing, fold them and put them there."""
     path = cache_folder() / "weights" / f"{network.name}-{network.sha256[:16]}.safetensors"
     stored = _read_folded(path)
     if stored is not None:
@@ -144,7 +144,7 @@ def _load_folded(network: Network, architecture: Any) -> efficientnet.Weights:
 
 
 def _read_weights(network: Network) -> dict[str, Tensor]:
-    """The weights in the installed package, after their checksum was found right."""
+    """The weights in the installed package; InputError if their checksum is wrong."""
     try:
         source = Path(getattr(import_module(network.package), network.holder).get_model_file_path())
     except (ImportError, AttributeError) as error:

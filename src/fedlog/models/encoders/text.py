@@ -55,7 +55,7 @@ class TextEncoder:
 
 
 def read_text(row: NDArray[Any]) -> str:
-    """The text that `write_text` made numbers of; a character that was cut in half is left out."""
+    """The text behind a row of bytes, as `write_texts` made it; a character that was cut in half is left out."""
     return row.astype(np.uint8).tobytes().rstrip(b"\0").decode("utf-8", errors="ignore")
 
 

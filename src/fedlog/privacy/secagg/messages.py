@@ -116,7 +116,7 @@ def view_of_keys(key_list: KeyList) -> bytes:
 
 
 def view_of_peers(key_view: bytes, members: Iterable[int]) -> bytes:
-    """The digest of the clients that shared their secrets, on top of the keys they used."""
+    """The digest of the list of clients that shared their secrets, and of the keys they used."""
     return hashlib.sha256(b"peers" + key_view + encode(Survivors(tuple(sorted(members))))).digest()
 
 

@@ -6,7 +6,7 @@ from fedlog.errors import RunError
 
 
 class RefusalError(RunError):
-    """One message cannot be used; whoever received it is as before."""
+    """One message cannot be used; the state of its receiver has not changed."""
 
 
 class RoundFailedError(RunError):

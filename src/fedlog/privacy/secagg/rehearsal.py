@@ -48,7 +48,7 @@ def run_round(
 ) -> SecureSum:
     """The sum of the vectors of the clients that survived; `RoundFailedError` if they are too few.
 
-    Clients whose keys came early are not asked for them; if all of them did, the round has a turn less.
+    Clients whose keys came early are not asked for keys; if that is true of all, the round has a turn less.
     """
     traffic = RoundTraffic() if traffic is None else traffic
     early = {} if early is None else early

@@ -165,7 +165,7 @@ def _combine_all(state: ServerRound, helpers: Sequence[int]) -> dict[int, bytes]
 
 
 def _masks_of_dropouts(state: ServerRound, dropped: int, secret: bytes) -> Words:
-    """What the survivors added against a client whose own vector never came."""
+    """The masks that the survivors added for a client that dropped out before its own vector came."""
     terms = state.terms
     agreement = crypto.Agreement(secret)
     total = np.zeros(terms.coordinates, dtype=np.uint64)

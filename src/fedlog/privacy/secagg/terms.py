@@ -76,7 +76,7 @@ class Terms:
 
     @property
     def minimum(self) -> int:
-        """The smallest number of survivors: enough to unmask, and H of them honest whoever is corrupted."""
+        """The smallest number of survivors: enough to unmask, and with H honest clients for certain."""
         return max(self.threshold, self.honest + self.corrupted)
 
     @cached_property
@@ -95,5 +95,5 @@ class Terms:
 
 
 def usual_threshold(clients: int, corrupted: int) -> int:
-    """The smallest threshold that is safe for that many clients: the most dropouts a round survives."""
+    """The smallest threshold that is safe for that many clients. It allows the most dropouts."""
     return math.floor((clients + corrupted) / 2) + 1
