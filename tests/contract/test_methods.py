@@ -90,7 +90,7 @@ def test_only_methods_that_send_statistics_can_be_frozen(method: str, small: Any
     sends_statistics = all(message is not None and message.kind in (Kind.STATISTICS, Kind.MOMENTS) for message in sent)
     assert simulation.algorithm.sends_statistics == sends_statistics
     if not sends_statistics:
-        with pytest.raises(InputError, match=f"method {method} has nothing left without training"):
+        with pytest.raises(InputError, match=f"method {method} cannot be used with frozen bodies"):
             freeze_bodies(simulation.algorithm)
         return
     frozen = freeze_bodies(simulation.algorithm)

@@ -111,7 +111,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"epsilon": 1.0, "clip": "l2:2"}, "these settings need --privacy: epsilon"),
     ({"privacy": "client"}, "needs a budget"),
     ({**PRIVATE, "delta": 2.0}, "delta must lie"),
-    ({**PRIVATE, "aggregation": "secure"}, "local noise cannot be had under secure sums"),
+    ({**PRIVATE, "aggregation": "secure"}, "local noise cannot be used with secure sums"),
     ({**PRIVATE, "message_norm": -1.0}, "message norm must be above 0"),
     ({**PRIVATE, "codec": "rows"}, "cannot be used in a private run"),
     ({"aggregation": "secure", "codec": "rows"}, "cannot be used in a secure sum"),

@@ -98,7 +98,9 @@ def test_where_records_are_protected_rows_are_not_held_out_by_time(equals: InPro
     path.write_text("\n".join([f"{header},day", *(f"{row},{at}" for at, row in enumerate(rows))]) + "\n")
     east.schema_file.write_text(dump_schema(replace(SCHEMA, time_column="day")))
     assert len(load_data(east, east.read_config()).shard.test) == 12
-    with pytest.raises(InputError, match="must not depend on the others, and by time it does: column day"):
+    with pytest.raises(
+        InputError, match="cannot be held out by time, since that depends on the other rows: column day"
+    ):
         load_data(east, east.read_config(), Preparation.ALONE)
 
 

@@ -149,7 +149,7 @@ def test_who_is_not_in_the_sum_has_no_say_in_who_is() -> None:
     view = decode(Envelope, reply).body
     signed = {number: identity(number).sign(terms, Step.AGREE, view) for number in (me, other, gone)}
     assert len(signed) == terms.threshold
-    with pytest.raises(RefusalError, match="without being one"):
+    with pytest.raises(RefusalError, match="but is not on it"):
         clients[me].unmask(agreed, encode(Agreements(signed)))
 
 

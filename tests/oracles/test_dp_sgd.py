@@ -347,7 +347,7 @@ def test_a_run_trains_by_dp_sgd_and_spends_one_budget_on_all_of_it(
         ({"calibration": "paper"}, "the paper's calibration"),
         ({"sample_rate": 1.5}, "sample rate must be above 0 and at most 1: 1.5"),
         ({"sgd_noise": 0.1}, "the training alone would spend the budget"),
-        ({"method": "fedavg"}, "cannot be accounted for under DP-SGD"),
+        ({"method": "fedavg"}, "cannot be used with DP-SGD"),
         ({"body": ("mlp:8", "mlp:9,8")}, "needs one body for all clients"),
         ({"body_training": "frozen"}, "these settings need --body-training dp-sgd: sample_rate"),
     ],

@@ -164,7 +164,7 @@ BAD = {
     "is not finite": _spoiled((1, 2), float("nan")),
     r"entry \[2, 4\]": _spoiled((2, 4), float("inf")),
     "count 1 of statistics is negative: -1": _spoiled((1, 0), -1.0),
-    "row 2 of statistics is the sum of no record": _spoiled((2, 0), 0.0),
+    "row 2 of statistics has a count of 0": _spoiled((2, 0), 0.0),
     "another kind: head": Message(Kind.HEAD, _good().arrays),
     "another shape": Message(Kind.STATISTICS, (torch.ones(3, 6),)),
     "holds whole numbers": Message(Kind.STATISTICS, (torch.ones(3, 5, dtype=torch.int64),)),

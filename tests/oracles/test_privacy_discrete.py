@@ -41,7 +41,7 @@ def probabilities(steps: float, reach: int) -> np.ndarray:
 def test_words_that_do_not_divide_evenly_are_drawn_anew() -> None:
     # 2^64 = 3 * k + 1: with the word 0 the remainder 0 would come up once more than the others.
     words = iter([0, 1, 2, 4])
-    found = discrete._below(
+    found = discrete._draw_below(
         np.array([3, 3, 3]), lambda count: np.array([next(words) for _ in range(count // 8)], "<u8").tobytes()
     )
     assert found.tolist() == [1, 1, 2]

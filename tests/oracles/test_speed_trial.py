@@ -42,7 +42,7 @@ def _counting(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float]) -> lis
         calls.append(list(backends))
         return seconds
 
-    monkeypatch.setattr(speed_trial, "_try", pretend)
+    monkeypatch.setattr(speed_trial, "_run_trial", pretend)
     return calls
 
 

@@ -101,7 +101,7 @@ def test_mistakes_are_named(table: Path, tmp_path: Path) -> None:
         Federation.from_csv(table, "outcome")
     with pytest.raises(InputError, match="expected a column clinic"):
         Federation.from_csv(table, "outcome", site_column="clinic")
-    with pytest.raises(InputError, match="a site column cuts one table"):
+    with pytest.raises(InputError, match="a site column is for one table"):
         Federation.from_csv(tmp_path, "outcome", site_column="hospital")
     with pytest.raises(InputError, match="unknown setting: epohcs"):
         fedlog.compare(f"sites:{table}", epohcs=3)

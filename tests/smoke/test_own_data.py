@@ -280,5 +280,5 @@ def test_sites_come_divided(tmp_path: Path, settings: dict[str, Any]) -> None:
 
 def test_a_named_data_set_is_a_federation() -> None:
     assert Federation.named("digits", clients=5).clients == tuple(f"client-{at}" for at in range(5))
-    with pytest.raises(InputError, match="unknown among size"):
+    with pytest.raises(InputError, match="unknown setting among: size"):
         Federation.named("digits", size=5)

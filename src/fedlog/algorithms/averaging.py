@@ -93,11 +93,11 @@ class Averaging(Method):
         return {**home, **heard}
 
 
-def _everything(epochs: int, learning_rate: float) -> Phase:
+def _train_everything(epochs: int, learning_rate: float) -> Phase:
     return Phase(EVERYTHING, epochs, cross_entropy, learning_rate)
 
 
-def _layers(plan: ModelPlan, count: int, method: str) -> tuple[str, ...]:
+def _take_top_layers(plan: ModelPlan, count: int, method: str) -> tuple[str, ...]:
     if not 1 <= count < len(plan.layers):
         raise InputError(
             f"{method} needs between 1 and {len(plan.layers) - 1} top layers for this body: {count} given",
@@ -108,35 +108,37 @@ def _layers(plan: ModelPlan, count: int, method: str) -> tuple[str, ...]:
 
 def local(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) -> Averaging:
     """No exchange at all: the bar that every method has to clear."""
-    return Averaging("local", (), (_everything(epochs, learning_rate),), bodies=Bodies.ANY)
+    return Averaging("local", (), (_train_everything(epochs, learning_rate),), bodies=Bodies.ANY)
 
 
 def pooled(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) -> Averaging:
     """One model on everyone's records: what federation tries to approach, at the price of sending the data."""
-    return Averaging("pooled", (), (_everything(epochs, learning_rate),), training=TrainingRecords.POOLED)
+    return Averaging("pooled", (), (_train_everything(epochs, learning_rate),), training=TrainingRecords.POOLED)
 
 
 def fedavg(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) -> Averaging:
     """McMahan et al. 2017: the whole model is averaged."""
-    return Averaging("fedavg", plan.top(len(plan.layers)), (_everything(epochs, learning_rate),))
+    return Averaging("fedavg", plan.top(len(plan.layers)), (_train_everything(epochs, learning_rate),))
 
 
 def lg_fedavg_1(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) -> Averaging:
     """Liang et al. 2020 with a one-layer global top: the head is averaged, the body stays."""
     return Averaging(
-        "lg-fedavg-1", (HEAD,), (_everything(epochs, learning_rate),), bodies=Bodies.ANY, may_federate=True
+        "lg-fedavg-1", (HEAD,), (_train_everything(epochs, learning_rate),), bodies=Bodies.ANY, may_federate=True
     )
 
 
 def lg_fedavg_2(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) -> Averaging:
     """Liang et al. 2020 with a two-layer global top."""
-    return Averaging("lg-fedavg-2", _layers(plan, 2, "lg-fedavg-2"), (_everything(epochs, learning_rate),))
+    return Averaging(
+        "lg-fedavg-2", _take_top_layers(plan, 2, "lg-fedavg-2"), (_train_everything(epochs, learning_rate),)
+    )
 
 
 def fedper(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001, personal_layers: int = 2) -> Averaging:
     """Arivazhagan et al. 2019: the top layers stay personal, the rest is averaged; all train jointly."""
-    _layers(plan, personal_layers, "fedper")
-    return Averaging("fedper", plan.below(personal_layers), (_everything(epochs, learning_rate),))
+    _take_top_layers(plan, personal_layers, "fedper")
+    return Averaging("fedper", plan.below(personal_layers), (_train_everything(epochs, learning_rate),))
 
 
 def fedrep(
@@ -148,7 +150,7 @@ def fedrep(
     head_learning_rate: float = 0.005,
 ) -> Averaging:
     """Collins et al. 2021: first the personal top under a frozen rest, then the rest under the frozen top."""
-    personal = _layers(plan, personal_layers, "fedrep")
+    personal = _take_top_layers(plan, personal_layers, "fedrep")
     top = Phase(only(*personal), head_epochs, cross_entropy, head_learning_rate)
     rest = Phase(all_but(*personal), epochs, cross_entropy, learning_rate)
     return Averaging("fedrep", plan.below(personal_layers), (top, rest), closing=(top,))
@@ -163,5 +165,5 @@ def fedbabu(
 ) -> Averaging:
     """Oh et al. 2022: the head is random and never trained; the averaged model is fine-tuned at the very end."""
     rest = Phase(BODY, epochs, cross_entropy, learning_rate)
-    tune = _everything(fine_tune_epochs, fine_tune_learning_rate)
+    tune = _train_everything(fine_tune_epochs, fine_tune_learning_rate)
     return Averaging("fedbabu", plan.below(1), (rest,), closing=(tune,))

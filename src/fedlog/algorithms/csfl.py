@@ -110,7 +110,7 @@ class CSFL(Method):
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
         """First send measurements of the large changes and keep the small ones; then send the signs of both."""
-        change = self._flat(trained.params) - self._flat(work.params)
+        change = self._flatten(trained.params) - self._flatten(work.params)
         if exchange == VOTE:
             signs = Message(Kind.SIGNS, (change + home[ERROR] >= 0, torch.tensor([trained.records])))
             return {**home, ERROR: torch.zeros_like(home[ERROR])}, signs
@@ -159,5 +159,5 @@ class CSFL(Method):
     def _make_sensing(self, seed: Tensor) -> Sensing:
         return Sensing.from_seed(int(seed), self.plan.entries, self._rows)
 
-    def _flat(self, params: Params) -> Tensor:
+    def _flatten(self, params: Params) -> Tensor:
         return torch.cat([params[name].flatten() for name in self.plan.top(len(self.plan.layers))])

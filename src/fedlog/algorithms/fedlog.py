@@ -75,7 +75,7 @@ class FedLog(Method):
         if not self.nu >= 0:
             raise InputError(f"the prior's nu must not be negative: {self.nu}")
         if not self.head_norm > 0:
-            raise InputError(f"the first head's rows need a length: head_norm {self.head_norm}")
+            raise InputError(f"head_norm must be above 0: {self.head_norm}")
         if self.carry is not None and not 0 <= self.carry <= 1:
             raise InputError(
                 f"the share of the old posterior that is carried over must lie in 0..1: carry {self.carry}",

@@ -14,7 +14,10 @@ def freeze_bodies(algorithm: Algorithm) -> Algorithm:
     """The same method without its training; InputError for one that sends no statistics."""
     if not algorithm.sends_statistics:
         able = ", ".join(methods_that(lambda method: method.sends_statistics))
-        raise InputError(f"method {algorithm.name} has nothing left without training", hint=f"use one of: {able}")
+        raise InputError(
+            f"method {algorithm.name} cannot be used with frozen bodies: it sends no statistics",
+            hint=f"use one of: {able}",
+        )
     return cast(Algorithm, _FrozenBodies(algorithm))
 
 

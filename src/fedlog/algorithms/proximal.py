@@ -29,7 +29,7 @@ class FedProx(Averaging):
 
 def fedprox(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001, mu: float = 1.0) -> FedProx:
     """Li et al. 2020: the whole model is averaged; mu / 2 * |w - w_global|^2 is added to each client's loss."""
-    train = Phase(EVERYTHING, epochs, NearModel(_strength("fedprox", "mu", mu)), learning_rate)
+    train = Phase(EVERYTHING, epochs, NearModel(_check_strength("fedprox", "mu", mu)), learning_rate)
     return FedProx("fedprox", plan.top(len(plan.layers)), (train,))
 
 
@@ -46,23 +46,23 @@ class Ditto(Averaging):
 
     def join(self, initial: Params) -> Params:
         """The initial model, and the same as the first personal model."""
-        return {**initial, **_as_personal(initial)}
+        return {**initial, **_name_personal(initial)}
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
         """The personal model, with the global one as what to stay near; or the global model itself."""
         common = {**{name: value for name, value in home.items() if name not in _select_personal(home)}, **heard}
-        return Work(_personal(home), common) if exchange == PERSONAL else Work(common)
+        return Work(_read_personal(home), common) if exchange == PERSONAL else Work(common)
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
         """The personal model stays; the global one goes, with the number of records behind it."""
         if exchange == PERSONAL:
-            return {**home, **_as_personal(trained.params)}, None
+            return {**home, **_name_personal(trained.params)}, None
         kept, message = super().close(exchange, home, work, trained)
         return {**kept, **_select_personal(home)}, message
 
     def deploy(self, home: Params, heard: Params) -> Params:
         """The personal model."""
-        return _personal(home)
+        return _read_personal(home)
 
 
 def ditto(
@@ -77,7 +77,7 @@ def ditto(
 
     The personal model's epochs and learning rate are the global one's, unless given.
     """
-    near = NearModel(_strength("ditto", "regularisation", regularisation))
+    near = NearModel(_check_strength("ditto", "regularisation", regularisation))
     personal = Phase(
         EVERYTHING,
         epochs if personal_epochs is None else personal_epochs,
@@ -88,7 +88,7 @@ def ditto(
     return Ditto("ditto", common.shared, common.phases, personal_phases=(personal,))
 
 
-def _strength(method: str, option: str, value: float) -> float:
+def _check_strength(method: str, option: str, value: float) -> float:
     if value < 0:
         raise InputError(f"option {option} of {method} must not be negative: {value}")
     return value
@@ -99,9 +99,9 @@ def _select_personal(home: Params) -> Params:
     return {name: value for name, value in home.items() if name.startswith(f"{PERSONAL}/")}
 
 
-def _personal(home: Params) -> Params:
+def _read_personal(home: Params) -> Params:
     return {name.removeprefix(f"{PERSONAL}/"): value for name, value in _select_personal(home).items()}
 
 
-def _as_personal(model: Params) -> Params:
+def _name_personal(model: Params) -> Params:
     return {f"{PERSONAL}/{name}": value for name, value in model.items()}

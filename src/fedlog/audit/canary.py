@@ -47,14 +47,14 @@ WIRE = codec("f32")
 
 def audit_two_worlds(audit: Audit) -> Finding:
     """A lower bound on mu, and so on epsilon, from many trials with and without the canary."""
-    guard = _protection(audit)
-    here, elsewhere = _neighbours(audit)
-    present, absent = scores(_trials(audit, guard, here, "with"), _trials(audit, guard, elsewhere, "without"))
+    guard = _make_protection(audit)
+    here, elsewhere = _make_neighbours(audit)
+    present, absent = scores(_run_trials(audit, guard, here, "with"), _run_trials(audit, guard, elsewhere, "without"))
     found = mu_lower_bound(present, absent, audit.confidence)
     return Finding.from_mu(audit, found, largest_mu_lower_bound(audit.trials, audit.confidence))
 
 
-def _trials(audit: Audit, guard: Protection, clients: Sequence[Records], world: str) -> list[Observation]:
+def _run_trials(audit: Audit, guard: Protection, clients: Sequence[Records], world: str) -> list[Observation]:
     """The releases of many trials, with the canary or without it."""
     key = Key(audit.seed)
     rounds = [
@@ -66,7 +66,7 @@ def _trials(audit: Audit, guard: Protection, clients: Sequence[Records], world: 
     return [Observation(int(number), rounds[number].observe(trial)) for trial, number in enumerate(drawn)]
 
 
-def _protection(audit: Audit) -> Protection:
+def _make_protection(audit: Audit) -> Protection:
     """The protection of a run with this claim, and the planted mistake in it."""
     client = audit.unit is Unit.CLIENT
     guard = protection(
@@ -84,10 +84,10 @@ def _protection(audit: Audit) -> Protection:
         return replace(guard, mechanism=replace(guard.mechanism, sigma=guard.mechanism.sigma / audit.too_small))
     if audit.fault is Fault.UNCLIPPED:
         return replace(guard, bound=Bound())
-    return _Counting(**_parts(guard)) if audit.fault is Fault.EXACT_COUNT else guard
+    return _Counting(**_take_parts(guard)) if audit.fault is Fault.EXACT_COUNT else guard
 
 
-def _parts(guard: Protection) -> dict[str, Any]:
+def _take_parts(guard: Protection) -> dict[str, Any]:
     return {part.name: getattr(guard, part.name) for part in fields(Protection)}
 
 
@@ -170,7 +170,7 @@ def _train_clients(audit: Audit, guard: Protection, clients: Sequence[Records], 
     algorithm = freeze_bodies(method) if audit.unit is Unit.RECORD else method
     # One batch of everything, in float64: the balance of the adversarial client is then exact.
     engine = Engine(Settings(batch_size=len(data), dtype=torch.float64), BackendChoice.LOOP)
-    tap = _Tap(**_parts(guard))
+    tap = _Tap(**_take_parts(guard))
     members = clients_of(federation, bodies, algorithm)
     cohort = Cohort(algorithm, federation, members, engine, key, protection=tap)
     cohort.hear(WIRE.encode(algorithm.broadcast(algorithm.begin(key.child("server")))))
@@ -183,7 +183,7 @@ def _train_clients(audit: Audit, guard: Protection, clients: Sequence[Records], 
     return _Rounds(handed, guard, exchange, server, noise)
 
 
-def _neighbours(audit: Audit) -> tuple[list[Records], list[Records]]:
+def _make_neighbours(audit: Audit) -> tuple[list[Records], list[Records]]:
     """The clients' records with the canary and without it."""
     balanced = _make_balanced(extra=0)
     if audit.unit is Unit.RECORD:

@@ -92,8 +92,8 @@ class Audit:
         able = (Fault.NONE, Fault.SMALL_NOISE)
         if self.releases != 1 or self.fault not in able:
             raise InputError(
-                f"{what} is audited by one release, intact or with too little noise: {self.releases} releases, fault "
-                f"{self.fault}"
+                f"{what} is audited with one release, and no fault but small noise: {self.releases} releases, "
+                f"fault {self.fault}"
             )
 
 

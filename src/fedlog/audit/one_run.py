@@ -68,7 +68,7 @@ def epsilon_from_guesses(marks: Tensor, coins: np.ndarray, delta: float, error: 
     """
     order = np.argsort(marks.numpy(), kind="stable")
     best = 0.0
-    for guesses in _guesses(len(coins)):
+    for guesses in _count_guesses(len(coins)):
         out, taken = order[: guesses // 2], order[len(order) - (guesses - guesses // 2) :]
         right = int((~coins[out]).sum() + coins[taken].sum())
         best = max(best, _smallest_epsilon(len(coins), guesses, right, delta, error / len(SHARES)))
@@ -78,7 +78,7 @@ def epsilon_from_guesses(marks: Tensor, coins: np.ndarray, delta: float, error: 
 def largest_epsilon(canaries: int, delta: float, error: float) -> float:
     """The bound that so many canaries give where every guess is right."""
     each = error / len(SHARES)
-    return max(_smallest_epsilon(canaries, guesses, guesses, delta, each) for guesses in _guesses(canaries))
+    return max(_smallest_epsilon(canaries, guesses, guesses, delta, each) for guesses in _count_guesses(canaries))
 
 
 def chance_of_guesses(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
@@ -103,7 +103,7 @@ def _smallest_epsilon(canaries: int, guesses: int, right: int, delta: float, err
     return highest if excess(highest) < 0 else float(brentq(excess, 0.0, highest, xtol=1e-6))
 
 
-def _guesses(canaries: int) -> list[int]:
+def _count_guesses(canaries: int) -> list[int]:
     return [max(2, int(share * canaries)) for share in SHARES]
 
 
@@ -127,7 +127,7 @@ def _marks_in_sum(audit: Audit, coins: np.ndarray) -> Tensor:
     present = torch.from_numpy(np.flatnonzero(coins))
     labels = torch.cat([present, torch.zeros(CLIENTS - 1, dtype=torch.int64)])
     data = Records(torch.cat([torch.full((len(present), INPUTS), 1000.0), torch.zeros(CLIENTS - 1, INPUTS)]), labels)
-    sent = _messages(guard, clip, data, sizes, classes, Key(audit.seed))
+    sent = _make_messages(guard, clip, data, sizes, classes, Key(audit.seed))
     uploads = [(at, guard.to_feature_units(lift(IN_A_SUM.decode(blob)))) for at, blob in sent]
     sums = SecureSums(guard, len(sizes)).total(1, uploads, Ledger())
     statistic = guard.statistics(torch.full((1, WIDTH), 1e6), torch.zeros(1), 1).sums[0]
@@ -135,7 +135,7 @@ def _marks_in_sum(audit: Audit, coins: np.ndarray) -> Tensor:
     return (sums.arrays[0] - own) @ statistic
 
 
-def _messages(
+def _make_messages(
     guard: Protection, clip: Clip | None, data: Records, sizes: Sequence[int], classes: int, key: Key
 ) -> list[tuple[int, bytes]]:
     """The messages of the clients for the sum, each with so many of the records."""

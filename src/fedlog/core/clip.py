@@ -92,7 +92,7 @@ def clip_with_number(clip: Clip) -> L2Clip:
     """The bound on a record's features together with its number, which is cut to -1 to 1."""
     if not isinstance(clip, L2Clip):
         raise InputError(
-            "a private regression needs a bound on a record's length: a clamp of each feature given",
+            "a private regression needs a clip of each record's length (l2:R), found: a clamp of each feature",
             hint="--clip l2:1, with a body whose features are about as long: `identity+scale:0.3`",
         )
     return L2Clip(math.hypot(clip.radius, 1.0))

@@ -82,7 +82,7 @@ def check_arrays(
         raise InputError(f"expected one group a record in {where}, found {groups.shape} for {labels.shape} labels")
     if inputs.dtype.kind == "f" and not np.isfinite(inputs).all():
         row = int(np.flatnonzero(~np.isfinite(inputs.reshape(len(inputs), -1)).all(axis=1))[0])
-        raise InputError(f"expected finite inputs in {where}, found none in row {row + 1}")
+        raise InputError(f"expected finite inputs in {where}, found NaN or infinity in row {row + 1}")
     values = inputs if inputs.dtype == np.uint8 else inputs.astype(np.float32)
     tensor = torch.from_numpy(np.ascontiguousarray(values))
     targets = None if schema.number is None else check_targets(labels, schema.number, where)

@@ -168,13 +168,13 @@ def _load_named_federation(spec: DataSpec, key: Key) -> Federation:
     )
     clients = spec.clients or 0
     if spec.partition == "user":
-        found, deal = _sites(found, clients, key.child("sites"))
+        found, deal = _divide_by_site(found, clients, key.child("sites"))
         names = [f"site-{site}" for site in range(clients)]
     elif spec.partition == "person":
-        found, deal = _persons(found, clients, key.child("persons"))
+        found, deal = _divide_by_person(found, clients, key.child("persons"))
         names = [f"person-{person + 1}" for person in range(clients)]
     else:
-        deal = _deal(found, spec, clients, key.child("partition"))
+        deal = _divide(found, spec, clients, key.child("partition"))
         names = [f"client-{client}" for client in range(clients)]
     return Federation(
         name=spec.name,
@@ -225,7 +225,7 @@ def _read_pools(spec: DataSpec, folder: Path, key: Key) -> Pools:
     return readers[spec.name](folder)
 
 
-def _deal(found: Pools, spec: DataSpec, clients: int, key: Key) -> Deal:
+def _divide(found: Pools, spec: DataSpec, clients: int, key: Key) -> Deal:
     train, test, n_class = found.train.labels, found.test.labels, len(found.class_names)
     if spec.partition == "ordered":
         return by_order(found.train.inputs[:, 0], found.test.inputs[:, 0], clients=clients)
@@ -238,17 +238,17 @@ def _deal(found: Pools, spec: DataSpec, clients: int, key: Key) -> Deal:
     return by_shards(train, test, clients=clients, classes_per_client=classes, n_class=n_class, key=key)
 
 
-def _everybody(found: Pools) -> Records:
+def _join_halves(found: Pools) -> Records:
     """The records of both halves."""
-    users = torch.cat([_users(found.train), _users(found.test)])
+    users = torch.cat([_require_users(found.train), _require_users(found.test)])
     inputs = torch.cat([found.train.inputs, found.test.inputs])
     return Records(inputs, torch.cat([found.train.labels, found.test.labels]), users)
 
 
-def _persons(found: Pools, persons: int, key: Key) -> tuple[Pools, Deal]:
+def _divide_by_person(found: Pools, persons: int, key: Key) -> tuple[Pools, Deal]:
     # Each person trains on some recordings and is tested on others; the first `persons` numbers take part.
-    everybody = _everybody(found)
-    users, of_recording = _users(everybody), recordings(everybody.inputs)
+    everybody = _join_halves(found)
+    users, of_recording = _require_users(everybody), recordings(everybody.inputs)
     split = [
         hold_out_recordings(
             (users == person).nonzero()[:, 0], everybody.labels, of_recording, _HELD_OUT_OF_A_PERSON, key.child(person)
@@ -259,15 +259,15 @@ def _persons(found: Pools, persons: int, key: Key) -> tuple[Pools, Deal]:
     return replace(found, train=everybody, test=everybody), Deal(kept, held)
 
 
-def _sites(found: Pools, sites: int, key: Key) -> tuple[Pools, Deal]:
+def _divide_by_site(found: Pools, sites: int, key: Key) -> tuple[Pools, Deal]:
     # All people of both halves are grouped anew; a person is then either trained on or tested on, never both.
-    everybody = _everybody(found)
-    users = _users(everybody)
+    everybody = _join_halves(found)
+    users = _require_users(everybody)
     groups = group_people(users, sites=sites, key=key)
     held_out = torch.tensor([person for site in groups for person in site.test_people])
     for_test = torch.isin(users, held_out)
     train, test = everybody.at((~for_test).nonzero()[:, 0]), everybody.at(for_test.nonzero()[:, 0])
-    return replace(found, train=train, test=test), by_site(_users(train), _users(test), groups)
+    return replace(found, train=train, test=test), by_site(_require_users(train), _require_users(test), groups)
 
 
 def _with_validation(federation: Federation, spec: DataSpec, key: Key) -> Federation:
@@ -281,7 +281,7 @@ def _with_validation(federation: Federation, spec: DataSpec, key: Key) -> Federa
         if of_recording is not None:
             kept, held = hold_out_recordings(here, train.labels, of_recording, fraction, own)
         elif spec.name == "har":
-            kept, held = hold_out_people(here, _users(train), fraction, own)
+            kept, held = hold_out_people(here, _require_users(train), fraction, own)
         else:
             kept, held = hold_out(here, train.labels, fraction, own)
         shards.append(replace(shard, train=kept, validation=held))
@@ -299,7 +299,7 @@ def _site_federation(spec: DataSpec) -> Federation:
     return load_sites(sources, spec.label, spec.schema, spec.split_seed, preparation)
 
 
-def _users(records: Records) -> Tensor:
+def _require_users(records: Records) -> Tensor:
     if records.users is None:
         raise InputError("the records name no users")
     return records.users

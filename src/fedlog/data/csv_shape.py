@@ -33,7 +33,8 @@ def check_header(path: Path, separator: str, known: Collection[str]) -> None:
         (names,) = csv.reader([line.decode("utf-8", "replace").rstrip("\r\n")], delimiter=separator)
         strange = list_names(name for name in names if name not in known)
         raise InputError(
-            f"expected at most {MOST_COLUMNS} columns, found {count} in {path}", hint=f"nobody asked for: {strange}"
+            f"expected at most {MOST_COLUMNS} columns, found {count} in {path}",
+            hint=f"among those that are not needed: {strange}",
         )
 
 

@@ -194,7 +194,9 @@ class Federation:
             spec = DataSpec(name, **{**division, **paths})
         except TypeError:
             known = ", ".join(key for key in DataSpec.__dataclass_fields__ if key != "name")
-            raise InputError(f"data set {name}: unknown among {', '.join(division)}", hint=f"one of {known}") from None
+            raise InputError(
+                f"data set {name}: unknown setting among: {', '.join(division)}", hint=f"one of {known}"
+            ) from None
         with speak_python():
             return load_federation(spec)
 
@@ -290,7 +292,9 @@ def _check_records(records: Records, federation: Federation, where: str) -> None
     if records.users is not None and records.users.shape != records.labels.shape:
         raise InputError(f"{where}: users must have shape ({len(records)},); found {_describe(records.users)}")
     if (records.targets is None) is not (federation.number is None):
-        raise InputError(f"{where}: numbers need a schema with their range, and such a schema numbers")
+        raise InputError(
+            f"{where}: numbers to predict and a schema with their range go together; found one without the other"
+        )
     if records.targets is not None and records.targets.shape != records.labels.shape:
         raise InputError(f"{where}: targets must have shape ({len(records)},); found {_describe(records.targets)}")
     outside = (records.labels < 0) | (records.labels >= federation.n_class)

@@ -132,10 +132,10 @@ def _retrieve(download: Download, target: Path, report: Report) -> None:
             hint="run the same command again; if it persists, the file at that address has changed",
         ) from error
     except OSError as error:
-        raise _not_writable(target, error) from error
+        raise _not_writable_error(target, error) from error
 
 
-def _not_writable(target: Path, error: OSError) -> InputError:
+def _not_writable_error(target: Path, error: OSError) -> InputError:
     return InputError(
         f"cannot write to {error.filename or target}: {error.strerror or error}",
         hint="make room, or choose another folder with --data-dir",
@@ -144,24 +144,24 @@ def _not_writable(target: Path, error: OSError) -> InputError:
 
 def _unpack(download: Download, archive: Path, folder: Path) -> None:
     try:
-        with _members(download, archive) as open_member:
+        with _open_archive(download, archive) as open_member:
             for file in download.files:
                 with open_member(file.path) as member:
-                    _place(file, member, folder)
+                    _write_member(file, member, folder)
     except ARCHIVE_ERRORS as error:
         raise RunError(
             f"{download.url}: not the archive expected: {error}", hint="run the same command again"
         ) from error
     except OSError as error:
-        raise _not_writable(folder, error) from error
+        raise _not_writable_error(folder, error) from error
 
 
 @contextmanager
-def _members(download: Download, archive: Path) -> Iterator[Callable[[str], IO[bytes]]]:
+def _open_archive(download: Download, archive: Path) -> Iterator[Callable[[str], IO[bytes]]]:
     """A function that opens a member by name; the archive's own paths are never used."""
     if download.archive == "tar.gz":
         with tarfile.open(archive, "r:gz") as tar:
-            yield lambda name: _regular(tar, name)
+            yield lambda name: _open_regular(tar, name)
         return
     with zipfile.ZipFile(archive) as outer:
         if download.inside is None:
@@ -171,14 +171,14 @@ def _members(download: Download, archive: Path) -> Iterator[Callable[[str], IO[b
             yield inner.open
 
 
-def _regular(tar: tarfile.TarFile, name: str) -> IO[bytes]:
+def _open_regular(tar: tarfile.TarFile, name: str) -> IO[bytes]:
     member = tar.extractfile(name)  # KeyError where there is no such member
     if member is None:
         raise tarfile.TarError(f"not a regular file: {name}")
     return member
 
 
-def _place(file: DataFile, member: IO[bytes], folder: Path) -> None:
+def _write_member(file: DataFile, member: IO[bytes], folder: Path) -> None:
     target = folder / file.path
     content = _read_limited(member)
     if file.sha256 is not None and hashlib.sha256(content).hexdigest() != file.sha256:
@@ -189,5 +189,5 @@ def _place(file: DataFile, member: IO[bytes], folder: Path) -> None:
 def _read_limited(stream: IO[bytes]) -> bytes:
     content = stream.read(MEMBER_LIMIT + 1)
     if len(content) > MEMBER_LIMIT:
-        raise RunError(f"refused, a file in the archive is larger than bytes: {MEMBER_LIMIT}")
+        raise RunError(f"refused, a file in the archive has more than {MEMBER_LIMIT} bytes")
     return content

@@ -37,7 +37,7 @@ def image_files(folder: Path) -> tuple[Path, ...]:
 
 def read_images(folder: Path, schema: Schema) -> tuple[Tensor, NDArray[np.int64]]:
     """Pixels (n, channels, height, width) uint8 and labels (n,); a folder that is no label of the schema is refused."""
-    channels = _channels(schema, folder)
+    channels = _require_channels(schema, folder)
     unknown = sorted(set(class_folders(folder)) - set(schema.label_values))
     if unknown:
         raise InputError(f"expected only folders named as the schema's labels in {folder}, found: {', '.join(unknown)}")
@@ -100,7 +100,7 @@ def _check_depth(image: Image.Image, path: Path) -> None:
         )
 
 
-def _channels(schema: Schema, folder: Path) -> int:
+def _require_channels(schema: Schema, folder: Path) -> int:
     shape = schema.input_shape
     if len(shape) != 3 or shape[0] not in MODES:
         raise InputError(

@@ -60,13 +60,13 @@ def read_leaf(folder: Path, *, users: int | None = None, image_size: int = IMAGE
             odd |= set(test.users) - set(train.users)
         if odd:
             raise InputError(f"{data}: train and test must hold the same users; only in one of them: {min(odd)}")
-        test = _of_users(test, train.users)
+        test = _select_users(test, train.users)
     else:
-        train, test = _split(_read_table(parts[0], users), data)
+        train, test = _split_table(_read_table(parts[0], users), data)
     classes = sorted(train.classes | test.classes)
     if classes != list(range(len(classes))):
         raise InputError(f"{data}: labels must be 0, 1, 2 and so on; found: {classes}")
-    pools = [_records(table, data, image_size) for table in (train, test)]
+    pools = [_make_records(table, data, image_size) for table in (train, test)]
     owners = [torch.tensor(table.owner) for table in (train, test)]
     deal = by_user(owners[0], owners[1])
     federation = Federation(
@@ -121,7 +121,7 @@ def _read_table(folder: Path, limit: int | None) -> _Table:
     all_labels: list[int] = []
     owner: list[int] = []
     for path in _json_files(folder):
-        for user, inputs, labels in _users_of(path):
+        for user, inputs, labels in _read_users(path):
             if user in seen:
                 raise InputError(f"{path}: a user must stand in one file only; repeated: {user}")
             place = seen[user] = len(seen)
@@ -135,7 +135,7 @@ def _read_table(folder: Path, limit: int | None) -> _Table:
     return _Table(tuple(seen)[:limit], records, all_labels, owner, frozenset(classes))
 
 
-def _users_of(path: Path) -> list[tuple[str, list[Any], list[int]]]:
+def _read_users(path: Path) -> list[tuple[str, list[Any], list[int]]]:
     try:
         content = parse_json(path.read_text(encoding="utf-8"))
         found = []
@@ -152,7 +152,7 @@ def _users_of(path: Path) -> list[tuple[str, list[Any], list[int]]]:
     return found
 
 
-def _of_users(table: _Table, users: tuple[str, ...]) -> _Table:
+def _select_users(table: _Table, users: tuple[str, ...]) -> _Table:
     """The records of these users, with users numbered in this order: the order in the files may be another."""
     place = {user: at for at, user in enumerate(users)}
     kept = _select(table, [i for i, at in enumerate(table.owner) if table.users[at] in place])
@@ -169,7 +169,7 @@ def _select(table: _Table, positions: list[int]) -> _Table:
     )
 
 
-def _split(table: _Table, data: Path) -> tuple[_Table, _Table]:
+def _split_table(table: _Table, data: Path) -> tuple[_Table, _Table]:
     owner, labels = np.array(table.owner), torch.tensor(table.labels)
     for_test: list[int] = []
     for user, name in enumerate(table.users):
@@ -188,15 +188,15 @@ def _split(table: _Table, data: Path) -> tuple[_Table, _Table]:
     return _select(table, [i for i in range(len(owner)) if i not in chosen]), _select(table, sorted(chosen))
 
 
-def _records(table: _Table, data: Path, image_size: int) -> Records:
-    return Records(_inputs(table, data, image_size), torch.tensor(table.labels), torch.tensor(table.owner))
+def _make_records(table: _Table, data: Path, image_size: int) -> Records:
+    return Records(_read_inputs(table, data, image_size), torch.tensor(table.labels), torch.tensor(table.owner))
 
 
-def _inputs(table: _Table, data: Path, image_size: int) -> Tensor:
+def _read_inputs(table: _Table, data: Path, image_size: int) -> Tensor:
     if any(isinstance(value, str) for value in table.inputs):
         images = np.empty((len(table.inputs), 3, image_size, image_size), np.uint8)
         for index, name in enumerate(table.inputs):
-            images[index] = _image(data / IMAGE_FOLDER, str(name), image_size)
+            images[index] = _read_one_image(data / IMAGE_FOLDER, str(name), image_size)
         return torch.from_numpy(images)
     try:
         return torch.tensor(table.inputs, dtype=torch.float32)
@@ -204,7 +204,7 @@ def _inputs(table: _Table, data: Path, image_size: int) -> Tensor:
         raise InputError(f"{data}: the users' x must be numbers of one shape: {error}") from error
 
 
-def _image(folder: Path, name: str, size: int) -> NDArray[np.uint8]:
+def _read_one_image(folder: Path, name: str, size: int) -> NDArray[np.uint8]:
     path = folder / name
     if Path(name).name != name or not path.is_file():
         raise InputError(f"missing image: {path}", hint="LEAF's CelebA needs the images in data/raw/img_align_celeba")

@@ -86,9 +86,9 @@ def federation_from_arrays(
         classes = _Classes.from_labels([part.labels for part in both], class_names)
     else:
         classes = _Classes((NUMBER,), ())
-    schema, notes = _schema([part.inputs for part in both], classes.names, how.number)
+    schema, notes = _make_schema([part.inputs for part in both], classes.names, how.number)
     if tests and how.rows_alone:
-        raise InputError("rows are split each by itself, so test records cannot be given beside rows_alone")
+        raise InputError("test records cannot be given with rows_alone: it holds out each row by itself")
     held_out: dict[str, Part | Shares] = {**tests}
     if not tests:
         validation = 0.2 if how.validation is None else how.validation
@@ -116,7 +116,7 @@ def read_inputs(values: Any, where: str) -> Inputs:
     if isinstance(values, pl.DataFrame):
         return values
     if hasattr(values, "columns") and hasattr(values, "iloc"):  # a pandas data frame, without importing pandas
-        return pl.DataFrame([_series(str(column), values[column].to_numpy()) for column in values.columns])
+        return pl.DataFrame([_to_series(str(column), values[column].to_numpy()) for column in values.columns])
     array = np.asarray(values)
     if array.ndim < 2 or array.dtype.kind not in "fiub":
         raise InputError(
@@ -142,7 +142,7 @@ def table_columns(inputs: Inputs, schema: Schema, where: str) -> dict[str, pl.Se
     return check_features(frame, schema, where)
 
 
-def _series(name: str, values: NDArray[Any]) -> pl.Series:
+def _to_series(name: str, values: NDArray[Any]) -> pl.Series:
     if values.dtype.kind in "fiub":
         return pl.Series(name, values)
     if values.dtype.kind == "M":
@@ -240,7 +240,7 @@ class _Classes:
         return codes
 
 
-def _schema(
+def _make_schema(
     inputs: Sequence[Inputs], names: tuple[str, ...], number: tuple[float, float] | None
 ) -> tuple[Schema, tuple[str, ...]]:
     where = "the records of the sites"
@@ -267,7 +267,7 @@ def _draft_schema(inputs: Sequence[Inputs], names: tuple[str, ...], where: str) 
                 hint="give every site the same columns",
             )
         features, notes = draft_features(pl.concat([frame.select(columns) for frame in frames], how="vertical_relaxed"))
-        return Schema(_free_name(columns), names, features), notes
+        return Schema(_find_free_name(columns), names, features), notes
     shapes = {part.shape[1:] for part in inputs if not isinstance(part, pl.DataFrame)}
     if len(shapes) > 1:
         raise InputError(
@@ -281,7 +281,7 @@ def _draft_schema(inputs: Sequence[Inputs], names: tuple[str, ...], where: str) 
     return Schema("label", names, tuple(Feature(column, FeatureKind.NUMERIC) for column in columns)), ()
 
 
-def _free_name(columns: Sequence[str]) -> str:
+def _find_free_name(columns: Sequence[str]) -> str:
     # The labels came beside the table: whatever its columns are called, theirs is another name.
     return next(name for name in ("label", "label_", "label__") if name not in columns)
 
@@ -300,12 +300,12 @@ def _make_site(
         if schema.features:
             table = Table(table_columns(part.inputs, schema, part.where), codes, groups, names, None, targets)
             return make_table_site(table, schema, name, split_key(name), test, how.preparation)
-        arrays = Arrays(_tensor([part]), codes, groups, names, targets)
+        arrays = Arrays(_to_tensor([part]), codes, groups, names, targets)
         return make_array_site(arrays, schema, name, split_key(name), test, how.preparation)
     split = _split_with_given_test(codes, groups, len(test), how.validation or 0.0, split_key(name, how.split_seed))
     codes, targets = _read_labels([part, test], classes, how)
     if not schema.features:
-        return site_of_arrays(Arrays(_tensor([part, test]), codes, targets=targets), schema, name, split)
+        return site_of_arrays(Arrays(_to_tensor([part, test]), codes, targets=targets), schema, name, split)
     columns = [table_columns(each.inputs, schema, each.where) for each in (part, test)]
     joined = {column: pl.concat([found[column] for found in columns]) for column in columns[0]}
     return site_of_table(Table(joined, codes, None, (), None, targets), schema, name, split)
@@ -321,7 +321,7 @@ def _read_labels(
     return np.zeros(len(targets), dtype=np.int64), targets
 
 
-def _tensor(parts: Sequence[Part]) -> Tensor:
+def _to_tensor(parts: Sequence[Part]) -> Tensor:
     raw = np.concatenate([np.asarray(part.inputs) for part in parts])
     return torch.from_numpy(np.ascontiguousarray(raw if raw.dtype == np.uint8 else raw.astype(np.float32)))
 

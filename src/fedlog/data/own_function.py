@@ -28,7 +28,7 @@ def call_own_function(spec: DataSpec, known: Sequence[str]) -> Federation:
 
     `known` are the named data sets, one of which a mistyped name may have meant.
     """
-    function = _own_function(spec.name, known)
+    function = _find_own_function(spec.name, known)
     watched = _WatchedSpec(**vars(spec))
     federation = function(watched)
     if not isinstance(federation, Federation):
@@ -41,7 +41,7 @@ def call_own_function(spec: DataSpec, known: Sequence[str]) -> Federation:
     return federation
 
 
-def _own_function(name: str, known: Sequence[str]) -> Callable[[DataSpec], object]:
+def _find_own_function(name: str, known: Sequence[str]) -> Callable[[DataSpec], object]:
     for entry in entry_points(group=ENTRY_POINT_GROUP, name=name):
         loaded: Callable[[DataSpec], object] = entry.load()
         return loaded

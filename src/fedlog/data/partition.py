@@ -77,7 +77,7 @@ def by_dirichlet(
     if not (alpha > 0 and np.isfinite(alpha)):
         raise InputError(f"Dirichlet alpha must be positive and finite; found: {alpha}")
     pools = [
-        _shuffle_classes(labels, n_class, key.child(pool)) for pool, labels in _both_parts(train_labels, test_labels)
+        _shuffle_classes(labels, n_class, key.child(pool)) for pool, labels in _name_pools(train_labels, test_labels)
     ]
     for attempt in range(DIRICHLET_ATTEMPTS):
         generator = key.child("proportions", attempt).numpy()
@@ -98,11 +98,11 @@ def iid(train_labels: Tensor, test_labels: Tensor, *, clients: int, key: Key) ->
     """Shuffled records in even parts, whatever their classes."""
     _check_clients(clients)
     dealt = []
-    for pool, labels in _both_parts(train_labels, test_labels):
+    for pool, labels in _name_pools(train_labels, test_labels):
         if len(labels) < clients:
             raise InputError(f"{clients} clients, but {pool} records: {len(labels)}", hint="use fewer clients")
         order = key.child(pool).numpy().permutation(len(labels))
-        dealt.append(tuple(_sort(part) for part in np.array_split(order, clients)))
+        dealt.append(tuple(_sort_positions(part) for part in np.array_split(order, clients)))
     return Deal(dealt[0], dealt[1])
 
 
@@ -114,16 +114,16 @@ def by_user(train_users: Tensor, test_users: Tensor) -> Deal:
     if len(strangers):
         raise InputError(f"test records of a user without training records: user {strangers[0]}")
     return Deal(
-        train=tuple(_sort(np.flatnonzero(train == user)) for user in users),
-        test=tuple(_sort(np.flatnonzero(test == user)) for user in users),
+        train=tuple(_sort_positions(np.flatnonzero(train == user)) for user in users),
+        test=tuple(_sort_positions(np.flatnonzero(test == user)) for user in users),
     )
 
 
 def by_site(train_users: Tensor, test_users: Tensor, sites: tuple[SitePeople, ...]) -> Deal:
     """One client for each site: the training records of its people, and the test records of those it is tested on."""
     return Deal(
-        train=tuple(_of_people(train_users, site.train_people) for site in sites),
-        test=tuple(_of_people(test_users, site.test_people) for site in sites),
+        train=tuple(_find_people(train_users, site.train_people) for site in sites),
+        test=tuple(_find_people(test_users, site.test_people) for site in sites),
     )
 
 
@@ -140,8 +140,8 @@ def by_order(train_values: Tensor, test_values: Tensor, *, clients: int) -> Deal
     borders = [(train[low[-1]] + train[high[0]]) / 2 for low, high in pairwise(bands)]
     band_of_test = np.searchsorted(np.array(borders), test)
     return Deal(
-        train=tuple(_sort(band) for band in bands),
-        test=tuple(_sort(np.flatnonzero(band_of_test == band)) for band in range(clients)),
+        train=tuple(_sort_positions(band) for band in bands),
+        test=tuple(_sort_positions(np.flatnonzero(band_of_test == band)) for band in range(clients)),
     )
 
 
@@ -239,7 +239,9 @@ def _deal_shards(labels: Tensor, class_lists: Positions, n_class: int, pool: str
             )
         shards = np.array_split(positions, shards_per_class)
         waiting.append([shards[index] for index in key.child(label).numpy().permutation(shards_per_class)])
-    return tuple(_sort(np.concatenate([waiting[label].pop() for label in classes])) for classes in class_lists)
+    return tuple(
+        _sort_positions(np.concatenate([waiting[label].pop() for label in classes])) for classes in class_lists
+    )
 
 
 def _shuffle_classes(labels: Tensor, n_class: int, key: Key) -> list[Positions]:
@@ -253,18 +255,18 @@ def _deal_proportions(pool: list[Positions], proportions: NDArray[np.float64]) -
         borders = np.rint(np.cumsum(shares)[:-1] * len(positions)).astype(np.int64)
         for client, part in enumerate(np.split(positions, borders)):
             parts[client].append(part)
-    return tuple(_sort(np.concatenate(of_client)) for of_client in parts)
+    return tuple(_sort_positions(np.concatenate(of_client)) for of_client in parts)
 
 
-def _of_people(users: Tensor, people: tuple[int, ...]) -> Tensor:
-    return _sort(np.flatnonzero(np.isin(users.numpy(), people)))
+def _find_people(users: Tensor, people: tuple[int, ...]) -> Tensor:
+    return _sort_positions(np.flatnonzero(np.isin(users.numpy(), people)))
 
 
-def _both_parts(train: Tensor, test: Tensor) -> tuple[tuple[str, Tensor], tuple[str, Tensor]]:
+def _name_pools(train: Tensor, test: Tensor) -> tuple[tuple[str, Tensor], tuple[str, Tensor]]:
     return ("training", train), ("test", test)
 
 
-def _sort(positions: Positions) -> Tensor:
+def _sort_positions(positions: Positions) -> Tensor:
     # File order: a shard's content then says nothing about the draws, and reads through memory in order.
     return torch.from_numpy(np.sort(positions).astype(np.int64, copy=False))
 

@@ -100,7 +100,7 @@ def circle_points(n: int, key: Key) -> Records:
 def mnist(folder: Path) -> Pools:
     """60000 training and 10000 test images of MNIST."""
     require(MNIST, folder)
-    train, test = (_idx_pair(folder / "MNIST" / "raw", part) for part in ("train", "t10k"))
+    train, test = (_read_idx_pair(folder / "MNIST" / "raw", part) for part in ("train", "t10k"))
     return Pools(train, test, MNIST_TRANSFORM, DIGIT_NAMES)
 
 
@@ -154,7 +154,7 @@ def recordings(windows: Tensor) -> Tensor:
     return torch.from_numpy(of_half[halves[0]].astype(np.int64))
 
 
-def _idx_pair(folder: Path, part: str) -> Records:
+def _read_idx_pair(folder: Path, part: str) -> Records:
     images, labels = (read_idx(folder / f"{part}-{kind}-ubyte.gz") for kind in ("images-idx3", "labels-idx1"))
     if images.ndim != 3 or labels.shape != images.shape[:1]:
         raise InputError(f"{folder}: {part} images and labels do not match: {images.shape} and {labels.shape}")

@@ -59,20 +59,20 @@ def read_idx(path: Path) -> Bytes:
 
 def read_cifar10(path: Path) -> tuple[Bytes, Bytes]:
     """Images (n, 3, 32, 32) and labels (n,) of one binary batch of CIFAR-10."""
-    images, labels = _cifar_records(path, label_bytes=1)
+    images, labels = _read_cifar_records(path, label_bytes=1)
     return images, _check_labels(path, labels[:, 0], 10)
 
 
 def read_cifar100(path: Path) -> tuple[Bytes, Bytes]:
     """Images (n, 3, 32, 32) and fine labels (n,) of one binary file of CIFAR-100."""
-    images, labels = _cifar_records(path, label_bytes=2)  # coarse, fine
+    images, labels = _read_cifar_records(path, label_bytes=2)  # coarse, fine
     return images, _check_labels(path, labels[:, 1], 100)
 
 
 def read_har(folder: Path, split: str) -> HarSplit:
     """The windows of `folder/train` or `folder/test`, with their activities and people."""
-    activities = _har_column(folder / split / f"y_{split}.txt", 6)
-    subjects = _har_column(folder / split / f"subject_{split}.txt", 30)
+    activities = _read_har_column(folder / split / f"y_{split}.txt", 6)
+    subjects = _read_har_column(folder / split / f"subject_{split}.txt", 30)
     if len(subjects) != len(activities):
         raise InputError(
             f"{folder / split / f'subject_{split}.txt'}: expected as many rows as y_{split}.txt has, "
@@ -81,11 +81,11 @@ def read_har(folder: Path, split: str) -> HarSplit:
     signals = np.empty((len(activities), len(HAR_SIGNALS), HAR_SAMPLES), np.float32)
     for channel, signal in enumerate(HAR_SIGNALS):
         path = folder / split / "Inertial Signals" / f"{signal}_{split}.txt"
-        signals[:, channel] = _numbers(path, np.float32, rows=len(activities), columns=HAR_SAMPLES)
+        signals[:, channel] = _read_numbers(path, np.float32, rows=len(activities), columns=HAR_SAMPLES)
     return HarSplit(signals, activities, subjects)
 
 
-def _cifar_records(path: Path, label_bytes: int) -> tuple[Bytes, Bytes]:
+def _read_cifar_records(path: Path, label_bytes: int) -> tuple[Bytes, Bytes]:
     content = np.fromfile(path, np.uint8)
     size = label_bytes + int(np.prod(CIFAR_SHAPE))
     if len(content) == 0 or len(content) % size:
@@ -102,8 +102,8 @@ def _check_labels(path: Path, labels: Bytes, n_class: int) -> Bytes:
     return labels
 
 
-def _har_column(path: Path, highest: int) -> NDArray[np.int64]:
-    values = _numbers(path, np.int64, rows=None, columns=1)[:, 0]
+def _read_har_column(path: Path, highest: int) -> NDArray[np.int64]:
+    values = _read_numbers(path, np.int64, rows=None, columns=1)[:, 0]
     outside = (values < 1) | (values > highest)
     if outside.any():
         row = int(np.flatnonzero(outside)[0])
@@ -111,7 +111,7 @@ def _har_column(path: Path, highest: int) -> NDArray[np.int64]:
     return values
 
 
-def _numbers(path: Path, dtype: type[Number], *, rows: int | None, columns: int) -> NDArray[Number]:
+def _read_numbers(path: Path, dtype: type[Number], *, rows: int | None, columns: int) -> NDArray[Number]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # numpy only warns of a file without numbers

@@ -93,38 +93,38 @@ class Schema:
 
 def load_schema(path: Path) -> Schema:
     """The schema of a file, or an InputError that names the file and the entry."""
-    return _schema(read_toml(path, "the schema", DRAFTS), str(path))
+    return _read_schema(read_toml(path, "the schema", DRAFTS), str(path))
 
 
 def parse_schema(text: str, where: str) -> Schema:
     """The schema written in a TOML text; `where` names the text in errors."""
-    return _schema(parse_toml(text, where), where)
+    return _read_schema(parse_toml(text, where), where)
 
 
-def _schema(document: dict[str, Any], where: str) -> Schema:
+def _read_schema(document: dict[str, Any], where: str) -> Schema:
     _check_names(document, {"version", "label", "split", "input", "feature"}, where)
     if document.get("version") != VERSION:
         raise InputError(f"expected version = {VERSION} in {where}, found: {document.get('version')!r}", hint=DRAFTS)
-    label = _section(document, "label", where)
+    label = _read_section(document, "label", where)
     _check_names(label, {"column", "values", "range"}, f"{where}, [label]")
     if ("values" in label) == ("range" in label):
         raise InputError(
             f"expected values (of classes) or range = [low, high] (of a number) in {where}, [label], found: "
             + ("both" if "values" in label else "neither")
         )
-    column, number = _text(label, "column", f"{where}, [label]"), _range(label, f"{where}, [label]")
-    split = _section(document, "split", where) if "split" in document else {}
+    column, number = _read_text(label, "column", f"{where}, [label]"), _read_range(label, f"{where}, [label]")
+    split = _read_section(document, "split", where) if "split" in document else {}
     _check_names(split, {"group", "time"}, f"{where}, [split]")
     entries = document.get("feature", [])
     if not isinstance(entries, list):
         raise InputError(f"expected [[feature]] tables in {where}, found: {type(entries).__name__}")
     schema = Schema(
         label_column=column,
-        label_values=_texts(label, "values", f"{where}, [label]") if number is None else (column,),
-        features=tuple(_feature(entry, f"{where}, feature {i}") for i, entry in enumerate(entries, start=1)),
-        input_shape=_shape(document, where),
-        group_column=_text(split, "group", f"{where}, [split]") if "group" in split else None,
-        time_column=_text(split, "time", f"{where}, [split]") if "time" in split else None,
+        label_values=_read_texts(label, "values", f"{where}, [label]") if number is None else (column,),
+        features=tuple(_read_feature(entry, f"{where}, feature {i}") for i, entry in enumerate(entries, start=1)),
+        input_shape=_read_shape(document, where),
+        group_column=_read_text(split, "group", f"{where}, [split]") if "group" in split else None,
+        time_column=_read_text(split, "time", f"{where}, [split]") if "time" in split else None,
         number=number,
     )
     return check_schema(schema, where)
@@ -194,13 +194,13 @@ def _quote_list(texts: tuple[str, ...]) -> str:
     return "[" + ", ".join(quote_toml(text) for text in texts) + "]"
 
 
-def _feature(entry: object, where: str) -> Feature:
+def _read_feature(entry: object, where: str) -> Feature:
     if not isinstance(entry, dict):
         raise InputError(f"expected a table in {where}, found: {type(entry).__name__}")
     _check_names(entry, {"column", "kind", "categories", "range"}, where)
-    column = _text(entry, "column", where)
+    column = _read_text(entry, "column", where)
     try:
-        kind = FeatureKind(_text(entry, "kind", where))
+        kind = FeatureKind(_read_text(entry, "kind", where))
     except ValueError:
         kinds = " or ".join(kind.value for kind in FeatureKind)
         raise InputError(f"expected kind {kinds} in {where} ({column}), found: {entry['kind']}") from None
@@ -208,11 +208,11 @@ def _feature(entry: object, where: str) -> Feature:
         raise InputError(f"expected no categories for a {kind} column in {where}, found some: {column}")
     if kind is not FeatureKind.NUMERIC and "range" in entry:
         raise InputError(f"expected no range for a {kind} column in {where}, found one: {column}")
-    categories = _texts(entry, "categories", f"{where} ({column})") if kind is FeatureKind.CATEGORICAL else ()
-    return Feature(column, kind, categories, _range(entry, f"{where} ({column})"))
+    categories = _read_texts(entry, "categories", f"{where} ({column})") if kind is FeatureKind.CATEGORICAL else ()
+    return Feature(column, kind, categories, _read_range(entry, f"{where} ({column})"))
 
 
-def _range(section: Mapping[str, Any], where: str) -> tuple[float, float] | None:
+def _read_range(section: Mapping[str, Any], where: str) -> tuple[float, float] | None:
     """The entry `range`, two numbers, the lower first; None without one."""
     if "range" not in section:
         return None
@@ -228,10 +228,10 @@ def check_range(given: Any, where: str) -> tuple[float, float]:
     return numbers[0], numbers[1]
 
 
-def _shape(document: Mapping[str, Any], where: str) -> tuple[int, ...]:
+def _read_shape(document: Mapping[str, Any], where: str) -> tuple[int, ...]:
     if "input" not in document:
         return ()
-    section = _section(document, "input", where)
+    section = _read_section(document, "input", where)
     _check_names(section, {"shape"}, f"{where}, [input]")
     shape = section.get("shape")
     sizes = shape if isinstance(shape, list) else []
@@ -240,7 +240,7 @@ def _shape(document: Mapping[str, Any], where: str) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _section(document: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
+def _read_section(document: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
     section = document.get(name)
     if not isinstance(section, dict):
         raise InputError(
@@ -249,14 +249,14 @@ def _section(document: Mapping[str, Any], name: str, where: str) -> Mapping[str,
     return section
 
 
-def _text(section: Mapping[str, Any], name: str, where: str) -> str:
+def _read_text(section: Mapping[str, Any], name: str, where: str) -> str:
     value = section.get(name)
     if not isinstance(value, str) or not value:
         raise InputError(f"expected a non-empty text for {name} in {where}, found: {value!r}")
     return value
 
 
-def _texts(section: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:
+def _read_texts(section: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:
     values = section.get(name)
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise InputError(

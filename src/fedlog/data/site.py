@@ -78,7 +78,7 @@ def load_site(
     elif path.is_dir():
         arrays = Arrays(*read_images(path, schema))
     elif ":" in source and not path.exists():
-        arrays = _call(source, schema)
+        arrays = _call_function(source, schema)
     else:
         raise InputError(
             f"expected a .csv, .tsv, .parquet or .npz file, a folder of images, or package.module:function, "
@@ -97,15 +97,17 @@ def empty_site(schema: Schema, name: str) -> Site:
     encoder = TableEncoder(schema, (0.0,) * numeric, (0.0,) * numeric, (1.0,) * numeric) if schema.features else None
     targets = None if schema.number is None else none.astype(np.float32)
     arrays = Arrays(inputs, none.astype(np.int64), targets=targets)
-    return Site(_federation(name, schema, arrays, Split(none, none, none), _public_transform(inputs)), encoder)
+    return Site(
+        _make_federation(name, schema, arrays, Split(none, none, none), _make_public_transform(inputs)), encoder
+    )
 
 
 def refuse_split_by_time(schema: Schema) -> None:
     """Refuse a schema that holds rows out by time: which row is held out then depends on the others."""
     if schema.time_column is not None:
         raise InputError(
-            "where single records are protected, whether a row is held out must not depend on the others, and by time "
-            f"it does: column {schema.time_column}",
+            "where single records are protected, rows cannot be held out by time, since that depends on the other "
+            f"rows: column {schema.time_column}",
             hint="a schema without `time`: rows are then held out by a hash of their own content",
         )
 
@@ -117,7 +119,7 @@ def make_table_site(
     if preparation is Preparation.ALONE:
         encoder = fit_encoder(schema, table.columns, np.arange(0))  # of no rows: numbers keep their units
         arrays = _encode_table(encoder, table)
-        return Site(_federation(name, schema, arrays, _split_alone(arrays, shares, key), IDENTITY), encoder)
+        return Site(_make_federation(name, schema, arrays, _split_alone(arrays, shares, key), IDENTITY), encoder)
     split = split_rows(table.labels, table.groups, table.times, shares, key)
     return site_of_table(table, schema, name, split)
 
@@ -128,7 +130,7 @@ def make_array_site(
     """The site with these arrays, split as their groups and the key say."""
     if preparation is Preparation.ALONE:
         split = _split_alone(arrays, shares, key)
-        return Site(_federation(name, schema, arrays, split, _public_transform(arrays.inputs)), None)
+        return Site(_make_federation(name, schema, arrays, split, _make_public_transform(arrays.inputs)), None)
     return site_of_arrays(arrays, schema, name, split_rows(arrays.labels, arrays.groups, None, shares, key))
 
 
@@ -141,13 +143,14 @@ def site_of_table(table: Table, schema: Schema, name: str, split: Split) -> Site
     """The site with the rows of a table in these parts; the encoder sees the training rows only."""
     encoder = fit_encoder(schema, table.columns, split.train)
     arrays = _encode_table(encoder, table)
-    return Site(check_federation(_federation(name, schema, arrays, split, IDENTITY)), encoder)
+    return Site(check_federation(_make_federation(name, schema, arrays, split, IDENTITY)), encoder)
 
 
 def site_of_arrays(arrays: Arrays, schema: Schema, name: str, split: Split) -> Site:
     """The site with these arrays in these parts; images are scaled by the training rows, other numbers left alone."""
     return Site(
-        check_federation(_federation(name, schema, arrays, split, _image_transform(arrays.inputs, split))), None
+        check_federation(_make_federation(name, schema, arrays, split, _fit_image_transform(arrays.inputs, split))),
+        None,
     )
 
 
@@ -175,7 +178,7 @@ def _split_alone(arrays: Arrays, shares: Shares, key: Key) -> Split:
     return split_by_content(contents, shares, key)
 
 
-def _federation(name: str, schema: Schema, arrays: Arrays, split: Split, transform: Transform) -> Federation:
+def _make_federation(name: str, schema: Schema, arrays: Arrays, split: Split, transform: Transform) -> Federation:
     """One shard whose training pool holds the training rows first and the validation rows after them."""
     kept = np.concatenate([split.train, split.validation])
     n_train = len(split.train)
@@ -189,8 +192,8 @@ def _federation(name: str, schema: Schema, arrays: Arrays, split: Split, transfo
         name=name,
         n_class=schema.n_class,
         input_shape=schema.shape,
-        train=_records(arrays, kept),
-        test=_records(arrays, split.test),
+        train=_make_records(arrays, kept),
+        test=_make_records(arrays, split.test),
         shards=(shard,),
         transform=transform,
         class_names=schema.label_values,
@@ -198,7 +201,7 @@ def _federation(name: str, schema: Schema, arrays: Arrays, split: Split, transfo
     )
 
 
-def _records(arrays: Arrays, rows: NDArray[np.int64]) -> Records:
+def _make_records(arrays: Arrays, rows: NDArray[np.int64]) -> Records:
     at = torch.from_numpy(rows)
     users = None if arrays.groups is None else torch.from_numpy(arrays.groups)[at]
     targets = None if arrays.targets is None else torch.from_numpy(arrays.targets)[at]
@@ -215,14 +218,14 @@ def _type_by_schema(inputs: Tensor, schema: Schema) -> Tensor:
     return inputs.float()
 
 
-def _public_transform(inputs: Tensor) -> Transform:
+def _make_public_transform(inputs: Tensor) -> Transform:
     """Pixels from -1 to 1; arrays of floats are left as they are."""
     if inputs.dtype != torch.uint8:
         return IDENTITY
     return Transform(mean=(0.5,) * inputs.shape[1], std=(0.5,) * inputs.shape[1])
 
 
-def _image_transform(inputs: Tensor, split: Split) -> Transform:
+def _fit_image_transform(inputs: Tensor, split: Split) -> Transform:
     """Per-channel scaling of images by the site's own training rows; arrays of floats are left as they are."""
     if inputs.dtype != torch.uint8:
         return IDENTITY
@@ -239,7 +242,7 @@ def _read_npz(path: Path, schema: Schema) -> Arrays:
     return check_arrays(stored["inputs"], stored["labels"], stored.get("groups"), schema, str(path))
 
 
-def _call(source: str, schema: Schema) -> Arrays:
+def _call_function(source: str, schema: Schema) -> Arrays:
     """What `package.module:function` returns: Records, or (inputs, labels) or (inputs, labels, groups)."""
     given: Any = import_callable(source, "data source")()
     if isinstance(given, Records):

@@ -45,7 +45,7 @@ class SiteSources:
         """The sites in a folder, in a list of files and folders, or in one table with a column of site names."""
         if not isinstance(source, str | Path):
             _refuse_site_column(site_column, "a list of files")
-            return cls("files", _by_site([Path(path) for path in source], "the list of sites"))
+            return cls("files", _name_sites([Path(path) for path in source], "the list of sites"))
         folder = Path(source)
         if folder.is_file() and folder.suffix in TABLE_SUFFIXES:
             return cls(folder.stem, {}, None, _cut_table(folder, site_column))
@@ -53,7 +53,7 @@ class SiteSources:
         if not folder.is_dir():
             raise InputError(f"expected a folder with {FORMS}, found: {folder}", hint=_explain_missing(folder))
         found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-        paths = _by_site([path for path in found if path.name != SCHEMA_FILE], str(folder))
+        paths = _name_sites([path for path in found if path.name != SCHEMA_FILE], str(folder))
         schema = folder / SCHEMA_FILE
         return cls(folder.name, paths, schema if schema.exists() else None)
 
@@ -69,7 +69,7 @@ def _explain_missing(path: Path) -> str:
 def _refuse_site_column(column: str | None, where: str) -> None:
     if column is not None:
         raise InputError(
-            f"a site column cuts one table into sites; found: {where}",
+            f"a site column is for one table with all sites, found: {where}",
             hint="leave out --site-column, or name a single table",
         )
 
@@ -98,7 +98,7 @@ def _cut_table(path: Path, column: str | None) -> dict[str, pl.DataFrame]:
     return {name: frame.filter(names == name).drop(column) for name in found}
 
 
-def _by_site(paths: Sequence[Path], where: str) -> dict[str, Path]:
+def _name_sites(paths: Sequence[Path], where: str) -> dict[str, Path]:
     """The paths by the names of their sites, sorted; a file that cannot hold a site's records is refused."""
     sites: dict[str, Path] = {}
     for path in paths:
@@ -239,12 +239,12 @@ def join_sites(sites: Sequence[Site], schema: Schema, name: str) -> Federation:
             class_names=schema.label_values,
             schema=schema,
             encodings=tuple(Encoding(site.federation.transform, site.encoder) for site in sites),
-            raw_images=_raw_images(sites),
+            raw_images=_collect_raw_images(sites),
         )
     )
 
 
-def _raw_images(sites: Sequence[Site]) -> tuple[Tensor, Tensor] | None:
+def _collect_raw_images(sites: Sequence[Site]) -> tuple[Tensor, Tensor] | None:
     """The pixels as they were, for encoders that scale them in their own way; None for other records."""
     pools = [(site.federation.train.inputs, site.federation.test.inputs) for site in sites]
     if any(train.dtype != torch.uint8 for train, _ in pools):

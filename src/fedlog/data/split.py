@@ -71,7 +71,7 @@ def split_by_class(labels: Positions, shares: Shares, key: Key) -> Split:
         for part, chunk in zip(parts, (test, validation, np.setdiff1d(others, validation)), strict=True):
             part.append(chunk)
     test, validation, train = (np.sort(np.concatenate(part)).astype(np.int64) for part in parts)
-    return _not_empty(Split(train, validation, test), f"{len(labels)} rows", shares)
+    return _refuse_empty(Split(train, validation, test), f"{len(labels)} rows", shares)
 
 
 def _take_turn(rows: Positions, first: int, shares: Shares, key: Key, shift: int) -> Positions:
@@ -189,7 +189,7 @@ def _draw_by_content(rows: Iterable[bytes], key: Key) -> NDArray[np.float64]:
     return np.array([int.from_bytes(blake2b(row, key=secret, digest_size=8).digest(), "big") / 2.0**64 for row in rows])
 
 
-def _not_empty(split: Split, found: str, shares: Shares) -> Split:
+def _refuse_empty(split: Split, found: str, shares: Shares) -> Split:
     sizes = {"training": split.train, "validation": split.validation, "test": split.test}
     if shares.repetition:
         del sizes["validation"]  # the few rows of a small site may all have had their turn

@@ -71,30 +71,30 @@ def read_frame(path: Path, known: Collection[str] = ()) -> pl.DataFrame:
 
 def read_table(path: Path, schema: Schema) -> Table:
     """The labelled rows of a file; an InputError names the missing column, or the first bad value and its row."""
-    return check_table(read_frame(path, _columns_of(schema)), schema, str(path))
+    return check_table(read_frame(path, _list_columns(schema)), schema, str(path))
 
 
 def check_table(frame: pl.DataFrame, schema: Schema, where: str) -> Table:
     """The labelled rows of a data frame that came from `where`, as the schema has them."""
     wanted = _columns_beside_features(schema)
     columns = check_features(frame, schema, where, tuple(wanted))
-    targets = None if schema.number is None else _targets(frame[schema.label_column], schema.number, where)
-    labels = _labels(frame[schema.label_column], schema, where) if targets is None else _one_class(targets)
-    groups, names = (None, ()) if schema.group_column is None else _groups(frame[schema.group_column], where)
-    times = None if schema.time_column is None else _times(frame[schema.time_column], where)
+    targets = None if schema.number is None else _read_targets(frame[schema.label_column], schema.number, where)
+    labels = _read_labels(frame[schema.label_column], schema, where) if targets is None else _one_class(targets)
+    groups, names = (None, ()) if schema.group_column is None else _read_groups(frame[schema.group_column], where)
+    times = None if schema.time_column is None else _read_times(frame[schema.time_column], where)
     return Table(columns, labels, groups, names, times, targets)
 
 
 def read_unlabelled(path: Path, schema: Schema) -> dict[str, pl.Series]:
     """The feature columns of a file that needs no label: what a trained model predicts from."""
-    return check_features(read_frame(path, _columns_of(schema)), schema, str(path))
+    return check_features(read_frame(path, _list_columns(schema)), schema, str(path))
 
 
 def _columns_beside_features(schema: Schema) -> list[str]:
     return [schema.label_column, *(name for name in (schema.group_column, schema.time_column) if name)]
 
 
-def _columns_of(schema: Schema) -> set[str]:
+def _list_columns(schema: Schema) -> set[str]:
     return {*_columns_beside_features(schema), *(feature.column for feature in schema.features)}
 
 
@@ -199,15 +199,15 @@ def check_features(frame: pl.DataFrame, schema: Schema, where: str, also: tuple[
         raise InputError(f"expected at least one row in {where}, found a header and no rows", hint=FILL)
     return {
         feature.column: (
-            _numbers(frame[feature.column], where)
+            _read_numbers(frame[feature.column], where)
             if feature.kind is FeatureKind.NUMERIC
-            else _texts(frame[feature.column])
+            else _read_texts(frame[feature.column])
         )
         for feature in schema.features
     }
 
 
-def _numbers(series: pl.Series, where: str) -> pl.Series:
+def _read_numbers(series: pl.Series, where: str) -> pl.Series:
     """Float64, with NaN for a gap; text and infinities are refused with their row."""
     if series.dtype == pl.String:
         series = series.str.strip_chars()
@@ -223,21 +223,21 @@ def _numbers(series: pl.Series, where: str) -> pl.Series:
     return values.fill_null(float("nan"))
 
 
-def _texts(series: pl.Series) -> pl.Series:
+def _read_texts(series: pl.Series) -> pl.Series:
     if series.dtype != pl.String:
         return series.cast(pl.String)
     return series.str.strip_chars()
 
 
-def _labels(series: pl.Series, schema: Schema, where: str) -> NDArray[np.int64]:
-    texts = _texts(series)
+def _read_labels(series: pl.Series, schema: Schema, where: str) -> NDArray[np.int64]:
+    texts = _read_texts(series)
     known = texts.is_in(list(schema.label_values)).fill_null(value=False)
     _refuse_first(~known, series, f"one of the label values {', '.join(schema.label_values)}", where)
-    return _codes(texts, schema.label_values)
+    return _look_up(texts, schema.label_values)
 
 
-def _targets(series: pl.Series, number: tuple[float, float], where: str) -> NDArray[np.float32]:
-    values = _numbers(series, where)
+def _read_targets(series: pl.Series, number: tuple[float, float], where: str) -> NDArray[np.float32]:
+    values = _read_numbers(series, where)
     _refuse_first(values.is_nan(), series, "a number", where)
     return scale_targets(values.to_numpy(), number)
 
@@ -246,14 +246,14 @@ def _one_class(targets: NDArray[np.float32]) -> NDArray[np.int64]:
     return np.zeros(len(targets), dtype=np.int64)
 
 
-def _groups(series: pl.Series, where: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    texts = _texts(series)
+def _read_groups(series: pl.Series, where: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    texts = _read_texts(series)
     _refuse_first(texts.is_null(), series, "a group", where)
     names = tuple(sorted(set(texts.to_list())))
-    return _codes(texts, names), names
+    return _look_up(texts, names), names
 
 
-def _times(series: pl.Series, where: str) -> NDArray[np.float64]:
+def _read_times(series: pl.Series, where: str) -> NDArray[np.float64]:
     parsed = _parse_times(series.str.strip_chars()) if series.dtype == pl.String else series
     physical = parsed.to_physical() if parsed.dtype.is_temporal() else parsed
     times = physical.cast(pl.Float64)
@@ -275,13 +275,13 @@ def _parse_times(texts: pl.Series) -> pl.Series:
     return times if times.null_count() < numbers.null_count() else numbers
 
 
-def _codes(texts: pl.Series, values: tuple[str, ...]) -> NDArray[np.int64]:
+def _look_up(texts: pl.Series, values: tuple[str, ...]) -> NDArray[np.int64]:
     place = {value: position for position, value in enumerate(values)}
     return np.array([place.get(text, -1) for text in texts.to_list()], dtype=np.int64)
 
 
 def _one_hot(series: pl.Series, feature: Feature) -> NDArray[np.float32]:
-    codes = _codes(series, feature.categories)
+    codes = _look_up(series, feature.categories)
     other, gap = len(feature.categories), len(feature.categories) + 1
     codes = np.where(codes < 0, other, codes)
     codes = np.where(series.is_null().to_numpy(), gap, codes)

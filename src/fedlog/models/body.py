@@ -83,9 +83,9 @@ class Body:
         """
         values = {name: params[name] for layer in self.layers for name in layer}
         if masks is None:
-            return self.clip_features(_call(self.evaluating, values, inputs))
+            return self.clip_features(_run_module(self.evaluating, values, inputs))
         values |= {f"{site}.multiplier": mask for site, mask in masks.items() if site != FEATURES}
-        return self.clip_features(_call(self.training, values, inputs))
+        return self.clip_features(_run_module(self.training, values, inputs))
 
     def clip_features(self, features: Tensor) -> Tensor:
         """The features (..., n, width), clipped; clipping twice changes nothing."""
@@ -96,7 +96,7 @@ class Body:
         return self.clip_features(apply_last_dropout(features, masks))
 
 
-def _call(module: nn.Module, values: dict[str, Tensor], inputs: Tensor) -> Tensor:
+def _run_module(module: nn.Module, values: dict[str, Tensor], inputs: Tensor) -> Tensor:
     output: Tensor = torch.func.functional_call(module, values, (inputs,))
     return output
 
@@ -163,7 +163,7 @@ def adopt(name: str, make: Callable[[], nn.Module], input_shape: tuple[int, ...]
         name=name,
         input_shape=tuple(input_shape),
         width=width,
-        layers=_layers(module),
+        layers=_group_layers(module),
         buffers=frozenset(buffer for buffer in collect_values(module) if buffer in dict(module.named_buffers())),
         fixed=fixed,
         dropout=sites,
@@ -177,7 +177,7 @@ def adopt(name: str, make: Callable[[], nn.Module], input_shape: tuple[int, ...]
 def with_weights(body: Body, path: Path) -> Body:
     """The body with the parameters in a safetensors file, a head in it left aside; names and shapes must fit."""
     try:
-        found = {name: _single(value) for name, value in load_file(path).items() if name not in RESERVED}
+        found = {name: _to_single(value) for name, value in load_file(path).items() if name not in RESERVED}
     except (OSError, SafetensorError) as error:
         raise InputError(f"cannot read the parameters of body {body.name}: {path}: {error}") from error
     expected = {name: tuple(value.shape) for name, value in collect_values(body.evaluating).items()}
@@ -193,7 +193,7 @@ def with_weights(body: Body, path: Path) -> Body:
     return replace(body, weights=found)
 
 
-def _single(value: Tensor) -> Tensor:
+def _to_single(value: Tensor) -> Tensor:
     """The values in float32, as in training: in fewer bits they would be rounded after every exchange."""
     return value.to(torch.float32) if value.is_floating_point() else value
 
@@ -206,7 +206,7 @@ def _take_out_last_relu(module: nn.Sequential) -> None:
             return
 
 
-def _layers(module: nn.Module) -> tuple[tuple[str, ...], ...]:
+def _group_layers(module: nn.Module) -> tuple[tuple[str, ...], ...]:
     grouped: dict[str, list[str]] = {}
     for name in collect_values(module):
         grouped.setdefault(name.rpartition(".")[0], []).append(name)

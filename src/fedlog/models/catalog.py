@@ -57,7 +57,7 @@ def body(name: str, input_shape: tuple[int, ...]) -> Body:
     plain, _, clip_text = name.partition("@")
     if is_own_code(plain):
         _typed.add(plain)
-    return adopt(name, _factory(plain, input_shape), input_shape, parse_clip(clip_text) if clip_text else None)
+    return adopt(name, _find_factory(plain, input_shape), input_shape, parse_clip(clip_text) if clip_text else None)
 
 
 def check_loaded_body(name: str, where: object) -> None:
@@ -114,12 +114,12 @@ def _fill_in(name: str, make: Callable[..., nn.Module], input_shape: tuple[int, 
     return partial(make, **{each: offered[each] for each in asked}) if asked else make
 
 
-def _factory(name: str, input_shape: tuple[int, ...]) -> Callable[[], nn.Module]:
+def _find_factory(name: str, input_shape: tuple[int, ...]) -> Callable[[], nn.Module]:
     family, _, rest = name.partition(":")
     if family == "frozen":
-        return make_frozen_factory(name, Path(rest), partial(_inner_factory, Path(rest), input_shape))
+        return make_frozen_factory(name, Path(rest), partial(_find_inner_factory, Path(rest), input_shape))
     if family in _WITH_WIDTHS:
-        return partial(mlp if family == "mlp" else mlp_signed, prod(input_shape), _widths(name, rest))
+        return partial(mlp if family == "mlp" else mlp_signed, prod(input_shape), _parse_widths(name, rest))
     if rest and family not in _FIXED:
         meant = closest(family, _WITH_WIDTHS)
         hint = "is its folder on PYTHONPATH?" if meant is None else f"did you mean {meant}:{rest}?"
@@ -144,16 +144,16 @@ def _factory(name: str, input_shape: tuple[int, ...]) -> Callable[[], nn.Module]
     raise InputError(f"unknown body: {name}", hint=meant)
 
 
-def _inner_factory(path: Path, input_shape: tuple[int, ...], inner: str) -> Callable[[], nn.Module]:
+def _find_inner_factory(path: Path, input_shape: tuple[int, ...], inner: str) -> Callable[[], nn.Module]:
     """The body that a file of weights names; a function of one's own only if it was allowed."""
     check_loaded_body(inner, path)
-    return _factory(inner, input_shape)
+    return _find_factory(inner, input_shape)
 
 
 _CNNS: dict[tuple[int, ...], Callable[[], nn.Sequential]] = {(1, 28, 28): mnist_cnn, (3, 32, 32): cifar_cnn}
 
 
-def _widths(name: str, text: str) -> tuple[int, ...]:
+def _parse_widths(name: str, text: str) -> tuple[int, ...]:
     try:
         widths = tuple(int(part) for part in text.split(","))
     except ValueError:

@@ -43,7 +43,7 @@ def refuse_trained(path: Path) -> None:
 
     A file cannot tell whether its weights were trained elsewhere on the private data; the user has to know.
     """
-    method = _metadata(path).get(METHOD)
+    method = _read_metadata(path).get(METHOD)
     if method is not None:
         raise InputError(
             f"single records are protected behind bodies that never saw private data, and the body in {path} comes "
@@ -60,10 +60,10 @@ def architecture(name: str) -> str:
     plain, at, clip = name.partition("@")
     if not plain.startswith(FROZEN):
         return name
-    return f"{FROZEN}{_metadata(Path(plain.removeprefix(FROZEN))).get(BODY)}{at}{clip}"
+    return f"{FROZEN}{_read_metadata(Path(plain.removeprefix(FROZEN))).get(BODY)}{at}{clip}"
 
 
-def _metadata(path: Path) -> dict[str, str]:
+def _read_metadata(path: Path) -> dict[str, str]:
     try:
         with safe_open(path, framework="pt") as file:
             return dict(file.metadata() or {})

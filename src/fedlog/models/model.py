@@ -133,7 +133,7 @@ class Model:
             return self.encoder.encode(read_unlabelled(path, self.schema))
         if self.encoder is not None:
             raise InputError(f"expected a table ({', '.join(TABLE_SUFFIXES)}) for this model, found: {path}")
-        return self.transform.prepare(_raw_inputs(path, self.schema))
+        return self.transform.prepare(_read_raw_inputs(path, self.schema))
 
     def probabilities(self, inputs: Tensor) -> Tensor:
         """The probability of each class, for records that were encoded before.
@@ -157,7 +157,7 @@ class Model:
         return f"Model with body {self.body.name} for classes {classes}{more}"
 
 
-def _raw_inputs(path: Path, schema: Schema) -> Tensor:
+def _read_raw_inputs(path: Path, schema: Schema) -> Tensor:
     if path.suffix == ".npz":
         values = read_npz(path, ("inputs",))["inputs"]
         if values.shape[1:] != schema.input_shape:

@@ -48,7 +48,7 @@ def measure_width(name: str, module: nn.Module, input_shape: tuple[int, ...]) ->
         for site, layer in module.named_modules()
         if isinstance(layer, MaskedDropout)
     ]
-    output = _trial(name, module.eval(), input_shape)
+    output = _run_trial(name, module.eval(), input_shape)
     for hook in hooks:
         hook.remove()
     if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[0] != 2 or not output.is_floating_point():
@@ -64,10 +64,10 @@ def measure_width(name: str, module: nn.Module, input_shape: tuple[int, ...]) ->
     return output.shape[1], tuple(sites)
 
 
-def _trial(name: str, module: nn.Module, input_shape: tuple[int, ...]) -> object:
+def _run_trial(name: str, module: nn.Module, input_shape: tuple[int, ...]) -> object:
     try:
         with torch.no_grad():
-            return module(_waves(2, *input_shape))
+            return module(_make_waves(2, *input_shape))
     except Exception as error:  # shapes that do not fit surface as many kinds of error
         raise InputError(
             f"body {name} cannot take records of shape {input_shape}: {first_line(error)}",
@@ -78,7 +78,7 @@ def _trial(name: str, module: nn.Module, input_shape: tuple[int, ...]) -> object
 def refuse_own_randomness(name: str, training: nn.Module, input_shape: tuple[int, ...]) -> None:
     # A draw inside the forward pass would follow no key: no run with it could be repeated or resumed.
     before = torch.random.get_rng_state()
-    _trial(name, training, input_shape)
+    _run_trial(name, training, input_shape)
     if not torch.equal(before, torch.random.get_rng_state()):
         raise InputError(
             f"body {name} draws random numbers in its forward pass",
@@ -97,7 +97,7 @@ def trial_records(input_shape: tuple[int, ...], count: int) -> Tensor:
     return 2 * torch.rand(count, *input_shape, generator=torch.Generator().manual_seed(0))
 
 
-def _waves(*shape: int) -> Tensor:
+def _make_waves(*shape: int) -> Tensor:
     """Inputs of both signs: some layers draw random numbers for negative values only."""
     return torch.sin(torch.arange(math.prod(shape), dtype=torch.float32)).reshape(shape)
 

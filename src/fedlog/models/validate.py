@@ -47,16 +47,16 @@ def _find_mixing_by_trial(body: Body) -> str | None:
     first, second, *rest = trial_records(body.input_shape, 5)
     companies = (torch.stack([first, second, rest[0]]), torch.stack([first, *rest[1:]]))
     try:
-        found, changed = (_outputs(body, company) for company in companies)
+        found, changed = (_record_outputs(body, company) for company in companies)
     except Exception:  # a user's own module: whatever it raises on numbers that are not its data's
         return "its forward pass fails on made-up records, so that it cannot be tried"
     for name, one in found.items():
-        if name in changed and not _same(one, changed[name]):
+        if name in changed and not _is_same(one, changed[name]):
             return f"{name} lets the records of a batch see each other"
     return None
 
 
-def _outputs(body: Body, inputs: Tensor) -> dict[str, Tensor]:
+def _record_outputs(body: Body, inputs: Tensor) -> dict[str, Tensor]:
     """The first record's output in each innermost layer, and in the body."""
     noted: dict[str, Tensor] = {}
 
@@ -85,5 +85,5 @@ def _layer_text(name: str, layer: nn.Module) -> str:
     return f"layer {name} ({type(layer).__name__})" if name else type(layer).__name__
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
+def _is_same(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and torch.allclose(one, other, rtol=1e-4, atol=1e-5, equal_nan=True)

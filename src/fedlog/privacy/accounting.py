@@ -252,7 +252,7 @@ def add_up(releases: Sequence[Event], delta: float) -> Spending:
     Budget(1.0, delta)  # refuses what is no delta, also where there is nothing to add up
     if not releases:
         return Spending((), (), None, ())
-    return add_up_under(releases, releases, _one_promise(releases), delta)
+    return add_up_under(releases, releases, _require_one_promise(releases), delta)
 
 
 def add_up_under(
@@ -274,7 +274,7 @@ def add_up_under(
         training_steps=sum(release.steps for release in releases if isinstance(release, TrainingRound)),
         nominal_epsilon=last if unit is Unit.PAPER and last < math.inf else None,
     )
-    return Spending(tuple(releases), epsilons, guarantee, _caveats(releases))
+    return Spending(tuple(releases), epsilons, guarantee, _list_caveats(releases))
 
 
 class BudgetSpentError(RunError):
@@ -320,7 +320,7 @@ def promises_of(releases: Sequence[Event]) -> set[tuple[Unit, Trust]]:
     return known or ({_UNKNOWN_PROMISE} if releases else set())
 
 
-def _one_promise(releases: Sequence[Event]) -> tuple[Unit, Trust]:
+def _require_one_promise(releases: Sequence[Event]) -> tuple[Unit, Trust]:
     promises = promises_of(releases)
     if len(promises) > 1:
         found = ", ".join(sorted(f"{unit}/{trust}" for unit, trust in promises))
@@ -330,12 +330,12 @@ def _one_promise(releases: Sequence[Event]) -> tuple[Unit, Trust]:
 
 def _formula_for(releases: Sequence[Event]) -> Calibration:
     """The formula for a run's epsilon: Theorem 4's in mode `paper` with the paper's noise, else the exact one."""
-    unit, _ = _one_promise(releases)
+    unit, _ = _require_one_promise(releases)
     formulas = {release.calibration for release in releases if isinstance(release, Release)}
     return Calibration.PAPER if unit is Unit.PAPER and formulas == {Calibration.PAPER} else Calibration.EXACT
 
 
-def _caveats(releases: Sequence[Event]) -> tuple[str, ...]:
+def _list_caveats(releases: Sequence[Event]) -> tuple[str, ...]:
     found = []
     if any(release.noise is NoiseKind.FLOAT for release in releases):
         found.append("simulation only: floating-point noise can be told apart from Gaussian noise by its low bits")

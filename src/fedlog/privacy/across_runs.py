@@ -44,7 +44,7 @@ def for_one_record(releases: Sequence[Event]) -> tuple[Event, ...]:
     release counts less than it does alone, so the promises of single runs are bounded too.
     """
     if any(unit is Unit.PAPER for unit, _ in promises_of(releases)):
-        raise InputError("mode paper promises nothing that could be added to what other runs have spent")
+        raise InputError("runs in mode paper have no guarantee that could be added to those of other runs")
     return tuple(
         replace(release, sensitivity=2 * release.sensitivity)
         if isinstance(release, Release) and release.unit is Unit.CLIENT and release.trust is not Trust.LOCAL

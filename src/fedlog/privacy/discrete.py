@@ -85,51 +85,51 @@ def discrete_gaussian(count: int, steps: int, source: Source = os.urandom) -> In
     kept: list[Integers] = []
     missing = count
     while missing > 0:
-        candidates = _discrete_laplace(2 * missing + 16, steps, source)
+        candidates = _draw_discrete_laplace(2 * missing + 16, steps, source)
         # Any Laplace scale t gives the right distribution; t = steps makes the exponent (|Y| - s)^2 / (2 s^2).
         numerator = np.minimum(np.abs(np.abs(candidates) - steps), _MAX_DISTANCE) ** 2
-        accepted = candidates[_bernoulli_exp(numerator, np.full_like(numerator, 2 * steps * steps), source)]
+        accepted = candidates[_draw_bernoulli_exp(numerator, np.full_like(numerator, 2 * steps * steps), source)]
         kept.append(accepted[:missing])
         missing -= len(kept[-1])
     return np.concatenate([np.zeros(0, dtype=np.int64), *kept])
 
 
-def _discrete_laplace(tries: int, scale: int, source: Source) -> Integers:
+def _draw_discrete_laplace(tries: int, scale: int, source: Source) -> Integers:
     """The accepted ones among `tries` draws of a discrete Laplace with integer scale."""
-    remainder = _below(np.full(tries, scale, dtype=np.int64), source)
-    remainder = remainder[_bernoulli_exp(remainder, np.full_like(remainder, scale), source)]
-    magnitude = remainder + scale * _successes_of_one_over_e(len(remainder), source)
-    sign = 1 - 2 * _below(np.full(len(magnitude), 2, dtype=np.int64), source)
+    remainder = _draw_below(np.full(tries, scale, dtype=np.int64), source)
+    remainder = remainder[_draw_bernoulli_exp(remainder, np.full_like(remainder, scale), source)]
+    magnitude = remainder + scale * _count_successes_of_one_over_e(len(remainder), source)
+    sign = 1 - 2 * _draw_below(np.full(len(magnitude), 2, dtype=np.int64), source)
     # Zero would otherwise be drawn twice, once with each sign.
     return (sign * magnitude)[(sign > 0) | (magnitude > 0)]
 
 
-def _successes_of_one_over_e(count: int, source: Source) -> Integers:
+def _count_successes_of_one_over_e(count: int, source: Source) -> Integers:
     """How often a coin of probability 1/e came up before its first failure, `count` times."""
     successes = np.zeros(count, dtype=np.int64)
     running = np.arange(count)
     while len(running):
         ones = np.ones(len(running), dtype=np.int64)
-        running = running[_bernoulli_fraction_exp(ones, ones, source)]
+        running = running[_draw_bernoulli_fraction_exp(ones, ones, source)]
         successes[running] += 1
     return successes
 
 
-def _bernoulli_exp(numerator: Integers, denominator: Integers, source: Source) -> Booleans:
+def _draw_bernoulli_exp(numerator: Integers, denominator: Integers, source: Source) -> Booleans:
     """True with probability exp(-numerator / denominator), elementwise and exactly."""
     whole, rest = np.divmod(numerator, denominator)
-    outcome = _bernoulli_fraction_exp(rest, denominator, source)
+    outcome = _draw_bernoulli_fraction_exp(rest, denominator, source)
     running = np.flatnonzero(outcome & (whole > 0))
     while len(running):
         ones = np.ones(len(running), dtype=np.int64)
-        success = _bernoulli_fraction_exp(ones, ones, source)
+        success = _draw_bernoulli_fraction_exp(ones, ones, source)
         outcome[running[~success]] = False
         whole[running] -= 1
         running = running[success & (whole[running] > 0)]
     return outcome
 
 
-def _bernoulli_fraction_exp(numerator: Integers, denominator: Integers, source: Source) -> Booleans:
+def _draw_bernoulli_fraction_exp(numerator: Integers, denominator: Integers, source: Source) -> Booleans:
     """True with probability exp(-numerator / denominator) for fractions of at most 1.
 
     Von Neumann: toss coins of probability gamma/1, gamma/2, ... until one fails; the first failure is at an odd place
@@ -139,14 +139,14 @@ def _bernoulli_fraction_exp(numerator: Integers, denominator: Integers, source: 
     running = np.arange(len(numerator))
     place = 1
     while len(running):
-        success = _below(denominator[running] * place, source) < numerator[running]
+        success = _draw_below(denominator[running] * place, source) < numerator[running]
         running = running[success]
         odd[running] = ~odd[running]
         place += 1
     return odd
 
 
-def _below(bound: Integers, source: Source) -> Integers:
+def _draw_below(bound: Integers, source: Source) -> Integers:
     """One uniform integer in [0, bound) each, by rejection: a plain remainder would favour small numbers."""
     limit = bound.astype(np.uint64)
     drawn = np.empty(len(bound), dtype=np.uint64)

@@ -57,7 +57,7 @@ class Mechanism:
             )
         if self.trust is Trust.DISTRIBUTED and self.honest_survivors < 2:
             raise InputError(
-                f"distributed noise hides a client behind the others' shares: {self.honest_survivors} honest survivor",
+                f"distributed noise needs other honest clients to hide behind: {self.honest_survivors} honest survivor",
                 hint="at least 2, and 3 for a secure sum",
             )
 

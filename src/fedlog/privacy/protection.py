@@ -168,7 +168,7 @@ def protection(
 
     With a `detail` each release holds second moments too, under one noise and one sensitivity.
     """
-    sensitivity = _sensitivity(unit, trust, bound, shape[1], detail)
+    sensitivity = _find_sensitivity(unit, trust, bound, shape[1], detail)
     wraps = WRAP_PROBABILITY if trust is Trust.DISTRIBUTED else 0.0
     coordinates = shape[0] * shape[1] + math.prod(second_shape(detail, shape[0], shape[1] - 1) or (0,))
     mechanism = plan(
@@ -186,11 +186,15 @@ def protection(
         distance = planned_closeness(releases, coordinates, mechanism.shares, wraps) + training.planned_closeness
         sigma = sigma_beside_training(budget, training.plan, training.trainings, releases, sensitivity, distance)
         mechanism = replace(mechanism, sigma=sigma)
-    found = Protection(budget, mechanism, bound, releases, coordinates, _samplers(noise, mechanism.grid))
+    found = Protection(budget, mechanism, bound, releases, coordinates, _choose_sampler(noise, mechanism.grid))
     if training is not None:
-        work = SgdTraining(training.plan, training.coordinates, _samplers(noise, training.plan.grid))
+        work = SgdTraining(training.plan, training.coordinates, _choose_sampler(noise, training.plan.grid))
         found = replace(found, training=work)
-    return found if trust is not Trust.DISTRIBUTED else replace(found, fixed_point=_fixed_point(found, shape, clients))
+    return (
+        found
+        if trust is not Trust.DISTRIBUTED
+        else replace(found, fixed_point=_choose_fixed_point(found, shape, clients))
+    )
 
 
 def split_as(vector: Tensor, shapes: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
@@ -199,7 +203,7 @@ def split_as(vector: Tensor, shapes: Sequence[tuple[int, ...]]) -> tuple[Tensor,
     return tuple(part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
 
 
-def _sensitivity(unit: Unit, trust: Trust, bound: Bound, width: int, detail: Detail) -> float:
+def _find_sensitivity(unit: Unit, trust: Trust, bound: Bound, width: int, detail: Detail) -> float:
     if unit is Unit.CLIENT:
         if bound.message_norm is None:
             raise InputError("--privacy client needs a bound on each client's message", hint="--message-norm 20")
@@ -215,20 +219,20 @@ def _sensitivity(unit: Unit, trust: Trust, bound: Bound, width: int, detail: Det
         return bound.clip.sensitivity(width)
     if not isinstance(bound.clip, L2Clip):
         raise InputError(
-            "second moments are protected behind a bound on a record's length: a clamp of each feature given",
+            "second moments need a clip of each record's length (l2:R), found: a clamp of each feature",
             hint="--clip l2:1, with features of length 1: `+unit` behind the body's name",
         )
     return sensitivity_to_pair(bound.clip.radius, detail)
 
 
-def _samplers(noise: NoiseSource, grid: float) -> Callable[[Key], Sampler]:
+def _choose_sampler(noise: NoiseSource, grid: float) -> Callable[[Key], Sampler]:
     if noise is NoiseSource.FLOAT:
         return FloatSampler
     sampler = DiscreteSampler(grid)
     return lambda key: sampler
 
 
-def _fixed_point(found: Protection, shape: tuple[int, int], clients: int) -> FixedPoint:
+def _choose_fixed_point(found: Protection, shape: tuple[int, int], clients: int) -> FixedPoint:
     mechanism, largest = found.mechanism, found.bound.message_norm
     if largest is None:
         largest = RECORDS_OF_A_CLIENT * mechanism.sensitivity

@@ -41,7 +41,7 @@ class ReleaseLog:
     def budget(self) -> Budget:
         """The budget that the log is held to; InputError where there is none."""
         if self.limit is None:
-            raise InputError("this record of releases has no budget: exact statistics were all that left")
+            raise InputError("this record of releases has no budget: only exact statistics were released")
         return self.limit
 
     @property
@@ -85,7 +85,7 @@ def parse_log(text: str, where: str) -> ReleaseLog:
         elif found is not None:
             events.append(found)
     if torn:
-        events.append(_torn_release(torn, len(lines) + 1))
+        events.append(_make_torn_release(torn, len(lines) + 1))
     return ReleaseLog(budget, tuple(events))
 
 
@@ -133,7 +133,7 @@ def record_across_runs(path: Path, upcoming: Event, limit: Budget, earlier: Sequ
     The limit is the present one. `earlier`: what was released before there was such a log.
     """
     with _lock(path):
-        log = _under_budget(path, limit, earlier)
+        log = _read_under_budget(path, limit, earlier)
         together = allow_across_runs(log.events, upcoming, limit)
         _append(path, release_line(upcoming))
     return ReleaseLog(limit, together)
@@ -142,7 +142,7 @@ def record_across_runs(path: Path, upcoming: Event, limit: Budget, earlier: Sequ
 def count_across_runs(path: Path, upcoming: Event, budget: Budget, earlier: Sequence[Event]) -> ReleaseLog:
     """The log of all runs of a site without a limit, with one more release; it counts if a limit is set later."""
     with _lock(path):
-        log = _under_budget(path, budget, earlier)
+        log = _read_under_budget(path, budget, earlier)
         _append(path, release_line(upcoming))
     return ReleaseLog(budget, (*log.events, upcoming))
 
@@ -158,7 +158,7 @@ def record_without_bound(path: Path, events: Sequence[Unbounded], earlier: Seque
                 _append(path, release_line(event))
 
 
-def _under_budget(path: Path, budget: Budget, earlier: Sequence[Event]) -> ReleaseLog:
+def _read_under_budget(path: Path, budget: Budget, earlier: Sequence[Event]) -> ReleaseLog:
     """The log with this as its present budget."""
     if not path.exists():
         _create(path, [budget_line(budget), *map(release_line, earlier)])
@@ -182,7 +182,7 @@ def _append(path: Path, line: str) -> None:
     """Add one line. If the last line was cut off, first replace it by a release of unknown size."""
     lines, torn = _split_torn_line(path.read_text(encoding="utf-8", errors="replace"))
     if torn:
-        _create(path, [*lines, release_line(_torn_release(torn, len(lines) + 1))])
+        _create(path, [*lines, release_line(_make_torn_release(torn, len(lines) + 1))])
     append_line(path, line)
 
 
@@ -192,7 +192,7 @@ def _split_torn_line(text: str) -> tuple[list[str], str]:
     return lines, torn
 
 
-def _torn_release(torn: str, number: int) -> Unbounded:
+def _make_torn_release(torn: str, number: int) -> Unbounded:
     return Unbounded(0, "unknown", f"line {number} of its record was cut off after {len(torn)} characters")
 
 

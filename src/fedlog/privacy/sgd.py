@@ -104,7 +104,7 @@ def noise_for_share(budget: Budget, share: float, sample_rate: float, steps: int
         curve = sampled_gaussian_curve(sample_rate, math.exp(log_noise), steps)
         return curve_epsilon(curve, budget.delta) - share * epsilon
 
-    return math.exp(_falling_root(excess, 0.1, f"{steps} steps of DP-SGD")) * (1 + _PRIVATE_SIDE)
+    return math.exp(_find_falling_root(excess, 0.1, f"{steps} steps of DP-SGD")) * (1 + _PRIVATE_SIDE)
 
 
 def sigma_beside_training(
@@ -121,7 +121,7 @@ def sigma_beside_training(
         curve = trained + gaussian_curve(releases * math.exp(-2 * log_multiplier))
         return min(curve_log_delta(curve, kept.epsilon) - math.log(kept.delta) for kept in open_to_releases)
 
-    multiplier = math.exp(_falling_root(excess, 0.1, f"{releases} releases beside DP-SGD"))
+    multiplier = math.exp(_find_falling_root(excess, 0.1, f"{releases} releases beside DP-SGD"))
     return multiplier * sensitivity * (1 + _PRIVATE_SIDE)
 
 
@@ -137,7 +137,7 @@ def _explain_spent_budget(budget: Budget, kept: Budget, plan: SgdPlan, trainings
     )
 
 
-def _falling_root(falling: Callable[[float], float], smallest: float, what: str) -> float:
+def _find_falling_root(falling: Callable[[float], float], smallest: float, what: str) -> float:
     low, high = math.log(smallest), math.log(_MOST_NOISE)
     if falling(high) > 0:
         raise InputError(f"no noise up to {_MOST_NOISE:g} times the clip keeps {what} within the budget")

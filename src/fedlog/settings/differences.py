@@ -52,7 +52,7 @@ def say_value(value: Any) -> str:
 
 def find_differences(spec: RunSpec) -> list[Difference]:
     """The settings of a resolved run that differ from the preset of its data set and method."""
-    own, usual = as_plain(spec), as_plain(_usual_run(spec))
+    own, usual = as_plain(spec), as_plain(_make_usual_run(spec))
     found = []
     for entry in fields(RunSpec):
         name, known = entry.name, about(entry)
@@ -71,7 +71,7 @@ def find_differences(spec: RunSpec) -> list[Difference]:
     return found
 
 
-def _usual_run(spec: RunSpec) -> RunSpec:
+def _make_usual_run(spec: RunSpec) -> RunSpec:
     """The run with nothing set but its data and its method, as `fedlog run` would have it."""
     bare = apply_recipe(RunSpec(data=spec.data, method=spec.method), given=())
     try:
@@ -86,21 +86,21 @@ def repeat_command(spec: RunSpec) -> str:
     """The command that repeats a resolved run; for records in memory, the Python call."""
     found = find_differences(spec)
     if spec.data not in DEFAULTS and not spec.data.startswith(SITES) and ":" not in spec.data:
-        return _python_call(spec, found)
+        return _write_python_call(spec, found)
     words = ["fedlog", "run", "--data", spec.data, "--method", spec.method]
     for each in found:
         values = each.value if isinstance(each.value, list) else [each.value]
         if each.is_option:
-            words += ["--set", f"{each.name}={_word(each.value)}"]
+            words += ["--set", f"{each.name}={_write_word(each.value)}"]
         else:
-            words += [word for value in values for word in (f"--{each.name.replace('_', '-')}", _word(value))]
+            words += [word for value in values for word in (f"--{each.name.replace('_', '-')}", _write_word(value))]
     return shlex.join(words)
 
 
-def _word(value: Any) -> str:
+def _write_word(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _python_call(spec: RunSpec, found: list[Difference]) -> str:
+def _write_python_call(spec: RunSpec, found: list[Difference]) -> str:
     settings = "".join(f", {each.name}={each.value!r}" for each in found)
     return f"fedlog.run(federation, {spec.method!r}{settings})"

@@ -133,14 +133,14 @@ def check_value(name: str, value: Any, hint: Any) -> Any:
     try:
         found = msgspec.convert(value, hint)
     except msgspec.ValidationError:
-        message, expected = _complain(name, value, hint)
+        message, expected = _describe_mistake(name, value, hint)
         raise InputError(message, hint=expected) from None
     if isinstance(found, float) and not math.isfinite(found):
         raise InputError(f"{name.replace('_', ' ')} must be a finite number: {value}")
     return found
 
 
-def _complain(name: str, value: Any, hint: Any) -> tuple[str, str | None]:
+def _describe_mistake(name: str, value: Any, hint: Any) -> tuple[str, str | None]:
     """What is wrong with the value, and what would be right."""
     words, kind, known = name.replace("_", " "), value_type(hint), choices(hint)
     if known:

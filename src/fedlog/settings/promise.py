@@ -117,7 +117,7 @@ def resolve_dp_sgd(given: PrivacySettings, promise: Promise | None) -> DpSgd | N
             hint="--privacy client holds however bodies are trained",
         )
     if promise.calibration is Calibration.PAPER:
-        raise InputError("the paper's calibration knows no training under noise", hint="--calibration exact")
+        raise InputError("the paper's calibration has no formula for DP-SGD", hint="--calibration exact")
     clip = SGD_CLIP if given.sgd_clip is None else given.sgd_clip
     rate = SAMPLE_RATE if given.sample_rate is None else given.sample_rate
     return DpSgd(clip, rate, given.sgd_noise)
@@ -160,7 +160,7 @@ def check_noise_of_sums(promise: Promise | None, secure: bool) -> None:
     """Refuse distributed noise without a secure sum, and any other noise under one."""
     if promise is not None and (promise.trust is Trust.DISTRIBUTED) is not secure:
         raise InputError(
-            f"{promise.trust} noise {'cannot be had under' if secure else 'needs'} secure sums",
+            f"{promise.trust} noise {'cannot be used with' if secure else 'needs'} secure sums",
             hint="--trust distributed goes with --aggregation secure",
         )
 
@@ -194,7 +194,9 @@ def with_body_training(algorithm: Algorithm, method: str, training: BodyTraining
         trains = any(exchange.phases for exchange in algorithm.schedule.round)
         return freeze_bodies(algorithm) if trains else algorithm
     if training is BodyTraining.DP_SGD and not algorithm.sends_statistics:
-        raise InputError(f"method {method} cannot be accounted for under DP-SGD", hint="fedlog or fedlog-c can do it")
+        raise InputError(
+            f"method {method} cannot be used with DP-SGD: it sends no statistics", hint="fedlog or fedlog-c can do it"
+        )
     return algorithm
 
 
@@ -219,7 +221,7 @@ def protect(
         unit=promise.unit,
         trust=promise.trust,
         calibration=promise.calibration,
-        bound=Bound(_clip_of(promise.clip, algorithm), promise.message_norm),
+        bound=Bound(_make_clip(promise.clip, algorithm), promise.message_norm),
         releases=rounds * len(schedule.round) + (schedule.opening is not None),
         shape=(plan.n_class, 1 + schedule.round[0].summed_width(plan.width)),
         clients=clients,
@@ -230,7 +232,7 @@ def protect(
     )
 
 
-def _clip_of(clip: str | None, algorithm: Algorithm) -> Clip | None:
+def _make_clip(clip: str | None, algorithm: Algorithm) -> Clip | None:
     """What bounds one record's part of the sums."""
     if clip is None:
         return None

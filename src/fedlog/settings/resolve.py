@@ -72,7 +72,7 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
     defaults = preset(spec.data)
     spec = replace(spec, body=spec.body or (defaults.body,), clip=normal_clip(spec.clip))
     spec = _freeze_encoders(_with_maps(spec))
-    spec = replace(spec, body_file_sha256=_digest_of(_parameter_files(spec)))
+    spec = replace(spec, body_file_sha256=_digest_files(_list_parameter_files(spec)))
     promise = resolve_promise(spec, NoiseSource.FLOAT)
     dp_sgd = resolve_dp_sgd(spec, promise)
     sums = resolve_sums(spec, promise, spec.refused_share)
@@ -83,7 +83,7 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
     check_largest_share(spec.largest_share, promise, secure=sums is not None)
     usual_share = REFUSED_SHARE_WITHOUT_PRIVACY if promise is None else REFUSED_SHARE
     settings = RunSettings(
-        **_values(spec, RoundSettings),
+        **_take_values(spec, RoundSettings),
         rounds=(registry.find_own_rounds(spec.method) or defaults.rounds) if spec.rounds is None else spec.rounds,
         batch_size=defaults.batch_size_of(spec.method) if spec.batch_size is None else spec.batch_size,
         refused_share=usual_share if spec.refused_share is None else spec.refused_share,
@@ -129,7 +129,9 @@ def with_data_digest(run: ResolvedRun, own: Federation | None) -> ResolvedRun:
 
 def data_spec(spec: RunSpec) -> DataSpec:
     """The part that is about data, as it was asked for."""
-    named = {name: value for name, value in _values(spec, DataSettings).items() if name not in ("data", "data_sha256")}
+    named = {
+        name: value for name, value in _take_values(spec, DataSettings).items() if name not in ("data", "data_sha256")
+    }
     paths = {name: Path(named[name]) for name in ("data_dir", "schema") if named[name] is not None}
     # What becomes of a row must not depend on the others where single rows are protected.
     return DataSpec(spec.data, **named | paths, seed=spec.seed, rows_alone=spec.privacy is Unit.RECORD)
@@ -140,7 +142,7 @@ def options_given(spec: RunSpec) -> Mapping[str, Any]:
     return spec.options if spec.carry is None else {**spec.options, "carry": spec.carry}
 
 
-def _values(spec: RunSpec, section: type) -> dict[str, Any]:
+def _take_values(spec: RunSpec, section: type) -> dict[str, Any]:
     return {entry.name: getattr(spec, entry.name) for entry in fields(section)}
 
 
@@ -223,7 +225,7 @@ def _check_record_privacy(spec: RunSpec) -> None:
             hint="--body-training frozen (with --body-file for one made elsewhere), --body-training dp-sgd, "
             "or --privacy client",
         )
-    for path in _parameter_files(spec):
+    for path in _list_parameter_files(spec):
         if path.suffix != ".onnx":  # where an ONNX file was trained nobody can tell from it: the user's word must do
             refuse_trained(path)
 
@@ -242,7 +244,7 @@ def _check_client_privacy(spec: RunSpec, trust: Trust) -> None:
         )
 
 
-def _parameter_files(spec: RunSpec) -> list[Path]:
+def _list_parameter_files(spec: RunSpec) -> list[Path]:
     """The files that bodies come from, those in a body's name first."""
     named = [name.partition("@")[0].removeprefix(FROZEN_FILE) for name in spec.body if name.startswith(FROZEN_FILE)]
     encoders = [split_name(name) for name in spec.body]
@@ -250,7 +252,7 @@ def _parameter_files(spec: RunSpec) -> list[Path]:
     return [Path(path) for path in (*named, *([spec.body_file] if spec.body_file else []))]
 
 
-def _digest_of(files: list[Path]) -> str | None:
+def _digest_files(files: list[Path]) -> str | None:
     """The digest of these files together, weights beside an ONNX file included; None without files."""
     found = hashlib.sha256()
     for path in files:

@@ -84,9 +84,9 @@ def list_deployed_settings() -> Iterator[Field[Any]]:
 
 def as_plain(spec: RunSpec) -> dict[str, Any]:
     """The specification as JSON values."""
-    values = {name: _plain(value) for name, value in asdict(spec).items()}
+    values = {name: _make_plain(value) for name, value in asdict(spec).items()}
     values["body"] = list(spec.body)
-    values["options"] = {name: _plain(value) for name, value in spec.options.items()}
+    values["options"] = {name: _make_plain(value) for name, value in spec.options.items()}
     return values
 
 
@@ -106,5 +106,5 @@ def from_toml(path: Path, start: RunSpec | None = None) -> RunSpec:
     return from_plain(read_toml(path, "the configuration"), str(path), start)
 
 
-def _plain(value: Any) -> Any:
+def _make_plain(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value

@@ -122,7 +122,7 @@ class Trial:
         bodies = bodies or [small_body()] * len(federation.shards)
         plan = model_plan(federation, bodies)
         engine = Engine(Settings(batch_size=batch_size, dtype=torch.float64), choice)
-        algorithm = registry.build(self.method, plan, {**self._short(), **self.options, **(options or {})})
+        algorithm = registry.build(self.method, plan, {**self._shorten(), **self.options, **(options or {})})
         asked = RunSettings(**{"rounds": 2, **settings})
         return Simulation(algorithm, federation, bodies, plan, engine, asked).start()
 
@@ -130,13 +130,13 @@ class Trial:
     def predicts_numbers(self) -> bool:
         """Whether the method predicts a number, and not a class."""
         plan = model_plan(small_federation([4, 4]), [small_body()] * 2)
-        return predicts_numbers(registry.build(self.method, plan, {**self._short(), **self.options}))
+        return predicts_numbers(registry.build(self.method, plan, {**self._shorten(), **self.options}))
 
     def algorithm(self) -> Algorithm:
         """The method for the small federation's models."""
         return self.simulation(small_federation([4, 4])).algorithm
 
-    def _short(self) -> dict[str, Any]:
+    def _shorten(self) -> dict[str, Any]:
         known = registry.options(self.method)
         return {name: value for name, value in SHORT.items() if name in known}
 

@@ -68,14 +68,14 @@ class Compact:
         """By how much, over the largest entry of a row, the norm of the row can be off."""
         return self.numbers.rounding
 
-    def _for(self, kind: int) -> Compact:
+    def _for_kind(self, kind: int) -> Compact:
         """This codec for messages of that kind: moments stay float32, since a variance is a small difference of two."""
         return replace(self, numbers=Singles()) if kind == Kind.MOMENTS else self
 
     def encode(self, message: Message, key: Key | None = None, known: Message | None = None) -> bytes:
         """The bytes of a message, as a difference to `known` where that can be; equal keys give equal bytes."""
         frame.check_arrays(message)
-        writer = self._for(message.kind)
+        writer = self._for_kind(message.kind)
         stands = message.kind is Kind.SAME  # what is known: the checksum says which message that is
         told = writer.differences and known is not None and comparable(message, known)
         known = known if stands or told else None
@@ -97,18 +97,18 @@ class Compact:
             raise WireError(f"a message in another codec: {codec} (expected {self.number}, {self.name})")
         if flags & ~(_DIFFERENCE | _COMPRESSED) or (flags & _COMPRESSED and not self.compressed):
             raise WireError(f"a message with unknown flags: {flags}")
-        old = self._reference(number, known) if flags & _DIFFERENCE else None
+        old = self._require_known(number, known) if flags & _DIFFERENCE else None
         kind, body = frame.open_frame(_HEAD, blob, number, checksum_of(known if number == Kind.SAME else old))
-        return self._for(kind)._message(kind, decompress(bytes(body)) if flags & _COMPRESSED else body, old)
+        return self._for_kind(kind)._read_message(kind, decompress(bytes(body)) if flags & _COMPRESSED else body, old)
 
-    def _reference(self, kind: int, known: Message | None) -> Message:
-        if not self._for(kind).differences or known is None or known.kind != kind:
+    def _require_known(self, kind: int, known: Message | None) -> Message:
+        if not self._for_kind(kind).differences or known is None or known.kind != kind:
             raise WireError(
                 "a difference to a message that is not here", hint="the sender must send the whole message once"
             )
         return known
 
-    def _message(self, kind: Kind, body: bytes | memoryview, known: Message | None) -> Message:
+    def _read_message(self, kind: Kind, body: bytes | memoryview, known: Message | None) -> Message:
         reader, arrays = Reader(body), []
         allowance = frame.largest_from(len(body))
         count = reader.varint()
@@ -122,10 +122,10 @@ class Compact:
         return Message(kind, tuple(arrays))
 
     def _pack(self, kind: Kind, array: Tensor, known: Tensor | None, key: Key | None) -> bytes:
-        layout, body = self._entries(kind, array.detach().cpu(), known, key)
+        layout, body = self._pack_entries(kind, array.detach().cpu(), known, key)
         return bytes([layout]) + varint(array.ndim) + b"".join(varint(size) for size in array.shape) + body
 
-    def _entries(self, kind: Kind, array: Tensor, known: Tensor | None, key: Key | None) -> tuple[int, bytes]:
+    def _pack_entries(self, kind: Kind, array: Tensor, known: Tensor | None, key: Key | None) -> tuple[int, bytes]:
         if array.dtype == torch.bool:
             return _BITS, packed_bits(array.flatten().numpy())
         if not array.is_floating_point():
@@ -139,7 +139,7 @@ class Compact:
             matrix = _as_matrix(array.to(torch.float32))
             if known is not None:
                 matrix = _as_matrix(array.to(torch.float64) - known.to(torch.float64)).astype(np.float32)
-            return self._rows_of(_FLOATS, matrix, b"", key)
+            return self._pack_rows(_FLOATS, matrix, b"", key)
         counts, means = found
         layout = _MEANS
         if known is not None and (old := counts_and_means(known)) is not None:
@@ -148,9 +148,9 @@ class Compact:
         present = _find_filled_rows(counts[:, None]) if self.rows and known is None else np.ones(len(counts), bool)
         told, fractional = (b"", False) if layout & _SAME_COUNTS else pack_counts(counts[present])
         layout |= _FRACTIONAL if fractional else 0
-        return self._rows_of(layout, means.astype(np.float32), told, key, present)
+        return self._pack_rows(layout, means.astype(np.float32), told, key, present)
 
-    def _rows_of(
+    def _pack_rows(
         self, layout: int, matrix: Floats, counts: bytes, key: Key | None, present: NDArray[np.bool_] | None = None
     ) -> tuple[int, bytes]:
         if not self.rows:
@@ -176,7 +176,7 @@ class Compact:
             raise WireError(f"an array that is too large for its message: shape {shape}")
         if sort == _FLOATS and not marks & ~_SIGNED:
             present = reader.bits(rows) if self.rows else np.ones(rows, bool)
-            matrix = self._matrix(reader, present, columns, bool(marks & _SIGNED))
+            matrix = self._read_matrix(reader, present, columns, bool(marks & _SIGNED))
             found = torch.from_numpy(matrix).reshape(shape)
             return found if known is None else (known.to(torch.float64) + found).to(torch.float32)
         if sort != _MEANS or marks & 128 or len(shape) != 2 or not columns or kind is not Kind.STATISTICS:
@@ -186,20 +186,20 @@ class Compact:
     def _unpack_means(self, reader: Reader, marks: int, rows: int, columns: int, known: Tensor | None) -> Tensor:
         old = None if known is None else counts_and_means(known)
         if marks & _SAME_COUNTS and (old is None or marks & _FRACTIONAL):
-            raise WireError("counts as before, of a message that is not here")
+            raise WireError("a message without counts, which refers to one that is not here")
         present = reader.bits(rows) if self.rows else np.ones(rows, bool)
         counts = np.zeros(rows)
         if marks & _SAME_COUNTS and old is not None:
             counts = old[0]
         else:
             counts[present] = unpack_counts(reader, int(present.sum()), bool(marks & _FRACTIONAL))
-        means = self._matrix(reader, present, columns, bool(marks & _SIGNED)).astype(np.float64)
+        means = self._read_matrix(reader, present, columns, bool(marks & _SIGNED)).astype(np.float64)
         if old is not None:
             means = means + old[1]
         with np.errstate(invalid="ignore", over="ignore"):
             return torch.from_numpy(np.concatenate([counts[:, None], counts[:, None] * means], axis=1))
 
-    def _matrix(self, reader: Reader, present: NDArray[np.bool_], columns: int, signed: bool) -> Floats:
+    def _read_matrix(self, reader: Reader, present: NDArray[np.bool_], columns: int, signed: bool) -> Floats:
         found = self.numbers.unpack(reader, int(present.sum()), columns, signed)
         matrix = np.zeros((len(present), columns), np.float32)
         matrix[present] = found

@@ -86,7 +86,7 @@ def _as_they_are(message: Message) -> tuple[Tensor, ...]:
     return tuple(array.to(torch.float64) for array in message.arrays)
 
 
-def _weighted_measurements(message: Message) -> tuple[Tensor, ...]:
+def _weigh_measurements(message: Message) -> tuple[Tensor, ...]:
     measurements, (support, records) = (array.to(torch.float64) for array in message.arrays)
     return measurements * records, torch.stack([support * records, records])
 
@@ -106,7 +106,7 @@ _LIFTS: dict[Kind, Callable[[Message], tuple[Tensor, ...]]] = {
     Kind.STATISTICS: _as_they_are,
     Kind.PARAMETERS: _weigh_by_records,
     Kind.MEANS: _means_to_sums,
-    Kind.MEASUREMENTS: _weighted_measurements,
+    Kind.MEASUREMENTS: _weigh_measurements,
     Kind.SIGNS: _signs_to_votes,
     Kind.MOMENTS: _as_they_are,
     Kind.CLASS_MEANS: _means_to_scatter,

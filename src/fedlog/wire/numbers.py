@@ -125,7 +125,7 @@ class Codes:
         if signed:
             codes -= self._top(signed)
             if bool((codes > self._top(signed)).any()):
-                raise WireError(f"a code that {self.name} does not have")
+                raise WireError(f"a number that is no code of {self.name}")
         sizes = np.diff([*range(0, columns, BLOCK), columns])
         with np.errstate(invalid="ignore"):
             steps = np.repeat(_from_bfloat16(scales).astype(np.float64), sizes, axis=1)

@@ -63,7 +63,7 @@ class Reader:
                 if (place and not byte) or number >= 2**64:
                     break
                 return number
-        raise WireError("a whole number that is not written as it must be")
+        raise WireError("a whole number in a longer form than needed, or above 2^64")
 
     def signed_varint(self) -> int:
         """The next whole number of either sign."""

@@ -39,7 +39,7 @@ class Transport:
                 hint="--codec-down rows, rows+q8, ...",
             )
         if self.skip_below is not None and not 0 <= self.skip_below < math.inf:
-            raise InputError(f"the movement below which nothing is sent is a share, 0 or more: {self.skip_below}")
+            raise InputError(f"skip_below must be a finite number, 0 or more: {self.skip_below}")
 
     @property
     def up(self) -> Codec:

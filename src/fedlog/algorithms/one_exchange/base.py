@@ -107,7 +107,7 @@ class OneExchange(Method):
         if message.kind in (Kind.MOMENTS, Kind.STATISTICS):
             moments = Moments.from_arrays(tuple(array.to(torch.float64) for array in message.arrays), self.detail)
             sums = dict(zip((SUMS, SECOND), message.arrays, strict=False))
-            return {**single(_as_params(self.solve(moments, Noise()))), **sums}
+            return {**single(_name_parts(self.solve(moments, Noise()))), **sums}
         if message.kind is Kind.QUADRATIC_HEAD:
             linear, quadratic = message.arrays
             diagonal = quadratic.shape[1] == self.plan.width and self.detail is Detail.SQUARES
@@ -141,7 +141,7 @@ class OneExchange(Method):
 
     def solve_parts(self, moments: Moments, noise: Noise) -> Params:
         """The parts of the model that come from the sums of everyone."""
-        return _as_params(self.solve(moments, noise))
+        return _name_parts(self.solve(moments, noise))
 
     def deploy(self, home: Params, heard: Params) -> Params:
         """The frozen body under the global head, among the site's own classes if that is asked for."""
@@ -169,7 +169,7 @@ class OneExchange(Method):
         for strength in STRENGTHS:
             solved = None if math.isinf(strength) else self.solve_own(own, heard, strength)
             if solved is not None:
-                model = {**deployed, **single(_as_params(solved))}
+                model = {**deployed, **single(_name_parts(solved))}
                 found.append((f"own {strength:g}", {**model, HEAD: self.restrict(model[HEAD], home)}))
         return found
 
@@ -194,7 +194,7 @@ def single(params: Params) -> Params:
     return {name: value.to(torch.float32) for name, value in params.items()}
 
 
-def _as_params(solved: Tensor | QuadraticHead) -> Params:
+def _name_parts(solved: Tensor | QuadraticHead) -> Params:
     if isinstance(solved, QuadraticHead):
         return {HEAD: solved.linear, QUADRATIC: solved.quadratic}
     return {HEAD: solved}

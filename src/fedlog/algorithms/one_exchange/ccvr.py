@@ -34,12 +34,14 @@ class CCVR(OneExchange):
 
     def __post_init__(self) -> None:
         if self.drawn < 1 or not self.penalty >= 0:
-            raise InputError(f"ccvr needs drawn features and no negative penalty: {self.drawn}, {self.penalty}")
+            raise InputError(f"ccvr needs drawn >= 1 and penalty >= 0: drawn {self.drawn}, penalty {self.penalty}")
         if self.personal:
-            raise InputError("ccvr has no head of one's own: its head is trained on drawn features", hint="fed-lda")
+            raise InputError(
+                "ccvr has no personal heads: its head is trained on drawn features", hint="fed-lda has them"
+            )
         if self.plan.n_class * self.plan.width**2 > MAX_QUADRATIC:
             raise InputError(
-                f"ccvr sends a covariance for each class: {self.plan.n_class} x {self.plan.width} x {self.plan.width}",
+                f"ccvr would send covariances that are too large: {self.plan.n_class} of {self.plan.width} features",
                 hint="project the features first: --project 64",
             )
 

@@ -33,7 +33,7 @@ class FedCOF(OneExchange):
         if not self.gamma > 0:
             raise InputError(f"gamma of fedcof must be above 0: {self.gamma}")
         if self.personal:
-            raise InputError("fedcof has no head of one's own: the source knows none", hint="fed-ridge or fed-lda")
+            raise InputError("fedcof has no personal heads, nor has its source", hint="fed-ridge and fed-lda have them")
 
     @property
     def schedule(self) -> Schedule:

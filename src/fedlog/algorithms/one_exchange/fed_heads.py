@@ -96,10 +96,10 @@ class FedHeads(OneExchange):
             if at == 0 or f"{HEAD}.{name}" in heard
         }
         if self.personal and OWN_SUMS in home and float(home[OWN_SUMS][:, 0].sum()):
-            heads |= self._own_heads(self._read_moments(home, (OWN_SUMS, OWN_SECOND)), heads)
+            heads |= self._solve_own_heads(self._read_moments(home, (OWN_SUMS, OWN_SECOND)), heads)
         return [(name, {**deployed, HEAD: self.restrict(head, home)}) for name, head in heads.items()]
 
-    def _own_heads(self, own: Moments, heads: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _solve_own_heads(self, own: Moments, heads: dict[str, Tensor]) -> dict[str, Tensor]:
         found = {}
         for strength in STRENGTHS:
             if math.isinf(strength):

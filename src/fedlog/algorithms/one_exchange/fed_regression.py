@@ -31,7 +31,7 @@ class FedRegression(OneExchange):
             raise InputError(f"the strength of fed-regression must be above 0: {self.strength}")
         if self.personal or self.classes is not Classes.ALL:
             raise InputError(
-                "fed-regression has neither classes nor heads of one's own: one posterior is for all sites",
+                "fed-regression has no classes and no personal heads: all sites share one posterior",
                 hint="leave out --personal and classes",
             )
 

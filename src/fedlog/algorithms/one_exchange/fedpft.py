@@ -36,9 +36,11 @@ class FedPFT(OneExchange):
 
     def __post_init__(self) -> None:
         if self.parts < 1 or not self.penalty >= 0:
-            raise InputError(f"fedpft needs a Gaussian a class and no negative penalty: {self.parts}, {self.penalty}")
+            raise InputError(f"fedpft needs parts >= 1 and penalty >= 0: parts {self.parts}, penalty {self.penalty}")
         if self.personal:
-            raise InputError("fedpft has no head of one's own: its head is trained on drawn features", hint="fed-lda")
+            raise InputError(
+                "fedpft has no personal heads: its head is trained on drawn features", hint="fed-lda has them"
+            )
 
     @property
     def schedule(self) -> Schedule:

@@ -45,13 +45,13 @@ def diagonal_places(width: int) -> Tensor:
 
 def pack(matrix: Tensor) -> Tensor:
     """(..., w, w) symmetric -> (..., w (w + 1) / 2), entries off the diagonal times sqrt(2)."""
-    rows, columns, scale = _places(matrix.shape[-1], matrix)
+    rows, columns, scale = _find_places(matrix.shape[-1], matrix)
     return matrix[..., rows, columns] * scale
 
 
 def unpack(packed: Tensor, width: int) -> Tensor:
     """The symmetric (..., w, w) matrix that `pack` packed."""
-    rows, columns, scale = _places(width, packed)
+    rows, columns, scale = _find_places(width, packed)
     matrix = packed.new_zeros((*packed.shape[:-1], width, width))
     values = packed / scale
     matrix[..., rows, columns] = values
@@ -59,7 +59,7 @@ def unpack(packed: Tensor, width: int) -> Tensor:
     return matrix
 
 
-def _places(width: int, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _find_places(width: int, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     rows, columns = torch.triu_indices(width, width, device=like.device)
     scale = torch.where(rows == columns, 1.0, math.sqrt(2)).to(like)
     return rows, columns, scale
@@ -90,7 +90,7 @@ class Moments:
             return Moments(statistics)
         second = torch.zeros(shape, dtype=torch.float64)
         for part, marks in zip(torch.split(features, CHUNK_RECORDS), torch.split(labels, CHUNK_RECORDS), strict=True):
-            second += _second(part.detach().to(torch.float64), marks.long(), n_class, detail)
+            second += _sum_second(part.detach().to(torch.float64), marks.long(), n_class, detail)
         return Moments(statistics, detail, second)
 
     @staticmethod
@@ -180,7 +180,7 @@ def sensitivity(radius: float, detail: Detail) -> float:
     return math.sqrt(1 + radius**2 + second)
 
 
-def _second(phi: Tensor, labels: Tensor, n_class: int, detail: Detail) -> Tensor:
+def _sum_second(phi: Tensor, labels: Tensor, n_class: int, detail: Detail) -> Tensor:
     """The second moments of some records, as their detail says."""
     if detail is Detail.SQUARES:
         return phi.new_zeros((n_class, phi.shape[1])).index_add_(0, labels, phi.square())

@@ -126,7 +126,7 @@ def write_clients(path: Path, store: ClientStore) -> None:
     tensors |= {f"{HEARD}/{name}": value for name, value in store.heard.items()}
     tensors |= store.messages.as_tensors()
     about = {CLIENTS: " ".join(str(client) for client in store.homes), FORMAT_ENTRY: str(FORMAT)}
-    save_file(_separate({name: value.contiguous() for name, value in tensors.items()}), path, metadata=about)
+    save_file(_copy_shared({name: value.contiguous() for name, value in tensors.items()}), path, metadata=about)
 
 
 def read_clients(paths: Sequence[Path], names: Mapping[int, str]) -> ClientStore:
@@ -196,7 +196,7 @@ def _read_memory(flat: Params) -> Memory:
     return memory
 
 
-def _separate(tensors: Params) -> Params:
+def _copy_shared(tensors: Params) -> Params:
     """The tensors with storage of their own: safetensors refuses two names for one memory."""
     seen: set[int] = set()
     owned = {}

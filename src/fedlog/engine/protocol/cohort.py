@@ -79,15 +79,15 @@ class Cohort:
         key, shared, homes = self._key.child("initial"), dict[str, Params](), dict[int, Params]()
         for client in self._clients.values():
             if initialisation is Initialisation.SEPARATE:
-                initial = self._initial(client, key.child(client.name))
+                initial = self._make_initial(client, key.child(client.name))
             else:
                 if client.body.name not in shared:
-                    shared[client.body.name] = self._initial(client, key)
+                    shared[client.body.name] = self._make_initial(client, key)
                 initial = shared[client.body.name]
             homes[client.index] = self._algorithm.join(initial)
         return homes
 
-    def _initial(self, client: Client, key: Key) -> Params:
+    def _make_initial(self, client: Client, key: Key) -> Params:
         head = initial_head(client.body.width, self._federation.n_class, self._key.child("initial", "head"))
         return {**client.body.initial(key.child("body")), HEAD: head}
 
@@ -130,7 +130,7 @@ class Cohort:
     ) -> Iterator[tuple[Client, Message | None]]:
         """Do the local work of these clients and yield their uploads, protected, before a codec makes bytes of them."""
         for backend, group in self._groups(indices):
-            for client, work, trained in self._work(backend, group, round_number, exchange):
+            for client, work, trained in self._do_work(backend, group, round_number, exchange):
                 home, message = self._algorithm.close(exchange.name, self.store.homes[client.index], work, trained)
                 self.store.keep_home(client.index, home)
                 if message is not None and self._protection is not None:
@@ -184,7 +184,7 @@ class Cohort:
             for start in range(0, len(clients), at_once):
                 yield self._backends[name], clients[start : start + at_once]
 
-    def _work(
+    def _do_work(
         self, backend: Backend, group: list[Client], round_number: int, exchange: Exchange
     ) -> Iterator[tuple[Client, Work, Trained]]:
         works = [self._open(c, exchange) for c in group]
@@ -200,18 +200,18 @@ class Cohort:
             self.store.keep_moments(client.index, exchange.name, fit.moments)
         trained = [fit.params for fit in fits]
         looks = [Look(c, p, Pool.TRAIN, c.train) for c, p in zip(group, trained, strict=True)]
-        summaries = CLOCK.along("statistics", self._summaries(backend, looks, exchange, keys))
+        summaries = CLOCK.along("statistics", self._summarise(backend, looks, exchange, keys))
         for client, work, params, summary in zip(group, works, trained, summaries, strict=True):
             _require_finite(client, params, round_number)
             yield client, work, replace(summary, params=params, records=client.records)
 
-    def _summaries(
+    def _summarise(
         self, backend: Backend, looks: Sequence[Look], exchange: Exchange, keys: Sequence[Key]
     ) -> Iterator[Trained]:
         """The summary that the exchange asks for, of each look's records."""
         nothing = Trained({}, NO_STATISTICS, 0)
         if exchange.summary in (BodySummary.STATISTICS, BodySummary.NUMBERS):
-            for moments in self._moments_of(backend, looks, exchange):
+            for moments in self._sum_moments(backend, looks, exchange):
                 yield replace(nothing, statistics=moments.statistics, second=moments.second)
         elif exchange.summary is BodySummary.MIXTURES:
             labels, n_class = self._federation.train.labels, self._federation.n_class
@@ -221,7 +221,7 @@ class Cohort:
         else:
             yield from [nothing] * len(looks)
 
-    def _moments_of(self, backend: Backend, looks: Sequence[Look], exchange: Exchange) -> Iterator[Moments]:
+    def _sum_moments(self, backend: Backend, looks: Sequence[Look], exchange: Exchange) -> Iterator[Moments]:
         """The moments of each look's records, behind the clip if there is one."""
         guard, labels, n_class = self._protection, self._federation.train.labels, self._federation.n_class
         summarise = Moments.of if guard is None else guard.moments
@@ -279,7 +279,7 @@ class Cohort:
             # One pass through the body: candidates differ in their heads alone.
             (features,) = backend.features([Look(client, candidates[0][1], Pool.TRAIN, held_out)])
             right = [
-                int((logits(features, _like(model, features)).argmax(1) == labels[held_out]).sum())
+                int((logits(features, _cast_head(model, features)).argmax(1) == labels[held_out]).sum())
                 for _, model in candidates
             ]
             best = first_within_error(right, len(held_out))
@@ -300,7 +300,7 @@ class Cohort:
                 unit = half_width(self._federation.number)
                 scores.append((look.client.index, self._score_numbers(look, features, sizes, unit)))
                 continue
-            right = logits(features, _like(look.params, features)).argmax(1) == labels[look.positions]
+            right = logits(features, _cast_head(look.params, features)).argmax(1) == labels[look.positions]
             parts = torch.split(right, sizes)
             scores.append((look.client.index, tuple(Score(int(part.sum()), len(part)) for part in parts)))
         return scores
@@ -316,7 +316,7 @@ class Cohort:
         return tuple(Score(round((each.inside or 0.0) * each.records), each.records, each.rmse) for each in found)
 
 
-def _like(params: Params, features: Tensor) -> Params:
+def _cast_head(params: Params, features: Tensor) -> Params:
     return {name: value.to(features.dtype) for name, value in params.items() if name in (HEAD, SHIFT, QUADRATIC)}
 
 

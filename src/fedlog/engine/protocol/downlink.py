@@ -104,6 +104,6 @@ def check_transport(algorithm: Algorithm, transport: Transport) -> None:
         )
     if transport.closed_world and not isinstance(algorithm, FedLog):
         raise InputError(
-            f"a closed world is for methods with a head of one row a class that is solved: {algorithm.name}",
+            f"a closed world is for FedLog's heads, with one row a class; found method: {algorithm.name}",
             hint="fedlog or fedlog-c",
         )

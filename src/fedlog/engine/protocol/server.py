@@ -139,7 +139,7 @@ class Server:
         refused: list[Refusal] = []
         seen: list[str] = []
         for client, blob in uploads:
-            taken = self._intake(round_number, exchange, client, blob, seen)
+            taken = self._take_in(round_number, exchange, client, blob, seen)
             seen.append(client)
             if isinstance(taken, Refusal):
                 refused.append(taken)
@@ -185,7 +185,7 @@ class Server:
         self.state = self.algorithm.step(exchange.name, before, summed)
         self.kept_state = self.state is before
 
-    def _intake(
+    def _take_in(
         self, round_number: int, exchange: Exchange, client: str, blob: bytes, seen: list[str]
     ) -> Contribution | Refusal:
         try:
@@ -196,9 +196,9 @@ class Server:
                 raise InputError("a second upload in the same exchange")
             if message.kind is Kind.SAME:
                 if last is None:
-                    raise InputError("an upload that says the last one still stands, and there is none")
+                    raise InputError("an upload that refers to the last one, and there was none")
                 return last
-            _check(message, self.patterns[exchange.name])
+            _check_pattern(message, self.patterns[exchange.name])
             lifted = self.lift_upload(message)
             if self.limits is not None and message.kind in (Kind.STATISTICS, Kind.MOMENTS):
                 # What was rounded by its codec may lie a little beyond the clip.
@@ -234,7 +234,7 @@ def upload_pattern(algorithm: Algorithm, exchange: Exchange, initial: Params, pl
     return algorithm.close(exchange.name, home, work, trained)[1]
 
 
-def _check(message: Message, pattern: Message | None) -> None:
+def _check_pattern(message: Message, pattern: Message | None) -> None:
     """Refuse an upload of another kind or shape, or with an entry that is not finite; the error names the entry."""
     kind = message.kind.name.lower()
     if pattern is None or message.kind is not pattern.kind:
@@ -245,8 +245,8 @@ def _check(message: Message, pattern: Message | None) -> None:
     if found != expected:
         raise InputError(f"an upload of another shape: {found} ({expected} expected)")
     for number, (array, like) in enumerate(zip(message.arrays, pattern.arrays, strict=True)):
-        if _sort(array) != _sort(like):
-            raise InputError(f"array {number} ({kind}) holds {_sort(array)} ({_sort(like)} expected)")
+        if _describe_type(array) != _describe_type(like):
+            raise InputError(f"array {number} ({kind}) holds {_describe_type(array)} ({_describe_type(like)} expected)")
         if array.is_floating_point() and not bool(torch.isfinite(array).all()):
             entry = [int(at) for at in (~torch.isfinite(array)).nonzero()[0]]
             raise InputError(f"entry {entry} of array {number} ({kind}) is not finite")
@@ -266,10 +266,10 @@ def _check_counts(message: Message) -> None:
     if by_class:
         of_nothing = (counts == 0) & (message.arrays[0] != 0).any(dim=1)
         if bool(of_nothing.any()):
-            raise InputError(f"row {int(of_nothing.nonzero()[0, 0])} of {kind} is the sum of no record, and not zero")
+            raise InputError(f"row {int(of_nothing.nonzero()[0, 0])} of {kind} has a count of 0 and is not zero")
 
 
-def _sort(array: Tensor) -> str:
+def _describe_type(array: Tensor) -> str:
     if array.dtype == torch.bool:
         return "truth values"
     return "numbers" if array.is_floating_point() else "whole numbers"

@@ -193,7 +193,7 @@ class Simulation:
             # Heard again, not sent again: the bits of this broadcast are in the ledger already.
             self.workers.hear(self.server.encode_broadcast(self.round_number))
         while self.round_number < self.settings.rounds and not self._has_reached_target(last):
-            last = self._round(self.round_number + 1)
+            last = self._run_round(self.round_number + 1)
             self.round_number += 1
             yield last
 
@@ -207,7 +207,7 @@ class Simulation:
         if not closing:
             return None
         scores = self.workers.evaluate(self._everyone, self.settings.judge, closing)
-        return [score.correct / score.records for score in _flat(scores) if score.records]
+        return [score.correct / score.records for score in _flatten(scores) if score.records]
 
     def save_models(self, folder: Path) -> None:
         """Write every client's personalised model into the folder."""
@@ -251,7 +251,7 @@ class Simulation:
         # To everyone: whoever takes part later starts from the same seed.
         self._broadcast(0, self._everyone)
         if opening is not None:
-            self._exchange(0, opening, self._everyone, self._hearers(self.participants(1)), self.participants(1))
+            self._exchange(0, opening, self._everyone, self._find_hearers(self.participants(1)), self.participants(1))
 
     def _take_times(self, seconds: float) -> dict[str, float]:
         """Where these seconds went, since this was last asked."""
@@ -271,7 +271,7 @@ class Simulation:
             sent = self.server.send(number, list(names.values()))
         self.workers.hear_own({index: sent[name] for index, name in names.items()}, anew)
 
-    def _round(self, number: int) -> RoundRecord:
+    def _run_round(self, number: int) -> RoundRecord:
         if self.profiles:
             self._take_times(0.0)  # what lies between two rounds belongs to none
         start = time.perf_counter()
@@ -279,11 +279,13 @@ class Simulation:
         exchanges = self.algorithm.schedule.round
         for at, exchange in enumerate(exchanges):
             last = at == len(exchanges) - 1
-            hearers = self._hearers_after(number) if last else self._hearers(participants)
-            following = participants if not last else self.participants(number + 1) if self._goes_on(number) else []
+            hearers = self._find_hearers_after(number) if last else self._find_hearers(participants)
+            following = (
+                participants if not last else self.participants(number + 1) if self._has_next_round(number) else []
+            )
             slowed = self.settings.optimiser.at_round(exchange, number, self.settings.rounds)
             self._exchange(number, slowed, participants, hearers, following)
-        scores = _flat(self.workers.evaluate(self._everyone, self.settings.judge))
+        scores = _flatten(self.workers.evaluate(self._everyone, self.settings.judge))
         judged = [score for score in scores if score.records]
         ledger = self.server.ledger
         seconds = time.perf_counter() - start
@@ -314,22 +316,22 @@ class Simulation:
 
     def copies_after(self, number: int) -> int:
         """How many clients get that round's last broadcast: those of the next round, or everyone after the last."""
-        return len(self._hearers_after(number))
+        return len(self._find_hearers_after(number))
 
-    def _hearers_after(self, number: int) -> list[int]:
-        return self._hearers(self.participants(number + 1) if self._goes_on(number) else self._everyone)
+    def _find_hearers_after(self, number: int) -> list[int]:
+        return self._find_hearers(self.participants(number + 1) if self._has_next_round(number) else self._everyone)
 
-    def _goes_on(self, number: int) -> bool:
+    def _has_next_round(self, number: int) -> bool:
         return number < self.settings.rounds
 
-    def _hearers(self, next_to_hear: list[int]) -> list[int]:
+    def _find_hearers(self, next_to_hear: list[int]) -> list[int]:
         everyone = self.algorithm.schedule.audience is Audience.EVERYONE
         return self._everyone if everyone else next_to_hear
 
     def _exchange(
         self, number: int, exchange: Exchange, participants: list[int], hearers: list[int], following: list[int]
     ) -> None:
-        self._release(number, exchange)
+        self._record_releases(number, exchange)
         uploads = self.workers.exchange(number, exchange, participants)
         sent = [(index, blob) for index, blob in uploads if blob is not None]
         if not sent:
@@ -341,7 +343,7 @@ class Simulation:
                 self.secure.receive(self.server, number, exchange, sent, following)
         self._broadcast(number, hearers)
 
-    def _release(self, number: int, exchange: Exchange) -> None:
+    def _record_releases(self, number: int, exchange: Exchange) -> None:
         """Record what is about to leave; RunError if the budget does not cover it."""
         if self.protection is None:
             return
@@ -356,5 +358,5 @@ def reaches(accuracy: float, target: float) -> bool:
     return accuracy >= target - ACCURACY_ROUNDING
 
 
-def _flat(scores: Scores) -> list[Score]:
+def _flatten(scores: Scores) -> list[Score]:
     return [score for _, parts in scores for score in parts]

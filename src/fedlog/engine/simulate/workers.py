@@ -66,11 +66,11 @@ class Workers(ABC):
 
     def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> Uploads:
         """The uploads of these clients, in their order."""
-        return self._join("exchange", [(round_number, exchange, own) for own in self._split(indices)])
+        return self._call_and_join("exchange", [(round_number, exchange, own) for own in self._split(indices)])
 
     def evaluate(self, indices: Sequence[int], judge: Judge, closing: tuple[Phase, ...] = ()) -> Scores:
         """The scores of these clients, in their order, after that closing phase if there is one."""
-        return self._join("evaluate", [(own, judge, closing) for own in self._split(indices)])
+        return self._call_and_join("evaluate", [(own, judge, closing) for own in self._split(indices)])
 
     def save_models(self, closing: tuple[Phase, ...], folder: Path) -> None:
         """Write every client's personalised model."""
@@ -92,7 +92,7 @@ class Workers(ABC):
             split[self._share_of[index]].append(index)
         return split
 
-    def _join(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[tuple[int, Any]]:
+    def _call_and_join(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[tuple[int, Any]]:
         """Call this method of every cohort and join the answers, in the order of the clients."""
         answers = self._all(method, arguments)
         return sorted((row for answer in answers for row in answer), key=lambda row: row[0])

@@ -84,7 +84,7 @@ class Engine:
 
     def explain(self, body: Body) -> str:
         """Which backend trains this body, and why, in one line."""
-        decision = self.decisions.get(body.name) or next(iter(self._possible(body)))
+        decision = self.decisions.get(body.name) or next(iter(self._list_possible(body)))
         alone = self.clients_at_once == 1 and decision.backend is not BackendChoice.LOOP
         return f"body {body.name}: {decision.reason}{', each client alone' if alone else ''}"
 
@@ -110,7 +110,7 @@ class Engine:
 
     def _decide(self, federation: Federation, clients: list[Client]) -> Decision:
         body = clients[0].body
-        possible = self._possible(body)
+        possible = self._list_possible(body)
         known = self.decisions.get(body.name)
         if known is not None and known.backend in [one.backend for one in possible]:
             return known
@@ -123,27 +123,29 @@ class Engine:
         times = ", ".join(f"{one.backend.value} {1000 * seconds[one.backend]:.2f}" for one in possible)
         return Decision(fastest.backend, f"{fastest.reason} (fastest in a trial, ms a batch: {times})")
 
-    def _possible(self, body: Body) -> list[Decision]:
+    def _list_possible(self, body: Body) -> list[Decision]:
         """The backends that can train this body, most promising first; a single one where no trial is needed."""
         if self.training is not None:
-            return [_loop("DP-SGD takes the gradient of every record")]
+            return [_decide_loop("DP-SGD takes the gradient of every record")]
         if self.choice is BackendChoice.LOOP:
             return [Decision(BackendChoice.LOOP, "one client after another, as asked for")]
         if self.settings.device != "cpu" and self.choice is not BackendChoice.VMAP:
-            return [_loop(f"stacking is for the CPU, not {self.settings.device}")]
+            return [_decide_loop(f"stacking is for the CPU, not {self.settings.device}")]
         mixing = find_mixing(body)
         stacked = {} if mixing else _find_stacked_ways(body, self.choice)
         if self.choice is not BackendChoice.AUTO:
             if self.choice not in stacked:
-                raise InputError(f"body {body.name} {_refusal(body, self.choice, mixing)}", hint="use --backend auto")
+                raise InputError(
+                    f"body {body.name} {_explain_refusal(body, self.choice, mixing)}", hint="use --backend auto"
+                )
             return [Decision(self.choice, stacked[self.choice])]
         if mixing:
-            return [_loop(mixing)]
+            return [_decide_loop(mixing)]
         network = _compile_once(body) if BackendChoice.BLOCK in stacked else None
         if network is not None and network.training.is_plain:
             return [Decision(BackendChoice.BLOCK, stacked[BackendChoice.BLOCK])]
         why_not = find_vmap_obstacle(body) if not stacked else "stacking it does not pay"
-        return [*(Decision(kind, reason) for kind, reason in stacked.items()), _loop(why_not or "")]
+        return [*(Decision(kind, reason) for kind, reason in stacked.items()), _decide_loop(why_not or "")]
 
 
 def _looks_at_once(network: Stacked) -> int | None:
@@ -165,34 +167,38 @@ def _find_stacked_ways(body: Body, choice: BackendChoice) -> dict[BackendChoice,
     """The ways to train stacked clients with this body, most promising first, each with its reason."""
     ways: dict[BackendChoice, str] = {}
     network = None if choice is BackendChoice.VMAP else _compile_once(body)
-    without = _without_block(network)
+    without = _name_layers_without_block(network)
     if network is not None and not without:
         ways[BackendChoice.BLOCK] = "stacked clients in specialised blocks"
     elif network is not None:
-        ways[BackendChoice.MIXED] = f"stacked clients in specialised blocks, but for {without}: {_no_block(body)}"
+        ways[BackendChoice.MIXED] = (
+            f"stacked clients in specialised blocks, but for {without}: {_explain_missing_block(body)}"
+        )
     if choice in (BackendChoice.AUTO, BackendChoice.VMAP) and find_vmap_obstacle(body) is None:
         whole = BackendChoice.BLOCK in ways
-        ways[BackendChoice.VMAP] = "stacked clients through vmap" + ("" if whole else f": {_no_block(body)}")
+        ways[BackendChoice.VMAP] = "stacked clients through vmap" + (
+            "" if whole else f": {_explain_missing_block(body)}"
+        )
     return ways
 
 
-def _refusal(body: Body, choice: BackendChoice, mixing: str | None) -> str:
+def _explain_refusal(body: Body, choice: BackendChoice, mixing: str | None) -> str:
     if mixing is not None:
         return f"cannot be stacked: {mixing}"
     if choice is BackendChoice.VMAP:
         return f"cannot be stacked: {find_vmap_obstacle(body)}"
-    sharing, without = find_sharing(body), _without_block(_compile_once(body))
+    sharing, without = find_sharing(body), _name_layers_without_block(_compile_once(body))
     if choice is BackendChoice.MIXED and sharing is None and not without:
         return "has a block for every layer, or for none"
     return f"has no block network: {sharing}" if sharing else f"has a layer without a block: {without or 'all of it'}"
 
 
-def _without_block(network: StackedBody | None) -> str:
+def _name_layers_without_block(network: StackedBody | None) -> str:
     names = network.training.without_block or network.evaluating.without_block if network is not None else ()
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _loop(reason: str) -> Decision:
+def _decide_loop(reason: str) -> Decision:
     return Decision(BackendChoice.LOOP, f"one client after another: {reason}")
 
 
@@ -209,7 +215,7 @@ def _by_body(clients: Iterable[Client]) -> dict[str, list[Client]]:
     return groups
 
 
-def _no_block(body: Body) -> str:
+def _explain_missing_block(body: Body) -> str:
     if not convolve.AVAILABLE and any(isinstance(layer, nn.Conv1d | nn.Conv2d) for layer in body.training.modules()):
         return "the compiled convolutions are missing (install fedlog where there is a C compiler)"
     return find_sharing(body) or "not every layer has a block"

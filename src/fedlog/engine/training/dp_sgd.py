@@ -145,7 +145,7 @@ class DpSgdBackend:
 
     def _layer_gradients(self, records: int) -> Tensor:
         """(n, d): each record's gradient that flows through the body's layers."""
-        return torch.cat([_rows(value, records) for value in self._values.values()], dim=1)
+        return torch.cat([_take_rows(value, records) for value in self._values.values()], dim=1)
 
     def _layer_and_direct_gradients(self, task: Task, phase: Phase, batch: Batch) -> Tensor:
         """(n, d), for a loss that looks at the parameters themselves too.
@@ -175,7 +175,7 @@ class DpSgdBackend:
         return self._layer_gradients(records) + torch.cat([grad.reshape(records, -1) for grad in grads], dim=1)
 
 
-def _rows(value: Any, records: int) -> Tensor:
+def _take_rows(value: Any, records: int) -> Tensor:
     """(n, entries): each record's gradient, which Opacus leaves beside the parameter; 0 where it is not used."""
     found = getattr(value, "grad_sample", None)
     rows = torch.zeros(records, value.numel()) if found is None else found.detach().reshape(records, -1)

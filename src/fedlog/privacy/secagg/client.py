@@ -161,7 +161,7 @@ class SumClient:
         agreements = decode(Agreements, blob)
         for number, signature in agreements.signatures.items():
             if number not in state.survivors:
-                raise RefusalError(f"client {number} signed the list of survivors without being one")
+                raise RefusalError(f"client {number} signed the list of survivors but is not on it")
             crypto.check_signature(self.terms, Step.AGREE, number, state.survivor_view, signature)
         if len(agreements.signatures) < self.terms.threshold:
             found = len(agreements.signatures)

@@ -128,7 +128,7 @@ def secure_sum(state: ServerRound) -> SecureSum:
     for number, vector in state.masked.items():
         total += unpack(vector, terms.value_bytes) - crypto.mask(terms, secrets[number])
     for number in sorted(state.sealed.keys() - state.masked.keys()):
-        total -= _masks_of_dropouts(state, number, secrets[number])
+        total -= _sum_masks_of_dropout(state, number, secrets[number])
     return SecureSum(total & np.uint64((1 << 8 * terms.value_bytes) - 1), state.survivors.members, doubted)
 
 
@@ -153,30 +153,30 @@ def _combine_all(state: ServerRound, helpers: Sequence[int]) -> dict[int, bytes]
     found: dict[int, bytes] = {}
     for number in state.masked:
         seed = combine({helper + 1: state.unmasking[helper].seeds[number] for helper in helpers}, weights)
-        if seed is None or crypto.commitment(state.terms, number, seed) != _keys_of(state, number).commitment:
+        if seed is None or crypto.commitment(state.terms, number, seed) != _read_keys(state, number).commitment:
             raise RoundFailedError(f"the shares of client {number}'s seed do not fit together")
         found[number] = seed
     for number in sorted(state.sealed.keys() - state.masked.keys()):
         secret = combine({helper + 1: state.unmasking[helper].mask_keys[number] for helper in helpers}, weights)
-        if secret is None or crypto.public_of(secret) != _keys_of(state, number).mask:
+        if secret is None or crypto.public_of(secret) != _read_keys(state, number).mask:
             raise RoundFailedError(f"the shares of client {number}'s mask key do not fit together")
         found[number] = secret
     return found
 
 
-def _masks_of_dropouts(state: ServerRound, dropped: int, secret: bytes) -> Words:
+def _sum_masks_of_dropout(state: ServerRound, dropped: int, secret: bytes) -> Words:
     """The masks that the survivors added for a client that dropped out before its own vector came."""
     terms = state.terms
     agreement = crypto.Agreement(secret)
     total = np.zeros(terms.coordinates, dtype=np.uint64)
     for number in state.masked:
-        (key,) = agreement.keys(_keys_of(state, number).mask, crypto.mask_purpose(terms, number, dropped))
+        (key,) = agreement.keys(_read_keys(state, number).mask, crypto.mask_purpose(terms, number, dropped))
         pairwise = crypto.mask(terms, key)
         total = total + pairwise if dropped > number else total - pairwise
     return total
 
 
-def _keys_of(state: ServerRound, number: int) -> PublicKeys:
+def _read_keys(state: ServerRound, number: int) -> PublicKeys:
     return check_keys(state.keys[number][:-64])
 
 
