@@ -166,7 +166,7 @@ def test_same_that_refers_to_another_upload_is_refused() -> None:
     next(records)
     (exchange,) = run.algorithm.schedule.round
     other = Message(Kind.STATISTICS, (torch.ones(CLASSES, 1 + WIDTH),))
-    with pytest.raises(RunError, match="or the message it"):
+    with pytest.raises(RunError, match="or the message that it refers to"):
         run.server.receive(2, exchange, [("c0", codec("rows").encode(Message(Kind.SAME, ()), known=other))])
 
 
