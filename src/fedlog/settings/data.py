@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedlog.data.data_spec import Partition
-from fedlog.settings.fields import AtLeastOne, Recorded, Section, setting
+from fedlog.settings.fields import AtLeastOne, Recorded, Section, local_setting, setting
 from fedlog.settings.training import Recipe
 
 
@@ -22,23 +22,16 @@ class DataSettings(Section):
         "sites:FOLDER with one file a site, sites:A.csv,B.csv, sites:TABLE.csv with --site-column; or "
         "package.module:function",
     )
-    label: str | None = setting(
-        None,
-        "of sites:FOLDER: the column of the labels (default: the schema's)",
-        recorded=Recorded.NEVER,
-        metavar="COLUMN",
+    label: str | None = local_setting(
+        None, "of sites:FOLDER: the column of the labels (default: the schema's)", metavar="COLUMN"
     )
-    schema: str | None = setting(
+    schema: str | None = local_setting(
         None,
         "of sites:FOLDER: what the sites agree on (default: schema.toml in the folder, or drafted from all files)",
-        recorded=Recorded.NEVER,
         metavar="FILE",
     )
-    site_column: str | None = setting(
-        None,
-        "of sites:TABLE.csv: the column that names each row's site",
-        recorded=Recorded.NEVER,
-        metavar="COLUMN",
+    site_column: str | None = local_setting(
+        None, "of sites:TABLE.csv: the column that names each row's site", metavar="COLUMN"
     )
     split_seed: int = setting(
         0,
@@ -46,11 +39,8 @@ class DataSettings(Section):
         recorded=Recorded.UNLESS_DEFAULT,
         metavar="N",
     )
-    data_dir: str | None = setting(
-        None,
-        "folder of the data sets (default: $FEDLOG_DATA, or the cache)",
-        recorded=Recorded.NEVER,
-        metavar="DIR",
+    data_dir: str | None = local_setting(
+        None, "folder of the data sets (default: $FEDLOG_DATA, or the cache)", metavar="DIR"
     )
     data_sha256: str | None = setting(None, "of own data; filled in by the run", flag=False)
     clients: int | None = setting(None, "how many (default: the data set's)", metavar="N")
@@ -90,7 +80,7 @@ class ModelSettings(Section):
     expand: AtLeastOne | None = setting(None, "features of a frozen encoder made into N random ReLUs", metavar="N")
     buckets: AtLeastOne | None = setting(None, "each feature of a frozen encoder as one of N buckets", metavar="N")
     # A file counts by its content.
-    body_file: str | None = setting(
-        None, "safetensors with the parameters every body starts from", recorded=Recorded.NEVER, metavar="FILE"
+    body_file: str | None = local_setting(
+        None, "safetensors with the parameters every body starts from", metavar="FILE"
     )
     body_file_sha256: str | None = setting(None, "of all files of parameters; filled in by the run", flag=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fedlog.settings.fields import AtLeastOne, Recorded, Section, setting
+from fedlog.settings.fields import AtLeastOne, Section, local_setting
 
 
 class BackendChoice(StrEnum):
@@ -23,14 +23,12 @@ class BackendChoice(StrEnum):
 class Execution(Section):
     """Where and how a run is computed."""
 
-    device: str = setting("cpu", "cpu, cuda, ...", recorded=Recorded.NEVER)
-    backend: BackendChoice = setting(
-        BackendChoice.AUTO,
-        "how clients are trained: stacked or one after another (auto: the fastest)",
-        recorded=Recorded.NEVER,
+    device: str = local_setting("cpu", "cpu, cuda, ...")
+    backend: BackendChoice = local_setting(
+        BackendChoice.AUTO, "how clients are trained: stacked or one after another (auto: the fastest)"
     )
-    jobs: AtLeastOne = setting(
-        1, "worker processes, one thread each (on the command line: all cores)", recorded=Recorded.NEVER, metavar="N"
+    jobs: AtLeastOne = local_setting(
+        1, "worker processes, one thread each (on the command line: all cores)", metavar="N"
     )
     # The kernels are too small to split.
-    threads: AtLeastOne = setting(1, "PyTorch threads in each process", recorded=Recorded.NEVER, metavar="N")
+    threads: AtLeastOne = local_setting(1, "PyTorch threads in each process", metavar="N")

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -65,6 +65,13 @@ def setting(
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata={"about": about})
     return field(default=default, metadata={"about": about})
+
+
+late_setting = partial(setting, recorded=Recorded.UNLESS_DEFAULT, deployed=True)
+"""A setting that came later: it is in a run's digest only where it is set, and runs over Flower have it too."""
+
+local_setting = partial(setting, recorded=Recorded.NEVER)
+"""A setting that says where things are or how fast they are computed, and is in no digest."""
 
 
 def about(entry: Field[Any]) -> About:

@@ -16,6 +16,7 @@ from fedlog.settings.fields import (
     Section,
     Share,
     ShareBelowOne,
+    late_setting,
     setting,
 )
 
@@ -92,24 +93,12 @@ class Optimiser(Section):
     A new setting of the optimiser is one more field here, and its use in `engine/training`.
     """
 
-    moments: AdamMoments = setting(
-        AdamMoments.EPOCH,
-        "of Adam: made anew for each epoch or round, or kept at home for the run",
-        recorded=Recorded.UNLESS_DEFAULT,
-        deployed=True,
+    moments: AdamMoments = late_setting(
+        AdamMoments.EPOCH, "of Adam: made anew for each epoch or round, or kept at home for the run"
     )
-    decay: Decay = setting(
-        Decay.NONE,
-        "of the learning rate: none, or along half a cosine to the last round",
-        recorded=Recorded.UNLESS_DEFAULT,
-        deployed=True,
-    )
-    weight_decay: NotNegative = setting(
-        0.0,
-        "of the parameters, as in AdamW: each step shrinks them by this share times the learning rate",
-        recorded=Recorded.UNLESS_DEFAULT,
-        deployed=True,
-        metavar="W",
+    decay: Decay = late_setting(Decay.NONE, "of the learning rate: none, or along half a cosine to the last round")
+    weight_decay: NotNegative = late_setting(
+        0.0, "of the parameters, as in AdamW: each step shrinks them by this share times the learning rate", metavar="W"
     )
 
     def share_of_rate(self, round_number: int, rounds: int) -> float:
@@ -142,37 +131,17 @@ class RoundSettings(Section):
         deployed=True,
         metavar="NAME",
     )
-    codec_down: str | None = setting(
-        None,
-        "of broadcasts, if they are to be written otherwise",
-        recorded=Recorded.UNLESS_DEFAULT,
-        deployed=True,
-        metavar="NAME",
+    codec_down: str | None = late_setting(None, "of broadcasts, if they are to be written otherwise", metavar="NAME")
+    down: Down = late_setting(Down.WHOLE, "broadcasts: whole, or the difference to what each client has")
+    world: World = late_setting(
+        World.OPEN, "closed: a client gets the rows of its own classes only (over Flower: a site that says so)"
     )
-    down: Down = setting(
-        Down.WHOLE,
-        "broadcasts: whole, or the difference to what each client has",
-        recorded=Recorded.UNLESS_DEFAULT,
-        deployed=True,
+    skip_below: NotNegative | None = late_setting(
+        None, "what moved by less than this share of its norm is not sent; a word goes instead", metavar="T"
     )
-    world: World = setting(
-        World.OPEN,
-        "closed: a client gets the rows of its own classes only (over Flower: a site that says so)",
-        recorded=Recorded.UNLESS_DEFAULT,
-        deployed=True,
-    )
-    skip_below: NotNegative | None = setting(
-        None,
-        "what moved by less than this share of its norm is not sent; a word goes instead",
-        recorded=Recorded.UNLESS_DEFAULT,
-        deployed=True,
-        metavar="T",
-    )
-    largest_share: PositiveShare | None = setting(
+    largest_share: PositiveShare | None = late_setting(
         None,
         "of all records, that one client's statistics can weigh in a sum, whatever count it states (0.2 for a fifth)",
-        recorded=Recorded.UNLESS_DEFAULT,
-        deployed=True,
         metavar="F",
     )
     carry: Share | None = setting(
