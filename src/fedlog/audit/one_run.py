@@ -143,7 +143,7 @@ def _make_messages(
     shards = tuple(Shard(f"client {at}", part, part[:1], part[:0]) for at, part in enumerate(parts))
     names = tuple(str(label) for label in range(classes))
     federation = Federation("audit", classes, (INPUTS,), data, data, shards, IDENTITY, names)
-    bodies = [adopt("canary", lambda: _ones(INPUTS), (INPUTS,), clip)] * len(sizes)
+    bodies = [adopt("canary", lambda: _make_layer(INPUTS, 1.0), (INPUTS,), clip)] * len(sizes)
     algorithm = freeze_bodies(FedLog(model_plan(federation, bodies), epochs=1, learning_rate=1.0))
     engine = Engine(Settings(dtype=torch.float64), BackendChoice.LOOP)
     members = clients_of(federation, bodies, algorithm)
@@ -161,7 +161,8 @@ def _marks_of_training(audit: Audit, coins: np.ndarray) -> Tensor:
     """
     require_opacus()
     count = len(coins)
-    plan = SgdPlan(_noise_multiplier(audit, count * WIDTH), GRADIENT_CLIP, SAMPLE_RATE, STEPS)
+    noise = noise_for_share(audit.budget, 1.0, SAMPLE_RATE, STEPS, grid_closeness(STEPS, count * WIDTH))
+    plan = SgdPlan(noise, GRADIENT_CLIP, SAMPLE_RATE, STEPS)
     if audit.fault is Fault.SMALL_NOISE:
         plan = replace(plan, noise_multiplier=plan.noise_multiplier / audit.too_small)
     present = np.flatnonzero(coins)
@@ -172,7 +173,7 @@ def _marks_of_training(audit: Audit, coins: np.ndarray) -> Tensor:
     federation = Federation(
         "audit", 2, (count,), data, data, (Shard("one", every, every[:1], every[:0]),), IDENTITY, ("0", "1")
     )
-    body = adopt("canaries", lambda: _zeros(count), (count,), parse_clip(audit.clip))
+    body = adopt("canaries", lambda: _make_layer(count, 0.0), (count,), parse_clip(audit.clip))
     key = Key(audit.seed)
     algorithm = FedLog(model_plan(federation, [body]), epochs=1, learning_rate=1e-3)
     head = algorithm.hear(algorithm.broadcast(algorithm.begin(key.child("server"))), {})[HEAD]
@@ -180,10 +181,6 @@ def _marks_of_training(audit: Audit, coins: np.ndarray) -> Tensor:
     # Of class 0 against class 1, without the constant: minus the gradient of the features at the start.
     towards = (head[0] - head[1])[1:].to(torch.float64)
     return (trained.to(torch.float64) * towards[:, None]).sum(0)
-
-
-def _noise_multiplier(audit: Audit, coordinates: int) -> float:
-    return noise_for_share(audit.budget, 1.0, SAMPLE_RATE, STEPS, grid_closeness(STEPS, coordinates))
 
 
 def _train(
@@ -200,13 +197,7 @@ def _train(
     return weights
 
 
-def _ones(inputs: int) -> nn.Linear:
+def _make_layer(inputs: int, weight: float) -> nn.Linear:
     layer = nn.Linear(inputs, WIDTH, bias=False)
-    nn.init.constant_(layer.weight, 1.0)
-    return layer
-
-
-def _zeros(inputs: int) -> nn.Linear:
-    layer = nn.Linear(inputs, WIDTH, bias=False)
-    nn.init.zeros_(layer.weight)
+    nn.init.constant_(layer.weight, weight)
     return layer

@@ -4,20 +4,16 @@ on its own validation rows.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from fedlog.algorithms.one_exchange.base import OWN_SECOND, OWN_SUMS, Noise, OneExchange, single
-from fedlog.core.heads.gaussian import find_needed_detail, nearest_mean, shared_covariance
+from fedlog.algorithms.one_exchange.solved_heads import FedLDA, FedLogOnce, FedNCM, FedRidge
+from fedlog.core.heads.gaussian import QuadraticHead, find_needed_detail
 from fedlog.core.heads.moments import Detail, Moments
-from fedlog.core.heads.personal import STRENGTHS, own_fedlog_head
-from fedlog.core.heads.ridge import ridge_around, ridge_head
-from fedlog.core.map_head import solve_head
-from fedlog.core.posterior import Prior
-from fedlog.core.stats import Statistics
+from fedlog.core.heads.personal import STRENGTHS
 from fedlog.models.body import HEAD, Params
 from fedlog.wire.message import Contribution, Kind, Message
 
@@ -47,23 +43,24 @@ class FedHeads(OneExchange):
         return tuple(name.strip() for name in self.heads.split(","))
 
     @property
+    def _methods(self) -> dict[str, OneExchange]:
+        """The methods that solve the heads, by name."""
+        return {
+            "fedlog": FedLogOnce(self.plan, nu=self.nu),
+            "ncm": FedNCM(self.plan),
+            "lda": FedLDA(self.plan, share=self.share),
+            "ridge": FedRidge(self.plan, strength=self.strength),
+        }
+
+    @property
     def detail(self) -> Detail:  # type: ignore[override]
         """Second moments if one of the heads needs them."""
         needs = {find_needed_detail(name) for name in self.names}
         return Detail.SECOND if Detail.SECOND in needs else Detail.MEANS
 
-    def solve(self, moments: Moments, noise: Noise) -> Tensor:
+    def solve(self, moments: Moments, noise: Noise) -> Tensor | QuadraticHead:
         """The first head; `step` solves all."""
-        return self._solve(self.names[0], moments, noise)
-
-    def _solve(self, name: str, moments: Moments, noise: Noise) -> Tensor:
-        if name == "ncm":
-            return nearest_mean(moments.statistics, noise.count_above)
-        if name == "lda":
-            return shared_covariance(moments, self.share, noise.std, noise.count_above)
-        if name == "ridge":
-            return ridge_head(moments, self.strength, noise.std, noise.count_above)
-        return solve_head(Prior(nu=self.nu).posterior(moments.statistics)).weights
+        return self._methods[self.names[0]].solve(moments, noise)
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """All heads of everyone's sums."""
@@ -71,7 +68,7 @@ class FedHeads(OneExchange):
         if state is server:
             return server
         moments, noise = Moments.from_arrays(total.arrays, self.detail), Noise(total.noise_std)
-        others = {f"{HEAD}.{name}": self._solve(name, moments, noise) for name in self.names[1:]}
+        others = {f"{HEAD}.{name}": self._methods[name].solve_parts(moments, noise)[HEAD] for name in self.names[1:]}
         return {**state, **others}
 
     def broadcast(self, server: Params) -> Message:
@@ -101,15 +98,9 @@ class FedHeads(OneExchange):
 
     def _solve_own_heads(self, own: Moments, heads: dict[str, Tensor]) -> dict[str, Tensor]:
         found = {}
-        for strength in STRENGTHS:
-            if math.isinf(strength):
-                continue
-            if "fedlog" in heads:
-                head = own_fedlog_head(Statistics(own.statistics.sums), heads["fedlog"], strength, self.nu)
-                found[f"fedlog, own {strength:g}"] = head
-            if "ridge" in heads and strength:
-                near = ridge_around(own, heads["ridge"], strength / own.statistics.total)
-                found[f"ridge, own {strength:g}"] = near
-            elif "ridge" in heads:
-                found["ridge, own 0"] = ridge_head(own, self.strength)
+        for strength in STRENGTHS[1:]:
+            for name in ("fedlog", "ridge"):
+                solved = self._methods[name].solve_own(own, {HEAD: heads[name]}, strength) if name in heads else None
+                if isinstance(solved, Tensor):
+                    found[f"{name}, own {strength:g}"] = solved
         return single(found)

@@ -194,7 +194,7 @@ class SecureSums:
         finally:
             self.turns += traffic.turns
         if sorted(following) == members:
-            book.record_up(Step.KEYS, self._keys_ahead(terms.next(), traffic.helped))
+            book(Step.KEYS, Direction.UP, self._keys_ahead(terms.next(), traffic.helped))
         self.survivors = found.survivors
         return read_sum(found, self.protection, shapes)
 
@@ -231,8 +231,3 @@ class _Booking:
         for _, blob in heard if direction == Direction.UP else mail:
             self.ledger.book(self.round_number, Direction(direction), f"secure {step.name.lower()}", blob)
         return heard
-
-    def record_up(self, step: Step, mail: Mail) -> None:
-        """Count these messages as sent to the server."""
-        for _, blob in mail:
-            self.ledger.book(self.round_number, Direction.UP, f"secure {step.name.lower()}", blob)
