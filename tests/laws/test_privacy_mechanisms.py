@@ -124,7 +124,7 @@ def test_more_epsilon_never_needs_more_noise_whatever_the_grid_costs() -> None:
 
 
 def test_distributed_noise_needs_another_to_hide_behind() -> None:
-    with pytest.raises(InputError, match="behind the others"):
+    with pytest.raises(InputError, match="to hide behind"):
         Mechanism(Unit.RECORD, Trust.DISTRIBUTED, 3.0, 1.0, honest_survivors=1)
 
 
