@@ -99,7 +99,7 @@ def test_a_whole_message_is_clipped_as_one_vector() -> None:
 
 
 def test_a_clamp_is_refused_and_a_message_beyond_the_clip_too() -> None:
-    with pytest.raises(InputError, match="bound on a record's length"):
+    with pytest.raises(InputError, match="clip of each record's length"):
         guard(Unit.RECORD, Trust.CENTRAL, Bound(Clamp(1.0)))
     limits = guard(Unit.RECORD, Trust.CENTRAL, Bound(L2Clip(1.0))).limits
     honest = Moments.of(0.4 * torch.ones(5, WIDTH), torch.zeros(5, dtype=torch.int64), N_CLASS, Detail.SECOND)

@@ -64,7 +64,7 @@ def test_a_run_keeps_to_one_promise_and_no_limit_takes_the_papers_formula() -> N
     rows, whole = release(Unit.RECORD, Trust.LOCAL), release(Unit.CLIENT, Trust.LOCAL)
     with pytest.raises(InputError, match="one unit and one trust model"):
         allow([rows], whole, Budget(100.0, DELTA))
-    with pytest.raises(InputError, match="paper promises nothing"):
+    with pytest.raises(InputError, match="in mode paper have no guarantee"):
         allow_across_runs([rows], release(Unit.PAPER, Trust.LOCAL), Budget(100.0, DELTA))
 
 

@@ -182,7 +182,7 @@ def test_record_privacy_prepares_each_row_alone(tmp_path: Path) -> None:
     assert federation.rows_alone
     for same in (Federation.from_csv(folder, rows_alone=True), Federation.from_arrays(wine(), rows_alone=True)):
         assert same.content_digest() == federation.content_digest()
-    with pytest.raises(InputError, match="test records cannot be given beside rows_alone"):
+    with pytest.raises(InputError, match="test records cannot be given with rows_alone"):
         Federation.from_arrays(wine(), wine(), rows_alone=True)
 
 
