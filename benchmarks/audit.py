@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedlog.audit.canary import run_audit
 from fedlog.audit.finding import Audit, Fault, Training
-from fedlog.audit.run import run_audit
 from fedlog.engine.software import made_with
 from fedlog.experiments.run.execute import execute
 from fedlog.privacy.guarantee import Budget, Trust, Unit

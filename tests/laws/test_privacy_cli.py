@@ -15,6 +15,7 @@ from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.privacy.guarantee import Budget, Trust, Unit
 from fedlog.privacy.mechanisms import FloatSampler, plan
+from fedlog.privacy.protection import Bound, Protection
 from fedlog.privacy.release_log import FILE_NAME, record_release, start_log
 
 BUDGET = ["--epsilon", "0.5", "--delta", "0.01", "--releases", "100"]
@@ -121,10 +122,8 @@ def recorded_run(folder: Path, releases: int, unit: Unit = Unit.RECORD) -> Path:
     for number in range(releases):
         exchange = "opening" if number == 0 else "statistics"
         sampler = FloatSampler(Key(3).child(number))
-        record_release(
-            folder / FILE_NAME,
-            mechanism.release_event(round=number, exchange=exchange, coordinates=510, sampler=sampler),
-        )
+        guard = Protection(budget, mechanism, Bound(), 5, 510, lambda _, sampler=sampler: sampler)  # type: ignore[misc]
+        record_release(folder / FILE_NAME, guard.release_event(number, exchange))
     return folder
 
 

@@ -15,13 +15,14 @@ from fedlog.core.clip import Clamp, Clip, L2Clip
 from fedlog.core.keys import Key
 from fedlog.core.stats import Statistics, count_for_mean, count_is_usable
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import Entropy, NoiseKind, add_up, allow, closeness
+from fedlog.privacy.accounting import Entropy, NoiseKind, Release, add_up, allow, closeness
 from fedlog.privacy.guarantee import Budget, Trust, Unit
 from fedlog.privacy.mechanisms import (
     Calibration,
     DiscreteSampler,
     FloatSampler,
     Mechanism,
+    Sampler,
     add_noise,
     client_message,
     plan,
@@ -29,6 +30,7 @@ from fedlog.privacy.mechanisms import (
     record_statistics,
     sensitivity_to_client,
 )
+from fedlog.privacy.protection import Bound, Protection
 
 clips = st.one_of(st.floats(0.01, 5.0).map(Clamp), st.floats(0.01, 5.0).map(L2Clip))
 grids = st.integers(-30, -1).map(lambda power: 2.0**power)
@@ -128,6 +130,10 @@ def test_distributed_noise_needs_another_to_hide_behind() -> None:
         Mechanism(Unit.RECORD, Trust.DISTRIBUTED, 3.0, 1.0, honest_survivors=1)
 
 
+def release_of(mechanism: Mechanism, coordinates: int, sampler: Sampler) -> Release:
+    return Protection(Budget(1.0, 1e-5), mechanism, Bound(), 1, coordinates, lambda _: sampler).release_event(1, "sums")
+
+
 def test_the_discrete_sampler_stays_on_the_grid_and_says_where_it_comes_from() -> None:
     mechanism = Mechanism(Unit.RECORD, Trust.DISTRIBUTED, 31.4, 14.2, honest_survivors=10)
     sampler = DiscreteSampler(mechanism.grid)
@@ -137,10 +143,10 @@ def test_the_discrete_sampler_stays_on_the_grid_and_says_where_it_comes_from() -
     assert float(noise.std()) == pytest.approx(mechanism.client_std, rel=0.2)
     assert sampler.entropy is Entropy.SYSTEM
     assert DiscreteSampler(mechanism.grid, lambda count: bytes(count)).entropy is Entropy.SEED
-    release = mechanism.release_event(round=0, exchange="opening", coordinates=510, sampler=sampler)
+    release = release_of(mechanism, 510, sampler)
     assert add_up([release], 1e-5).caveats == ()
     assert release.shares == 9
-    simulated = mechanism.release_event(round=0, exchange="opening", coordinates=510, sampler=FloatSampler(Key(0)))
+    simulated = release_of(mechanism, 510, FloatSampler(Key(0)))
     assert (simulated.noise, simulated.entropy, simulated.grid) == (NoiseKind.FLOAT, Entropy.SEED, None)
 
 
@@ -166,7 +172,7 @@ def test_a_plan_is_within_its_budget_to_the_last_release(
         honest_survivors=trust[1],
     )
     sampler = DiscreteSampler(mechanism.grid) if noise == "discrete" else FloatSampler(Key(0))
-    release = mechanism.release_event(round=1, exchange="statistics", coordinates=10_100, sampler=sampler)
+    release = release_of(mechanism, 10_100, sampler)
     assert closeness([release] * k) <= planned_closeness(k, 10_100, trust[1])
     allow([release] * (k - 1), release, budget)
     assert add_up([release] * k, delta).epsilons[-1] == pytest.approx(epsilon, rel=1e-2)

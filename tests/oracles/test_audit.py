@@ -11,9 +11,9 @@ import pytest
 import torch
 from scipy.stats import norm
 
+from fedlog.audit.canary import run_audit
 from fedlog.audit.distinguisher import THRESHOLDS, Observation, learnt_from, mu_lower_bound, scores
 from fedlog.audit.finding import Audit, Fault
-from fedlog.audit.run import run_audit
 from fedlog.cli.main import main
 from fedlog.core.clip import Clamp
 from fedlog.core.keys import Key

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from fedlog.audit.canary import run_audit
 from fedlog.audit.finding import Audit, Fault, Training
 from fedlog.audit.one_run import chance_of_guesses, epsilon_from_guesses, largest_epsilon
-from fedlog.audit.run import run_audit
 from fedlog.cli.main import main
 from fedlog.core.keys import Key
 from fedlog.errors import InputError

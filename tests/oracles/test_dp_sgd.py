@@ -384,9 +384,7 @@ def test_the_client_that_refutes_the_paper_does_not_refute_training_under_noise(
     plan = SgdPlan(noise, 1.0, 1.0, 2)
     clip = parse_clip("clamp:2")
     sigma = 6 * clip.sensitivity(1 + WIDTH)
-    training = plan.round_event(
-        round=1, exchange="statistics", trust=Trust.CENTRAL, coordinates=24, sampler=FloatSampler(Key(0))
-    )
+    training = TrainingRound(1, "statistics", Trust.CENTRAL, NoiseKind.FLOAT, Entropy.SEED, noise, 1.0, 1.0, 2, 24)
     released = Release(
         1, "statistics", Unit.RECORD, Trust.CENTRAL, NoiseKind.FLOAT, Entropy.SEED, sigma, sigma / 6, 2 * (1 + WIDTH)
     )

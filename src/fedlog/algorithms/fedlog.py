@@ -141,10 +141,8 @@ class FedLog(Method):
         total = self._add_carried(server, total)
         (sums,) = total.arrays
         statistics = Statistics(sums)
-        if total.noise_std and not count_is_usable(statistics, total.noise_std):
+        if not count_is_usable(statistics, total.noise_std):
             return server
-        if not total.noise_std and not statistics.total:
-            return server  # nobody who took part has a record: nothing is known that was not known before
         solved = solve_head(Prior(nu=self.nu).posterior(statistics))
         noise = {NOISE: torch.tensor([total.noise_std], dtype=torch.float64)} if total.noise_std else {}
         return {

@@ -65,8 +65,8 @@ def add_parser(verbs: Subparsers) -> None:
 
 def audit_command(args: argparse.Namespace) -> int:
     """Run the audit and return 0 where nothing is contradicted, 1 where a promise is; fail if no trial could tell."""
+    from fedlog.audit.canary import run_audit
     from fedlog.audit.finding import Audit, Fault, Training
-    from fedlog.audit.run import run_audit
     from fedlog.privacy.guarantee import NoiseSource
 
     finding = run_audit(

@@ -100,12 +100,12 @@ def spread_of_means(statistics: Statistics, count_above: float = 0.0) -> float:
     return float((means - means.mean(dim=0)).square().sum(dim=1).mean().sqrt())
 
 
-def count_is_usable(noisy: Statistics, std: float) -> bool:
-    """Whether the noisy counts add up to at least twice their own noise; if not, keep the old head.
+def count_is_usable(statistics: Statistics, std: float) -> bool:
+    """Whether there are records, and counts with noise of that std add up to at least twice it; else keep the old head.
 
     n is the sum of the noisy first column, whose noise has std `std * sqrt(n_class)`. The release counts either way.
     """
-    return noisy.total >= 2 * std * math.sqrt(noisy.n_class)
+    return statistics.total >= 2 * std * math.sqrt(statistics.n_class) if std else bool(statistics.total)
 
 
 def count_for_mean(std: float) -> float:

@@ -182,10 +182,7 @@ def _load_named_federation(spec: DataSpec, key: Key) -> Federation:
         input_shape=tuple(found.train.inputs.shape[1:]),
         train=found.train,
         test=found.test,
-        shards=tuple(
-            Shard(name, train, test, validation=_no_rows())
-            for name, train, test in zip(names, deal.train, deal.test, strict=True)
-        ),
+        shards=tuple(Shard(*own) for own in zip(names, deal.train, deal.test, strict=True)),
         transform=found.transform,
         class_names=found.class_names,
     )
@@ -303,10 +300,6 @@ def _require_users(records: Records) -> Tensor:
     if records.users is None:
         raise InputError("the records name no users")
     return records.users
-
-
-def _no_rows() -> Tensor:
-    return torch.empty(0, dtype=torch.int64)
 
 
 def _default_if_none(value: Value | None, default: Value | None) -> Value | None:

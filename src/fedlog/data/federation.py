@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +57,8 @@ class Shard:
     name: str
     train: Tensor  # (n_i,) int64 positions in Federation.train
     test: Tensor  # int64 positions in Federation.test
-    validation: Tensor  # int64 positions in Federation.train, disjoint from `train`; may be empty
+    validation: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    """int64 positions in Federation.train, disjoint from `train`."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -75,10 +75,7 @@ def read_leaf(folder: Path, *, users: int | None = None, image_size: int = IMAGE
         input_shape=tuple(pools[0].inputs.shape[1:]),
         train=pools[0],
         test=pools[1],
-        shards=tuple(
-            Shard(name, of_train, of_test, validation=torch.empty(0, dtype=torch.int64))
-            for name, of_train, of_test in zip(train.users, deal.train, deal.test, strict=True)
-        ),
+        shards=tuple(Shard(*own) for own in zip(train.users, deal.train, deal.test, strict=True)),
         transform=IMAGE_TRANSFORM if pools[0].inputs.dtype == torch.uint8 else IDENTITY,
         class_names=tuple(str(label) for label in classes),
     )

@@ -79,7 +79,11 @@ def check_table(frame: pl.DataFrame, schema: Schema, where: str) -> Table:
     wanted = _columns_beside_features(schema)
     columns = check_features(frame, schema, where, tuple(wanted))
     targets = None if schema.number is None else _read_targets(frame[schema.label_column], schema.number, where)
-    labels = _read_labels(frame[schema.label_column], schema, where) if targets is None else _one_class(targets)
+    labels = (
+        _read_labels(frame[schema.label_column], schema, where)
+        if targets is None
+        else np.zeros(len(targets), dtype=np.int64)
+    )
     groups, names = (None, ()) if schema.group_column is None else _read_groups(frame[schema.group_column], where)
     times = None if schema.time_column is None else _read_times(frame[schema.time_column], where)
     return Table(columns, labels, groups, names, times, targets)
@@ -240,10 +244,6 @@ def _read_targets(series: pl.Series, number: tuple[float, float], where: str) ->
     values = _read_numbers(series, where)
     _refuse_first(values.is_nan(), series, "a number", where)
     return scale_targets(values.to_numpy(), number)
-
-
-def _one_class(targets: NDArray[np.float32]) -> NDArray[np.int64]:
-    return np.zeros(len(targets), dtype=np.int64)
 
 
 def _read_groups(series: pl.Series, where: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:

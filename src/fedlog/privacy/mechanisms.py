@@ -20,7 +20,7 @@ from fedlog.core.heads.moments import Detail, Moments, pack, second_shape
 from fedlog.core.keys import Key
 from fedlog.core.stats import Statistics
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import Entropy, NoiseKind, Release
+from fedlog.privacy.accounting import Entropy, NoiseKind
 from fedlog.privacy.calibration import paper_sigma, sigma_of
 from fedlog.privacy.discrete import (
     STEPS_PER_STD,
@@ -86,32 +86,6 @@ class Mechanism:
     def grid(self) -> float:
         """The grid on which every party of this mechanism works."""
         return grid_for(max(self.client_std, self.server_std))
-
-    def release_event(
-        self,
-        *,
-        round: int,  # noqa: A002
-        exchange: str,
-        coordinates: int,
-        sampler: Sampler,
-        wrap_probability: float = 0.0,
-    ) -> Release:
-        """The event to record before this round's noisy object leaves."""
-        return Release(
-            round=round,
-            exchange=exchange,
-            unit=self.unit,
-            trust=self.trust,
-            noise=sampler.kind,
-            entropy=sampler.entropy,
-            sigma=self.sigma,
-            sensitivity=self.sensitivity,
-            coordinates=coordinates,
-            grid=sampler.grid,
-            shares=self.shares,
-            wrap_probability=wrap_probability,
-            calibration=self.calibration,
-        )
 
 
 class Sampler(Protocol):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import Tensor
@@ -130,22 +130,35 @@ class Protection:
         """The event to record before anything leaves that depends on this exchange's training; None without DP-SGD."""
         if self.training is None:
             return None
-        return self.training.plan.round_event(
+        plan, sampler = self.training.plan, self.training.sampler(Key(0))
+        return TrainingRound(
             round=round_number,
             exchange=exchange,
             trust=self.mechanism.trust,
+            noise=sampler.kind,
+            entropy=sampler.entropy,
             coordinates=self.training.coordinates,
-            sampler=self.training.sampler(Key(0)),
+            grid=sampler.grid,
+            **asdict(plan),
         )
 
     def release_event(self, round_number: int, exchange: str) -> Release:
         """The event to record before the noisy objects of this exchange leave."""
-        return self.mechanism.release_event(
+        mechanism, sampler = self.mechanism, self.sampler(Key(0))
+        return Release(
             round=round_number,
             exchange=exchange,
+            unit=mechanism.unit,
+            trust=mechanism.trust,
+            noise=sampler.kind,
+            entropy=sampler.entropy,
+            sigma=mechanism.sigma,
+            sensitivity=mechanism.sensitivity,
             coordinates=self.coordinates,
-            sampler=self.sampler(Key(0)),
+            grid=sampler.grid,
+            shares=mechanism.shares,
             wrap_probability=0.0 if self.fixed_point is None else self.fixed_point.wrap_probability,
+            calibration=mechanism.calibration,
         )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,10 +22,9 @@ from torch import Tensor
 from fedlog.core.clip import shorten_rows
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import NoiseKind, TrainingRound
 from fedlog.privacy.calibration import budgets_beside_grid
 from fedlog.privacy.discrete import STEPS_PER_STD, grid_for, rounding_divergence
-from fedlog.privacy.guarantee import Budget, Trust
+from fedlog.privacy.guarantee import Budget
 from fedlog.privacy.mechanisms import Sampler, round_towards_zero
 from fedlog.privacy.renyi import Curve, curve_epsilon, curve_log_delta, gaussian_curve, sampled_gaussian_curve
 
@@ -67,27 +66,6 @@ class SgdPlan:
         rows = gradients.detach().to(torch.float64)
         rows = torch.where(torch.isfinite(rows).all(1, keepdim=True), rows, 0.0)
         return round_towards_zero(shorten_rows(rows, self.clip), self.grid)
-
-    def round_event(
-        self,
-        *,
-        round: int,  # noqa: A002
-        exchange: str,
-        trust: Trust,
-        coordinates: int,
-        sampler: Sampler,
-    ) -> TrainingRound:
-        """What to record before anything that depends on the trained body leaves."""
-        return TrainingRound(
-            round=round,
-            exchange=exchange,
-            trust=trust,
-            noise=sampler.kind,
-            entropy=sampler.entropy,
-            coordinates=coordinates,
-            grid=self.grid if sampler.kind is NoiseKind.DISCRETE else None,
-            **asdict(self),
-        )
 
 
 def noise_for_share(budget: Budget, share: float, sample_rate: float, steps: int, closeness: float = 0.0) -> float:

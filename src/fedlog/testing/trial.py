@@ -46,7 +46,7 @@ def small_federation(sizes: Sequence[int], one_class: Sequence[int] = ()) -> Fed
         labels.append(own)
         inputs.append(torch.randn(size, 4, generator=generator) + own[:, None])
         tests = torch.arange(TESTS_PER_CLIENT * at, TESTS_PER_CLIENT * (at + 1))
-        shards.append(Shard(f"c{at}", torch.arange(start, start + size), tests, torch.zeros(0, dtype=torch.int64)))
+        shards.append(Shard(f"c{at}", torch.arange(start, start + size), tests))
         start += size
     test_labels = torch.arange(TESTS_PER_CLIENT * len(sizes)) % N_CLASS
     test_inputs = torch.randn(len(test_labels), 4, generator=generator) + test_labels[:, None]

@@ -132,9 +132,7 @@ class OneExchange(Method):
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """The head of everyone's sums; the old one without records, or if noise hides the count."""
         moments = Moments.from_arrays(total.arrays, self.detail)
-        if total.noise_std and not count_is_usable(moments.statistics, total.noise_std):
-            return server
-        if not total.noise_std and not moments.statistics.total:
+        if not count_is_usable(moments.statistics, total.noise_std):
             return server
         sums = dict(zip((SUMS, SECOND), total.arrays, strict=False))
         return {"seed": server["seed"], **sums, **self.solve_parts(moments, Noise(total.noise_std))}
