@@ -116,7 +116,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({**PRIVATE, "codec": "rows"}, "cannot be used in a private run"),
     ({"aggregation": "secure", "codec": "rows"}, "cannot be used in a secure sum"),
     ({"honest": 3}, "these settings need a secure sum: honest"),
-    ({"aggregation": "secure", "refused_share": 0.5}, "a refused share needs uploads that can be checked"),
+    ({"aggregation": "secure", "refused_share": 0.5}, "a refused share is for uploads that the server can check"),
     ({"clip": "l3:1"}, "clip"),
 ]
 

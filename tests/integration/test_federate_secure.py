@@ -282,7 +282,7 @@ def test_a_server_with_keys_of_its_own_gets_do_nothing(post: Watched, server: Se
     [
         (["--honest", "0"], "honest survivors must be 3 to 4"),
         (["--honest", "5"], "honest survivors must be 3 to 4"),
-        (["--refused-share", "0.1"], "under a secure sum none can"),
+        (["--refused-share", "0.1"], "a secure sum hides them"),
     ],
 )
 def test_the_command_refuses_terms_that_no_secure_sum_can_keep(

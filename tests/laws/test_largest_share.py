@@ -133,7 +133,7 @@ def test_a_run_says_who_was_capped_and_a_run_without_the_setting_is_unchanged(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"aggregation": "secure"}, "under a secure sum none can"),
+        ({"aggregation": "secure"}, "a secure sum hides them"),
         ({"privacy": "record", "body_training": "frozen", "clip": "l2:3"}, "depend on the others' counts"),
         ({"privacy": "client", "message_norm": 20.0}, "depend on the others' counts"),
     ],

@@ -116,7 +116,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "methods that send statistics": {**RECORD, "privacy": "client", "body_training": None, "method": "fedavg"},
     "every client in every round": {**RECORD, "privacy": "client", "participation": 0.5},
     "looking at private data": {**RECORD, "stop_at_accuracy": 0.9},
-    "under a secure sum none can": {"aggregation": "secure", "refused_share": 0.1},
+    "a secure sum hides them": {"aggregation": "secure", "refused_share": 0.1},
     "central noise cannot be used with secure sums": {**RECORD, "aggregation": "secure"},
     "must all be the same": {**RECORD, "initialisation": "separate"},
     "honest survivors": {**RECORD, "trust": "distributed", "honest": 9},

@@ -1,4 +1,4 @@
-"""A method on bodies that are never trained: random ones, or such as were made without the private data."""
+"""A method on bodies that are never trained: random ones, or ones made without the private data."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""An audit in one run with many canaries, for what is too dear to repeat: a secure sum, and training by DP-SGD.
+"""An audit in one run with many canaries, for what is too expensive to repeat: a secure sum, and training by DP-SGD.
 
 Every canary is a record that takes part or not by the toss of a coin, and leaves its mark in places of its own; where
 whole clients are promised to be hidden it is a client that has such a record or none. From
 what comes out of the one run the attacker guesses the coins it is surest of. Steinke, Nasr and Jagielski (2023) bound
-how many of its guesses can be right, whatever the canaries have to do with each other. In a run that is
+how many of its guesses can be right, however the canaries depend on each other. In a run that is
 (epsilon, delta)-private for one record more or less, with m canaries and f(v) = P(Binomial(guesses, q) >= v) where
 q = exp(epsilon) / (1 + exp(epsilon)),
 

@@ -161,7 +161,7 @@ def split_rows(
     shares: Shares,
     key: Key,
 ) -> Split:
-    """The rows in three parts: whole groups, the latest rows, or else by class."""
+    """Split the rows into training, validation and test: by group if there are any, else by time or by class."""
     if groups is not None:
         return split_by_group(groups, shares, key)
     if times is not None:

@@ -1,7 +1,7 @@
 """A site's rows into training, validation and test: by group, by time, stratified by class, or each row by itself.
 
-Repetitions of an experiment have the same test rows and take turns with the others: every row that is not for test is a
-validation row of one repetition in `Shares.turns`, and a training row of the rest.
+Repetitions of an experiment have the same test rows. The other rows take turns: each is a validation row in one of
+`Shares.turns` repetitions, and a training row in the others.
 """
 
 from __future__ import annotations

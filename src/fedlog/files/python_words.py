@@ -1,4 +1,4 @@
-"""Errors in the words of whoever hears them: rooms speak of settings as flags, and in Python they are arguments."""
+"""Errors for Python programs: messages name settings as flags, and here these become arguments."""
 
 from __future__ import annotations
 

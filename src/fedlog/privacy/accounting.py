@@ -2,8 +2,7 @@
 
 A run appends one `Release` for each noisy object before the object leaves, the opening exchange included, and one
 `TrainingRound` for each round of DP-SGD. `add_up` reads the list later, `allow` before the next release. In local mode
-one release stands for one message of every client that took part: a record lives at one client, so its releases are the
-run's exchanges.
+one `Release` stands for the messages of all clients in an exchange: a record is at one client, so one message holds it.
 
 Gaussian releases alone compose exactly; with a training among them everything composes by Rényi moments, an upper
 bound. No amplification by sampling clients is claimed; that of DP-SGD's sampling of records is in its moments. Choices

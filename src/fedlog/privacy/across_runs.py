@@ -1,7 +1,7 @@
 """The privacy that all runs of one site cost together, whatever each of them promised.
 
-A run protects one unit with one mechanism, and is accounted for by that. A site may take part in one run that protects
-records and in another that protects whole sites. Both have told something of its records, so that is what is added up.
+A run protects records or whole clients. A site may take part in one run of each kind; both reveal something about its
+records, so here they are added up as guarantees for single records.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def resolve_sums(given: SumSettings, promise: Promise | None, refused_share: flo
     check_noise_of_sums(promise, secure=True)
     if refused_share is not None:
         raise InputError(
-            f"a refused share needs uploads that can be checked, and under a secure sum none can: {refused_share}",
+            f"a refused share is for uploads that the server can check, and a secure sum hides them: {refused_share}",
             hint="leave out --refused-share, or --aggregation secure",
         )
     return SecureSumTerms(given.honest, given.dropout_rate)
@@ -144,7 +144,7 @@ def check_largest_share(share: float | None, promise: Promise | None, *, secure:
         return
     if secure:
         raise InputError(
-            f"a largest share needs uploads that can be weighed, and under a secure sum none can: {share:g}",
+            f"a largest share is for uploads that the server can weigh, and a secure sum hides them: {share:g}",
             hint="leave out --largest-share, or --aggregation secure",
         )
     if promise is not None:

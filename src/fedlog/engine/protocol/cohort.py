@@ -1,7 +1,7 @@
 """A cohort: the client side of the protocol, for one client (a deployment) or many (a simulator's worker).
 
-It holds what its clients keep at home, hears broadcasts, does the local work and hands back encoded uploads. Nothing
-but those bytes leaves it, and evaluation results where someone asks for them.
+It holds what its clients keep at home, hears broadcasts, does the local work and hands back encoded uploads. Only
+those bytes leave it, and evaluation results if they are asked for.
 """
 
 from __future__ import annotations

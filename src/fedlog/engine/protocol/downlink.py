@@ -1,7 +1,7 @@
 """What every client has of the server's broadcasts, and the bytes that bring each of them up to date.
 
 The difference is taken to what a client really decoded, so that the rounding of one message is made good by the next.
-Clients that have the same get the same bytes, and a client of whom that is not known gets whole messages.
+Clients that have the same message get the same bytes; a client of which nothing is known gets a whole message.
 """
 
 from __future__ import annotations

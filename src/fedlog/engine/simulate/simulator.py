@@ -154,8 +154,8 @@ class Simulation:
         fixed = sorted(self.bodies[0].fixed)
         if fixed and self.algorithm.schedule.audience is Audience.EVERYONE:
             raise InputError(
-                f"method {self.algorithm.name} adds the same steps to every parameter of everyone, and body "
-                f"{self.bodies[0].name} has some that must not move: {fixed[0]}",
+                f"method {self.algorithm.name} moves every parameter, and body {self.bodies[0].name} has some that "
+                f"must not be trained: {fixed[0]}",
                 hint="another method, or a body without requires_grad=False",
             )
         if self.algorithm.schedule.opening and (differ or separate):

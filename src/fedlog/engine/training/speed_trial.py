@@ -1,7 +1,7 @@
 """Which backend is fastest for a body, found out on a few batches of a few clients, and remembered on this machine.
 
-What is remembered belongs to the architecture, the sizes and the machine. So a run that is repeated here is decided the
-same way, and its numbers repeat to the last bit; a run's own record of the decision holds on any machine.
+Decisions are kept by architecture, sizes and machine. So a run that is repeated here takes the same backend, and its
+numbers repeat to the last bit; a run also records its decision, which holds on any machine.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def _expand(width: int, number: float, key: Key) -> FeatureMap:
 
 
 def _buckets(width: int, number: float, key: Key) -> FeatureMap:
-    """Each feature as one of N buckets, one-hot: the quantiles of a normal as wide as the record's own features."""
+    """Each feature as one of N buckets, one-hot; the edges are quantiles of a normal with the record's spread."""
     size = int(number)
     shares = torch.arange(1, size, dtype=torch.float64) / size
     edges = torch.special.ndtri(shares).to(torch.float32)

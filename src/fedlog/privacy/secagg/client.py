@@ -121,7 +121,7 @@ class SumClient:
         return following, enclose(self.terms, self.identity, Step.SHARES, encode(SealedShares(view, sealed)))
 
     def mask(self, state: Shared, blob: bytes, vector: Words) -> tuple[Masked, bytes]:
-        """The vector under one mask for each peer and one of its own: the only vector these masks will ever hide."""
+        """Add one mask for each peer and one of its own to the vector. These masks never hide another vector."""
         if vector.shape != (self.terms.coordinates,):
             raise RefusalError(f"a vector of {self.terms.coordinates} words was agreed on, found shape: {vector.shape}")
         delivery = decode(Delivery, blob)
