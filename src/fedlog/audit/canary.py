@@ -3,7 +3,7 @@
 The clients and the server are real ones. Bodies are trained and statistics taken by the engine; every trial then takes
 them through the run's own protection, codec and server with noise of its own, and looks at all that comes out: how many
 bytes, and every entry of every array. Nothing is added or taken away here, so a mechanism that adds too little noise, a
-message that carries too much or a clip that does not hold is seen. The data are the worst we could think of: a canary at
+message that carries too much or a clip that fails is seen. The data are the worst we could think of: a canary at
 the very edge of the clip, and a balanced client whose body does not move at all until one more record breaks the
 balance (Adam then takes a full step, however small the gradient). An attacker that tells the two worlds apart more
 often than (epsilon, delta) allows proves the claim wrong, up to the stated confidence. That the bound stays below the

@@ -1,4 +1,4 @@
-"""The public data sets: their files, addresses, checksums, terms and citations, as data; and which of the files are on disk.
+"""The public data sets: their files, addresses, checksums, terms and citations, as data; and which are on disk.
 
 Where a checksum is None, nobody publishes one: such files are checked for their shape when they are read.
 """

@@ -26,7 +26,7 @@ from fedlog.engine.clients import Client
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.client_store import ClientStore
 from fedlog.engine.stopwatch import CLOCK
-from fedlog.engine.training.backends import Engine
+from fedlog.engine.training.backends import Engine, group_by_body
 from fedlog.engine.training.tasks import Backend, Fit, Look, Pool, Task
 from fedlog.errors import RunError
 from fedlog.models.body import HEAD, QUADRATIC, SHIFT, Params, initial_head, logits, number_head
@@ -174,11 +174,7 @@ class Cohort:
 
     def _groups(self, indices: Sequence[int]) -> Iterator[tuple[Backend, list[Client]]]:
         """The clients in groups of one architecture, large clients first, of the size the backend asks for."""
-        by_body: dict[str, list[Client]] = {}
-        for index in indices:
-            client = self._clients[index]
-            by_body.setdefault(client.body.name, []).append(client)
-        for name, clients in by_body.items():
+        for name, clients in group_by_body(self._clients[index] for index in indices).items():
             clients.sort(key=lambda client: (-client.records, client.index))
             at_once = self._backends[name].clients_at_once
             for start in range(0, len(clients), at_once):

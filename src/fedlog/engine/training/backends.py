@@ -67,7 +67,7 @@ class Engine:
 
     def decide(self, federation: Federation, clients: Iterable[Client]) -> Engine:
         """The engine with a backend chosen for each body; where it is not clear, a trial on a few clients decides."""
-        made = {name: self._decide(federation, group) for name, group in _by_body(clients).items()}
+        made = {name: self._decide(federation, group) for name, group in group_by_body(clients).items()}
         return replace(self, decisions=made)
 
     def name_backends(self) -> dict[str, str]:
@@ -79,7 +79,7 @@ class Engine:
         decided = self.decide(federation, clients := list(clients))
         return {
             name: decided.make(decided.decisions[name].backend, federation, group)
-            for name, group in _by_body(clients).items()
+            for name, group in group_by_body(clients).items()
         }
 
     def explain(self, body: Body) -> str:
@@ -208,7 +208,8 @@ def _compile_once(body: Body) -> StackedBody | None:
     return compile_stacked(body)
 
 
-def _by_body(clients: Iterable[Client]) -> dict[str, list[Client]]:
+def group_by_body(clients: Iterable[Client]) -> dict[str, list[Client]]:
+    """The clients by the names of their bodies."""
     groups: dict[str, list[Client]] = {}
     for client in clients:
         groups.setdefault(client.body.name, []).append(client)

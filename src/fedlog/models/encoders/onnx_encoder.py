@@ -53,12 +53,12 @@ class OnnxEncoder:
         return torch.from_numpy(np.asarray(features, dtype=np.float32).reshape(BATCH, -1))[: len(inputs)].clone()
 
 
-def open_session(source: str | bytes, threads: int = 1) -> Any:
-    """An onnxruntime session on the CPU."""
+def open_session(source: bytes) -> Any:
+    """An onnxruntime session on one thread of the CPU."""
     import onnxruntime  # an extra
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = 1
     options.log_severity_level = 3
     return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 

@@ -82,13 +82,13 @@ def parse_pretrained(name: str) -> tuple[Network, int]:
     return found, int(side)
 
 
-def load_pretrained(name: str, threads: int = 1) -> OnnxEncoder:
+def load_pretrained(name: str) -> OnnxEncoder:
     """The encoder that `pretrained:NETWORK[:SIDE]` names, its weights from the installed package or the cache."""
     network, side = parse_pretrained(name)
     architecture = _make_architecture(network, side)
     graph = efficientnet.build_graph(architecture, _load_folded(network, architecture), side)
     pixels = Pixels(side, MEAN, STD)
-    return OnnxEncoder(name, network.width, digest_of(name), open_session(graph, threads), pixels)
+    return OnnxEncoder(name, network.width, digest_of(name), open_session(graph), pixels)
 
 
 def digest_of(name: str) -> str:

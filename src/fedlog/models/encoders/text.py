@@ -79,13 +79,8 @@ def load_text_encoder(name: str, input_shape: tuple[int, ...]) -> TextEncoder:
     tokenizer = Tokenizer.from_file(str(words))
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    return TextEncoder(name, text_digest(), table, tokenizer)
-
-
-def text_digest() -> str:
-    """The digest of the encoder, without loading it."""
     said = {"table": WEIGHTS[1], "tokenizer": TOKENIZER[1], "bytes": TEXT_BYTES, "pooling": "mean of tokens in float64"}
-    return digest_json(said)
+    return TextEncoder(name, digest_json(said), table, tokenizer)
 
 
 def _check_file(name: str, place: Path, path: str, expected: str) -> Path:
