@@ -21,9 +21,7 @@ def mnist_cnn() -> nn.Sequential:
         nn.MaxPool2d(2),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(320, 50),
-        nn.ReLU(),
-        nn.Dropout(0.5),
+        *_last_layers(320, 50),
     )
 
 
@@ -33,15 +31,13 @@ def cifar_cnn() -> nn.Sequential:
         *_cifar_convolutions(),
         nn.Linear(400, 120),
         nn.ReLU(),
-        nn.Linear(120, 100),
-        nn.ReLU(),
-        nn.Dropout(0.5),
+        *_last_layers(120, 100),
     )
 
 
 def cifar_cnn_small() -> nn.Sequential:
     """(3, 32, 32) -> 100 features without the second-last layer: half of the clients in the flexible experiment."""
-    return nn.Sequential(*_cifar_convolutions(), nn.Linear(400, 100), nn.ReLU(), nn.Dropout(0.5))
+    return nn.Sequential(*_cifar_convolutions(), *_last_layers(400, 100))
 
 
 def _cifar_convolutions() -> list[nn.Module]:
@@ -54,6 +50,10 @@ def _cifar_convolutions() -> list[nn.Module]:
         nn.MaxPool2d(2),
         nn.Flatten(),
     ]
+
+
+def _last_layers(inputs: int, features: int) -> list[nn.Module]:
+    return [nn.Linear(inputs, features), nn.ReLU(), nn.Dropout(0.5)]
 
 
 def without_dropout(make: Callable[[], nn.Sequential]) -> nn.Sequential:
@@ -73,9 +73,7 @@ def small_cnn(channels: int, height: int, width: int) -> nn.Sequential:
         nn.MaxPool2d(2),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(16 * rows * columns, 50),
-        nn.ReLU(),
-        nn.Dropout(0.5),
+        *_last_layers(16 * rows * columns, 50),
     )
 
 
@@ -90,7 +88,5 @@ def signal_cnn(channels: int, samples: int) -> nn.Sequential:
         nn.MaxPool1d(4),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(32 * length, 50),
-        nn.ReLU(),
-        nn.Dropout(0.5),
+        *_last_layers(32 * length, 50),
     )

@@ -42,26 +42,20 @@ class About:
     """What is known of a setting beside its name, type and default."""
 
     help: str
-    recorded: Recorded
-    deployed: bool
+    recorded: Recorded = Recorded.ALWAYS
+    deployed: bool = False
     """Whether runs over Flower have it too; all others are of the simulator."""
-    flag: bool
-    metavar: str | None
-    aliases: tuple[str, ...]
+    flag: bool = True
+    metavar: str | None = None
+    aliases: tuple[str, ...] = ()
 
 
-def setting(
-    default: Any,
-    text: str,
-    *,
-    recorded: Recorded = Recorded.ALWAYS,
-    deployed: bool = False,
-    flag: bool = True,
-    metavar: str | None = None,
-    aliases: tuple[str, ...] = (),
-) -> Any:
-    """A dataclass field with this default and help text; None as default means: not set."""
-    about = About(text, recorded, deployed, flag, metavar, aliases)
+def setting(default: Any, text: str, **more: Any) -> Any:
+    """A dataclass field with this default and help text, and more about it as `About` has it.
+
+    None as default means: not set.
+    """
+    about = About(text, **more)
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata={"about": about})
     return field(default=default, metadata={"about": about})
