@@ -53,7 +53,7 @@ class OnnxEncoder:
         return torch.from_numpy(np.asarray(features, dtype=np.float32).reshape(BATCH, -1))[: len(inputs)].clone()
 
 
-def open_session(source: bytes) -> Any:
+def open_session(source: str | bytes) -> Any:
     """An onnxruntime session on one thread of the CPU."""
     import onnxruntime  # an extra
 
