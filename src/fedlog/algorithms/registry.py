@@ -18,11 +18,10 @@ from fedlog.algorithms.csfl import CSFL
 from fedlog.algorithms.feddbe import FedDBE
 from fedlog.algorithms.fedlog import FedLog, FedLogC
 from fedlog.algorithms.fedproto import FedProto
-from fedlog.algorithms.one_exchange.ccvr import CCVR
+from fedlog.algorithms.one_exchange.drawn_heads import CCVR, FedPFT
 from fedlog.algorithms.one_exchange.fed_cof import FedCOF
 from fedlog.algorithms.one_exchange.fed_heads import FedHeads
 from fedlog.algorithms.one_exchange.fed_regression import FedRegression
-from fedlog.algorithms.one_exchange.fedpft import FedPFT
 from fedlog.algorithms.one_exchange.solved_heads import FedLDA, FedLogOnce, FedNB, FedNCM, FedQDA, FedRidge
 from fedlog.algorithms.shape import Algorithm, ModelPlan
 from fedlog.errors import InputError

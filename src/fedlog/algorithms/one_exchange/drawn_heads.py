@@ -1,0 +1,135 @@
+"""Heads that the server trains on features it draws: CCVR and FedPFT.
+
+CCVR (Luo et al. 2021): a Gaussian for each class, with exact means and covariances from sums. The source calibrates the
+classifier of a FedAvg model after its training; here the body is frozen, and the calibration is all there is.
+
+FedPFT (Beitollahi et al. 2024): each client sends a mixture of Gaussians for each of its classes. Mixtures cannot be
+added, only listed, so the server sees each client's by itself: no secure sum. Covariances are diagonal; the source also
+has spherical and full ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedlog.algorithms.one_exchange.base import Noise, OneExchange
+from fedlog.algorithms.shape import BodySummary, Exchange, Schedule, Trained, Work
+from fedlog.core.heads.gaussian import MAX_QUADRATIC
+from fedlog.core.heads.logistic import fit_logistic
+from fedlog.core.heads.mixtures import Mixtures, draw_features
+from fedlog.core.heads.moments import Detail, Moments
+from fedlog.core.keys import Key
+from fedlog.errors import InputError
+from fedlog.models.body import HEAD, Params
+from fedlog.wire.message import Contribution, Kind, Message
+
+RANK_ROUNDING = 1e-12  # of the largest variance: directions below it have none
+
+
+@dataclass(frozen=True)
+class DrawnHead(OneExchange):
+    """A softmax head trained on drawn features, which come from the key of `seed`."""
+
+    penalty: float = 1e-3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.penalty >= 0:
+            raise InputError(f"the penalty of {self.name} must not be negative: {self.penalty}")
+        if self.personal:
+            raise InputError(
+                f"{self.name} has no personal heads: its head is trained on drawn features", hint="fed-lda has them"
+            )
+
+
+@dataclass(frozen=True)
+class CCVR(DrawnHead):
+    """A softmax head trained on `drawn` features a class, from the class's Gaussian."""
+
+    drawn: int = 200
+
+    name = "ccvr"
+    detail = Detail.CLASS_SECOND
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.drawn < 1:
+            raise InputError(f"ccvr draws at least one feature vector a class: {self.drawn}")
+        if self.plan.n_class * self.plan.width**2 > MAX_QUADRATIC:
+            raise InputError(
+                f"ccvr would send covariances that are too large: {self.plan.n_class} of {self.plan.width} features",
+                hint="project the features first: --project 64",
+            )
+
+    def solve(self, moments: Moments, noise: Noise) -> Tensor:
+        """The head that is best on features drawn from the classes' Gaussians, equally many for each class."""
+        means, present = moments.statistics.means()
+        scatters = moments.class_scatters()
+        features, labels = [], []
+        for y in present.nonzero()[:, 0].tolist():
+            covariance = scatters[y] / max(1.0, float(moments.statistics.counts[y]) - 1)
+            key = Key(self.seed).child("ccvr", y)
+            normal = torch.randn(self.drawn, moments.width, dtype=torch.float64, generator=key.torch())
+            features.append(means[y, 1:] + normal @ _square_root(covariance))
+            labels.append(torch.full((self.drawn,), y))
+        return fit_logistic(torch.cat(features), torch.cat(labels), moments.n_class, self.penalty)
+
+
+@dataclass(frozen=True)
+class FedPFT(DrawnHead):
+    """A softmax head trained on features drawn from every client's mixtures of `parts` Gaussians a class."""
+
+    parts: int = 1
+
+    name = "fedpft"
+    sums_in_the_open = True
+    sends_statistics = False
+    may_federate = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.parts < 1:
+            raise InputError(f"fedpft needs at least one Gaussian a class: {self.parts}")
+
+    @property
+    def schedule(self) -> Schedule:
+        """One exchange of mixtures."""
+        return Schedule(round=(Exchange("mixtures", (), BodySummary.MIXTURES, parts=self.parts),))
+
+    def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
+        """The mixtures go."""
+        found = trained.mixtures
+        message = Message(Kind.MIXTURES, (found.records, found.means, found.variances))
+        counts = found.records.reshape(self.plan.n_class, -1).sum(1)
+        return {**self.join(trained.params), **self.own_classes(counts)}, message
+
+    def step(self, exchange: str, server: Params, total: Contribution) -> Params:
+        """The head trained on drawn features, as many as there are records."""
+        mixtures = Mixtures(*total.arrays)
+        # Every client lists `parts` Gaussians of class 0, then of class 1, and so on.
+        of_one = torch.arange(self.plan.n_class).repeat_interleave(self.parts)
+        labels = of_one.repeat(len(mixtures.records) // len(of_one))
+        features, drawn = draw_features(mixtures, labels, Key(self.seed).child("fedpft"))
+        if not len(features):
+            return server
+        head = fit_logistic(features, drawn, self.plan.n_class, self.penalty)
+        return {"seed": server["seed"], HEAD: head}
+
+    def observe(self, server: Params) -> dict[str, float]:
+        """No figures: the mixtures are not summed."""
+        return {}
+
+
+def _square_root(covariance: Tensor) -> Tensor:
+    """The symmetric square root; directions whose variance is only rounding are left out.
+
+    Eigenvectors alone would do for the distribution, but their signs and their order depend on the last bit of the
+    sums: the same sums, added in another order, would draw other features.
+    """
+    values, vectors = torch.linalg.eigh(covariance)
+    kept = torch.where(values > RANK_ROUNDING * values.max(), values, 0.0)
+    root: Tensor = (vectors * kept.clamp_min(0).sqrt()) @ vectors.mT
+    return root
