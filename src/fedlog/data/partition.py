@@ -154,8 +154,8 @@ def group_people(users: Tensor, *, sites: int, key: Key) -> tuple[SitePeople, ..
     _check_clients(sites)
     if len(people) < 2 * sites:
         raise InputError(
-            f"{sites} sites of at least 2 people, one to train on and one held out for test, "
-            f"cannot be made of people: {len(people)}",
+            f"{sites} sites need {2 * sites} people, at least one each to train on and one to test on; "
+            f"found: {len(people)}",
             hint=f"use at most {len(people) // 2} clients, or --partition person",
         )
     groups = np.array_split(key.child("people").numpy().permutation(people), sites)

@@ -107,8 +107,8 @@ def mnist(folder: Path) -> Pools:
 def mnist_selection(folder: Path) -> Pools:
     """The paper's 3000 training images, judged on the 10000 that follow them in the training file.
 
-    Hyper-parameters are chosen here: ten thousand records that no table is made from, where a split of the 3000 would
-    leave a dozen a client.
+    Hyper-parameters are chosen by these records, which no table uses. A split of the 3000 would leave each client only
+    a dozen.
     """
     found = mnist(folder)
     used, unused = torch.arange(3000), torch.arange(3000, 13000)

@@ -1,4 +1,4 @@
-"""A module is tried before it becomes a body: what it gives, where it drops, and what makes it unusable."""
+"""Try a module before it becomes a body: its width, its dropout layers, and what makes it unusable."""
 
 from __future__ import annotations
 

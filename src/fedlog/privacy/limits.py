@@ -1,4 +1,4 @@
-"""The largest statistics that a client that clips can send; the server refuses larger ones."""
+"""How large statistics can be if a client clips as agreed; the server refuses larger ones."""
 
 from __future__ import annotations
 

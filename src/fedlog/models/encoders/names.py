@@ -89,7 +89,7 @@ class EncoderBody(nn.Module):
 
 
 def _is_encoded(encoder: str, input_shape: tuple[int, ...]) -> bool:
-    """Whether records of that shape are the encoder's features already: images never are, vectors by their width."""
+    """Whether records of that shape are the encoder's features already; for vectors their width decides."""
     if len(input_shape) != 1:
         return False
     if encoder.startswith(TEXT):
