@@ -240,11 +240,10 @@ def figures() -> str:
             _personal(),
         ),
         "Calibration": (
-            "Among a site's own classes, three seeds; a temperature is each site's own, from its validation rows. The "
-            "record of CIFAR-10 is from before their labels were smoothed as Platt does: it mends the calibration "
-            "error and worsens the log loss. On CIFAR-100, smoothed, it is the other way round: the loss falls, and "
-            "the calibration error stays or grows, now from too little confidence. `fedlog run` writes such figures "
-            "and the bins of the reliability diagram into `calibration.json`.",
+            "Among a site's own classes, three seeds; each site has a temperature of its own, from validation rows "
+            "whose labels are smoothed as Platt does. It lowers the log loss everywhere, and on CIFAR-10 the "
+            "calibration error too; on CIFAR-100 that stays or grows, now from too little confidence. `fedlog run` "
+            "writes such figures and the bins of the reliability diagram into `calibration.json`.",
             _calibration(),
         ),
         "All classes at once": (

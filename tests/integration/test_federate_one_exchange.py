@@ -75,6 +75,18 @@ def test_a_private_release_of_both_moments_is_one(tmp_path: Path) -> None:
     assert torch.isfinite(conduct(post, server, plan).values[HEAD]).all()
 
 
+def test_a_late_site_joins_and_the_sums_of_one_that_went_home_stay(tmp_path: Path) -> None:
+    """The run goes on with one round more: the head is that of all three, though one answered only at first."""
+    post, server = sites(tmp_path), make_server(ServerFolder(tmp_path / "server"))
+    post.absent = {"south"}
+    conduct(post, server, Plan("once", method="fed-lda", rounds=1, seed=4))
+    post.absent = {"east"}
+    found = conduct(post, server, Plan("once", method="fed-lda", rounds=2, seed=4))
+    everyone = simulation(post.sites.values(), Plan("once", method="fed-lda", rounds=1, seed=4))
+    list(everyone.rounds())
+    torch.testing.assert_close(found.values[HEAD], everyone.server.state[HEAD], rtol=1e-6, atol=1e-7)
+
+
 def test_after_a_site_left_the_head_is_that_of_the_others(tmp_path: Path) -> None:
     post, server = sites(tmp_path), make_server(ServerFolder(tmp_path / "server"))
     plan = Plan("once", method="fed-lda", rounds=1, seed=4)
