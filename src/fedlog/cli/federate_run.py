@@ -128,7 +128,7 @@ def _demo(args: argparse.Namespace) -> int:
 
 
 def _ignore(line: str) -> None:
-    """Leave out a step that nobody asked for."""
+    """Say nothing: the steps of a demo are shown with --verbose only."""
 
 
 def _print_pretrained(report: dict[str, Any]) -> None:

@@ -84,7 +84,7 @@ def _row(
 
 
 def _percentage(row: BySeed, whole: BySeed) -> str:
-    """The row's mean over the whole's mean, in per cent, on the seeds that both have."""
+    """The mean of the row in per cent of the mean of the whole, over the seeds that both have."""
     seeds = sorted(row.keys() & whole.keys())
     if not seeds:
         return ""

@@ -160,7 +160,7 @@ def time_bars(parts: Sequence[tuple[str, float, float]]) -> Bars | None:
 
 
 def calibration_plot(facts: RunFacts) -> Plot | None:
-    """How often the models are right by how sure they are, for every way that probabilities were made."""
+    """How often the models are right, by how sure they are, for each way of computing probabilities."""
     found = facts.calibration
     if found is None or not found.ways:
         return None

@@ -48,7 +48,7 @@ class Answers:
     groups: NDArray[np.int64] | None = None  # rows of one group are not independent of each other
 
     def where(self, chosen: NDArray[np.bool_]) -> Answers:
-        """Some of the entries."""
+        """The chosen entries."""
         groups = None if self.groups is None else self.groups[chosen]
         return Answers(self.seeds[chosen], self.rows[chosen], self.classes[chosen], self.values[chosen], groups)
 

@@ -102,7 +102,10 @@ def keep_until(path: Path, round_number: int) -> list[RoundRecord]:
     """Cut the file after that round and return the records left; later rounds are run again."""
     kept = [record for record in read(path) if record.round <= round_number]
     if len(kept) != round_number:
-        raise InputError(f"{path}: {len(kept)} records before the checkpoint of round {round_number}")
+        raise InputError(
+            f"expected {round_number} records before the checkpoint, found {len(kept)}: {path}",
+            hint="bring the file back, or start the run anew in another folder",
+        )
     write_file(path, "".join(_line(record) + "\n" for record in kept))
     return kept
 

@@ -88,5 +88,5 @@ EQUAL_CHANCES = (
 
 
 def find_setting(name: str) -> Row:
-    """The row of that name, in whatever grid it is: they have the same ones."""
+    """The row of that name in any of the grids, which all have the same rows."""
     return EQUAL_CHANCES[0].row(name)

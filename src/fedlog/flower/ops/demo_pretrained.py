@@ -1,8 +1,8 @@
 """One exchange between three sites with folders of images: a frozen pretrained body, epsilon 1 and a secure sum.
 
 The images are patches of two photographs that come with scikit-learn, a temple and a flower; the sites have different
-shares of the two. What each site sends is hidden in a secure sum, the sum has the noise of epsilon 1 for every record,
-and the heads are those of all patches in one place but for that noise: the demo has all of them in one place, and says.
+shares of the two. What each site sends is hidden in a secure sum, and the sum has the noise of epsilon 1 for every
+record. But for that noise the heads are those of all patches in one place; the demo computes both, and compares them.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def check_differences(transport: Transport, *, hidden: bool) -> None:
     """Refuse differences where sites tell from the bytes of a head whether it has moved."""
     if hidden and transport.differences:
         raise InputError(
-            "differences cannot be used in a private run or a secure sum of a deployment: its sites tell from the "
-            "bytes of a head whether it has moved, and differences to the same head are other bytes",
+            "differences cannot be used in a private run or a secure sum of a deployment: its sites compare the bytes "
+            "of two heads to see whether the head has moved, and differences are other bytes every time",
             hint="leave out --down differences; dense codecs such as --codec-down q8 can be used",
         )

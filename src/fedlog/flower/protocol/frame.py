@@ -1,4 +1,4 @@
-"""One bytes value a Flower message: a small header that says what it is and of which run, and the payload.
+"""What a Flower message holds: a frame of bytes, with a small header (what it is, of which run) and a payload.
 
     frame = magic(4) version(1) kind(1) run(8) round(4) exchange(1) length(4) | payload
 

@@ -181,7 +181,7 @@ class _Asking:
                 self.refused[site] = error.message
 
     def refuse(self, sites: Collection[str], reason: str) -> None:
-        """Note that nothing will come of these sites, and why."""
+        """Note that these sites will not answer, and why."""
         self.refused |= dict.fromkeys(sites, reason)
         self.overdue.difference_update(sites)
 
