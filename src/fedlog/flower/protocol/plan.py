@@ -318,9 +318,10 @@ def encode_welcome(ours: Identity, guest: Guest, now: float | None = None) -> by
 
 def read_welcome(payload: bytes) -> Guest:
     """What the site tells of its body."""
-    guest = read_greeting(payload, Guest, "a body, its number of features and its digest")
+    what = "a body and its number of features"
+    guest = read_greeting(payload, Guest, what)
     if not is_body_name(guest.body):
-        raise FrameError("expected the name of a body in a welcome, found something else")
+        raise FrameError(f"expected {what} in a greeting, found a body that has no such name")
     return guest
 
 
