@@ -27,7 +27,7 @@ from fedlog.flower.ops.server import create_server, gate_command
 from fedlog.flower.ops.site import create_site
 from fedlog.flower.ops.site_service import NodeLog
 from fedlog.flower.ops.site_trouble import NOT_ACTIVATED, Kind, find_trouble
-from fedlog.flower.protocol.check_in import CHECK_IN_PATH, LIMIT_BYTES, News, describe_clock
+from fedlog.flower.protocol.check_in import CHECK_IN_PATH, LIMIT_BYTES, News, Standing, describe_clock
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.callers import Callers, sign_call
 from fedlog.flower.server.gate import Gate
@@ -120,6 +120,9 @@ def test_every_end_of_a_supernode_has_its_reason(
     with monkeypatch.context() as patch:
         patch.setattr(site_trouble, "is_nearly_full", lambda path: True)
         assert find_trouble(site, 0, "").news is News.NO_SPACE
+    with monkeypatch.context() as patch:
+        patch.setattr(site_trouble, "check_in", lambda folder: Standing(False, 9.0))
+        assert find_trouble(site, 1, NOT_ACTIVATED).news is News.CLOCK  # before all that follows from it
     other = ServerFolder(tmp_path / "other")
     create_server(other, ServerConfig(("127.0.0.1",), "127.0.0.1", 1), server.schema_file, NOW)
     site.authority.write_bytes(other.certificates.authority.read_bytes())

@@ -28,6 +28,7 @@ from fedlog.flower.protocol.plan import Guest, Plan
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.flower.site.answer import respond
+from fedlog.flower.site.context import SiteContext
 from fedlog.flower.site.data import load_data, refuse_body_across_records
 from fedlog.flower.site.run_state import RunState
 from fedlog.models.catalog import body
@@ -242,6 +243,15 @@ def test_a_private_run_does_not_hear_that_a_site_cannot_read_its_rows(
     warned = [str(event["reason"]) for event in read_events(east.event_log) if event["event"] == "warning"]
     assert any(reason.startswith("this site sends the message of a site without rows: expected") for reason in warned)
     assert not events_named(server, "warning")
+
+
+def test_a_run_that_protects_records_prepares_each_row_by_itself_and_no_other_run_does(tmp_path: Path) -> None:
+    folder = fill_site(SiteFolder(tmp_path / "east"), "east", "mlp:8")
+    record = Promise("record", "local", 8.0, 1e-5, clip="l2:3")
+    for promise, alone in ((record, True), (None, False)):
+        encoder = SiteContext(folder, folder.read_config(), Plan("trial", promise=promise)).site.encoder
+        assert encoder is not None
+        assert (set(encoder.mean) == {0.0}) is alone
 
 
 def test_one_value_changes_no_other_row_by_changing_the_type_of_a_file(tmp_path: Path) -> None:
