@@ -90,3 +90,24 @@ def test_a_class_that_is_almost_anothers_is_pointed_out(tmp_path: Path) -> None:
     assert found.notes == ("class il is at site rome alone, which has no ill: is it a slip of the pen?",)
     (tmp_path / "rome" / "il").rename(tmp_path / "rome" / "ill")
     assert load_federation(DataSpec(f"sites:{tmp_path}")).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("source", "said", "hint"),
+    [
+        ("rme", "found: .*rme", "did you mean rome?"),
+        ("empty", "expected at least one image under .*empty", "empty/healthy/IMAGE.png"),
+        ("typo", "found: il", "did you mean ill?"),
+        ("notes.txt", "found: .*notes.txt", "convert it to one of these"),
+    ],
+)
+def test_a_sites_folder_that_cannot_be_read_is_named_with_what_to_do(
+    tmp_path: Path, source: str, said: str, hint: str
+) -> None:
+    for name in ("rome/ill", "empty", "typo/il"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "notes.txt").write_text("x")
+    schema = Schema("folder", ("healthy", "ill"), input_shape=(1, 2, 2))
+    with pytest.raises(InputError, match=said) as error:
+        load_site(str(tmp_path / source), schema, "rome", Key(0))
+    assert hint in str(error.value.hint)

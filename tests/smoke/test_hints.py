@@ -50,6 +50,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "empty-file").mkdir()
     (folder / "empty-file" / "north.csv").write_text("")
     table(60).with_columns(pl.Series("hospital", ["a", "b"] * 30)).write_csv(folder / "all.csv")
+    (folder / "encoder.onnx").write_bytes(b"")
     (folder / "bad.toml").write_text("rounds = \n")
     (folder / "typo.toml").write_text("ruonds = 3\n")
     return folder
@@ -102,7 +103,8 @@ COMMANDS = [
     ("run --seeds 0,0", "--seeds 5"),
     ("run --privacy record", "--epsilon 1 --delta 1e-5"),
     ("run --epsilon 1", "--privacy record"),
-    ("run --body-file nowhere.safetensors", "is the path right?"),
+    ("run --body-file nowhere.safetensors", "no such file or folder"),
+    ("run --data sites:good --label outcome --method fed-lda --body onnx:encodr.onnx", "did you mean encoder.onnx?"),
     ("run --judge validation", "--validation-fraction 0.2"),
     ("run --validation-fraction 1.5", "--validation-fraction 0.2"),
     ("compare --data sites:goood --label outcome", "did you mean good?"),

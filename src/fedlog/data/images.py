@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedlog.data.schema import Schema
 from fedlog.errors import InputError
+from fedlog.files.names import did_you_mean
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff"})
 MODES = {1: "L", 3: "RGB"}
@@ -40,7 +41,12 @@ def read_images(folder: Path, schema: Schema) -> tuple[Tensor, NDArray[np.int64]
     channels = _require_channels(schema, folder)
     unknown = sorted(set(class_folders(folder)) - set(schema.label_values))
     if unknown:
-        raise InputError(f"expected only folders named as the schema's labels in {folder}, found: {', '.join(unknown)}")
+        raise InputError(
+            f"expected only folders named as the schema's labels in {folder}, found: {', '.join(unknown)}",
+            hint=did_you_mean(
+                unknown[0], schema.label_values, f"the labels are {', '.join(schema.label_values)}; move other folders"
+            ),
+        )
     pixels: list[NDArray[np.uint8]] = []
     labels: list[int] = []
     for label, name in enumerate(schema.label_values):
@@ -50,7 +56,10 @@ def read_images(folder: Path, schema: Schema) -> tuple[Tensor, NDArray[np.int64]
             pixels.append(read_image(path, channels, schema.input_shape[1:]))
             labels.append(label)
     if not pixels:
-        raise InputError(f"expected at least one image under {folder}, found none of: {', '.join(schema.label_values)}")
+        raise InputError(
+            f"expected at least one image under {folder}, found none of: {', '.join(schema.label_values)}",
+            hint=f"{folder.name}/{schema.label_values[0]}/IMAGE.png, or .jpg",
+        )
     return torch.from_numpy(np.stack(pixels)), np.array(labels, dtype=np.int64)
 
 

@@ -21,7 +21,7 @@ from fedlog.data.split import Shares, Split, split_by_class, split_by_content, s
 from fedlog.data.tables import TABLE_SUFFIXES, Table, TableEncoder, fit_encoder, read_table
 from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.errors import InputError
-from fedlog.files.names import import_callable
+from fedlog.files.names import explain_missing, import_callable
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,8 @@ def load_site(
     else:
         raise InputError(
             f"expected a .csv, .tsv, .parquet or .npz file, a folder of images, or package.module:function, "
-            f"found: {source}"
+            f"found: {source}",
+            hint="convert it to one of these" if path.exists() else explain_missing(path),
         )
     if preparation is Preparation.ALONE:
         arrays = replace(arrays, inputs=_type_by_schema(arrays.inputs, schema))

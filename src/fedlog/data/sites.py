@@ -25,7 +25,7 @@ from fedlog.data.split import Shares
 from fedlog.data.tables import TABLE_SUFFIXES, check_table, read_frame
 from fedlog.data.transforms import IDENTITY
 from fedlog.errors import InputError, errors_in
-from fedlog.files.names import closest, did_you_mean
+from fedlog.files.names import closest, did_you_mean, explain_missing
 
 SCHEMA_FILE = "schema.toml"
 FORMS = "one .csv, .tsv, .parquet or .npz file, or folder of images by class, for each site"
@@ -62,8 +62,7 @@ def _explain_missing(path: Path) -> str:
     """What to do about a path that is not there, or is not what was expected."""
     if path.exists():
         return "a folder, or one table with --site-column COLUMN"
-    near = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
-    return did_you_mean(path.name, near, f"there is no such file or folder, seen from {Path.cwd()}")
+    return explain_missing(path)
 
 
 def _refuse_site_column(column: str | None, where: str) -> None:

@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from fedlog.errors import InputError
@@ -21,6 +22,12 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
     """The hint for an unknown name: the one that was probably meant, or else `otherwise`."""
     found = closest(name, known)
     return otherwise if found is None else f"did you mean {found}?"
+
+
+def explain_missing(path: Path) -> str:
+    """The hint for a path that is not there: what lies beside it under almost that name, or from where it was seen."""
+    near = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+    return did_you_mean(path.name, near, f"there is no such file or folder, seen from {Path.cwd()}")
 
 
 # Functions and classes that were given as objects and cannot be imported by their names, e.g. from a notebook.

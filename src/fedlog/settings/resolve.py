@@ -13,6 +13,7 @@ from fedlog.data.catalog import content_digest, resolve_data
 from fedlog.data.data_spec import DIVISION, DataSpec, refuse_settings
 from fedlog.data.federation import Federation
 from fedlog.errors import InputError
+from fedlog.files.names import explain_missing
 from fedlog.models.encoders.names import is_encoder, split_name
 from fedlog.models.encoders.onnx_encoder import ONNX, find_weights_beside
 from fedlog.models.frozen import FROZEN as FROZEN_FILE
@@ -263,6 +264,7 @@ def _digest_files(files: list[Path]) -> str | None:
                 found.update(beside.read_bytes())
         except OSError as error:
             raise InputError(
-                f"cannot read the body's parameters {path}: {error.strerror}", hint="is the path right?"
+                f"cannot read the body's parameters {path}: {error.strerror}",
+                hint="is it a file that you may read?" if path.exists() else explain_missing(path),
             ) from error
     return found.hexdigest() if files else None

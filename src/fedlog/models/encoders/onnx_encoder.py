@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedlog.errors import InputError, first_line
 from fedlog.files.json_text import digest_json
+from fedlog.files.names import explain_missing
 from fedlog.models.encoders.pixels import IMAGENET_MEAN, IMAGENET_STD, Pixels
 
 ONNX = "onnx:"  # and the file, in a body's name
@@ -77,7 +78,8 @@ def _open_file(name: str) -> tuple[Any, str]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise InputError(f"body {name}: the encoder cannot be read: {error.strerror}") from None
+        hint = "is it a file that you may read?" if path.exists() else explain_missing(path)
+        raise InputError(f"body {name}: the encoder cannot be read: {error.strerror}", hint=hint) from None
     try:
         beside = find_weights_beside(path, content)
         found = hashlib.sha256(content)
