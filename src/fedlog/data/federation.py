@@ -290,14 +290,13 @@ def _check_records(records: Records, federation: Federation, where: str) -> None
         raise InputError(f"{where}: inputs must have shape {expected}; found {_describe(records.inputs)}")
     if records.inputs.dtype not in (torch.uint8, torch.float32):
         raise InputError(f"{where}: inputs must be uint8 or float32; found {_describe(records.inputs)}")
-    if records.users is not None and records.users.shape != records.labels.shape:
-        raise InputError(f"{where}: users must have shape ({len(records)},); found {_describe(records.users)}")
     if (records.targets is None) is not (federation.number is None):
         raise InputError(
             f"{where}: numbers to predict and a schema with their range go together; found one without the other"
         )
-    if records.targets is not None and records.targets.shape != records.labels.shape:
-        raise InputError(f"{where}: targets must have shape ({len(records)},); found {_describe(records.targets)}")
+    for name, values in (("users", records.users), ("targets", records.targets)):
+        if values is not None and values.shape != records.labels.shape:
+            raise InputError(f"{where}: {name} must have shape ({len(records)},); found {_describe(values)}")
     outside = (records.labels < 0) | (records.labels >= federation.n_class)
     if bool(outside.any()):
         first = int(outside.nonzero()[0])

@@ -185,8 +185,7 @@ def hold_out(train_positions: Tensor, labels: Tensor, fraction: float, key: Key)
     generator = key.numpy()
     for label, many in zip(classes, quota, strict=True):
         held[generator.permutation(np.flatnonzero(of_client == label))[:many]] = True
-    mask = torch.from_numpy(held)
-    return train_positions[~mask], train_positions[mask]
+    return _part(train_positions, held)
 
 
 def hold_out_people(train_positions: Tensor, users: Tensor, fraction: float, key: Key) -> tuple[Tensor, Tensor]:
@@ -199,8 +198,7 @@ def hold_out_people(train_positions: Tensor, users: Tensor, fraction: float, key
     people = np.unique(of_client)
     wanted = max(1, round(fraction * len(people))) if fraction > 0 else 0
     chosen = key.numpy().permutation(people)[: min(wanted, len(people) - 1)]
-    mask = torch.from_numpy(np.isin(of_client, chosen))
-    return train_positions[~mask], train_positions[mask]
+    return _part(train_positions, np.isin(of_client, chosen))
 
 
 def hold_out_recordings(
@@ -222,6 +220,11 @@ def hold_out_recordings(
             if held[of_class].sum() >= wanted:
                 break
             held |= of_class & (of_recording == recording)
+    return _part(positions, held)
+
+
+def _part(positions: Tensor, held: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
+    """The positions that are kept, and those that are held out."""
     mask = torch.from_numpy(held)
     return positions[~mask], positions[mask]
 

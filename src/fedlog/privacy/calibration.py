@@ -80,8 +80,7 @@ def mu_of(budget: Budget) -> float:
     def excess(log_mu: float) -> float:
         return max(log_delta(budget.epsilon, math.exp(log_mu)), -1e300) - target
 
-    low, high = _bracket(excess, start=0.0)
-    mu = math.exp(_root(excess, low, high))
+    mu = math.exp(_find_root(excess, start=0.0))
     while log_delta(budget.epsilon, mu) > target:
         mu *= 1 - _PRIVATE_SIDE
     return mu
@@ -120,8 +119,7 @@ def _plain_epsilon(mu: float, delta: float) -> float:
     def excess(log_epsilon: float) -> float:
         return target - max(log_delta(math.exp(log_epsilon), mu), -1e300)
 
-    low, high = _bracket(excess, start=math.log(max(mu, mu * mu)))
-    epsilon = math.exp(_root(excess, low, high))
+    epsilon = math.exp(_find_root(excess, start=math.log(max(mu, mu * mu))))
     while log_delta(epsilon, mu) > target:
         epsilon *= 1 + _PRIVATE_SIDE
     return epsilon
@@ -173,8 +171,7 @@ def paper_epsilon(mu: float, delta: float) -> float:
         epsilon = math.exp(log_epsilon)
         return 2 * log_epsilon - math.log(8 * mu * mu) - math.log(math.log(math.e + epsilon / delta))
 
-    low, high = _bracket(excess, start=math.log(mu))
-    return math.exp(_root(excess, low, high))
+    return math.exp(_find_root(excess, start=math.log(mu)))
 
 
 def _check_plan(releases: int, sensitivity: float) -> None:
@@ -184,10 +181,10 @@ def _check_plan(releases: int, sensitivity: float) -> None:
         raise InputError(f"the sensitivity must be a finite number above 0: {sensitivity!r}")
 
 
-def _bracket(rising: Callable[[float], float], start: float) -> tuple[float, float]:
-    """Two arguments between which a rising function changes its sign."""
-    step = 1.0
+def _find_root(rising: Callable[[float], float], start: float) -> float:
+    """The root of a rising function, sought from `start` on in both directions."""
     low = high = start
+    step = 1.0
     while rising(low) > 0:
         low -= step
         step *= 2
@@ -195,10 +192,6 @@ def _bracket(rising: Callable[[float], float], start: float) -> tuple[float, flo
     while rising(high) < 0:
         high += step
         step *= 2
-    return low, high
-
-
-def _root(rising: Callable[[float], float], low: float, high: float) -> float:
     if low == high:
         return low
     return cast(float, brentq(rising, low, high, xtol=1e-15, rtol=4 * np.finfo(float).eps, maxiter=500))

@@ -167,13 +167,11 @@ class Compact:
         sort, marks = layout & 15, layout & ~15
         if known is not None and tuple(known.shape) != shape:
             raise WireError(f"a difference of another shape: {shape} ({tuple(known.shape)} expected)")
-        if prod(shape) > allowance:
+        rows, columns = _matrix_shape(shape)
+        if max(prod(shape), rows) > allowance:
             raise WireError(f"an array that is too large for its message: shape {shape}")
         if sort in (_BITS, _WHOLE, _WIDE_WHOLE) and not marks:
             return _unpack_whole(reader, sort, shape)
-        rows, columns = _matrix_shape(shape)
-        if rows > allowance:
-            raise WireError(f"an array that is too large for its message: shape {shape}")
         if sort == _FLOATS and not marks & ~_SIGNED:
             present = reader.bits(rows) if self.rows else np.ones(rows, bool)
             matrix = self._read_matrix(reader, present, columns, bool(marks & _SIGNED))
