@@ -63,9 +63,7 @@ class LinearPosterior:
 
     def interval(self, features: Tensor, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """Low and high ends, (n,) each, of the central predictive intervals of that level."""
-        location, scale = self.predict(features)
-        reach = student_reach(level, self.degrees) * scale
-        return location - reach, location + reach
+        return student_interval(*self.predict(features), self.degrees, level)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,16 +110,15 @@ class NumberHead:
 
     def interval(self, features: Tensor, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """Low and high ends, (n,) each, of the central predictive intervals of that level."""
-        location, scale = self.predict(features)
-        reach = student_reach(level, float(self.noise[0, 1])) * scale
-        return location - reach, location + reach
+        return student_interval(*self.predict(features), float(self.noise[0, 1]), level)
 
 
-def student_reach(level: float, degrees: float) -> float:
-    """Half the width of the central interval of that level, in units of the scale."""
+def student_interval(location: Tensor, scale: Tensor, degrees: float, level: float) -> tuple[Tensor, Tensor]:
+    """The ends of the central intervals of that level of Student's distributions."""
     if not 0 < level < 1:
         raise InputError(f"the level of an interval must lie between 0 and 1, found: {level}")
-    return float(stdtrit(degrees, (1 + level) / 2))
+    reach = float(stdtrit(degrees, (1 + level) / 2)) * scale
+    return location - reach, location + reach
 
 
 def solve_regression(moments: Moments, strength: float | None = None, noise_std: float = 0.0) -> LinearPosterior:
