@@ -92,7 +92,7 @@ def accuracy_of_others(case: Case, spec: RunSpec) -> tuple[float, int]:
 def _let_lie(simulation: Simulation, liar: str, lie: Lie) -> None:
     """Change the liar's uploads on their way to the server."""
     server: Any = simulation.server
-    receive, codec = server.receive, server.codec
+    receive, codec = server.receive, server.transport.up
 
     def receive_lies(number: int, exchange: Exchange, uploads: Iterable[tuple[str, bytes]]) -> None:
         def changed(blob: bytes) -> bytes:

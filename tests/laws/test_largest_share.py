@@ -71,8 +71,8 @@ def _run_with_liar(spec: RunSpec, lie: Callable[[torch.Tensor], torch.Tensor]) -
 
         def receive_lies(number: int, exchange: Exchange, uploads: Iterable[tuple[str, bytes]]) -> None:
             sent = dict(uploads)
-            message = server.codec.decode(sent[liar])
-            sent[liar] = server.codec.encode(Message(message.kind, (lie(message.arrays[0]),)))
+            message = server.transport.up.decode(sent[liar])
+            sent[liar] = server.transport.up.encode(Message(message.kind, (lie(message.arrays[0]),)))
             receive(number, exchange, sent.items())
 
         server.receive = receive_lies

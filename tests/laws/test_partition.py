@@ -285,7 +285,10 @@ TEN = labels_with([20] * 10, 0)
         (lambda: by_dirichlet(TEN, TEN, clients=150, alpha=0.001, n_class=10, key=Key(0)), "some client had no"),
         (lambda: iid(TEN, TEN[:3], clients=5, key=Key(0)), "test records: 3"),
         (lambda: by_user(TEN, torch.tensor([11])), "user 11"),
-        (lambda: group_people(TEN, sites=6, key=Key(0)), "people: 10"),
+        (
+            lambda: group_people(TEN, sites=6, key=Key(0)),
+            "people, at least one each to train on and one to test on; found: 10",
+        ),
         (lambda: hold_out(torch.arange(5), TEN, 1.0, Key(0)), "must lie in"),
     ],
 )

@@ -192,7 +192,7 @@ def test_a_run_does_without_half_of_its_clients_at_most(
 
     def poisoned(self: Cohort, *told: Any) -> list[tuple[int, bytes | None]]:
         nothing = torch.full((3, 6), torch.nan)
-        blob = self._codec.encode(Message(Kind.STATISTICS, (nothing,)))
+        blob = self._transport.up.encode(Message(Kind.STATISTICS, (nothing,)))
         return [(index, blob if index < bad else sent) for index, sent in working(self, *told)]
 
     monkeypatch.setattr(Cohort, "exchange", poisoned)
@@ -244,7 +244,7 @@ def test_a_resumed_sum_of_what_is_remembered_is_the_same_to_the_bit(
             # Small terms that come after the large one are rounded one by one, those before it together.
             sums = torch.randn(3, 6, generator=Key(number).child(index).torch()) * (1.0 if index == 1 else 1e-12)
             sums[:, 0] = 1
-            sent.append((index, self._codec.encode(Message(Kind.STATISTICS, (sums,)))))
+            sent.append((index, self._transport.up.encode(Message(Kind.STATISTICS, (sums,)))))
         return sent
 
     monkeypatch.setattr(Cohort, "exchange", unequal)

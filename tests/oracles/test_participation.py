@@ -46,7 +46,7 @@ def test_the_head_is_that_of_everyones_last_statistics(
 
     def noted(self: Cohort, number: int, exchange: Any, indices: Any) -> list[tuple[int, bytes | None]]:
         sent = working(self, number, exchange, indices)
-        last.update({i: self._codec.decode(blob).arrays[0].double() for i, blob in sent if blob is not None})
+        last.update({i: self._transport.up.decode(blob).arrays[0].double() for i, blob in sent if blob is not None})
         return sent
 
     monkeypatch.setattr(Cohort, "exchange", noted)
