@@ -182,6 +182,12 @@ def test_axes_hold_their_values_and_have_round_marks() -> None:
         assert 2 <= len(axis.ticks) <= 8
         assert [float(text) for _, text in axis.ticks] == pytest.approx([value for value, _ in axis.ticks])
         assert [text for _, text in axis.ticks] == [str(float(t)) if "." in t else t for _, t in axis.ticks]
+    for values, texts in (
+        ([-75.0, 50.0], ["-75", "-50", "-25", "0", "25", "50"]),
+        ([0.0, 12.4], ["0.0", "2.5", "5.0", "7.5", "10.0", "12.5"]),
+        ([0.0, 1.2], ["0.00", "0.25", "0.50", "0.75", "1.00", "1.25"]),
+    ):
+        assert [text for _, text in straight_axis("", values).ticks] == texts
     for last in (1, 2, 7, 10, 30, 100, 150):
         axis = rounds_axis(last)
         assert axis.low <= 1 <= last <= axis.high

@@ -40,7 +40,7 @@ def straight_axis(label: str, values: Iterable[float], whole: bool = False) -> A
     step = max(1.0, float(round(step))) if whole else step
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     values_at = [at * step for at in range(first, last + 1)]
-    digits = max(0, -math.floor(math.log10(step) + 1e-9)) + (1 if _mantissa(step) == 2.5 else 0)
+    digits = max(0, (1 if _mantissa(step) == 2.5 else 0) - math.floor(math.log10(step) + 1e-9))
     ticks = tuple((value, f"{value:.{digits}f}") for value in values_at)
     return Axis(label, values_at[0], values_at[-1], ticks)
 
