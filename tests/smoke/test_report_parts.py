@@ -22,6 +22,7 @@ from fedlog.experiments.run.portraits import project_means, read_clients, read_g
 from fedlog.report.axes import bits_axis, rounds_axis, straight_axis
 from fedlog.report.comparison_page import comparison_section
 from fedlog.report.curves import Curve, curve_plots
+from fedlog.report.exported_tables import find_tables
 from fedlog.report.plots import Plot
 from fedlog.report.run_facts import read_run
 from fedlog.report.run_page import headline, render_run
@@ -226,6 +227,10 @@ def test_a_comparison_draws_the_rounds_by_bits_or_says_why_not(make_federation: 
     assert [point.y for point in rounds.points] == pytest.approx([100 * each for each in run.history["accuracy"]])
     assert [point.high is not None for point in rounds.points] == [False, False, True]  # the interval is at the end
     assert bits_plot(found.findings).note == ""
+    exported = dict(find_tables(tmp_path / "runs"))
+    assert set(exported) == {"runs", "comparison-1-methods", "comparison-1-sites"}
+    assert exported["comparison-1-methods"].rows[0][0] == "fedlog"
+    assert [row[0] for row in exported["comparison-1-sites"].rows] == ["client-0", "client-1", "client-2"]
 
     on_validation = {
         key: replace(one, spec=replace(one.spec, judge=Judge.VALIDATION)) for key, one in found.findings.runs.items()

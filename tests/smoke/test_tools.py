@@ -40,6 +40,21 @@ def test_tensorboard_reads_what_the_callback_wrote(tmp_path: Path, federation: f
     assert read.Scalars("client/south")[-1].value == pytest.approx(result.per_client["south"])
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard_has_every_round_of_a_resumed_run_once(tmp_path: Path, federation: fedlog.Federation) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    settings = {"rounds": 3, "epochs": 1, "out": tmp_path / "run"}
+    with pytest.raises(KeyboardInterrupt):
+        fedlog.run(federation, callbacks=[fedlog.TensorBoard(tmp_path / "board"), Stop()], **settings)
+    result = fedlog.run(federation, callbacks=[fedlog.TensorBoard(tmp_path / "board")], **settings)
+    read = EventAccumulator(str(tmp_path / "board"))
+    read.Reload()
+    events = read.Scalars("accuracy/mean over clients")
+    assert [event.step for event in events] == [1, 2, 3]
+    assert [event.value for event in events] == pytest.approx([r.accuracy_mean_over_clients for r in result.records])
+
+
 class Stop(fedlog.Callback):
     """Ends a run after its second round."""
 
