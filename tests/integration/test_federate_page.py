@@ -6,6 +6,7 @@ import csv
 import json
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.settings.flags import read_given_settings
 from fedlog.settings.promise import Promise
+from fedlog.settings.recipes import apply_recipe
 from fedlog.settings.spec import RunSpec
 from fedlog.wire.bits_text import describe_bits
 
@@ -123,8 +125,10 @@ def test_a_private_page_tells_no_sites_figures_but_what_was_spent(chrome: Chrome
 def test_the_command_at_the_end_makes_the_same_plan(server: ServerFolder, plan: Plan) -> None:
     words = shlex.split(read_deployed_run(server.runs / plan.name).command)
     assert words[:4] == ["fedlog", "federate", "run", str(server.path)]
-    given = RunSpec(**read_given_settings(parse_arguments(words[1:])))
-    assert make_plan(given, plan.name, lambda: 3) == plan
+    given = read_given_settings(parse_arguments(words[1:]))
+    again = make_plan(apply_recipe(RunSpec(**given), given), plan.name, lambda: 3)
+    assert replace(again, options={}) == replace(plan, options={})
+    assert again.algorithm(3, 8) == plan.algorithm(3, 8)
 
 
 def test_a_run_under_way_has_a_page_too(server: ServerFolder, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from fedlog.report.run_page import headline, render_run
 from fedlog.report.style import style_of
 from fedlog.settings.differences import find_differences, repeat_command
 from fedlog.settings.flags import read_given_settings
+from fedlog.settings.recipes import apply_recipe
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import Judge
@@ -115,7 +116,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     {"body": ("mlp:64", "mlp:32"), "initialisation": "separate", "codec": "rows+q8", "weight_decay": 0.1},
     {"privacy": "client", "epsilon": 2.0, "delta": 1e-5, "message_norm": 20.0, "trust": "central"},
     {"data": "cifar10", "method": "fed-heads", "body": ("pretrained:efficientnet-lite0:128",), "train_records": 900},
-    {"stop_at_accuracy": 0.9, "participation": 0.5, "moments": "run", "decay": "cosine"},
+    {"stop_at_accuracy": 0.9, "participation": 0.5, "moments": "round", "decay": "none"},
 )
 
 
@@ -124,7 +125,8 @@ def test_the_command_on_the_page_repeats_the_run(settings: dict[str, Any]) -> No
     spec = resolve(RunSpec(**settings)).spec
     words = shlex.split(repeat_command(spec))
     assert words[:2] == ["fedlog", "run"]
-    again = RunSpec(**read_given_settings(parse_arguments(words[1:])))
+    named = read_given_settings(parse_arguments(words[1:]))
+    again = apply_recipe(RunSpec(**named), named)
     assert resolve(again).digest == spec.digest
     given = set(settings) - {"data", "method", "options"} | set(settings.get("options", {}))
     assert given <= {each.name for each in find_differences(spec)}

@@ -19,6 +19,7 @@ from fedlog.privacy.release_log import FILE_NAME
 from fedlog.report.deployed_page import DeployedRound, DeployedRun, DeployedSite, write_deployed_page
 from fedlog.settings.differences import Difference, say_value
 from fedlog.settings.fields import about
+from fedlog.settings.recipes import apply_recipe
 from fedlog.settings.spec import RunSpec, list_deployed_settings
 
 
@@ -116,18 +117,27 @@ def _by_direction(report: Mapping[str, Any]) -> dict[tuple[str, str], int]:
 
 
 def _compare_settings(plan: Plan) -> tuple[tuple[Difference, ...], tuple[tuple[str, str], ...]]:
-    """What the plan has set otherwise than the defaults of its method, and the settings that are as usual."""
-    usual_plan = make_plan(RunSpec(method=plan.method), plan.name, lambda: 0)
+    """What the plan has set otherwise than a run of its method would have it, and the settings that are as usual."""
+    usual_plan = make_plan(apply_recipe(RunSpec(method=plan.method), given=()), plan.name, lambda: 0)
     here, usual = plan_settings(plan), plan_settings(usual_plan)
     names = [entry.name for entry in list_deployed_settings() if about(entry).flag and entry.name != "method"]
     values = [(name, here.get(key, ""), usual.get(key, "")) for name in names if (key := name.replace("_", "-"))]
     differences = [Difference(name, _unset(own), _unset(other)) for name, own, other in values if own != other]
-    defaults = {**registry.options(plan.method), **DEFAULT_OPTIONS.get(plan.method, {})}
-    for name, value in plan.options.items():
-        usual_value = getattr(defaults.get(name), "value", defaults.get(name))
-        differences.append(Difference(name, value, usual_value, is_option=True))
+    options, usual_options = _all_options(plan), _all_options(usual_plan)
+    differences += [
+        Difference(name, value, usual_options[name], is_option=True)
+        for name, value in options.items()
+        if value != usual_options[name]
+    ]
     others = [(name, say_value(own)) for name, own, other in values if own == other and own != ""]
+    others += [(name, say_value(value)) for name, value in options.items() if value == usual_options[name]]
     return tuple(differences), tuple(others)
+
+
+def _all_options(plan: Plan) -> dict[str, Any]:
+    """The options of the plan's method, defaults included."""
+    found = {**registry.options(plan.method), **DEFAULT_OPTIONS.get(plan.method, {}), **plan.options}
+    return {name: getattr(value, "value", value) for name, value in found.items()}
 
 
 def _unset(value: Any) -> Any:
