@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ from fedlog.report.axes import Axis
 from fedlog.report.style import DASHES, MARKERS, Style
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 460.0, 52.0, 16.0, 14.0, 46.0
+BEHIND_TIP = 12.0
 BETWEEN_MARKERS = 42.0  # on a joined line; every point still has its value under the pointer
 LETTER, LINE = 6.6, 14.0  # about the size of a letter beside a level line
 MARKER_SIZE = 4.2
@@ -148,10 +150,19 @@ def draw_series(plot: Plot, series: Series) -> DrawnSeries:
         for (x, _), point in places
         if point.low is not None and point.high is not None
     ]
-    labels = [(x, y, point.label) for (x, y), point in places if point.label]
+    named = [(_beyond_tip(plot, place) if series.arrows else place, point) for place, point in places if point.label]
+    labels = [(x, y, point.label) for (x, y), point in named]
     hover = json.dumps([[x, y, point.text] for (x, y), point in places], separators=(",", ":"))
     arrows = [place for place, _ in places] if series.arrows else []
     return DrawnSeries(series, line, [] if series.arrows else marks, bars, labels, arrows, hover)
+
+
+def _beyond_tip(plot: Plot, tip: tuple[float, float]) -> tuple[float, float]:
+    """Where the name of an arrow stands: behind its tip, whichever way it points."""
+    wide, high = (end - start for end, start in zip(tip, plot.at(0, 0), strict=True))
+    length = math.hypot(wide, high) or 1.0
+    # A name is written above its place; half a line lower, its middle is there.
+    return round(tip[0] + BEHIND_TIP * wide / length, 1), round(tip[1] + BEHIND_TIP * high / length + LINE * 0.7, 1)
 
 
 def _thin_out(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
