@@ -21,6 +21,7 @@ from fedlog.settings.differences import Difference, say_value
 from fedlog.settings.fields import about
 from fedlog.settings.recipes import apply_recipe
 from fedlog.settings.spec import RunSpec, list_deployed_settings
+from fedlog.settings.training import Recipe
 
 
 def find_deployed_runs(folder: Path) -> list[Path]:
@@ -146,7 +147,8 @@ def _unset(value: Any) -> Any:
 
 def _repeat_command(server: Path, method: str, differences: Sequence[Difference]) -> str:
     """The command for a new run with the same settings at this server."""
-    words = ["fedlog", "federate", "run", str(server), "--method", method]
+    # The differences are complete: no recipe must fill in anything.
+    words = ["fedlog", "federate", "run", str(server), "--method", method, "--recipe", Recipe.PAPER.value]
     for each in differences:
         value = each.value if isinstance(each.value, str) else json.dumps(each.value)
         words += ["--set", f"{each.name}={value}"] if each.is_option else [f"--{each.name.replace('_', '-')}", value]
