@@ -20,6 +20,7 @@ from fedlog.errors import InputError
 from fedlog.experiments.compare.variants import DEPLOYED_OPTIONS, Choices, make_variants
 from fedlog.flower.protocol.plan import DEFAULT_OPTIONS
 from fedlog.settings.spec import RunSpec
+from fedlog.settings.training import Recipe
 
 SITES = ("north", "south", "east")
 SHORT = ["--rounds", "1", "--body", "mlp:4", "--set", "epochs=1", "--seeds", "2", "--quiet"]
@@ -92,7 +93,8 @@ def test_codecs_bodies_and_recipes_are_crossed() -> None:
     assert len(found) == 2 * 2 * (2 + 1)  # training alone sends nothing, so its codec does not count
     assert found["fedlog q8 mlp:8 long"].rounds == 30
     assert found["local mlp:4"].rounds == 5
-    assert make_variants(RunSpec(data="sites:x"), Choices(("fedlog-c",)))[0].spec.options == {"first_head": "random"}
+    as_printed = RunSpec(data="sites:x", recipe=Recipe.PAPER)
+    assert make_variants(as_printed, Choices(("fedlog-c",)))[0].spec.options == {"first_head": "random"}
     assert DEPLOYED_OPTIONS == DEFAULT_OPTIONS  # what is compared is what sites run
 
 
