@@ -48,7 +48,10 @@ def test_accuracy_by_round_and_the_gain_on_training_alone(found: Collected) -> N
     assert alone[2:] == ("50.0 ± 0.0", *["81.0 ± 0.6"] * 4, "", "", "")
     assert ours[1:] == ("3", "52.0 ± 0.0", *["83.0 ± 0.6"] * 4, "+2.0 [+2.0, +2.0]", "+2.0 [+2.0, +2.0]", "above")
     assert "10 records, 2 classes +0.0" in table.notes[0]
-    assert any("Not run" in note and "wine" in note for note in table.notes)
+    assert table.notes[1].startswith(
+        "Not run: 10 records, 2 classes (FedLog-C, FedProto, LG-FedAvg 1, FedAvg, FedDBE); "
+    )
+    assert "Dirichlet 0.5; wine, sites of" in table.notes[1]
 
 
 def test_accuracy_by_bits_counts_whole_rounds(found: Collected) -> None:

@@ -17,7 +17,7 @@ from fedlog.experiments.tables.significance import CONFIDENCE, Mean, paired_diff
 from fedlog.experiments.tables.when_to_choose import CONDITIONS, ROUNDS, SHOWN_ROUNDS, Condition
 from fedlog.report.figures import svg
 from fedlog.report.style import METHODS as STYLES
-from fedlog.report.tables import TextTable, not_run_note, with_error
+from fedlog.report.tables import NOT_RUN, TextTable, with_error
 from fedlog.wire.bits_text import describe_bits
 
 ALONE = "local"
@@ -85,7 +85,7 @@ def rounds_table(found: Collected) -> TextTable:
             runs = found.runs[condition.row_name(method)]
             if runs:
                 rows.append((f"{condition.title}: {STYLES[method].label}", *_round_cells(method, runs, alone)))
-    notes = (*_level_notes(found), *not_run_note(found))
+    notes = (*_level_notes(found), *_not_run_note(found))
     return TextTable(columns, tuple(rows), "Accuracy by round, mean over clients", notes)
 
 
@@ -98,6 +98,18 @@ def _round_cells(method: str, runs: Sequence[RunResult], alone: Sequence[RunResu
     early, last = (None if method == ALONE else find_gain(runs, alone, number) for number in (EARLY, ROUNDS))
     told = ("" if early is None else str(early), "" if last is None else str(last))
     return (str(len(runs)), *accuracies, *told, "" if last is None else last.verdict)
+
+
+def _not_run_note(found: Collected) -> tuple[str, ...]:
+    """One line with what has not been run: whole conditions by their titles, single methods in the others."""
+    missing = []
+    for condition in CONDITIONS:
+        absent = [method for method in METHODS if not found.runs[condition.row_name(method)]]
+        if len(absent) == len(METHODS):
+            missing.append(condition.title)
+        elif absent:
+            missing.append(f"{condition.title} ({', '.join(STYLES[method].label for method in absent)})")
+    return (f"{NOT_RUN.capitalize()}: {'; '.join(missing)}.",) if missing else ()
 
 
 def _level_notes(found: Collected) -> tuple[str, ...]:
