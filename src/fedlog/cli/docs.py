@@ -8,6 +8,7 @@ from pathlib import Path
 from fedlog.cli.command_page import write_command_page
 from fedlog.errors import InputError
 from fedlog.report.bits_page import write_bits_page
+from fedlog.report.conditions import write_when_to_choose
 from fedlog.report.method_results import write_method_results
 from fedlog.report.overview import write_overview
 from fedlog.report.recipe_table import write_recipe_table
@@ -30,8 +31,9 @@ def docs_command(args: argparse.Namespace) -> int:
     pages = write_markdown(args.results, args.out)
     bits = write_bits_page(args.results, args.out / "bits.md")
     methods = write_method_results(args.results, args.out)
+    chosen = write_when_to_choose(args.results, args.out.parent / "README.md")
     recipes = write_recipe_table(args.out / "running.md")
     commands = write_command_page(args.out / "reference" / "command-line.md")
-    for path in (*pages, *bits, *methods, *recipes, *commands, *write_overview(args.results, args.out)):
+    for path in (*pages, *bits, *methods, *chosen, *recipes, *commands, *write_overview(args.results, args.out)):
         print(f"wrote: {path}")
     return 0

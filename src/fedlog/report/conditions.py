@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,9 +13,10 @@ from scipy.stats import t
 
 from fedlog.experiments.tables.cost import count_opening_bits
 from fedlog.experiments.tables.equal_chances import METHODS
-from fedlog.experiments.tables.finished_cells import Collected, RunResult
+from fedlog.experiments.tables.finished_cells import Collected, RunResult, collect
 from fedlog.experiments.tables.significance import CONFIDENCE, Mean, paired_differences
-from fedlog.experiments.tables.when_to_choose import CONDITIONS, ROUNDS, SHOWN_ROUNDS, Condition
+from fedlog.experiments.tables.when_to_choose import CONDITIONS, ROUNDS, SHOWN_ROUNDS, WHEN_TO_CHOOSE, Condition
+from fedlog.files.durable import write_file
 from fedlog.report.figures import svg
 from fedlog.report.style import METHODS as STYLES
 from fedlog.report.tables import NOT_RUN, TextTable, with_error
@@ -24,6 +26,8 @@ ALONE = "local"
 EARLY = 5  # the round of an early comparison
 BUDGETS = (1e5, 1e6, 1e7)  # bits of all clients, both ways
 LEVEL_ROUNDS = 10
+PANELS = 4  # of the picture, in a row
+START, END = "<!-- when to choose: written by `fedlog docs` -->", "<!-- end of when to choose -->"
 
 
 @dataclass(frozen=True)
@@ -169,15 +173,16 @@ def _at_budget(runs: Sequence[RunResult], budget: float) -> str:
 def draw_conditions(found: Collected) -> str:
     """One panel a condition: accuracy by round, on a logarithmic axis that gives early rounds their room."""
     drawn = [condition for condition in CONDITIONS if found.runs[condition.row_name(ALONE)]]
-    figure = Figure(figsize=(13, 3.2 * -(-len(drawn) // 4)), layout="constrained")
-    panels = np.atleast_1d(figure.subplots(-(-len(drawn) // 4), min(4, len(drawn)))).ravel()
+    down, across = -(-len(drawn) // PANELS), min(PANELS, len(drawn))
+    figure = Figure(figsize=(max(7.0, 3.25 * across), 3.4 * down), layout="constrained")
+    panels = np.atleast_1d(figure.subplots(down, across)).ravel()
     for axes in panels[len(drawn) :]:
         axes.set_axis_off()
     for axes, condition in zip(panels, drawn, strict=False):
         _draw_panel(axes, found, condition)
     panels[0].set_ylabel("test accuracy, mean over clients (%)")
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize="small", frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=PANELS, fontsize="small", frameon=False)
     return svg(figure)
 
 
@@ -196,3 +201,33 @@ def _draw_panel(axes: Axes, found: Collected, condition: Condition) -> None:
     axes.minorticks_off()
     axes.set_xlabel("round", fontsize="small")
     axes.grid(alpha=0.3)
+
+
+def short_table(found: Collected) -> str:
+    """One line a condition, as Markdown: each method's accuracy after an early round and after the last."""
+    lines = [
+        f"| round {EARLY} → round {ROUNDS}, % | " + " | ".join(STYLES[method].label for method in METHODS) + " |",
+        "|---|" + "---|" * len(METHODS),
+    ]
+    for condition in CONDITIONS:
+        runs = {method: found.runs[condition.row_name(method)] for method in METHODS}
+        if not all(runs.values()):
+            continue
+        seeds = min(len(each) for each in runs.values())
+        cells = (
+            " → ".join(f"{Mean.of(list(accuracy_at(each, number).values())).value:.1f}" for number in (EARLY, ROUNDS))
+            for each in runs.values()
+        )
+        lines.append(f"| {condition.title} ({seeds} seeds) | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def write_when_to_choose(results: Path, readme: Path) -> list[Path]:
+    """Put the short table into its place in the README; do nothing where there is no such place."""
+    before, start, rest = (readme.read_text() if readme.exists() else "").partition(START)
+    _, end, after = rest.partition(END)
+    if not (start and end):
+        return []
+    table = short_table(collect(WHEN_TO_CHOOSE, results))
+    write_file(readme, f"{before}{start}\n{table}\n{end}{after}")
+    return [readme]
