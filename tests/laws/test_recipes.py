@@ -10,7 +10,7 @@ import pytest
 
 import fedlog
 from fedlog.cli.main import parse_arguments
-from fedlog.cli.running import _what_and_where
+from fedlog.cli.running import _choose_spec_and_folder
 from fedlog.experiments.compare.variants import Choices, make_variants
 from fedlog.experiments.run.execute import read_spec
 from fedlog.settings.differences import repeat_command
@@ -23,7 +23,7 @@ from fedlog.settings.training import AdamMoments, Decay, Recipe
 
 def command_line(text: str) -> RunSpec:
     """What `fedlog run` would run."""
-    return _what_and_where(parse_arguments(["run", *shlex.split(text)]))[0]
+    return _choose_spec_and_folder(parse_arguments(["run", *shlex.split(text)]))[0]
 
 
 def test_the_papers_data_keep_the_papers_settings_and_other_data_get_the_tuned_ones() -> None:

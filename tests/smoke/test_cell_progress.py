@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from fedlog.api import live_bar
 from fedlog.cli import cell_progress
 from fedlog.cli.cell_progress import CellProgress
 from fedlog.experiments.tables.catalog import EXPERIMENTS
@@ -30,7 +31,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     stand_in = Clock()
-    monkeypatch.setattr(cell_progress, "time", stand_in)
+    for module in (cell_progress, live_bar):
+        monkeypatch.setattr(module, "time", stand_in)
     return stand_in
 
 

@@ -149,6 +149,8 @@ def _read_option(method: str, name: str, value: Any, hint: Any) -> Any:
         found = msgspec.convert(value, kind, strict=False)
         if isinstance(found, float) and not math.isfinite(found):
             raise ValueError
+        if isinstance(found, bool) and str(value).lower() not in ("true", "false"):
+            raise ValueError  # 0 and 1 may be meant as numbers
     except ValueError:
         raise InputError(f"option {name} of {method} cannot be {value!r}", hint=f"expected {_describe(kind)}") from None
     return found

@@ -47,6 +47,8 @@ SIZES = {
     "mnist-selection": Size((1, 28, 28), 10, 50, 60, 200, sample=5),
     "cifar10": Size((3, 32, 32), 10, 100, 500, 100, sample=1, transform=Transform(crop_padding=4, flip=True)),
     "cifar100": Size((3, 32, 32), 100, 100, 500, 100, sample=1, transform=Transform(crop_padding=4, flip=True)),
+    "wine": Size((13,), 3, 3, 45, 15, sample=3),
+    "breast-cancer": Size((30,), 2, 4, 107, 35, sample=4),
     "har": Size((9, 128), 6, 6, 1370, 345, sample=1),
     "leaf": Size((3, 84, 84), 2, 2360, 24, 6, sample=1),
 }
