@@ -7,6 +7,8 @@
    Padding and strides are met by a copy of one client's map, framed by zeros, its columns sorted by their remainder
    modulo the stride: the columns that one place of the kernel reads are neighbours again.
 
+   Convolutions of 3 x 3 with many channels go by Winograd's tiles (convolve_winograd.h), all others by windows.
+
    The passes are written once, in convolve_*.h; targets.h makes them for two number types and three instruction sets.
    Sums over lanes are 32 bytes wide in all of them, and longer vectors only serve sums that are separate per lane: AVX2
    and AVX-512 give the same bits. */
@@ -25,12 +27,21 @@ struct sizes { /* the same in convolve.py */
    of `phase_columns` columns. The gradient before pooling, "spread", has `rows` rows of `spread_run` numbers a channel,
    of which `length` follow a frame of `left` columns. */
 struct geometry {
-    int64_t framed, direct, rows_framed, phase_columns, run;
+    int64_t framed, direct, tiled, rows_framed, phase_columns, run;
     int64_t rows_out, columns_out, rows, length;
     int64_t left, spread_run;
 };
 
 enum { SLACK = 16 }; /* zeros behind a run that the last vector of a sum may read */
+
+/* Whether Winograd's tiles need fewer operations than windows: 3 x 3, enough channels, few places beyond the edges. */
+static int64_t suits_tiles(const struct sizes *s, int64_t rows, int64_t columns)
+{
+    const int64_t covered = (rows + 1) / 2 * 2 * ((columns + 1) / 2 * 2);
+    return s->kernel_rows == 3 && s->kernel_columns == 3 && s->stride_rows == 1 && s->stride_columns == 1 &&
+           s->pad_top <= 2 && s->pad_left <= 2 && s->pad_bottom <= 2 && s->pad_right <= 2 && s->channels_in >= 8 &&
+           s->channels_out >= 8 && 2 * covered <= 3 * rows * columns;
+}
 
 static struct geometry geometry_of(const struct sizes *s)
 {
@@ -47,6 +58,7 @@ static struct geometry geometry_of(const struct sizes *s)
     g.left = (s->kernel_columns + s->stride_columns - 1) / s->stride_columns - 1;
     g.spread_run = (g.left + g.phase_columns) * s->batch + (g.framed ? SLACK : 0);
     g.direct = s->pool_rows == 1 && s->pool_columns == 1 && !s->rectify;
+    g.tiled = suits_tiles(s, g.rows, g.columns_out * s->pool_columns);
     return g;
 }
 
@@ -75,6 +87,8 @@ static int64_t framed_size(const struct sizes *s, const struct geometry *g)
     return g->framed ? rounded(s->channels_in * g->rows_framed * g->run) + SLACK : 0;
 }
 
+#include "convolve_tiles.h"
+
 #define PASSES "convolve_passes.h"
 #include "targets.h"
 
@@ -93,12 +107,17 @@ int convolve_instructions(void)
 #endif
 }
 
+/* Whether a convolution goes by Winograd's tiles. */
+int convolve_is_tiled(const struct sizes *s) { return (int)geometry_of(s).tiled; }
+
 /* Numbers of scratch space that a pass may use, for either direction. */
 int64_t convolve_scratch(const struct sizes *s)
 {
     const struct geometry g = geometry_of(s);
     const int64_t rows = (g.rows_framed - s->kernel_rows) / s->stride_rows + 1;
     const int64_t phase = s->channels_in * g.phase_columns * s->batch; /* one row of the inputs' gradient, by phase */
+    if (g.tiled)
+        return tiles_scratch(s, &g);
     return packed_size(s) + framed_size(s, &g) + rounded(s->channels_out * rows * g.spread_run) + phase + SLACK;
 }
 

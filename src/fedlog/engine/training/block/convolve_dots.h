@@ -30,7 +30,9 @@ ALWAYS void NAME(dot_tile)(const int m, const int n, const struct NAME(runs) *r,
     REAL rest[4][6];
     const REAL *gradient = r->gradient, *inputs = r->inputs;
     const int64_t whole = r->zeros_follow ? r->length : r->length - LANES + 1;
+#pragma GCC unroll 4
     for (int i = 0; i < m; i++)
+#pragma GCC unroll 6
         for (int j = 0; j < n; j++) {
             totals[i][j] = (VECTOR){0};
             rest[i][j] = 0;

@@ -26,6 +26,10 @@ static void NAME(single)(int m, const struct NAME(windows) *w, int64_t at, const
 /* How many channels are summed at once: a number that divides them evenly if there is one. */
 static int NAME(channels_at_once)(int64_t channels)
 {
+#ifdef LONG_VECTORS /* and twice as many registers */
+    if (channels % 8 == 0)
+        return 8;
+#endif
     static const int tried[] = {4, 6, 5, 3};
     for (int i = 0; i < 4; i++)
         if (channels % tried[i] == 0)
@@ -65,6 +69,10 @@ static void NAME(output_row)(int64_t channels, int64_t length, const struct NAME
 #endif
     NAME(sum_row_short)(channels, length, w, packed, group_step, skipped, out, out_step);
 }
+
+#include "convolve_winograd.h"
+#include "convolve_pairs.h"
+#include "convolve_tiled.h"
 
 /* Weights in the order in which the sums need them: by group of output channels, then kernel row, input channel and
    kernel column, then the channels of the group. */
@@ -111,10 +119,10 @@ static const REAL *NAME(framed)(const struct sizes *s, const struct geometry *g,
             REAL *to = frame + (channel * g->rows_framed + s->pad_top + row) * g->run;
             if (s->stride_columns == 1)
                 memcpy(to + s->pad_left * batch, map, (size_t)columns * sizeof(REAL));
-            else
-                for (int64_t column = 0; column < s->columns_in; column++)
-                    memcpy(to + column_offset(s, g, column + s->pad_left), map + column * batch,
-                           (size_t)batch * sizeof(REAL));
+            for (int64_t first = 0; s->stride_columns > 1 && first < s->stride_columns; first++)
+                NAME(copy_columns)(map + first * batch, s->stride_columns,
+                                   to + column_offset(s, g, first + s->pad_left), 1,
+                                   places_at(s->columns_in, s->stride_columns, first), batch);
         }
     return frame;
 }
@@ -127,6 +135,10 @@ static void NAME(forward)(const struct sizes *s, const REAL *inputs, const REAL 
     const int64_t kernel = s->channels_in * s->kernel_rows * s->kernel_columns;
     const int64_t run_out = g.columns_out * s->batch, out_channel = g.rows_out * run_out;
     REAL *packed = scratch, *frame = scratch + packed_size(s), *convolved = frame + framed_size(s, &g);
+    if (g.tiled) {
+        NAME(forward_tiles)(s, &g, inputs, weight, bias, pooled, winners, scratch);
+        return;
+    }
     int64_t offsets[s->kernel_columns];
     for (int64_t column = 0; column < s->kernel_columns; column++)
         offsets[column] = column_offset(s, &g, column);
@@ -215,6 +227,9 @@ static void NAME(input_gradient)(const struct sizes *s, const struct geometry *g
     const int64_t run = s->columns_in * s->batch, wide = g->phase_columns * s->batch, map = s->rows_in * run;
     for (int64_t across = 0; across < s->stride_columns; across++) {
         const int64_t columns = places_at(s->kernel_columns, s->stride_columns, across);
+        /* The first place of this phase that is no padding, and its column of the inputs. */
+        const int64_t at = across < s->pad_left ? (s->pad_left - across + s->stride_columns - 1) / s->stride_columns : 0;
+        const int64_t column = at * s->stride_columns + across - s->pad_left;
         for (int64_t down = 0; down < s->stride_rows; down++) {
             const int64_t before = (down + s->stride_rows - s->pad_top % s->stride_rows) % s->stride_rows;
             NAME(pack_turned)(s, weight, down, across, packed);
@@ -226,12 +241,9 @@ static void NAME(input_gradient)(const struct sizes *s, const struct geometry *g
                 }
                 NAME(phase_row)(s, g, packed, spread, spread_run, row + s->pad_top, columns, 0, wide, phase, wide);
                 for (int64_t channel = 0; channel < s->channels_in; channel++)
-                    for (int64_t at = 0; at < g->phase_columns; at++) {
-                        const int64_t column = at * s->stride_columns + across - s->pad_left;
-                        if (column >= 0 && column < s->columns_in)
-                            memcpy(of_inputs + channel * map + row * run + column * s->batch,
-                                   phase + channel * wide + at * s->batch, (size_t)s->batch * sizeof(REAL));
-                    }
+                    NAME(copy_columns)(phase + channel * wide + at * s->batch, 1,
+                                       of_inputs + channel * map + row * run + column * s->batch, s->stride_columns,
+                                       places_at(s->columns_in, s->stride_columns, column), s->batch);
             }
         }
     }
@@ -263,6 +275,10 @@ static void NAME(backward)(const struct sizes *s, const REAL *inputs, const REAL
     const int64_t spread_run = as_it_is ? g.length : g.spread_run;
     REAL *packed = scratch, *frame = scratch + packed_size(s), *spread = frame + framed_size(s, &g);
     REAL *phase = spread + rounded(s->channels_out * g.rows * g.spread_run);
+    if (g.tiled) {
+        NAME(backward_tiles)(s, &g, inputs, weight, winners, gradient, of_inputs, of_weight, of_bias, scratch);
+        return;
+    }
     memset(frame, 0, (size_t)framed_size(s, &g) * sizeof(REAL));
     if (!as_it_is) /* the frame is written once, the inside per client */
         memset(spread, 0, (size_t)(s->channels_out * g.rows * g.spread_run) * sizeof(REAL));

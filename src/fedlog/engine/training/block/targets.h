@@ -1,8 +1,8 @@
 /* Includes the file PASSES for float and double, for plain vectors, for AVX2 and for AVX-512, and chooses at run time.
 
    Plain vectors are what the compiler makes of them: SSE2 on any x86-64, NEON on ARM. In the included file REAL is the
-   number type, NAME(x) a name of its own, MULTIPLY_ADD(a, b, c) one fused operation where there is one, and
-   LONG_VECTORS is defined where vectors of 64 bytes have registers. */
+   number type of SIZE(REAL) bytes, NAME(x) a name of its own, MULTIPLY_ADD(a, b, c) one fused operation where there is
+   one, and LONG_VECTORS is defined where vectors of 64 bytes have registers. */
 
 #include <stdint.h>
 #include <string.h>
@@ -10,6 +10,10 @@
 #define JOIN3(a, b, c) a##_##b##_##c
 #define EXPAND3(a, b, c) JOIN3(a, b, c)
 #define NAME(function) EXPAND3(function, REAL, TARGET)
+#define SIZE_OF_float 4
+#define SIZE_OF_double 8
+#define JOIN_SIZE(real) SIZE_OF_##real
+#define SIZE(real) JOIN_SIZE(real)
 #define ALWAYS static inline __attribute__((always_inline))
 
 #ifdef __clang__
