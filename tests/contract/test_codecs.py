@@ -15,9 +15,9 @@ from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.wire.codec import CODECS, Codec, WireError
+from fedlog.wire.frame import Reader, varint, zigzag
 from fedlog.wire.known import checksum_of
 from fedlog.wire.message import Kind, Message
-from fedlog.wire.reader import Reader, varint, zigzag
 
 ALL = sorted(CODECS)
 SMALL = [name for name in ALL if CODECS[name].differences]

@@ -23,7 +23,7 @@ from three_sites import (
 )
 
 from fedlog.engine.protocol import checkpoint
-from fedlog.engine.protocol.received import NEVER
+from fedlog.engine.protocol.client_store import NEVER
 from fedlog.errors import InputError
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerFolder

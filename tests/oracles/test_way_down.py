@@ -13,7 +13,7 @@ from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY
 from fedlog.engine.clients import model_plan
-from fedlog.engine.protocol.received import NEVER
+from fedlog.engine.protocol.client_store import NEVER
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings

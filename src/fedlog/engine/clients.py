@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -89,3 +89,11 @@ def clients_of(federation: Federation, bodies: Sequence[Body], algorithm: Algori
         Client(index, shard.name, body, shard.train, (shard.test,), (shard.validation,))
         for index, (shard, body) in enumerate(zip(federation.shards, bodies, strict=True))
     )
+
+
+def group_by_body(clients: Iterable[Client]) -> dict[str, list[Client]]:
+    """The clients by the names of their bodies."""
+    groups: dict[str, list[Client]] = {}
+    for client in clients:
+        groups.setdefault(client.body.name, []).append(client)
+    return groups

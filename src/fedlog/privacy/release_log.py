@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
-from fedlog.errors import InputError, errors_in
+from fedlog.errors import InputError
 from fedlog.files.durable import append_line, write_file
 from fedlog.files.lock import lock_file
 from fedlog.privacy.accounting import Event, Release, TrainingRound, Unbounded, allow
@@ -202,8 +202,9 @@ def _parse_line(line: str, where: str, *, first: bool) -> Budget | Event | None:
         entry = json.loads(line)
         if not isinstance(entry, dict):
             raise TypeError(f"not an object: {line[:80]}")
-        with errors_in(where):
-            return _read_entry(entry, first=first)
+        return _read_entry(entry, first=first)
+    except InputError as error:
+        raise InputError(f"{where}: {error.message}", hint=error.hint) from None
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputError(
             f"{where}: not an event this version can account for: {error}",

@@ -24,11 +24,10 @@ from fedlog.core.keys import Key
 from fedlog.wire import frame
 from fedlog.wire.compression import compress, decompress
 from fedlog.wire.counts import counts_and_means, pack_counts, unpack_counts
-from fedlog.wire.frame import WireError
+from fedlog.wire.frame import Reader, WireError, packed_bits, varint, zigzag
 from fedlog.wire.known import checksum_of, comparable
 from fedlog.wire.message import Kind, Message
 from fedlog.wire.numbers import Floats, Numbers, Singles
-from fedlog.wire.reader import Reader, packed_bits, varint, zigzag
 
 VERSION = 2
 _HEAD = struct.Struct("<2sBBBB")

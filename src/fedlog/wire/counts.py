@@ -7,8 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedlog.wire.frame import WireError
-from fedlog.wire.reader import Reader, varint
+from fedlog.wire.frame import Reader, WireError, varint
 
 STORED_WHOLE = 2**53  # counts up to here are exact in the arithmetic of both sides
 

@@ -18,10 +18,9 @@ from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.wire import frame
-from fedlog.wire.frame import WireError
+from fedlog.wire.frame import Reader, WireError, packed_bits
 from fedlog.wire.known import checksum_of
 from fedlog.wire.message import Kind, Message
-from fedlog.wire.reader import Reader, packed_bits
 
 VERSION = 1
 _HEAD = struct.Struct("<2sBBBH")

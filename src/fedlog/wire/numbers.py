@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlog.core.keys import Key
-from fedlog.wire.frame import WireError
-from fedlog.wire.reader import Reader
+from fedlog.wire.frame import Reader, WireError
 
 Floats = NDArray[np.float32]
 Rows = NDArray[np.bool_]  # which rows of a matrix are sent

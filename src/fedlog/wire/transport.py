@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -41,12 +42,12 @@ class Transport:
         if self.skip_below is not None and not 0 <= self.skip_below < math.inf:
             raise InputError(f"skip_below must be a finite number, 0 or more: {self.skip_below}")
 
-    @property
+    @cached_property
     def up(self) -> Codec:
         """The codec of uploads."""
         return codec(self.codec)
 
-    @property
+    @cached_property
     def down(self) -> Codec:
         """The codec of broadcasts."""
         return codec(self.codec_down or self.codec)

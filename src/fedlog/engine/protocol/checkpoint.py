@@ -29,8 +29,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from fedlog.engine.protocol.client_store import ClientStore
-from fedlog.engine.protocol.received import MESSAGES
+from fedlog.engine.protocol.client_store import MESSAGES, ClientStore
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
 from fedlog.models.body import Params

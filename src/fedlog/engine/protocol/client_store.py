@@ -2,10 +2,78 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from fedlog.engine.protocol.received import OwnMessages
-from fedlog.models.body import Params
+from torch import Tensor
+
+from fedlog.algorithms.shape import Algorithm
+from fedlog.models.body import HEAD, Params
+from fedlog.wire.message import Kind, Message
+from fedlog.wire.transport import Transport
+
+MESSAGES = "messages"  # in a saved file, behind the client: messages it has received and sent
+NEVER = -1e4  # the bias of a class that a client will not see: its probability is 0 in float32
+
+
+@dataclass
+class OwnMessages:
+    """The messages of each client, where every client gets bytes of its own. Equal ones are stored once."""
+
+    copies: dict[int, Message] = field(default_factory=dict)
+    """The last broadcast that each client decoded."""
+    heard: dict[int, Params] = field(default_factory=dict)
+    """What the method made of it."""
+    sent: dict[int, Message] = field(default_factory=dict)
+    """Each client's last upload as the server has it, where skipping needs it."""
+
+    def forget(self, clients: Iterable[int]) -> None:
+        """Forget the messages of these clients: the server does not know what they have, or lost what they sent."""
+        for index in clients:
+            self.copies.pop(index, None)
+            self.sent.pop(index, None)
+
+    def take(self, blobs: Mapping[int, bytes], transport: Transport, algorithm: Algorithm, common: Params) -> None:
+        """Decode what each client was sent; `common` is what a client knows that has not had its own message yet."""
+        decoded: dict[tuple[int, bytes], Message] = {}
+        known: dict[tuple[int, int], Params] = {}
+        for index, blob in blobs.items():
+            copy, before = self.copies.get(index), self.heard.get(index, common)
+            if (id(copy), blob) not in decoded:
+                decoded[id(copy), blob] = transport.down.decode(blob, copy)
+            message = decoded[id(copy), blob]
+            if message.kind is Kind.SAME:
+                continue
+            if (id(message), id(before)) not in known:
+                after = algorithm.hear(message, before)
+                own = never_predict_missing_classes(after) if transport.closed_world else after
+                known[id(message), id(before)] = own
+            self.copies[index], self.heard[index] = message, known[id(message), id(before)]
+
+    def as_tensors(self) -> Params:
+        """All messages as named tensors, for a checkpoint."""
+        found: Params = {}
+        for name, messages in (("received", self.copies), ("sent", self.sent)):
+            for index, message in messages.items():
+                for at, array in enumerate(message.arrays):
+                    found[f"{index}/{MESSAGES}/{name}/{int(message.kind)}/{at}"] = array.contiguous()
+        for index, params in self.heard.items():
+            found |= {f"{index}/{MESSAGES}/heard/{name}": value.contiguous() for name, value in params.items()}
+        return found
+
+    def restore(self, tensors: Mapping[tuple[int, str], Tensor]) -> None:
+        """Take back what `as_tensors` gave, by client and the rest of the name."""
+        found: dict[str, dict[int, Message]] = {"received": {}, "sent": {}}
+        self.heard = {}
+        for (index, entry), value in sorted(tensors.items(), key=lambda item: item[0]):
+            _, sort, rest = entry.split("/", 2)
+            if sort == "heard":
+                self.heard.setdefault(index, {})[rest] = value
+                continue
+            kind = Kind(int(rest.partition("/")[0]))
+            before = found[sort][index].arrays if index in found[sort] else ()
+            found[sort][index] = Message(kind, (*before, value))
+        self.copies, self.sent = found["received"], found["sent"]
 
 
 @dataclass
@@ -31,3 +99,10 @@ class ClientStore:
     def heard_by(self, client: int) -> Params:
         """The broadcast as this client knows it: its own copy, or the common one."""
         return self.messages.heard.get(client, self.heard)
+
+
+def never_predict_missing_classes(heard: Params) -> Params:
+    """The broadcast with a head that never predicts a class without a row; such classes do not count in the loss."""
+    head = heard[HEAD].clone()
+    head[(head == 0).all(dim=1), 0] = NEVER
+    return {**heard, HEAD: head}

@@ -22,11 +22,11 @@ from fedlog.core.heads.regression import judge_numbers
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.data.numbers import half_width
-from fedlog.engine.clients import Client
+from fedlog.engine.clients import Client, group_by_body
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.client_store import ClientStore
 from fedlog.engine.stopwatch import CLOCK
-from fedlog.engine.training.backends import Engine, group_by_body
+from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Backend, Fit, Look, Pool, Task
 from fedlog.errors import RunError
 from fedlog.models.body import HEAD, QUADRATIC, SHIFT, Params, initial_head, logits, number_head
@@ -67,6 +67,7 @@ class Cohort:
         self._algorithm = algorithm
         self._protection = protection
         self._federation = federation
+        self._range = federation.number
         self._clients = {client.index: client for client in clients}
         self._backends = engine.under(protection).backends(federation, self._clients.values())
         self._transport = transport
@@ -292,8 +293,8 @@ class Cohort:
         scores = []
         for look, features in zip(looks, backend.features(looks), strict=True):
             sizes = [len(part) for part in held_out[look.client.index]]
-            if self._federation.number is not None:
-                unit = half_width(self._federation.number)
+            if self._range is not None:
+                unit = half_width(self._range)
                 scores.append((look.client.index, self._score_numbers(look, features, sizes, unit)))
                 continue
             right = logits(features, _cast_head(look.params, features)).argmax(1) == labels[look.positions]

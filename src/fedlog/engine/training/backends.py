@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from torch import nn
 
 from fedlog.data.federation import Federation
-from fedlog.engine.clients import Client
+from fedlog.engine.clients import Client, group_by_body
 from fedlog.engine.training import speed_trial
 from fedlog.engine.training.block import convolve
 from fedlog.engine.training.block.compile import compile_stacked
@@ -206,14 +206,6 @@ def _decide_loop(reason: str) -> Decision:
 def _compile_once(body: Body) -> StackedBody | None:
     """The body's stacked network, compiled once: bodies are compared by identity."""
     return compile_stacked(body)
-
-
-def group_by_body(clients: Iterable[Client]) -> dict[str, list[Client]]:
-    """The clients by the names of their bodies."""
-    groups: dict[str, list[Client]] = {}
-    for client in clients:
-        groups.setdefault(client.body.name, []).append(client)
-    return groups
 
 
 def _explain_missing_block(body: Body) -> str:
