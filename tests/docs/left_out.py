@@ -1,6 +1,6 @@
 """Which commands of the pages the tests do not run, and why; and which take longer than a default test may.
 
-Whatever is left out is still read by the command's own parser, so that a flag that does not exist is found.
+Whatever is left out or slow is still read by the command's own parser, so that a flag that does not exist is found.
 """
 
 from __future__ import annotations
