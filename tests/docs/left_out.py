@@ -21,7 +21,7 @@ LEFT_OUT = {
     r"docker ": "needs a container engine; tests/contract/test_deploy_files.py reads the files",
     r"fedlog run --data (mnist|cifar10) ": "needs a data set that has to be fetched; with one, --dry-run is tried",
     r"fedlog compare --data sites:har-by-people.csv": "needs a data set that has to be fetched",
-    r"fedlog run --data sites:sites --method fed-lda --body onnx:encoder.onnx": (
+    r"fedlog run --data sites:images --method fed-lda --body onnx:encoder.onnx": (
         "needs an encoder of the reader's own; tests/oracles/test_encoders.py makes one"
     ),
 }
