@@ -290,7 +290,7 @@ def test_what_a_module_does_not_let_be_trained_stays(
 
 def test_a_method_that_moves_everything_alike_refuses_what_must_not_move(make_federation: MakeFederation) -> None:
     found = adopt("mine:partly_fixed", _partly_fixed, (4,))
-    with pytest.raises(InputError, match=r"method cs-fl adds .* body mine:partly_fixed has some .*: 0\.bias"):
+    with pytest.raises(InputError, match=r"method cs-fl moves .* body mine:partly_fixed has some .*: 0\.bias"):
         _run(make_federation, [found] * 3, method="cs-fl")
 
 
