@@ -77,10 +77,10 @@ def rounds_table(found: Collected) -> TextTable:
     columns = (
         "condition, method",
         "seeds",
-        *(f"round {number}, %" for number in SHOWN_ROUNDS),
-        f"round {EARLY} minus training alone [95 %]",
-        f"round {ROUNDS} minus training alone [95 %]",
-        f"round {ROUNDS}",
+        *(f"round {number}" for number in SHOWN_ROUNDS),
+        f"over alone, round {EARLY} [95 %]",
+        f"over alone, round {ROUNDS} [95 %]",
+        "verdict",
     )
     rows = []
     for condition in CONDITIONS:
@@ -90,7 +90,7 @@ def rounds_table(found: Collected) -> TextTable:
             if runs:
                 rows.append((f"{condition.title}: {STYLES[method].label}", *_round_cells(method, runs, alone)))
     notes = (*_level_notes(found), *_not_run_note(found))
-    return TextTable(columns, tuple(rows), "Accuracy by round, mean over clients", notes)
+    return TextTable(columns, tuple(rows), "Accuracy by round in %, and points over training alone", notes)
 
 
 def _round_cells(method: str, runs: Sequence[RunResult], alone: Sequence[RunResult]) -> tuple[str, ...]:
