@@ -24,8 +24,9 @@ from fedlog.flower.ops.demo import HOLD_OUT, SITES, demo_schema, write_tables
 from fedlog.flower.ops.local_federation import LocalFederation, LocalSite, RunOutcome
 from fedlog.flower.protocol.plan import Plan
 from fedlog.settings.training import Down
+from fedlog.wire.codec import CODECS
 
-WAYS = ("f32", "rows", "f16", "q8", "q4", "rows+q8", "rows+q4", "rows+q8+zstd", "rows+q4:q4:differences")
+WAYS = (*CODECS, "rows+q4:q4:differences")
 ROUNDS = 2
 
 
