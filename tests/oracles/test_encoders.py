@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -162,8 +163,23 @@ def test_an_onnx_file_is_a_body_and_its_features_are_the_federations(
     on_pixels = body(name, federation.input_shape)
     some = federation.train.inputs[:5]
     expected = on_features.features({}, encoded.train.inputs[:5], None)
-    found = on_pixels.features({}, some.float() / 255 if some.dtype == torch.uint8 else some / 255, None)
+    found = on_pixels.features({}, federation.transform.prepare(some), None)  # as a saved model sees new records
     assert torch.allclose(found, expected, atol=1e-5)
+
+
+def test_images_of_numbers_from_0_to_1_are_those_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDLOG_CACHE", str(tmp_path / "cache"))
+    path = write_onnx(tmp_path / "tiny.onnx", ["n", 3, 8, 8], {"mean": "0,0,0", "std": "255,255,255"})
+    digits = load_federation(DataSpec("digits"))
+    found = {}
+    for name, inputs in (("bytes", images(4, 1, 8, 8)), ("numbers", images(4, 1, 8, 8).float() / 255)):
+        pools = {"train": replace(digits.train, inputs=inputs), "test": replace(digits.test, inputs=inputs)}
+        found[name] = encode_federation(replace(digits, **pools), f"onnx:{path}").train.inputs
+    assert torch.allclose(found["bytes"], found["numbers"], atol=1e-5)
+    assert found["bytes"][:, 0].std() > 0.01  # images that differ
+    for wrong in (digits.train.inputs * 16, digits.train.inputs - 0.5):
+        with pytest.raises(InputError, match="pixels from 0 to 255 as uint8, or from 0 to 1"):
+            encode_federation(replace(digits, train=replace(digits.train, inputs=wrong)), f"onnx:{path}")
 
 
 def test_vectors_go_through_an_onnx_file_as_they_are(tmp_path: Path) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from torch import Tensor
+
 from fedlog.data.federation import Federation
 from fedlog.data.transforms import IDENTITY
 from fedlog.models.encoders.cache import FeatureCache, Progress
 from fedlog.models.encoders.names import load_encoder, split_name
+from fedlog.models.encoders.pixels import refuse_other_ranges, scale_to_bytes
 
 
 def encode_federation(federation: Federation, body: str, progress: Progress | None = None) -> Federation:
@@ -22,7 +25,9 @@ def encode_federation(federation: Federation, body: str, progress: Progress | No
     if encoder is None:
         return federation
     cache = FeatureCache(encoder)
-    train, test = federation.raw_images or (federation.train.inputs, federation.test.inputs)
+    train, test = (
+        _read_raw(each) for each in federation.raw_images or (federation.train.inputs, federation.test.inputs)
+    )
     return replace(
         federation,
         input_shape=(encoder.width,),
@@ -34,3 +39,11 @@ def encode_federation(federation: Federation, body: str, progress: Progress | No
         encodings=tuple(replace(each, transform=IDENTITY) for each in federation.encodings),
         raw_images=None,
     )
+
+
+def _read_raw(records: Tensor) -> Tensor:
+    """Images as pixels from 0 to 255; vectors as they are."""
+    if records.ndim != 4:
+        return records
+    refuse_other_ranges(records)
+    return scale_to_bytes(records)

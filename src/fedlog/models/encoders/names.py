@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fedlog.errors import InputError
 from fedlog.models.encoders.maps import FeatureMap, parse_map, take_directions
 from fedlog.models.encoders.onnx_encoder import ONNX, load_onnx, onnx_width
+from fedlog.models.encoders.pixels import scale_to_bytes
 from fedlog.models.encoders.pretrained import PRETRAINED, load_pretrained, principal_directions
 from fedlog.models.encoders.shape import Encoder
 from fedlog.models.encoders.text import TEXT, WIDTH, load_text_encoder
@@ -82,7 +83,7 @@ class EncoderBody(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The features. Pixels arrive as 0 to 1, as records are prepared, and go on as 0 to 255; vectors stay."""
-        raw = inputs * 255 if inputs.ndim == 4 else inputs
+        raw = scale_to_bytes(inputs) if inputs.ndim == 4 else inputs
         features = inputs if self._encoder is None else self._encoder.encode(raw).to(inputs)
         mapped: Tensor = self.maps(features)
         return mapped

@@ -21,6 +21,24 @@ IMAGENET_MEAN = (123.675, 116.28, 103.53)
 IMAGENET_STD = (58.395, 57.12, 57.375)
 
 
+def scale_to_bytes(images: Tensor) -> Tensor:
+    """Pixels (n, channels, height, width) from 0 to 255: bytes stay, numbers from 0 to 1 are multiplied by 255."""
+    return images if images.dtype == torch.uint8 else images * 255
+
+
+def refuse_other_ranges(images: Tensor) -> None:
+    """Raise InputError for images of numbers outside 0 to 1: an encoder would see them black, or cut off."""
+    if images.dtype == torch.uint8 or not images.numel():
+        return
+    low, high = float(images.min()), float(images.max())
+    if low < 0 or high > 1:
+        raise InputError(
+            f"an image encoder takes pixels from 0 to 255 as uint8, or from 0 to 1 as float32; found float32 from "
+            f"{low:g} to {high:g}",
+            hint="convert them: images.astype('uint8'), or divide by the largest value that a pixel can have",
+        )
+
+
 @dataclass(frozen=True)
 class Pixels:
     """The side of an encoder's input, and its normalisation in units of 0..255."""
