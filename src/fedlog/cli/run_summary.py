@@ -57,6 +57,9 @@ def _show_accuracy(table: Table, summary: Summary, alone: Summary | None) -> Non
     table.add_row("accuracy, mean over clients (final round)", f"{100 * summary.accuracy_mean_over_clients:.2f} %")
     if summary.accuracy_after_closing is not None:
         table.add_row("the same after the closing local phase", f"{100 * summary.accuracy_after_closing:.2f} %")
+    if summary.accuracy_at_chosen_rounds is not None:
+        chosen = f"{100 * summary.accuracy_at_chosen_rounds:.2f} %"
+        table.add_row("the same, each client's round chosen on its validation records", chosen)
     if alone is not None:
         table.add_row("training alone, on the same records", f"{100 * alone.accuracy_mean_over_clients:.2f} %")
     lowest = min(share for share in summary.accuracy_per_client if share is not None)

@@ -144,7 +144,7 @@ def _why_without_path(
 
 def _judge(findings: Findings) -> str:
     """The rows that the rounds were judged on."""
-    return next(iter(findings.runs.values())).spec.judge.value
+    return next(iter(findings.runs.values())).spec.judge.parts[0].value
 
 
 def _read_curves(findings: Findings, styles: dict[str, Style]) -> dict[str, Curve]:

@@ -26,6 +26,7 @@ from fedlog.report.comparisons import (
 )
 from fedlog.report.cost_table import cost_table
 from fedlog.report.tables import NOT_RUN, TextTable, difference_with_error, not_run_note, with_error
+from fedlog.settings.training import Judge
 
 PRINTED_SEEDS = 10  # of every row that the paper prints
 LAST_ROUNDS = 10
@@ -34,6 +35,8 @@ PAPER_NAMES = {experiment.name for experiment in PAPER}
 
 def tables_of(found: Collected) -> list[TextTable]:
     """The tables of an experiment that compares methods."""
+    if any(row.spec.judge is Judge.BOTH for row in found.experiment.rows):
+        return [table for table in (chosen_rounds_table(found),) if table.rows]
     tables = [accuracy_table(found), comparison_table(found)]
     if found.experiment.shape is Shape.TABLE:
         tables.append(cost_table(found))
@@ -57,6 +60,38 @@ def accuracy_table(found: Collected) -> TextTable:
     rows = tuple(_accuracy_row(row, found) for row in ran)
     title = "Accuracy, mean over clients" if rows else ""
     return TextTable(columns, rows, title, not_run_note(found))
+
+
+def chosen_rounds_table(found: Collected) -> TextTable:
+    """The final round, the best one, and the one that each client chooses on validation records of its own."""
+    columns = (
+        "method",
+        "seeds",
+        "final round, %",
+        "round chosen by each client on its validation records, %",
+        "chosen minus final, points",
+        "best round, % (chosen on test data)",
+    )
+    rows = []
+    for row in found.experiment.rows:
+        runs = [run for run in found.runs[row.name] if run.summary.accuracy_at_chosen_rounds is not None]
+        if not runs:
+            continue
+        final = [100 * run.summary.accuracy_mean_over_clients for run in runs]
+        chosen = [100 * (run.summary.accuracy_at_chosen_rounds or 0.0) for run in runs]
+        best = [100 * run.summary.best_accuracy for run in runs]
+        gained = [at_chosen - at_end for at_chosen, at_end in zip(chosen, final, strict=True)]
+        rows.append(
+            (
+                row.label,
+                str(len(runs)),
+                with_error(Mean.of(final)),
+                with_error(Mean.of(chosen)),
+                difference_with_error(Mean.of(gained)),
+                with_error(Mean.of(best)),
+            )
+        )
+    return TextTable(columns, tuple(rows), "A round that can be had in practice", not_run_note(found))
 
 
 def _accuracy_row(row: Row, found: Collected) -> tuple[str, ...]:

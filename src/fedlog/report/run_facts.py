@@ -83,7 +83,7 @@ class RunFacts:
     def measure(self) -> str:
         """What is called accuracy in the records: where a number is predicted, it is the share inside intervals."""
         predicts_number = bool(self.lines) and bool(self.lines[-1].rmse_per_client)
-        return "share inside 90 % intervals" if predicts_number else f"{self.spec.judge.value} accuracy"
+        return "share inside 90 % intervals" if predicts_number else f"{self.spec.judge.parts[0].value} accuracy"
 
     @property
     def error_of_number(self) -> float | None:

@@ -101,6 +101,9 @@ def _tiles(facts: RunFacts) -> list[Tile]:
     if facts.summary is not None and facts.summary.accuracy_after_closing is not None:
         after = facts.summary.accuracy_after_closing
         found.append(Tile("after the closing phase", percent(after), "each client's last local training"))
+    if facts.summary is not None and facts.summary.accuracy_at_chosen_rounds is not None:
+        chosen = facts.summary.accuracy_at_chosen_rounds
+        found.append(Tile("at chosen rounds", percent(chosen), "each client's best on its validation records"))
     gains = [client.gain for client in facts.clients if client.gain is not None]
     if gains:
         better = sum(gain > EQUAL for gain in gains)

@@ -61,6 +61,13 @@ class Judge(StrEnum):
 
     TEST = "test"
     VALIDATION = "validation"
+    BOTH = "both"
+    """Test records, and validation records beside them, on which each client chooses its round."""
+
+    @property
+    def parts(self) -> tuple[Judge, ...]:
+        """The kinds of records that are judged; a run's accuracy is taken on the first."""
+        return (Judge.TEST, Judge.VALIDATION) if self is Judge.BOTH else (self,)
 
 
 class Initialisation(StrEnum):
@@ -120,7 +127,9 @@ class RoundSettings(Section):
 
     seed: int = setting(0, "of everything random but private noise", deployed=True, metavar="N")
     participation: PositiveShare = setting(1.0, "share of the clients in each round", metavar="F")
-    judge: Judge = setting(Judge.TEST, "held-out records the accuracy is taken on")
+    judge: Judge = setting(
+        Judge.TEST, "held-out records the accuracy is taken on; both: test, with rounds chosen on validation beside it"
+    )
     initialisation: Initialisation = setting(Initialisation.SHARED, "of the bodies: one start for all, or one each")
     stop_at_accuracy: Share | None = setting(
         None, "stop there, for measurements of cost to a threshold only; 0.97 for 97 %", metavar="F"

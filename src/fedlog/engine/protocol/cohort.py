@@ -49,6 +49,11 @@ class Score:
     records: int
     rmse: float | None = None
 
+    @property
+    def share(self) -> float | None:
+        """The share of its records that it classifies correctly; None without records."""
+        return self.correct / self.records if self.records else None
+
 
 class Cohort:
     """Some clients of a run, with everything that is theirs."""

@@ -60,6 +60,7 @@ class RoundRecord:
     capped: dict[str, float] = field(default_factory=dict)  # clients that weighed less than they stated: that share
     # Where a number is predicted, in its own unit; "correct" is then what lies inside its 90 % interval.
     rmse_per_client: list[float | None] = field(default_factory=list)
+    validation_per_client: list[float | None] = field(default_factory=list)  # accuracy, where both are judged
 
     @property
     def accuracy_per_client(self) -> list[float | None]:
@@ -131,13 +132,14 @@ class Simulation:
 
     def _check_start(self) -> None:
         """Refuse settings that would fail only in or after the first round."""
-        judge = self.settings.judge
-        held_out = [c.tests if judge is Judge.TEST else c.validations for c in self._clients]
-        if not any(len(part) for parts in held_out for part in parts):
-            raise InputError(
-                f"no client has a {judge.value} record to be judged on",
-                hint="--validation-fraction 0.2 holds some training records out" if judge is Judge.VALIDATION else None,
-            )
+        for judge in self.settings.judge.parts:
+            held_out = [c.tests if judge is Judge.TEST else c.validations for c in self._clients]
+            if not any(len(part) for parts in held_out for part in parts):
+                holds_out = "--validation-fraction 0.2 holds some training records out"
+                raise InputError(
+                    f"no client has a {judge.value} record to be judged on",
+                    hint=holds_out if judge is Judge.VALIDATION else None,
+                )
         check_target(self.algorithm, numbers=self.federation.number is not None)
         self._check_bodies()
         check_transport(self.algorithm, transport_of(self.settings))
@@ -206,7 +208,7 @@ class Simulation:
         closing = self.algorithm.schedule.closing
         if not closing:
             return None
-        scores = self.workers.evaluate(self._everyone, self.settings.judge, closing)
+        scores = self.workers.evaluate(self._everyone, self.settings.judge.parts[0], closing)
         return [score.correct / score.records for score in _flatten(scores) if score.records]
 
     def save_models(self, folder: Path) -> None:
@@ -285,7 +287,9 @@ class Simulation:
             )
             slowed = self.settings.optimiser.at_round(exchange, number, self.settings.rounds)
             self._exchange(number, slowed, participants, hearers, following)
-        scores = _flatten(self.workers.evaluate(self._everyone, self.settings.judge))
+        # The first scores count; where both are asked for, those on validation records stand beside them.
+        parts = self.settings.judge.parts
+        scores, *validated = (_flatten(self.workers.evaluate(self._everyone, part)) for part in parts)
         judged = [score for score in scores if score.records]
         ledger = self.server.ledger
         seconds = time.perf_counter() - start
@@ -305,6 +309,7 @@ class Simulation:
             seconds=seconds,
             seconds_by_part=self._take_times(seconds) if self.profiles else {},
             rmse_per_client=[score.rmse for score in scores] if self.federation.number is not None else [],
+            validation_per_client=[score.share for held_out in validated for score in held_out],
         )
 
     def _privacy_figures(self) -> dict[str, float]:

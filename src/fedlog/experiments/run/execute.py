@@ -316,6 +316,7 @@ def _finish(spec: RunSpec, simulation: Simulation, folder: Path, keep: Keep, end
         uploads_refused=sum(len(record.refused) for record in lines),
         clients=list(simulation.federation.clients),
         regression=describe_numbers(lines[-1], simulation.federation.number),
+        accuracy_at_chosen_rounds=records.accuracy_at_chosen_rounds(lines),
     )
     # The path is put in when the summary is read: a folder may be moved, or committed from someone's machine.
     write_json(folder / SUMMARY, records.as_written(summary))

@@ -44,14 +44,20 @@ class Summary:
     clients: list[str] = field(default_factory=list)  # their names, in the order of `accuracy_per_client`
     # Where a number is predicted: its error. "Accuracy" is then the share inside the 90 % intervals.
     regression: dict[str, Any] | None = None
+    # Test accuracy where each client stops at the round that is best on its own validation records.
+    accuracy_at_chosen_rounds: float | None = None
+
+
+# Left out where they are empty, since only some runs have them: those that are profiled, that predict a number, that
+# are judged on both kinds of records, and those with a largest share that somebody exceeded.
+OF_SOME_SUMMARIES = ("regression", "accuracy_at_chosen_rounds")
+OF_SOME_RUNS = ("seconds_by_part", "capped", "rmse_per_client", "validation_per_client")
 
 
 def as_written(summary: Summary) -> dict[str, Any]:
     """The summary as its file has it: without the folder's place, and without what the run does not have."""
     written = {**asdict(summary), "run_dir": "."}
-    if summary.regression is None:
-        del written["regression"]
-    return written
+    return {name: value for name, value in written.items() if value is not None or name not in OF_SOME_SUMMARIES}
 
 
 def append(path: Path, record: RoundRecord) -> None:
@@ -62,12 +68,9 @@ def append(path: Path, record: RoundRecord) -> None:
 def _line(record: RoundRecord) -> str:
     """The record as one line of JSON."""
     written = asdict(record)
-    if not record.seconds_by_part:
-        del written["seconds_by_part"]  # of runs that are profiled only
-    if not record.capped:
-        del written["capped"]  # of runs with a largest share that somebody exceeded
-    if not record.rmse_per_client:
-        del written["rmse_per_client"]  # of runs that predict a number
+    for name in OF_SOME_RUNS:
+        if not written[name]:
+            del written[name]
     return json.dumps(written, separators=(",", ":"))
 
 
@@ -82,6 +85,29 @@ def read(path: Path) -> list[RoundRecord]:
         except (json.JSONDecodeError, TypeError):
             break
     return records
+
+
+def accuracy_at_chosen_rounds(rounds: Sequence[RoundRecord]) -> float | None:
+    """The mean accuracy where each client uses its model of the round that is best on its own validation records.
+
+    Of equally good rounds it takes the first; a client without validation records takes the last round. None where the
+    run was not judged on both kinds of records.
+    """
+    if not rounds or not rounds[-1].validation_per_client:
+        return None
+    found = []
+    for client in range(len(rounds[-1].validation_per_client)):
+        chosen = _choose_round([record.validation_per_client[client] for record in rounds])
+        accuracy = rounds[chosen].accuracy_per_client[client]
+        if accuracy is not None:
+            found.append(accuracy)
+    return sum(found) / len(found)
+
+
+def _choose_round(accuracies: Sequence[float | None]) -> int:
+    """The position of the first best accuracy, or of the last one where there is none."""
+    known = [accuracy for accuracy in accuracies if accuracy is not None]
+    return accuracies.index(max(known)) if known else -1
 
 
 def mean_parts(rounds: Sequence[RoundRecord]) -> list[tuple[str, float, float]]:

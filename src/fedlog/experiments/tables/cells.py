@@ -95,7 +95,7 @@ class Experiment:
     @property
     def judged_on(self) -> str:
         """The held-out records its accuracies are taken on."""
-        return self.rows[0].spec.judge
+        return self.rows[0].spec.judge.parts[0].value
 
 
 class CellState(Enum):
