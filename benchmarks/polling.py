@@ -15,7 +15,8 @@ import json
 import random
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from types import SimpleNamespace
@@ -36,11 +37,15 @@ class LoopSite:
     now: float = 0.0
     ready_at: float = 0.0
     calls: int = 0
-    pauses: Any = field(default_factory=lambda: SimpleNamespace(sleep=None))
+    pauses: Any = None
 
     def sleep(self, seconds: float) -> None:
         """Let time pass."""
         self.now += seconds
+
+    def look_at_clock(self) -> float:
+        """Return the seconds since the beginning."""
+        return self.now
 
     def answer(self, asked_at: float) -> float:
         """Go through Flower's loop until the answer to this question is sent, and return when that was."""
@@ -48,7 +53,8 @@ class LoopSite:
         while not self._pull():
             self.pauses.sleep(3)
         self.ready_at = self.now + self.work
-        flower._push_messages(state=self, object_store=None, send=None, push_object=None)  # type: ignore[arg-type]
+        with self.pauses.answering():
+            flower._push_messages(state=self, object_store=None, send=None, push_object=None)  # type: ignore[arg-type]
         return self.now
 
     def _pull(self) -> bool:
@@ -74,8 +80,10 @@ def measure(sites: int, work: float, rounds: int, ours: bool, seed: int) -> dict
     generator = random.Random(seed)
     loops = [LoopSite(work * generator.uniform(0.9, 1.1)) for _ in range(sites)]
     for loop in loops:
-        loop.pauses = Pauses(loop.sleep) if ours else SimpleNamespace(sleep=loop.sleep)
         loop.now = generator.uniform(0.0, 3.0)  # they were started at different moments
+        loop.pauses = (
+            Pauses(loop.sleep, loop.look_at_clock) if ours else SimpleNamespace(sleep=loop.sleep, answering=nullcontext)
+        )
     clock, extra, before = 3.0, [], flower.time
     try:
         for _ in range(rounds):

@@ -13,10 +13,13 @@ tasks does the work, with the site's data in its memory.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import secrets
+import select
 import shlex
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
 FLOWER_VERSION = "1.41.0"
 GUARDED = "flower-superexec"
+WAKE_PIPE = "FEDLOG_WAKE_PIPE"  # the variable with the descriptor on which the SuperNode tells of a task
+NAP_SECONDS = 3.0  # a look nobody called for, as seldom as a SuperNode's own at the server
 REFUSED = ("flwr-clientapp", "flwr-agentapp", "flwr-serverapp", "flwr-simulation", "flwr-model", "flwr-connector")
 WARM = ["flwr.supernode.runtime.run_clientapp", "fedlog.flower.site.client_app"]
 
@@ -130,6 +135,25 @@ class WarmExecutor:
         """Return at once: the worker ends with this process."""
 
 
+class Naps:
+    """Stands for the module `time` where Flower's executor sleeps between two looks for a task."""
+
+    def __init__(self, pipe: int) -> None:
+        """Nap until there is something to read on this pipe."""
+        self._pipe: int | None = pipe
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep until the SuperNode has a task, but not for ever; as Flower does where the SuperNode has ended."""
+        if self._pipe is None:
+            time.sleep(seconds)
+        elif select.select([self._pipe], [], [], NAP_SECONDS)[0] and not os.read(self._pipe, 4096):
+            self._pipe = None
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else the module offers."""
+        return getattr(time, name)
+
+
 def main() -> None:
     """Run `flower-superexec` as Flower has it, except for how it runs tasks."""
     import flwr
@@ -141,6 +165,11 @@ def main() -> None:
         raise RunError(f"expected flwr {FLOWER_VERSION} at this site, found: {flwr.__version__}")
     if not callable(getattr(run_superexec, "get_executor", None)):
         raise RunError("expected the name get_executor in flwr.supercore.superexec.run_superexec, found none")
+    if getattr(run_superexec, "time", None) is not time:
+        raise RunError("expected the module time in flwr.supercore.superexec.run_superexec, found another")
+    if pipe := os.environ.pop(WAKE_PIPE, None):
+        os.set_inheritable(int(pipe), False)
+        run_superexec.time = Naps(int(pipe))
     executor = WarmExecutor()
     run_superexec.get_executor = lambda *_, **__: executor
     flower_superexec()
