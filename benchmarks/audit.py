@@ -26,6 +26,7 @@ BUDGET = Budget(1.0, 1e-5)
 UNITS = (Unit.RECORD, Unit.CLIENT)
 LARGE = Budget(8.0, 1e-5)
 FEW = 4000  # trials show what is plain to see
+CLIENTS = 200  # in one secure sum, each of which agrees on a mask with each
 AUDITS = [
     *(Audit(unit, BUDGET, trust) for unit in UNITS for trust in (Trust.CENTRAL, Trust.LOCAL)),
     *(Audit(unit, BUDGET, fault=Fault.SMALL_NOISE, too_small=1.3) for unit in UNITS),
@@ -36,6 +37,8 @@ AUDITS = [
     Audit(Unit.RECORD, Budget(4.0, 1e-5), releases=3, trials=FEW),
     Audit(Unit.RECORD, BUDGET, Trust.DISTRIBUTED),
     Audit(Unit.RECORD, BUDGET, Trust.DISTRIBUTED, fault=Fault.SMALL_NOISE, too_small=3.0),
+    Audit(Unit.CLIENT, BUDGET, Trust.DISTRIBUTED, canaries=CLIENTS),
+    Audit(Unit.CLIENT, BUDGET, Trust.DISTRIBUTED, canaries=CLIENTS, fault=Fault.SMALL_NOISE),
     Audit(Unit.RECORD, BUDGET, audited=Training.DP_SGD),
     Audit(Unit.RECORD, BUDGET, audited=Training.DP_SGD, fault=Fault.SMALL_NOISE),
     Audit(Unit.PAPER, BUDGET, trials=FEW),
