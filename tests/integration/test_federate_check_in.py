@@ -8,6 +8,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -16,16 +17,18 @@ from flwr.supercore.task_identity import TaskIdentity
 from three_sites import BODIES, SCHEMA, InProcess, events_named, fill_site, make_server, quick_clock
 
 from fedlog.data.schema import dump_schema
+from fedlog.errors import RunError
 from fedlog.flower.folders.folder import LineFollower, read_events
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
-from fedlog.flower.ops import site_trouble
+from fedlog.flower.ops import site as ops_site
+from fedlog.flower.ops import site_service, site_trouble
 from fedlog.flower.ops.check_in import CertificateError, UnreachableError, check_in, tell
 from fedlog.flower.ops.event_text import describe_presence, describe_run_event, describe_site_event
-from fedlog.flower.ops.processes import find_free_port, start, wait_for_port
+from fedlog.flower.ops.processes import Command, find_free_port, start, wait_for_port
 from fedlog.flower.ops.server import create_server, gate_command
 from fedlog.flower.ops.site import create_site
-from fedlog.flower.ops.site_service import NodeLog
+from fedlog.flower.ops.site_service import LONG_LIFE_SECONDS, WATCH_SECONDS, NodeLog, SiteService
 from fedlog.flower.ops.site_trouble import NOT_ACTIVATED, Kind, find_trouble
 from fedlog.flower.protocol.check_in import CHECK_IN_PATH, LIMIT_BYTES, News, Standing, describe_clock
 from fedlog.flower.protocol.plan import Plan
@@ -134,6 +137,36 @@ def test_every_end_of_a_supernode_has_its_reason(
         check_in(site)
     assert find_trouble(site, 0, "").kind is Kind.UNREACHABLE
     tell(site, News.STOPS)  # nobody hears it, and that is no error
+
+
+def test_a_killed_supernode_is_started_again_later_each_time_and_in_the_end_no_more(
+    server: ServerFolder, site: SiteFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, pauses, said, starts = [0.0], list[float](), list[str](), list[int]()
+
+    def sleep(seconds: float) -> None:
+        if seconds == WATCH_SECONDS:
+            time.sleep(0.01)  # the program in the SuperNode's place is a real one
+        else:
+            pauses.append(seconds)
+            now[0] += seconds
+
+    def start_one(*_: object) -> Command:
+        starts.append(len(starts))
+        now[0] += LONG_LIFE_SECONDS + 1 if len(starts) == 4 else 2.0
+        return Command(("/bin/sh", "-c", "kill -KILL $$"))
+
+    monkeypatch.setattr(site_service, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now[0]))
+    monkeypatch.setattr(ops_site, "supernode_command", start_one)
+    with pytest.raises(RunError, match=r"the SuperNode was killed \(SIGKILL\)"):
+        SiteService(site, said.append).serve()
+    assert pauses == [1, 2, 4, 1, 2, 4, 8, 16, 32, 60, 60]  # the fourth lived for long, and the count began anew
+    assert len(starts) == 12
+    again = [event["seconds"] for event in read_events(site.event_log) if event["event"] == "starting again"]
+    assert again == pauses
+    assert [line for line in said if "next try" in line][-1].endswith("next try in 60 s")
+    assert [event["event"] for event in read_events(site.event_log)][-1] == "ended"
+    assert {str(News.KILLED), str(News.GIVES_UP)} <= {str(event["news"]) for event in gate_events(server, "news")}
 
 
 def test_a_check_in_is_signed_and_small(site: SiteFolder, tmp_path: Path) -> None:
