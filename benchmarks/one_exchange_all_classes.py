@@ -23,11 +23,12 @@ from torch import Tensor
 
 from benchmarks.one_exchange_sites import logits
 from fedlog.core.heads.gaussian import nearest_mean, shared_covariance
-from fedlog.core.heads.moments import Detail, Moments, triangle_entries
 from fedlog.core.heads.ridge import ridge_head
 from fedlog.core.keys import Key
 from fedlog.core.map_head import solve_head
 from fedlog.core.posterior import Prior
+from fedlog.core.stats import Detail, Moments
+from fedlog.core.triangle import triangle_entries
 from fedlog.data.catalog import load_federation
 from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation

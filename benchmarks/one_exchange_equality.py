@@ -29,8 +29,8 @@ from torch import Tensor
 from fedlog.algorithms import registry
 from fedlog.algorithms.shape import Algorithm, BodySummary, ModelPlan, Trained, Work
 from fedlog.core.heads.mixtures import fit_mixtures
-from fedlog.core.heads.moments import Moments
 from fedlog.core.keys import Key
+from fedlog.core.stats import Moments
 from fedlog.data.catalog import load_federation
 from fedlog.data.data_spec import DataSpec
 from fedlog.engine.software import made_with

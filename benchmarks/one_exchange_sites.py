@@ -27,14 +27,13 @@ from torch import Tensor
 from fedlog.core.calibration import calibration_error, fit_temperature, log_loss, novelty, reliability
 from fedlog.core.classification import area_under_curve, first_within_error
 from fedlog.core.heads.gaussian import shared_covariance
-from fedlog.core.heads.moments import Detail, Moments
 from fedlog.core.heads.personal import STRENGTHS, mix_moments, own_fedlog_head
 from fedlog.core.heads.ridge import ridge_around, ridge_head
 from fedlog.core.keys import Key
 from fedlog.core.laplace import LaplaceHead
 from fedlog.core.map_head import solve_head
 from fedlog.core.posterior import Prior
-from fedlog.core.stats import Statistics
+from fedlog.core.stats import Detail, Moments, Statistics
 from fedlog.data.catalog import load_federation
 from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation

@@ -20,9 +20,9 @@ from sklearn.datasets import load_diabetes, load_wine
 from torch import Tensor
 
 from fedlog.core.clip import L2Clip
-from fedlog.core.heads.moments import Detail, Moments
 from fedlog.core.heads.regression import LinearPosterior, regression_moments, solve_regression
 from fedlog.core.keys import Key
+from fedlog.core.stats import Detail, Moments
 from fedlog.engine.software import made_with
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 from fedlog.privacy.protection import Bound, protection

@@ -18,11 +18,11 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedlog.core.heads.gaussian import find_needed_detail, nearest_mean, shared_covariance
-from fedlog.core.heads.moments import Moments
 from fedlog.core.heads.regression import LinearPosterior, regression_moments, solve_regression
 from fedlog.core.heads.ridge import ridge_head
 from fedlog.core.map_head import solve_head
 from fedlog.core.posterior import Prior
+from fedlog.core.stats import Moments
 
 Array = NDArray[Any]
 

@@ -187,7 +187,9 @@ NEW_FIELD = """    beta2: NotNegative = setting(
         0.999, "how long Adam's second moment remembers", recorded=Recorded.UNLESS_DEFAULT, deployed=True, metavar="B"
     )
 
-    def share_of_rate("""
+
+@dataclass(frozen=True, kw_only=True)
+class RoundSettings("""
 USE = """
 import json, sys
 from fedlog.cli.main import main
@@ -222,7 +224,7 @@ def test_a_new_setting_of_the_optimiser_is_one_field_and_its_use(tmp_path: Path)
     copied = tmp_path / "src" / "fedlog"
     shutil.copytree(Path(fedlog.__file__).parent, copied, ignore=shutil.ignore_patterns("__pycache__"))
     for name, old, new in [
-        ("settings/training.py", "    def share_of_rate(", NEW_FIELD),
+        ("settings/training.py", "\n\n@dataclass(frozen=True, kw_only=True)\nclass RoundSettings(", NEW_FIELD),
         ("engine/training/tasks.py", '"beta2": 0.999', '"beta2": rule.beta2'),
     ]:
         path = copied / name

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlog.core.clip import Clamp, Clip, L2Clip, clip_message
-from fedlog.core.family import with_constant
 from fedlog.core.keys import Key
+from fedlog.core.stats import with_constant
 from fedlog.errors import InputError
 
 dtypes = st.sampled_from([torch.float32, torch.float64])

@@ -7,9 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlog.core.family import with_constant
 from fedlog.core.keys import Key
-from fedlog.core.stats import Statistics, spread_of_means
+from fedlog.core.stats import Statistics, spread_of_means, with_constant
 from fedlog.errors import InputError
 
 Records = tuple[torch.Tensor, torch.Tensor, int]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedlog.core.clip import Clamp, L2Clip
-from fedlog.core.heads.moments import Detail, Moments, sensitivity
 from fedlog.core.keys import Key
+from fedlog.core.stats import Detail, Moments, sensitivity
 from fedlog.errors import InputError
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 from fedlog.privacy.mechanisms import record_moments

@@ -24,14 +24,14 @@ from fedlog.core.heads.gaussian import (
 )
 from fedlog.core.heads.logistic import fit_logistic
 from fedlog.core.heads.mixtures import fit_mixtures
-from fedlog.core.heads.moments import Detail, Moments, diagonal_places, pack, unpack
 from fedlog.core.heads.personal import own_fedlog_head
 from fedlog.core.heads.ridge import ridge_around, ridge_head
 from fedlog.core.heads.shrinkage import oracle_share
 from fedlog.core.keys import Key
 from fedlog.core.map_head import solve_head
 from fedlog.core.posterior import Prior
-from fedlog.core.stats import Statistics
+from fedlog.core.stats import Detail, Moments, Statistics
+from fedlog.core.triangle import diagonal_places, pack, unpack
 from fedlog.models.body import HEAD, QUADRATIC, logits
 
 N_CLASS, WIDTH = 4, 6

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from fedlog.core.heads.mixtures import Mixtures
-from fedlog.core.heads.moments import Detail
 from fedlog.core.keys import Key
-from fedlog.core.stats import Statistics
+from fedlog.core.stats import Detail, Statistics
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Params
 from fedlog.wire.message import Contribution, Message

@@ -14,11 +14,6 @@ import torch
 from torch import Tensor
 
 
-def with_constant(features: Tensor) -> Tensor:
-    """The features with the constant 1 put in front: (..., m - 1) -> (..., m)."""
-    return torch.cat((features.new_ones((*features.shape[:-1], 1)), features), dim=-1)
-
-
 def log_partition(eta: Tensor) -> Tensor:
     """A(eta) = ln sum_y exp(|eta_y|^2 / 4), a scalar; `eta` is (n_class, m). Overflows only where |eta_y|^2 does."""
     return torch.logsumexp(_energies(eta), dim=-1)

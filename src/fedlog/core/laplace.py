@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlog.core.family import with_constant
+from fedlog.core.stats import with_constant
 from fedlog.errors import InputError
 
 

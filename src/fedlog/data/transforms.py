@@ -6,6 +6,7 @@ The order is that of the paper's code: pad with zeros (black pixels, before norm
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -34,7 +35,7 @@ class Transform:
     crop_padding: int = 0  # 0: no random crop
     flip: bool = False
 
-    @property
+    @cached_property
     def augments(self) -> bool:
         """Whether training records are cropped or flipped at random."""
         return self.crop_padding > 0 or self.flip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -49,7 +50,7 @@ class Client:
     tests: tuple[Tensor, ...]  # positions in the test pool
     validations: tuple[Tensor, ...]  # positions in the training pool, held out
 
-    @property
+    @cached_property
     def records(self) -> int:
         """The number of its training records."""
         return len(self.train)

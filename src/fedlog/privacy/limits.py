@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedlog.core.clip import Clip, L2Clip
-from fedlog.core.heads.moments import diagonal_places
+from fedlog.core.triangle import diagonal_places
 from fedlog.errors import InputError
 
 # Noise this many standard deviations out does not happen in the lifetime of a federation.

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from fedlog.core.clip import Clip, clip_message
-from fedlog.core.heads.moments import Detail, Moments, pack, second_shape
 from fedlog.core.keys import Key
-from fedlog.core.stats import Statistics
+from fedlog.core.stats import Detail, Moments, Statistics, second_shape
+from fedlog.core.triangle import pack
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import Entropy, NoiseKind
 from fedlog.privacy.calibration import paper_sigma, sigma_of

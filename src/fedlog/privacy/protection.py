@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from fedlog.core.clip import Clip, L2Clip
-from fedlog.core.heads.moments import Detail, Moments, second_shape
-from fedlog.core.heads.moments import sensitivity as sensitivity_to_pair
 from fedlog.core.keys import Key
-from fedlog.core.stats import Statistics
+from fedlog.core.stats import Detail, Moments, Statistics, second_shape
+from fedlog.core.stats import sensitivity as sensitivity_to_pair
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import Release, TrainingRound
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from fedlog.settings.execution import Execution
 from fedlog.settings.fields import (
@@ -19,9 +17,6 @@ from fedlog.settings.fields import (
     late_setting,
     setting,
 )
-
-if TYPE_CHECKING:
-    from fedlog.algorithms.shape import Exchange  # PyTorch takes a second: not for `--help`
 
 # Of a round's uploads that may be unusable before the run stops. An error that depends on the records would be a
 # release of its own, so private runs go on; elsewhere a table must not quietly lose a client.
@@ -107,18 +102,6 @@ class Optimiser(Section):
     weight_decay: NotNegative = late_setting(
         0.0, "of the parameters, as in AdamW: each step shrinks them by this share times the learning rate", metavar="W"
     )
-
-    def share_of_rate(self, round_number: int, rounds: int) -> float:
-        """The share of the learning rate that is left in that round."""
-        if self.decay is Decay.NONE:
-            return 1.0
-        return (1 + math.cos(math.pi * (round_number - 1) / rounds)) / 2
-
-    def at_round(self, exchange: Exchange, round_number: int, rounds: int) -> Exchange:
-        """The exchange with the learning rates of that round."""
-        left = self.share_of_rate(round_number, rounds)
-        phases = [replace(phase, learning_rate=left * phase.learning_rate) for phase in exchange.phases]
-        return replace(exchange, phases=tuple(phases))
 
 
 @dataclass(frozen=True, kw_only=True)

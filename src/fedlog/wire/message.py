@@ -28,7 +28,7 @@ class Kind(IntEnum):
     MEANS = 5  # (n_class, m - 1) class means; (n_class,) int64 counts, or in a broadcast bool: which classes have one
     MEASUREMENTS = 6  # (rows,) of a compressed difference; (2,) int64 size of its support and records (its number)
     SIGNS = 7  # (entries,) bool: positive or zero; (1,) int64 records (in a broadcast its number)
-    MOMENTS = 8  # (n_class, m) as STATISTICS; second moments of the m - 1 features, 2-d: see core.heads.moments
+    MOMENTS = 8  # (n_class, m) as STATISTICS; second moments of the m - 1 features, 2-d: see core.stats
     HEADS = 9  # in a broadcast: several heads (n_class, m)
     QUADRATIC_HEAD = 10  # in a broadcast: (n_class, m) as HEAD; (n_class, m - 1) or (n_class, entries) of the squares
     CLASS_MEANS = 11  # (n_class, m - 1) class means; (n_class,) int64 counts; their scatter between clients counts

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from fedlog.algorithms.shape import BodySummary, Exchange, Method, ModelPlan, Schedule, Trained, Work
 from fedlog.core.heads.gaussian import ABSENT, QuadraticHead
-from fedlog.core.heads.moments import Detail, Moments, pack, unpack
 from fedlog.core.heads.personal import STRENGTHS, mix_moments
-from fedlog.core.stats import Statistics, count_for_mean, count_is_usable
+from fedlog.core.stats import Detail, Moments, Statistics, count_for_mean, count_is_usable
+from fedlog.core.triangle import pack, unpack
 from fedlog.models.body import HEAD, QUADRATIC, Params
 from fedlog.wire.message import Contribution, Kind, Message
 

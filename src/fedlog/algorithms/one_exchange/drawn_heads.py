@@ -20,8 +20,8 @@ from fedlog.algorithms.shape import BodySummary, Exchange, Schedule, Trained, Wo
 from fedlog.core.heads.gaussian import MAX_QUADRATIC
 from fedlog.core.heads.logistic import fit_logistic
 from fedlog.core.heads.mixtures import Mixtures, draw_features
-from fedlog.core.heads.moments import Detail, Moments
 from fedlog.core.keys import Key
+from fedlog.core.stats import Detail, Moments
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Params
 from fedlog.wire.message import Contribution, Kind, Message

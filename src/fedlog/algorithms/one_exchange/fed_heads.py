@@ -12,8 +12,8 @@ from torch import Tensor
 from fedlog.algorithms.one_exchange.base import OWN_SECOND, OWN_SUMS, Noise, OneExchange, single
 from fedlog.algorithms.one_exchange.solved_heads import FedLDA, FedLogOnce, FedNCM, FedRidge
 from fedlog.core.heads.gaussian import QuadraticHead, find_needed_detail
-from fedlog.core.heads.moments import Detail, Moments
 from fedlog.core.heads.personal import STRENGTHS
+from fedlog.core.stats import Detail, Moments
 from fedlog.models.body import HEAD, Params
 from fedlog.wire.message import Contribution, Kind, Message
 

@@ -8,8 +8,8 @@ import torch
 
 from fedlog.algorithms.one_exchange.base import AT_HOME, Classes, Noise, OneExchange
 from fedlog.algorithms.shape import BodySummary, Exchange, Schedule
-from fedlog.core.heads.moments import Detail, Moments
 from fedlog.core.heads.regression import NumberHead, solve_regression
+from fedlog.core.stats import Detail, Moments
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, NOISE, SPREAD, Params
 from fedlog.wire.message import Kind, Message

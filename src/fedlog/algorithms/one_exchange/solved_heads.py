@@ -27,12 +27,11 @@ from fedlog.core.heads.gaussian import (
     own_variances,
     shared_covariance,
 )
-from fedlog.core.heads.moments import Detail, Moments
 from fedlog.core.heads.personal import own_fedlog_head
 from fedlog.core.heads.ridge import ridge_around, ridge_head
 from fedlog.core.map_head import solve_head
 from fedlog.core.posterior import Prior
-from fedlog.core.stats import Statistics
+from fedlog.core.stats import Detail, Moments, Statistics
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Params
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from fedlog.core.heads.gaussian import solve_positive, with_bias
-from fedlog.core.heads.moments import pack, unpack
 from fedlog.core.stats import Statistics
+from fedlog.core.triangle import pack, unpack
 
 
 @dataclass(frozen=True, eq=False)

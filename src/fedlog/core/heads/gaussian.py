@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlog.core.heads.moments import Detail, Moments
 from fedlog.core.heads.shrinkage import lift_noise, shrink_by
-from fedlog.core.stats import Statistics
+from fedlog.core.stats import Detail, Moments, Statistics
 from fedlog.errors import InputError
 
 ABSENT = float(torch.finfo(torch.float32).min)

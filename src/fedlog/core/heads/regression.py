@@ -17,8 +17,8 @@ import torch
 from scipy.special import stdtrit
 from torch import Tensor
 
-from fedlog.core.heads.moments import Detail, Moments
 from fedlog.core.heads.shrinkage import lift_noise
+from fedlog.core.stats import Detail, Moments
 from fedlog.errors import InputError
 
 STRENGTHS = tuple(10.0**power for power in np.arange(-8, 4.01, 0.25))

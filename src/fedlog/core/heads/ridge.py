@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from fedlog.core.heads.gaussian import ABSENT, solve_positive, with_bias
-from fedlog.core.heads.moments import Moments
 from fedlog.core.heads.shrinkage import lift_noise
+from fedlog.core.stats import Moments
 from fedlog.errors import InputError
 
 

@@ -1,18 +1,34 @@
-"""What clients have between two exchanges: what each keeps at home, its optimiser's memory, and what all have heard."""
+"""What clients have between two exchanges: what each keeps at home, its optimiser's memory, and what all have heard.
+
+A cohort keeps it in memory, and in a safetensors file for checkpoints and between the messages of a site.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from fedlog.algorithms.shape import Algorithm
+from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Params
 from fedlog.wire.message import Kind, Message
 from fedlog.wire.transport import Transport
 
+FORMAT = 1  # goes up with every change that an older or newer program could misread
+# The names of entries in a file of clients: `<client>/<parameter>`, `<client>/moments/<exchange>/<which>`, `heard/...`.
+HEARD = "heard"
+MOMENTS = "moments"
 MESSAGES = "messages"  # in a saved file, behind the client: messages it has received and sent
+# Metadata of a file of clients.
+CLIENTS = "clients"  # whose homes it holds: a home may well be empty
+FORMAT_ENTRY = "format"
+ANEW = "start the run anew"
 NEVER = -1e4  # the bias of a class that a client will not see: its probability is 0 in float32
 
 
@@ -106,3 +122,73 @@ def never_predict_missing_classes(heard: Params) -> Params:
     head = heard[HEAD].clone()
     head[(head == 0).all(dim=1), 0] = NEVER
     return {**heard, HEAD: head}
+
+
+def write_clients(path: Path, store: ClientStore) -> None:
+    """Write the state of these clients."""
+    tensors = {f"{client}/{name}": value for client, home in store.homes.items() for name, value in home.items()}
+    for (client, exchange), moments in store.moments.items():
+        tensors |= {f"{client}/{MOMENTS}/{exchange}/{name}": value for name, value in moments.items()}
+    tensors |= {f"{HEARD}/{name}": value for name, value in store.heard.items()}
+    tensors |= store.messages.as_tensors()
+    about = {CLIENTS: " ".join(str(client) for client in store.homes), FORMAT_ENTRY: str(FORMAT)}
+    save_file(_copy_shared({name: value.contiguous() for name, value in tensors.items()}), path, metadata=about)
+
+
+def read_clients(paths: Sequence[Path], names: Mapping[int, str]) -> ClientStore:
+    """The state of the clients with these numbers; the files may hold others too, `names` are for errors."""
+    store = ClientStore({client: {} for client in names})
+    found: set[int] = set()
+    messages: dict[tuple[int, str], Tensor] = {}
+    for path in paths:
+        clients, tensors = _read_client_file(path)
+        found |= clients
+        for entry, value in tensors.items():
+            owner, _, name = entry.partition("/")
+            if owner == HEARD:
+                store.heard[name] = value
+            elif int(owner) not in names:
+                continue
+            elif name.startswith(f"{MESSAGES}/"):
+                messages[int(owner), name] = value
+            elif name.startswith(f"{MOMENTS}/"):
+                _, exchange, which = name.split("/", 2)
+                store.moments.setdefault((int(owner), exchange), {})[which] = value
+            else:
+                store.homes[int(owner)][name] = value
+    for client, name in names.items():
+        if client not in found:
+            raise InputError(f"the checkpoint has nothing of client {name}", hint=ANEW)
+    store.messages.restore(messages)
+    return store
+
+
+def _read_client_file(path: Path) -> tuple[set[int], Params]:
+    """The numbers of the clients in the file, and its entries."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = file.metadata() or {}
+            check_format(path, int(about[FORMAT_ENTRY]) if FORMAT_ENTRY in about else None)
+            tensors = {entry: file.get_tensor(entry) for entry in file.keys()}  # noqa: SIM118 (not a mapping)
+            return {int(client) for client in about[CLIENTS].split()}, tensors
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise InputError(f"a damaged checkpoint: {path}: {error}", hint=ANEW) from error
+
+
+def check_format(path: Path, found: Any) -> None:
+    """Refuse a checkpoint, or a file of clients, that another version of fedlog wrote in another format."""
+    if found != FORMAT:
+        raise InputError(
+            f"expected a checkpoint of format {FORMAT} in {path}, found: {'none' if found is None else found}",
+            hint=f"go on with the version of fedlog that wrote it, or {ANEW}",
+        )
+
+
+def _copy_shared(tensors: Params) -> Params:
+    """The tensors with storage of their own: safetensors refuses two names for one memory."""
+    seen: set[int] = set()
+    owned = {}
+    for name, value in tensors.items():
+        owned[name] = value.clone() if value.untyped_storage().data_ptr() in seen else value
+        seen.add(value.untyped_storage().data_ptr())
+    return owned

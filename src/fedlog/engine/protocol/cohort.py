@@ -17,14 +17,13 @@ from torch import Tensor
 from fedlog.algorithms.shape import NO_STATISTICS, Algorithm, BodySummary, Chooses, Exchange, Phase, Trained, Work
 from fedlog.core.classification import first_within_error
 from fedlog.core.heads.mixtures import fit_mixtures
-from fedlog.core.heads.moments import Moments
 from fedlog.core.heads.regression import judge_numbers
 from fedlog.core.keys import Key
+from fedlog.core.stats import Moments
 from fedlog.data.federation import Federation
 from fedlog.data.numbers import half_width
-from fedlog.engine.clients import Client, group_by_body
-from fedlog.engine.protocol import checkpoint
-from fedlog.engine.protocol.client_store import ClientStore
+from fedlog.engine.clients import Client
+from fedlog.engine.protocol.client_store import ClientStore, read_clients, write_clients
 from fedlog.engine.stopwatch import CLOCK
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Backend, Fit, Look, Pool, Task
@@ -172,19 +171,19 @@ class Cohort:
 
     def save(self, path: Path) -> None:
         """Write what the clients keep at home, and what they have heard."""
-        checkpoint.write_clients(path, self.store)
+        write_clients(path, self.store)
 
     def load(self, paths: Sequence[Path]) -> None:
         """Read back what `save` wrote for this cohort's clients; the files may hold others too."""
-        self.store = checkpoint.read_clients(paths, {index: client.name for index, client in self._clients.items()})
+        self.store = read_clients(paths, {index: client.name for index, client in self._clients.items()})
 
     def _groups(self, indices: Sequence[int]) -> Iterator[tuple[Backend, list[Client]]]:
         """The clients in groups of one architecture, large clients first, of the size the backend asks for."""
-        for name, clients in group_by_body(self._clients[index] for index in indices).items():
-            clients.sort(key=lambda client: (-client.records, client.index))
-            at_once = self._backends[name].clients_at_once
-            for start in range(0, len(clients), at_once):
-                yield self._backends[name], clients[start : start + at_once]
+        chosen = sorted((self._clients[index] for index in indices), key=lambda client: (-client.records, client.index))
+        for name, backend in self._backends.items():
+            clients = [client for client in chosen if client.body.name == name]
+            for start in range(0, len(clients), backend.clients_at_once):
+                yield backend, clients[start : start + backend.clients_at_once]
 
     def _do_work(
         self, backend: Backend, group: list[Client], round_number: int, exchange: Exchange

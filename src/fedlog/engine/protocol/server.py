@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fedlog.algorithms.shape import NO_MIXTURES, Algorithm, BodySummary, Exchange, ModelPlan, Trained
 from fedlog.core.heads.mixtures import fit_mixtures
-from fedlog.core.heads.moments import Moments
 from fedlog.core.keys import Key
+from fedlog.core.stats import Moments
 from fedlog.engine.protocol.checkpoint import Memory, ServerState, SumsPosition
 from fedlog.engine.protocol.downlink import Downlink
 from fedlog.engine.protocol.shares import Capped, cap_shares, check_cap

@@ -24,6 +24,7 @@ from fedlog.engine.protocol.server import Server
 from fedlog.engine.simulate.workers import InProcess, Scores, WorkerProcesses, Workers
 from fedlog.engine.stopwatch import CLOCK, combine
 from fedlog.engine.training.backends import Engine
+from fedlog.engine.training.tasks import set_learning_rates
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, initial_head
 from fedlog.privacy.limits import Limits
@@ -285,7 +286,7 @@ class Simulation:
             following = (
                 participants if not last else self.participants(number + 1) if self._has_next_round(number) else []
             )
-            slowed = self.settings.optimiser.at_round(exchange, number, self.settings.rounds)
+            slowed = set_learning_rates(exchange, self.settings.optimiser, number, self.settings.rounds)
             self._exchange(number, slowed, participants, hearers, following)
         # The first scores count; where both are asked for, those on validation records stand beside them.
         parts = self.settings.judge.parts

@@ -13,9 +13,8 @@ from fedlog.engine.clients import Client, group_by_body
 from fedlog.engine.training import speed_trial
 from fedlog.engine.training.block import convolve
 from fedlog.engine.training.block.compile import compile_stacked
-from fedlog.engine.training.block.feed import Stacked
 from fedlog.engine.training.block.generic import VmapNetwork, find_vmap_obstacle
-from fedlog.engine.training.block.network import StackedBody
+from fedlog.engine.training.block.network import Stacked, StackedBody
 from fedlog.engine.training.block.trainer import EVALUATION_RECORDS, BlockBackend
 from fedlog.engine.training.dp_sgd import DpSgdBackend
 from fedlog.engine.training.loop import LoopBackend

@@ -5,21 +5,22 @@ Both backends take every random number from `draw_epoch`, so the same key gives 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.shape import Phase, Work
+from fedlog.algorithms.shape import Exchange, Phase, Work
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records
 from fedlog.data.transforms import Augmentation, Transform, draw_augmentation
 from fedlog.engine.clients import Client
 from fedlog.models.body import Body, Params
-from fedlog.settings.training import Optimiser
+from fedlog.settings.training import Decay, Optimiser
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +114,15 @@ def adam_arguments(rule: Optimiser, learning_rate: float) -> dict[str, Any]:
         "amsgrad": False,
         "maximize": False,
     }
+
+
+def set_learning_rates(exchange: Exchange, rule: Optimiser, round_number: int, rounds: int) -> Exchange:
+    """The exchange with the learning rates of that round."""
+    if rule.decay is Decay.NONE:
+        return exchange
+    left = (1 + math.cos(math.pi * (round_number - 1) / rounds)) / 2
+    phases = [replace(phase, learning_rate=left * phase.learning_rate) for phase in exchange.phases]
+    return replace(exchange, phases=tuple(phases))
 
 
 def read_moments(moments: Params, phase: int) -> tuple[Tensor, Tensor, Tensor] | None:

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedlog.core.heads.gaussian import nearest_mean
-from fedlog.core.heads.moments import Detail
 from fedlog.core.keys import Key
+from fedlog.core.stats import Detail
 from fedlog.data.federation import Records
 from fedlog.data.partition import by_dirichlet
 from fedlog.data.schema import Schema

@@ -164,7 +164,7 @@ def work(request: Frame, context: SiteContext, state: RunState) -> bytes:
     if context.guard is not None:
         release = context.guard.release_event(request.round_number, exchange.name)
         record_release_at_site(context.folder, state.path, context.guard, release)
-    else:
+    elif earlier is None:  # once a run is enough: no epsilon bounds the first of its uploads
         record_exact_statistics(context.folder, context.plan.name, request.round_number, exchange.name)
     if opening is None:
         ((_, upload),) = cohort.exchange(request.round_number, exchange, ONE)

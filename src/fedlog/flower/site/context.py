@@ -21,7 +21,7 @@ from fedlog.data.site import Preparation, Site, empty_site, refuse_split_by_time
 from fedlog.engine.clients import Client, check_target
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.training.backends import Engine
-from fedlog.engine.training.tasks import Settings
+from fedlog.engine.training.tasks import Settings, set_learning_rates
 from fedlog.errors import InputError
 from fedlog.flower.folders.folder import Value
 from fedlog.flower.folders.roster import read_own_roster
@@ -168,7 +168,7 @@ class SiteContext:
 
     def at_round(self, exchange: Exchange, number: int) -> Exchange:
         """Return the exchange with the learning rates of that round."""
-        return self.plan.optimiser.at_round(exchange, number, self.plan.rounds)
+        return set_learning_rates(exchange, self.plan.optimiser, number, self.plan.rounds)
 
     def hear(self, cohort: Cohort, broadcast: bytes, *, anew: bool = False) -> None:
         """Take in a broadcast; with `anew`, forget first which messages were received and sent before."""

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from fedlog.engine.training.block import map_stages  # noqa: F401 (it registers its blocks)
-from fedlog.engine.training.block.network import BlockNetwork, StackedBody, StageCall
+from fedlog.engine.training.block.conv_stages import ConvStage
+from fedlog.engine.training.block.network import BlockNetwork, Shape, StackedBody, Stage, StageCall
 from fedlog.engine.training.block.regions import cut_out, region_stage
-from fedlog.engine.training.block.registry import BLOCKS, Block, Follower, Place, Shape, Stage
+from fedlog.engine.training.block.registry import BLOCKS, Block, Follower, Place
 from fedlog.engine.training.block.stages import (
     AddStage,
     ConcatenateStage,
-    ConvStage,
     DropoutStage,
     ElementwiseStage,
     FlattenStage,

@@ -12,7 +12,8 @@ from torch.nn import functional
 
 from fedlog.engine.training.block import map_passes
 from fedlog.engine.training.block.map_passes import Norm, NormShape, PoolMaps, Span, Windows
-from fedlog.engine.training.block.registry import Block, Masks, Params, Place, block, parameters
+from fedlog.engine.training.block.network import Masks, Params, parameters
+from fedlog.engine.training.block.registry import Block, Place, block
 from fedlog.engine.training.block.trace import SpatialMean
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, fx, nn
 
-from fedlog.engine.training.block.registry import Masks, Params, Shape
+from fedlog.engine.training.block.network import Masks, Params, Shape
 from fedlog.engine.training.block.trace import Operation
 from fedlog.models.masking import MaskedDropout, collect_values
 

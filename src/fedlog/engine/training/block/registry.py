@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-Shape = tuple[int, ...]
-"""Of one record. Stacked, a list of units is (clients, batch, units), and all else a map (clients, *shape, batch)."""
-Params = Mapping[str, Tensor]
-Masks = Mapping[str, Tensor]
-
-
-class Stage(Protocol):
-    """One step of a stacked network: stacked values in, stacked values out."""
-
-    def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """The stage's output; differentiable in the parameters and the values. No masks: as in evaluation."""
-        ...
+from fedlog.engine.training.block.network import Shape, Stage
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,19 +58,3 @@ def block(*kinds: type[nn.Module]) -> Callable[[Builder], Builder]:
         return build
 
     return register
-
-
-def parameters(name: str, names: tuple[str, ...], params: Params, clients: int) -> list[Tensor | None]:
-    """These of a layer's parameters, (clients, *shape) each, None where the layer has none; shared ones expanded."""
-    found: list[Tensor | None] = []
-    for own in names:
-        value = params.get(f"{name}.{own}" if name else own)
-        if value is not None and value.shape[0] != clients:
-            value = value.expand(clients, *value.shape[1:])
-        found.append(value)
-    return found
-
-
-def select_masks(masks: Masks | None, names: tuple[str, ...]) -> list[Tensor]:
-    """The multipliers of these dropout layers; none in evaluation."""
-    return [] if masks is None else [masks[name] for name in names]

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
-from fedlog.engine.training.block.registry import BLOCKS, Shape
+from fedlog.engine.training.block.network import Shape
+from fedlog.engine.training.block.registry import BLOCKS
 from fedlog.models.trial import trial_records
 
 

@@ -17,7 +17,7 @@ from fedlog.data.federation import Federation
 from fedlog.engine.clients import Client
 from fedlog.engine.stopwatch import CLOCK
 from fedlog.engine.training.block.adam import FlatAdam
-from fedlog.engine.training.block.feed import Stacked, make_feed
+from fedlog.engine.training.block.network import Stacked, make_feed
 from fedlog.engine.training.tasks import (
     EpochDraws,
     Fit,

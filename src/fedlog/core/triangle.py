@@ -1,0 +1,45 @@
+"""Symmetric matrices without their lower half: the upper triangle, row by row.
+
+Entries off the diagonal carry a factor sqrt(2): the length of a record's packed triangle is then exactly |phi|^2, which
+is what privacy noise is scaled to.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def triangle_entries(width: int) -> int:
+    """The number of entries of a packed (width, width) matrix."""
+    return width * (width + 1) // 2
+
+
+def diagonal_places(width: int) -> Tensor:
+    """Where in a packed matrix its diagonal stands, (width,)."""
+    rows = torch.arange(width)
+    return rows * width - rows * (rows - 1) // 2
+
+
+def pack(matrix: Tensor) -> Tensor:
+    """(..., w, w) symmetric -> (..., w (w + 1) / 2), entries off the diagonal times sqrt(2)."""
+    rows, columns, scale = _find_places(matrix.shape[-1], matrix)
+    return matrix[..., rows, columns] * scale
+
+
+def unpack(packed: Tensor, width: int) -> Tensor:
+    """The symmetric (..., w, w) matrix that `pack` packed."""
+    rows, columns, scale = _find_places(width, packed)
+    matrix = packed.new_zeros((*packed.shape[:-1], width, width))
+    values = packed / scale
+    matrix[..., rows, columns] = values
+    matrix[..., columns, rows] = values
+    return matrix
+
+
+def _find_places(width: int, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    rows, columns = torch.triu_indices(width, width, device=like.device)
+    scale = torch.where(rows == columns, 1.0, math.sqrt(2)).to(like)
+    return rows, columns, scale

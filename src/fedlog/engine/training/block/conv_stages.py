@@ -1,0 +1,114 @@
+"""The block of a convolution, with the pooling, bias, ReLU and dropout behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from fedlog.engine.training.block import convolve
+from fedlog.engine.training.block.convolve import ConvShape, conv_pool
+from fedlog.engine.training.block.network import Masks, Params, Shape, parameters, select_masks
+from fedlog.engine.training.block.registry import Block, Follower, Place, block
+from fedlog.models.masking import MaskedDropout
+
+
+@dataclass(frozen=True)
+class ConvStage:
+    """Convolution, pooling, bias, ReLU and a multiplier per channel, in the order that is cheapest."""
+
+    name: str
+    shape: ConvShape
+    dropout: tuple[str, ...]
+    signals: bool  # 1-d: the maps have no rows
+
+    def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
+        """(clients, channels in, [rows,] columns, batch) -> (clients, channels out, [rows,] columns, batch)."""
+        (inputs,) = values
+        weight, bias = parameters(self.name, ("weight", "bias"), params, inputs.shape[0])
+        assert weight is not None
+        if self.signals:
+            inputs, weight = inputs.unsqueeze(2), weight.unsqueeze(3)
+        maps = conv_pool(self.shape, inputs, weight, bias)
+        for mask in select_masks(masks, self.dropout):
+            maps = maps * mask.mT.contiguous()[:, :, None, None]
+        return maps.squeeze(2) if self.signals else maps
+
+
+@block(nn.Conv1d, nn.Conv2d)
+def _convolution(place: Place) -> Block | None:
+    """Any zero padding, stride and groups; `ReLU`, dropout per channel and one `MaxPool` without overlap join it."""
+    layer = place.layer
+    flat = isinstance(layer, nn.Conv1d)
+    if not convolve.AVAILABLE or any(d != 1 for d in layer.dilation) or layer.padding_mode != "zeros":
+        return None
+    kernel, stride = ((1, *pair) if flat else pair for pair in (layer.kernel_size, layer.stride))
+    rows, columns = (1, place.shape[1]) if flat else place.shape[1:]
+    before, after = _paddings(layer, flat)
+    shape = ConvShape(
+        channels_in=layer.in_channels // layer.groups,
+        channels_out=layer.out_channels // layer.groups,
+        rows_in=rows,
+        columns_in=columns,
+        kernel_rows=kernel[0],
+        kernel_columns=kernel[1],
+        pad_top=before[0],
+        pad_left=before[1],
+        pad_bottom=after[0],
+        pad_right=after[1],
+        stride_rows=stride[0],
+        stride_columns=stride[1],
+        groups=layer.groups,
+    )
+    if shape.needs_frame and not convolve.FRAMES:
+        return None
+    shape, absorbed, dropout = _absorb(shape, place.followers, place.shape_out, flat)
+    return Block(ConvStage(place.name, shape, dropout, flat), absorbed)
+
+
+def _paddings(layer: Any, flat: bool) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The zeros that a convolution puts above and left, and below and right."""
+    if layer.padding == "same":
+        whole = [size - 1 for size in layer.kernel_size]
+        before, after = [one // 2 for one in whole], [one - one // 2 for one in whole]
+    else:
+        before = after = [0] * len(layer.kernel_size) if layer.padding == "valid" else list(layer.padding)
+    lead = [0] if flat else []
+    (top, left), (bottom, right) = lead + before, lead + after
+    return (top, left), (bottom, right)
+
+
+def _absorb(
+    shape: ConvShape, followers: tuple[Follower, ...], mapped: Shape, flat: bool
+) -> tuple[ConvShape, int, tuple[str, ...]]:
+    """The shape with what follows the convolution in its pass: their number, and the dropout layers among them."""
+    absorbed, dropout, pooled = 0, list[str](), False
+    for follower in followers:
+        layer = follower.layer
+        if isinstance(layer, nn.ReLU):
+            shape = replace(shape, rectify=True)
+        elif isinstance(layer, MaskedDropout) and layer.per_channel:
+            dropout.append(follower.name)
+        elif isinstance(layer, nn.MaxPool1d | nn.MaxPool2d) and not pooled and _is_plain(layer, flat, mapped):
+            size = _pair(layer.kernel_size)
+            shape, pooled = replace(shape, pool_rows=1 if flat else size[0], pool_columns=size[1]), True
+        else:
+            break
+        absorbed += 1
+    return shape, absorbed, tuple(dropout)
+
+
+def _is_plain(layer: nn.MaxPool1d | nn.MaxPool2d, flat: bool, mapped: Shape) -> bool:
+    """Whether its windows neither overlap nor leave gaps, have no padding and fit."""
+    size, stride, padding, dilation = (
+        _pair(value) for value in (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+    )
+    room = mapped[1:] if not flat else (size[0], mapped[1])
+    fits = room[0] >= size[0] and room[1] >= size[1]
+    usual = stride == size and padding == (0, 0) and dilation == (1, 1)
+    return usual and fits and not layer.ceil_mode and not layer.return_indices
+
+
+def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[-1])
