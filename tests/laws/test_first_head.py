@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,11 +12,11 @@ from hypothesis import strategies as st
 
 from fedlog.algorithms.fedlog import FedLog, FedLogC, FirstHead, random_head
 from fedlog.algorithms.registry import build
-from fedlog.algorithms.shape import ModelPlan
+from fedlog.algorithms.shape import Algorithm, ModelPlan
 from fedlog.core.keys import Key
 from fedlog.core.stats import Statistics
 from fedlog.errors import InputError
-from fedlog.models.body import HEAD
+from fedlog.models.body import HEAD, Params
 from fedlog.wire.message import Contribution
 
 PLAN = ModelPlan(n_class=3, width=5, layers=(("a.weight",), (HEAD,)), entries=38)
@@ -82,6 +83,20 @@ class NoAlgorithm:
         self.plan = plan
 
 
+@dataclass(frozen=True)
+class Unfinished(Algorithm):
+    """What a user may have written so far: it has the defaults, and nothing of its own."""
+
+    plan: ModelPlan
+
+    name = "unfinished"
+
+    def step(self, exchange: str, server: Params, total: Contribution) -> Params:
+        return server
+
+
 def test_a_users_method_that_lacks_a_part_is_refused_with_what_it_lacks() -> None:
-    with pytest.raises(InputError, match=r"is no algorithm: it has no bodies, training, .*schedule, begin, .*advice"):
+    with pytest.raises(InputError, match=r"is no algorithm: it has no bodies, training, .*schedule, .*begin, .*advice"):
         build(f"{__name__}:NoAlgorithm", PLAN, {})
+    with pytest.raises(InputError, match=r"is no algorithm: it has no broadcast, close, deploy, hear, open, schedule"):
+        build(f"{__name__}:Unfinished", PLAN, {})

@@ -176,7 +176,7 @@ def test_a_client_that_is_forgotten_gets_a_whole_head() -> None:
     downlink, before = run.server.downlink, heard(run)
     assert downlink is not None
     downlink.forget("c1")
-    sent = run.server.send(5, ["c0", "c1"])
+    sent = run.server.send(downlink, 5, ["c0", "c1"])
     with pytest.raises(WireError, match="not here"):
         codec("q8").decode(sent["c0"])
     whole = codec("q8").decode(sent["c1"]).arrays[0]

@@ -21,8 +21,9 @@ def shown(data: str, out: Path) -> dict[str, tuple[str, str]]:
     experiment = EXPERIMENTS[f"table-{data}"]
     for cell in cells(experiment, out, CellChoice(seeds=(0,))):
         write_run(cell, [0.5], 10)
-    found = collect(experiment, out)
-    accuracy, cost = (_column(table, "paper") for table in (accuracy_table(found), cost_table(found)))
+    found, threshold = collect(experiment, out), experiment.threshold
+    assert threshold is not None
+    accuracy, cost = (_column(table, "paper") for table in (accuracy_table(found), cost_table(found, threshold)))
     return {label: (accuracy[label], cost[label]) for label in accuracy}
 
 

@@ -20,9 +20,9 @@ from fedlog.algorithms.losses import cross_entropy
 from fedlog.algorithms.shape import (
     BODY,
     EVERYTHING,
+    Algorithm,
     Bodies,
     Exchange,
-    Method,
     ModelPlan,
     Phase,
     Schedule,
@@ -38,7 +38,7 @@ from fedlog.wire.message import Contribution, Kind, Message
 
 
 @dataclass(frozen=True)
-class Averaging(Method):
+class Averaging(Algorithm):
     """Some layers are averaged, weighted by the clients' records; the others stay at home."""
 
     name: str

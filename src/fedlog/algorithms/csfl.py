@@ -16,9 +16,9 @@ from torch import Tensor
 from fedlog.algorithms.losses import cross_entropy
 from fedlog.algorithms.shape import (
     EVERYTHING,
+    Algorithm,
     Audience,
     Exchange,
-    Method,
     ModelPlan,
     Phase,
     Schedule,
@@ -36,7 +36,7 @@ ERROR = "error"  # what a client's measurements left out, kept for its vote in t
 
 
 @dataclass(frozen=True)
-class CSFL(Method):
+class CSFL(Algorithm):
     """Entries above `threshold` are large; `reduction` is the number of measurements for each entry of the model."""
 
     plan: ModelPlan

@@ -13,9 +13,9 @@ import torch
 from fedlog.algorithms.losses import NearGlobalMean, cross_entropy
 from fedlog.algorithms.shape import (
     EVERYTHING,
+    Algorithm,
     BodySummary,
     Exchange,
-    Method,
     ModelPlan,
     Phase,
     Schedule,
@@ -30,7 +30,7 @@ OPENING = "mean feature"
 
 
 @dataclass(frozen=True)
-class FedDBE(Method):
+class FedDBE(Algorithm):
     """The whole model is averaged; the shift stays; the mean feature of each batch is pulled to the global mean."""
 
     plan: ModelPlan

@@ -16,11 +16,11 @@ from torch import Tensor
 from fedlog.algorithms.losses import Clustered, Distance, cross_entropy
 from fedlog.algorithms.shape import (
     BODY,
+    Algorithm,
     Bodies,
     BodySummary,
     Exchange,
     Loss,
-    Method,
     ModelPlan,
     Phase,
     Schedule,
@@ -55,7 +55,7 @@ def random_head(n_class: int, width: int, norm: float, seed: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class FedLog(Method):
+class FedLog(Algorithm):
     """The paper's Algorithm 1 with an exact head."""
 
     plan: ModelPlan

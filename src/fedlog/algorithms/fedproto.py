@@ -13,10 +13,10 @@ import torch
 from fedlog.algorithms.losses import NearPrototype
 from fedlog.algorithms.shape import (
     EVERYTHING,
+    Algorithm,
     Bodies,
     BodySummary,
     Exchange,
-    Method,
     ModelPlan,
     Phase,
     Schedule,
@@ -38,7 +38,7 @@ class Prediction(StrEnum):
 
 
 @dataclass(frozen=True)
-class FedProto(Method):
+class FedProto(Algorithm):
     """Cross-entropy and the distance to the global prototypes; only prototypes are exchanged."""
 
     plan: ModelPlan

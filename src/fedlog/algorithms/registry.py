@@ -115,14 +115,21 @@ def read_options(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def build(method: str, plan: ModelPlan, given: Mapping[str, Any]) -> Algorithm:
     """The method for this model, with these options."""
-    made = factory(method)(plan, **read_options(method, given))
-    missing = [name for name in vars(Algorithm) if not name.startswith("_") and not hasattr(made, name)]
+    make = factory(method)
+    _refuse_incomplete(method, sorted(getattr(make, "__abstractmethods__", ())))
+    made = make(plan, **read_options(method, given))
+    _refuse_incomplete(
+        method, [name for name in ("name", *vars(Algorithm)) if name[0] != "_" and not hasattr(made, name)]
+    )
+    return made
+
+
+def _refuse_incomplete(method: str, missing: list[str]) -> None:
     if missing:
         raise InputError(
             f"method {method} is no algorithm: it has no {', '.join(missing)}",
-            hint="inherit from fedlog.algorithms.shape.Method, and see docs/extend/method.md",
+            hint="inherit from fedlog.algorithms.shape.Algorithm, and see docs/extend/method.md",
         )
-    return made
 
 
 def _option_types(make: Factory) -> dict[str, Any]:

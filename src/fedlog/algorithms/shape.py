@@ -9,6 +9,7 @@ a block of clients at once; either way these functions see one client and one me
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -223,31 +224,27 @@ def predicts_numbers(algorithm: Algorithm) -> bool:
     return any(exchange.summary is BodySummary.NUMBERS for exchange in algorithm.schedule.round)
 
 
-class Algorithm(Protocol):
-    """A method. Implementations are frozen dataclasses of hyper-parameters around a `ModelPlan`.
+class Algorithm(ABC):
+    """A method: a frozen dataclass of hyper-parameters around a `ModelPlan`. What most methods share stands here."""
 
-    `Method` has what is the same for most of them.
-    """
-
-    @property
-    def name(self) -> str:
-        """The method's name in the registry."""
-
-    @property
-    def bodies(self) -> Bodies:
-        """Whether clients may differ in architecture."""
+    name: str
+    """The method's name in the registry."""
+    bodies = Bodies.SAME
+    training = TrainingRecords.OWN
+    may_federate: bool = False
+    """Whether sites accept it over Flower: no body leaves a site, and bodies may differ."""
+    sends_statistics: bool = False
+    """Whether uploads are statistics. Only these can carry privacy noise and come from untrained bodies."""
 
     @property
-    def training(self) -> TrainingRecords:
-        """Whose records a client trains on."""
-
-    @property
-    def may_federate(self) -> bool:
-        """Whether sites accept it over Flower: no body leaves a site, and bodies may differ."""
+    @abstractmethod
+    def schedule(self) -> Schedule:
+        """The exchanges and phases."""
 
     @property
     def may_leave(self) -> bool:
         """Whether a client can leave: the server's state then depends on the newest uploads alone."""
+        return False
 
     @property
     def sums_last_uploads(self) -> bool:
@@ -255,76 +252,44 @@ class Algorithm(Protocol):
 
         If so, the uploads of all exchanges are of one kind.
         """
-
-    @property
-    def sends_statistics(self) -> bool:
-        """Whether uploads are statistics. Only these can carry privacy noise and come from untrained bodies."""
-
-    @property
-    def schedule(self) -> Schedule:
-        """The exchanges and phases."""
+        return False
 
     def begin(self, key: Key) -> Params:
-        """The server's first state."""
+        """The server's first state: a seed, so that everyone starts from the same initial model, or head."""
+        return {"seed": torch.tensor([key.integer()])}
 
     def join(self, initial: Params) -> Params:
         """What a client keeps at home at first, given the freshly initialised whole model."""
+        return initial
 
+    @abstractmethod
     def broadcast(self, server: Params) -> Message:
         """What the server sends to every client."""
 
+    @abstractmethod
     def hear(self, message: Message, known: Params) -> Params:
         """What every client knows after a broadcast, given what it knew before."""
 
+    @abstractmethod
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
         """What the client trains from in this exchange."""
 
+    @abstractmethod
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
         """What the client keeps at home, and what it uploads."""
 
+    @abstractmethod
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """The server's next state, from the sum of the lifted uploads."""
 
+    @abstractmethod
     def deploy(self, home: Params, heard: Params) -> Params:
         """The whole model that is evaluated and used."""
 
     def observe(self, server: Params) -> dict[str, float]:
         """Figures about the server's state worth recording each round."""
-
-    def advice(self, rounds: int) -> tuple[str, ...]:
-        """What a user should know before a run of that many rounds."""
-
-
-class Method:
-    """Defaults of an `Algorithm`; a method that differs overrides them."""
-
-    bodies = Bodies.SAME
-    training = TrainingRecords.OWN
-    may_federate = False
-    sends_statistics = False
-
-    @property
-    def may_leave(self) -> bool:
-        """No: the state holds traces of every earlier round."""
-        return False
-
-    @property
-    def sums_last_uploads(self) -> bool:
-        """No: a step sums the uploads of its own exchange."""
-        return False
-
-    def begin(self, key: Key) -> Params:
-        """A seed: everyone starts from the same initial model, or head."""
-        return {"seed": torch.tensor([key.integer()])}
-
-    def join(self, initial: Params) -> Params:
-        """The whole initial model."""
-        return initial
-
-    def observe(self, server: Params) -> dict[str, float]:
-        """No figures beyond the accuracy."""
         return {}
 
     def advice(self, rounds: int) -> tuple[str, ...]:
-        """No advice."""
+        """What a user should know before a run of that many rounds."""
         return ()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,13 +16,50 @@ from fedlog.settings.spec import as_plain
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
-    from torch.utils.tensorboard.writer import SummaryWriter
 
 MOST_CLIENTS = 100  # that get a curve of their own
+FLUSH_SECONDS = 1  # after which TensorBoard can show a figure
 LONGEST_VALUE = 500  # what MLflow takes of a setting
 
 
-class TensorBoard(Callback):
+class _Tracker(Callback):
+    """What trackers share: each figure of a round goes to `_write`, and the end of the run closes `_ending`."""
+
+    _write: Callable[[str, float, int], None]
+    """(name, value, round)"""
+
+    def __init__(self) -> None:
+        self._clients: tuple[str, ...] = ()
+        self._ending = ExitStack()
+
+    def _begin(self, start: RunStart, write: Callable[[str, float, int], None]) -> None:
+        """Write the rounds before an interruption; the later ones follow."""
+        self._clients, self._write = start.clients, write
+        for record in start.done:
+            self.round_ended(record)
+
+    def round_ended(self, record: RoundRecord) -> None:
+        """Write the figures of the round.
+
+        Args:
+            record: the round's number, accuracies, bits and seconds.
+
+        """
+        for name, value in read_metrics(record, self._clients):
+            self._write(name, value, record.round)
+
+    def run_ended(self, summary: Summary, trained: bool) -> None:
+        """Close what was opened when the run began.
+
+        Args:
+            summary: the figures of the whole run.
+            trained: False where an old result is returned, and there was nothing to write.
+
+        """
+        self._ending.close()
+
+
+class TensorBoard(_Tracker):
     """Writes a run as it goes on for `tensorboard --logdir FOLDER`: accuracies, bits and seconds by round.
 
     Needs `pip install 'fedlog[tensorboard]'`. Give it to `fedlog.run(callbacks=[...])`.
@@ -32,9 +70,8 @@ class TensorBoard(Callback):
     """
 
     def __init__(self, folder: str | Path) -> None:
+        super().__init__()
         self._folder = str(folder)
-        self._writer: SummaryWriter | None = None
-        self._clients: tuple[str, ...] = ()
 
     def run_began(self, start: RunStart) -> None:
         """Open the folder, write the settings, and the rounds before an interruption.
@@ -46,39 +83,14 @@ class TensorBoard(Callback):
         from torch.utils.tensorboard import SummaryWriter
 
         # A run that goes on replaces the rounds that an earlier process wrote.
-        self._writer = SummaryWriter(self._folder, purge_step=1 if start.done else None)
-        self._clients = start.clients
+        writer = SummaryWriter(self._folder, purge_step=1 if start.done else None, flush_secs=FLUSH_SECONDS)
+        self._ending.callback(writer.close)
         settings = json.dumps(as_plain(start.run.spec), indent=1)
-        self._writer.add_text("settings", f"```json\n{settings}\n```")
-        for record in start.done:
-            self.round_ended(record)
-
-    def round_ended(self, record: RoundRecord) -> None:
-        """Write the figures of the round.
-
-        Args:
-            record: the round's number, accuracies, bits and seconds.
-
-        """
-        assert self._writer is not None
-        for name, value in read_metrics(record, self._clients):
-            self._writer.add_scalar(name, value, record.round)
-        self._writer.flush()
-
-    def run_ended(self, summary: Summary, trained: bool) -> None:
-        """Close the folder.
-
-        Args:
-            summary: the figures of the whole run.
-            trained: False where an old result is returned, and there was nothing to write.
-
-        """
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        writer.add_text("settings", f"```json\n{settings}\n```")
+        self._begin(start, writer.add_scalar)
 
 
-class MLflow(Callback):
+class MLflow(_Tracker):
     """Writes a run as it goes on into MLflow: settings as parameters, accuracies, bits and seconds as metrics.
 
     Needs `pip install 'fedlog[mlflow]'`. Give it to `fedlog.run(callbacks=[...])`. Without a server it writes files,
@@ -91,10 +103,8 @@ class MLflow(Callback):
     """
 
     def __init__(self, store: str | Path = "mlruns", experiment: str = "fedlog") -> None:
+        super().__init__()
         self._store, self._experiment = str(store), experiment
-        self._client: MlflowClient | None = None
-        self._run = ""
-        self._clients: tuple[str, ...] = ()
 
     def run_began(self, start: RunStart) -> None:
         """Make a run in the store, and write the settings and the rounds before an interruption.
@@ -103,42 +113,18 @@ class MLflow(Callback):
             start: what is run.
 
         """
-        self._client = open_mlflow(self._store)
-        found = self._client.get_experiment_by_name(self._experiment)
-        experiment = found.experiment_id if found is not None else self._client.create_experiment(self._experiment)
-        run = self._client.create_run(experiment, run_name=f"{start.method} on {start.data}")
-        self._run, self._clients = run.info.run_id, start.clients
+        client = open_mlflow(self._store)
+        found = client.get_experiment_by_name(self._experiment)
+        experiment = found.experiment_id if found is not None else client.create_experiment(self._experiment)
+        run = client.create_run(experiment, run_name=f"{start.method} on {start.data}").info.run_id
+        self._ending.callback(client.set_terminated, run, "FINISHED")
+        client.set_tag(run, "fedlog.digest", start.run.digest)
         spec = as_plain(start.run.spec)
         options = spec.pop("options")
         for name, value in {**spec, **options}.items():
             if value is not None:
-                self._client.log_param(self._run, name, str(value)[:LONGEST_VALUE])
-        for record in start.done:
-            self.round_ended(record)
-
-    def round_ended(self, record: RoundRecord) -> None:
-        """Write the figures of the round.
-
-        Args:
-            record: the round's number, accuracies, bits and seconds.
-
-        """
-        assert self._client is not None
-        for name, value in read_metrics(record, self._clients):
-            self._client.log_metric(self._run, name, value, step=record.round)
-
-    def run_ended(self, summary: Summary, trained: bool) -> None:
-        """Mark the run as finished.
-
-        Args:
-            summary: the figures of the whole run.
-            trained: False where an old result is returned, and there was nothing to write.
-
-        """
-        if self._client is not None:
-            self._client.set_tag(self._run, "fedlog.digest", summary.digest)
-            self._client.set_terminated(self._run, "FINISHED")
-            self._client = None
+                client.log_param(run, name, str(value)[:LONGEST_VALUE])
+        self._begin(start, lambda name, value, at: client.log_metric(run, name, value, step=at))
 
 
 def read_metrics(record: RoundRecord, clients: tuple[str, ...]) -> Iterator[tuple[str, float]]:

@@ -71,6 +71,13 @@ class Protection:
     """How bodies are trained on the protected records; None where they are not, or need no noise."""
 
     @property
+    def encoding(self) -> FixedPoint:
+        """The fixed-point encoding of what is summed; InputError where the noise is not distributed."""
+        if self.fixed_point is None:
+            raise InputError(f"noise under {self.mechanism.trust} trust has no encoding for a secure sum")
+        return self.fixed_point
+
+    @property
     def limits(self) -> Limits:
         """The limits that the server checks a client's message against."""
         # Features are rounded towards zero, and 1, which each record counts as, lies on the grid. But a message that is

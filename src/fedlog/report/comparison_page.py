@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedlog.experiments.compare.advice import Advice
 from fedlog.experiments.compare.estimates import Estimate
-from fedlog.experiments.compare.findings import Findings, VariantFigures
+from fedlog.experiments.compare.findings import Findings
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import RECORDS
 from fedlog.files.durable import write_file
@@ -82,23 +82,22 @@ def _accuracy_by_bits(findings: Findings, styles: dict[str, Style], curves: Mapp
 
     What sends nothing is a level line.
     """
-    known = {label: each for label, each in findings.figures.items() if each.accuracy is not None}
-    sending = {label: each for label, each in known.items() if each.bits > 0}
-    paths = {label: _path(curves[label], known[label]) for label in sending if label in curves}
+    known = {label: (one, one.accuracy) for label, one in findings.figures.items() if one.accuracy is not None}
+    sending = {label: one for label, (one, _) in known.items() if one.bits > 0}
+    paths = {label: _path(curves[label], known[label][1].value) for label in sending if label in curves}
     levels, series, rules, said = list[float](), list[Series](), list[Rule](), list[str]()
-    for label, each in known.items():
-        assert each.accuracy is not None
-        words = f"{styles[label].label}: {_interval(each.accuracy)}"
-        levels += _ends(each.accuracy, 0.0)
+    for label, (each, accuracy) in known.items():
+        words = f"{styles[label].label}: {_interval(accuracy)}"
+        low, high = _ends(accuracy, 0.0)
+        levels += (low, high)
         if label in sending:
-            low, high = _ends(each.accuracy, 0.0)
             words += f", {describe_bits(each.bits)}"
-            path, end = paths.get(label, ()), Point(each.bits, 100 * each.accuracy.value, words, low, high)
+            path, end = paths.get(label, ()), Point(each.bits, 100 * accuracy.value, words, low, high)
             levels += [100 * level for level in later_part([point.y / 100 for point in path])] if path else []
             series.append(Series(label, styles[label], (*path, end), joined=bool(path), size=5.5))
         else:
-            value = each.accuracy.value
-            rules.append(Rule(100 * value, f"{styles[label].label} {percent(value)}", styles[label], label))
+            name_and_level = f"{styles[label].label} {percent(accuracy.value)}"
+            rules.append(Rule(100 * accuracy.value, name_and_level, styles[label], label))
         said.append(words)
     bits = [point.x for one in series for point in one.points]
     y = straight_axis("%", levels)
@@ -116,15 +115,14 @@ def _accuracy_by_bits(findings: Findings, styles: dict[str, Style], curves: Mapp
     )
 
 
-def _path(curve: Curve, end: VariantFigures) -> tuple[Point, ...]:
-    """The rounds before the end; the last one too where a closing phase follows it."""
-    assert end.accuracy is not None
+def _path(curve: Curve, end: float) -> tuple[Point, ...]:
+    """The rounds before the end, an accuracy; the last one too where a closing phase follows it."""
     points = tuple(
         Point(bits, 100 * share, f"{curve.style.label}, round {at}: {percent(share)}, {describe_bits(bits)}")
         for at, (share, bits) in enumerate(zip(curve.accuracy, curve.bits, strict=True), 1)
         if bits > 0
     )
-    same = abs(curve.accuracy[-1] - end.accuracy.value) < SAME
+    same = abs(curve.accuracy[-1] - end) < SAME
     return points[:-1] if same else points
 
 

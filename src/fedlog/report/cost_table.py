@@ -15,14 +15,11 @@ from fedlog.report.tables import TextTable, bits_with_error, with_error
 POOLED = "pooled"  # how the records came to one place is not counted, so that its bits say nothing
 
 
-def cost_table(found: Collected) -> TextTable:
+def cost_table(found: Collected, threshold: float) -> TextTable:
     """Bits to the fixed threshold beside the paper's, counted in one direction and in both, tested on both."""
     experiment = found.experiment
-    assert experiment.threshold is not None
     costs = {
-        row.name: {
-            run.seed: cost_to(experiment.threshold / 100, run.rounds, run.summary) for run in found.runs[row.name]
-        }
+        row.name: {run.seed: cost_to(threshold / 100, run.rounds, run.summary) for run in found.runs[row.name]}
         for row in experiment.rows
         if found.runs[row.name]
     }
@@ -47,7 +44,7 @@ def cost_table(found: Collected) -> TextTable:
         "paper, % of FedAvg's",
     )
     rows = tuple(_row(row, costs[row.name], both, tests, experiment) for row in experiment.rows if row.name in costs)
-    title = f"Bits to {experiment.threshold} % (where it is never reached: to the most accurate round)"
+    title = f"Bits to {threshold} % (where it is never reached: to the most accurate round)"
     return TextTable(columns, rows, title, (*_rule_note(found), *_notes(experiment, costs)))
 
 

@@ -38,8 +38,8 @@ def tables_of(found: Collected) -> list[TextTable]:
     if any(row.spec.judge is Judge.BOTH for row in found.experiment.rows):
         return [table for table in (chosen_rounds_table(found),) if table.rows]
     tables = [accuracy_table(found), comparison_table(found)]
-    if found.experiment.shape is Shape.TABLE:
-        tables.append(cost_table(found))
+    if found.experiment.shape is Shape.TABLE and found.experiment.threshold is not None:
+        tables.append(cost_table(found, found.experiment.threshold))
     return [table for table in tables if table.rows]
 
 

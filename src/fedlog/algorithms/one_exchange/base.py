@@ -13,7 +13,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.shape import BodySummary, Exchange, Method, ModelPlan, Schedule, Trained, Work
+from fedlog.algorithms.shape import Algorithm, BodySummary, Exchange, ModelPlan, Schedule, Trained, Work
 from fedlog.core.heads.gaussian import ABSENT, QuadraticHead
 from fedlog.core.heads.personal import STRENGTHS, mix_moments
 from fedlog.core.stats import Detail, Moments, Statistics, count_for_mean, count_is_usable
@@ -47,7 +47,7 @@ class Noise:
 
 
 @dataclass(frozen=True)
-class OneExchange(Method):
+class OneExchange(Algorithm):
     """A method whose head is a function of summed moments. Each says `detail`, and `solve` or `step`."""
 
     plan: ModelPlan

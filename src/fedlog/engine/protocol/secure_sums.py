@@ -46,10 +46,7 @@ PLAIN = FixedPoint(grid=2.0**-24, value_bytes=7)
 
 def encoding_of(protection: Protection | None) -> FixedPoint:
     """The fixed-point encoding of values in a secure sum."""
-    if protection is None:
-        return PLAIN
-    assert protection.fixed_point is not None
-    return protection.fixed_point
+    return PLAIN if protection is None else protection.encoding
 
 
 def words_of(upload: Contribution, protection: Protection | None, parties: int) -> Words:

@@ -116,10 +116,9 @@ class Server:
         self.ledger.book(round_number, Direction.DOWN, self.algorithm.broadcast(self.state).kind, blob, copies)
         return blob
 
-    def send(self, round_number: int, clients: Sequence[str]) -> dict[str, bytes]:
+    def send(self, downlink: Downlink, round_number: int, clients: Sequence[str]) -> dict[str, bytes]:
         """The bytes of the broadcast for each of these clients, booked; from now on they are assumed to have it."""
-        assert self.downlink is not None
-        sent = self.downlink.send(round_number, self.algorithm.broadcast(self.state), clients)
+        sent = downlink.send(round_number, self.algorithm.broadcast(self.state), clients)
         for kind, blob in sent.values():
             self.ledger.book(round_number, Direction.DOWN, kind, blob)
         return {client: blob for client, (_, blob) in sent.items()}

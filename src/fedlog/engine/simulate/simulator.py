@@ -263,15 +263,16 @@ class Simulation:
 
     def _broadcast(self, number: int, hearers: list[int]) -> None:
         """Send the broadcast to these clients. One that is the same for all is heard by everyone, for evaluation."""
-        if self.server.downlink is None:
+        downlink = self.server.downlink
+        if downlink is None:
             with CLOCK.time("encode"):
                 blob = self.server.broadcast(number, len(hearers))
             self.workers.hear(blob)
             return
         names = {index: self._clients[index].name for index in hearers}
-        anew = [index for index, name in names.items() if not self.server.downlink.knows(name)]
+        anew = [index for index, name in names.items() if not downlink.knows(name)]
         with CLOCK.time("encode"):
-            sent = self.server.send(number, list(names.values()))
+            sent = self.server.send(downlink, number, list(names.values()))
         self.workers.hear_own({index: sent[name] for index, name in names.items()}, anew)
 
     def _run_round(self, number: int) -> RoundRecord:

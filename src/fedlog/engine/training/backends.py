@@ -19,7 +19,7 @@ from fedlog.engine.training.block.trainer import EVALUATION_RECORDS, BlockBacken
 from fedlog.engine.training.dp_sgd import DpSgdBackend
 from fedlog.engine.training.loop import LoopBackend
 from fedlog.engine.training.tasks import Backend, Settings
-from fedlog.errors import InputError
+from fedlog.errors import InputError, RunError
 from fedlog.models.body import Body
 from fedlog.models.validate import find_mixing, find_sharing
 from fedlog.privacy.guarantee import Unit
@@ -94,8 +94,10 @@ class Engine:
             return DpSgdBackend(body, federation, self.settings, self.training)
         if backend is BackendChoice.LOOP:
             return LoopBackend(body, federation, self.settings)
-        network: Stacked | None = VmapNetwork(body) if backend is BackendChoice.VMAP else _compile_once(body)
-        assert network is not None
+        compiled = None if backend is BackendChoice.VMAP else _compile_once(body)
+        if compiled is None and backend is not BackendChoice.VMAP:
+            raise RunError(f"body {body.name} cannot be trained by backend {backend.value}: it has no blocks")
+        network: Stacked = compiled or VmapNetwork(body)
         at_once = self.clients_at_once or self._best_group_size(network)
         return BlockBackend(body, federation, clients, self.settings, network, at_once, _looks_at_once(network))
 

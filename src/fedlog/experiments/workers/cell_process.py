@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import torch
 
@@ -95,9 +95,9 @@ class CellProcess:
             # Ctrl-C reaches the runner alone, which then ends its processes.
             start_new_session=True,
         )
-        assert self.process.stdin is not None
-        self.process.stdin.write(order + "\n")
-        self.process.stdin.flush()
+        self._stdin = cast(IO[str], self.process.stdin)  # a pipe, as asked for
+        self._stdin.write(order + "\n")
+        self._stdin.flush()
 
     def outcome(self) -> Outcome:
         """How it ended; its files are closed then."""
@@ -109,8 +109,7 @@ class CellProcess:
 
     def close(self) -> None:
         """Close its files; without its input, a process that is still at work ends."""
-        if self.process.stdin is not None:
-            self.process.stdin.close()
+        self._stdin.close()
         self._stdout.close()
         self._stderr.close()
 

@@ -29,6 +29,7 @@ from fedlog.data.partition import by_dirichlet
 from fedlog.data.schema import Schema
 from fedlog.data.site import Preparation
 from fedlog.engine.protocol import checkpoint
+from fedlog.errors import RunError
 from fedlog.flower.folders.roster import format_own_entry, write_roster
 from fedlog.flower.ops.local_federation import LocalFederation, LocalSite
 from fedlog.flower.ops.processes import Say
@@ -137,7 +138,8 @@ def compare_with_pooled(federation: LocalFederation, plan: Plan) -> dict[str, fl
     first = folders[0].read_config()
     body = load_body(first, (3, PATCH, PATCH), plan.feature_clip)
     guard = plan.protection(len(CLASSES), body.width)
-    assert guard is not None
+    if guard is None:
+        raise RunError("this demo compares private sums, and its plan promises no privacy")
 
     def features(records: Records) -> torch.Tensor:
         with torch.no_grad():

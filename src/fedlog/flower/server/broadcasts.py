@@ -58,4 +58,4 @@ def _send(
     server: Server, downlink: Downlink, number: int, guests: Mapping[str, Guest], names: list[str]
 ) -> dict[str, bytes]:
     downlink.whole = frozenset(site for site, guest in guests.items() if not guest.closed_world)
-    return server.send(number, names)
+    return server.send(downlink, number, names)

@@ -10,6 +10,7 @@ from math import prod
 from fedlog.algorithms.shape import Exchange
 from fedlog.engine.protocol.secure_sums import encoding_of, read_sum, sum_terms
 from fedlog.engine.protocol.server import Server
+from fedlog.errors import RunError
 from fedlog.files.json_text import read_json, write_json
 from fedlog.flower.folders.roster import Roster, number_members, read_roster
 from fedlog.flower.folders.server_folder import ServerFolder
@@ -50,7 +51,8 @@ class SumAtServer:
             self.log("too few", round=step[0], sites=list(members), minimum=self.minimum)
             return None
         pattern = server.patterns[exchange.name]
-        assert pattern is not None
+        if pattern is None:
+            raise RunError(f"method {server.algorithm.name} uploads nothing in {exchange.name}, so nothing is summed")
         shapes = [tuple(array.shape) for array in server.lift_upload(pattern).arrays]
         opening = self._make_opening(members)
         terms = self._terms(opening, roster, server, sum(prod(shape) for shape in shapes))

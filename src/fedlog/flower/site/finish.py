@@ -19,7 +19,7 @@ from fedlog.data.numbers import Range, half_width
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.training.tasks import Pool
 from fedlog.files.json_text import write_json
-from fedlog.flower.protocol.frame import Frame
+from fedlog.flower.protocol.frame import Frame, FrameError
 from fedlog.flower.site.context import SiteContext
 from fedlog.flower.site.run_state import RunState
 from fedlog.models.body import Params, number_head
@@ -167,10 +167,9 @@ def _score_numbers(context: SiteContext, params: Params, number: Range) -> Score
     head, found = number_head(params), []
     for pool, positions in ((Pool.TRAIN, shard.validation), (Pool.TEST, shard.test)):
         records = pool.records(federation).at(positions)
-        assert records.targets is not None
         with torch.no_grad():
             features = context.body.features(params, federation.transform.prepare(records.inputs), None)
-        found.append(judge_numbers(head, features, records.targets, half_width(number)))
+        found.append(judge_numbers(head, features, records.numbers, half_width(number)))
     return ScoredModel(params, *found)
 
 
@@ -194,7 +193,8 @@ def _solve_alone(context: SiteContext) -> Params:
     cohort.hear(codec(context.plan.codec).encode(algorithm.broadcast(algorithm.begin(Key(0)))))
     (exchange,) = algorithm.schedule.round
     ((_, message),) = cohort.messages(1, exchange, ONE)
-    assert message is not None
+    if message is None:
+        raise FrameError(f"expected a method with uploads, found: {algorithm.name}")
     server = algorithm.step(exchange.name, algorithm.begin(Key(0)), lift(message))
     cohort.hear(codec(context.plan.codec).encode(algorithm.broadcast(server)))
     return _take_model(cohort, algorithm)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from math import prod
 
 import torch
@@ -68,7 +69,7 @@ class _Compiler:
         (result,) = exit_.reads or (None,)
         if result is None or entry.shape is None or result.shape is None or len(result.shape) != 1 or not inner:
             return None
-        takes_maps = self._read_input(entry, inner)
+        takes_maps = self._read_input(entry, entry.shape, inner)
         for one in inner:
             if one in self.slots or one.shape is None:
                 continue
@@ -91,12 +92,11 @@ class _Compiler:
             is_plain=all(_is_plain(step.stage) for step in self.steps),
         )
 
-    def _read_input(self, entry: Operation, inner: list[Operation]) -> bool:
+    def _read_input(self, entry: Operation, shape: Shape, inner: list[Operation]) -> bool:
         """Give the input its place; whether it comes as maps. Images that are only flattened come as units."""
         readers = [one for one in inner if entry in one.reads]
         self.slots[entry] = 0
-        assert entry.shape is not None
-        if len(entry.shape) == 1:
+        if len(shape) == 1:
             return False
         if all(isinstance(one.layer, nn.Flatten) and len(one.shape or ()) == 1 for one in readers):
             self.slots |= dict.fromkeys(readers, 0)
@@ -113,10 +113,16 @@ class _Compiler:
 
     def _followers(self, one: Operation) -> tuple[Follower, ...]:
         chain = list[Follower]()
-        while (after := self._only_reader(one)) is not None and after.layer is not None and after.shape is not None:
+        for after in self._chain(one):
+            if after.layer is None or after.shape is None:
+                break
             chain.append(Follower(after.name, after.layer, after.shape))
-            one = after
         return tuple(chain)
+
+    def _chain(self, one: Operation) -> Iterator[Operation]:
+        """What reads this operation and nothing else, what reads that, and so on."""
+        while (after := self._only_reader(one)) is not None:
+            yield (one := after)
 
     def _only_reader(self, one: Operation) -> Operation | None:
         readers = [other for other in self.operations if one in other.reads]
@@ -127,12 +133,7 @@ class _Compiler:
         self.gains = self.gains or not isinstance(built.stage, _TRIVIAL)
         reads = tuple(self.slots[read] for read in one.reads)
         place = len(self.slots)
-        self.slots[one] = place
-        for _ in range(built.absorbed):
-            after = self._only_reader(one)
-            assert after is not None
-            one = after
-            self.slots[one] = place
+        self.slots |= dict.fromkeys([one, *islice(self._chain(one), built.absorbed)], place)
         self.steps.append(StageCall(built.stage, reads, (place,)))
 
     def _close_region(self) -> None:

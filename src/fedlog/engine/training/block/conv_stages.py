@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedlog.engine.training.block import convolve
 from fedlog.engine.training.block.convolve import ConvShape, conv_pool
-from fedlog.engine.training.block.network import Masks, Params, Shape, parameters, select_masks
+from fedlog.engine.training.block.network import Masks, Params, Shape, find_parameter, parameter, select_masks
 from fedlog.engine.training.block.registry import Block, Follower, Place, block
 from fedlog.models.masking import MaskedDropout
 
@@ -26,8 +26,8 @@ class ConvStage:
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
         """(clients, channels in, [rows,] columns, batch) -> (clients, channels out, [rows,] columns, batch)."""
         (inputs,) = values
-        weight, bias = parameters(self.name, ("weight", "bias"), params, inputs.shape[0])
-        assert weight is not None
+        weight = parameter(self.name, "weight", params, inputs.shape[0])
+        bias = find_parameter(self.name, "bias", params, inputs.shape[0])
         if self.signals:
             inputs, weight = inputs.unsqueeze(2), weight.unsqueeze(3)
         maps = conv_pool(self.shape, inputs, weight, bias)

@@ -60,7 +60,7 @@ def _library() -> ctypes.CDLL | None:
     return library
 
 
-LIBRARY = _library()
+LIBRARY: Any = _library()  # None where it was not compiled
 AVAILABLE = LIBRARY is not None
 # A library that was compiled before these passes learned padding and strides reads the first sizes only.
 FRAMES = hasattr(LIBRARY, "convolve_instructions")
@@ -179,7 +179,6 @@ def _pooled_size(shape: ConvShape, inputs: Tensor) -> tuple[int, ...]:
 
 def _call(direction: str, shape: ConvShape, inputs: Tensor, tensors: tuple[Tensor | None, ...]) -> None:
     """Run one compiled pass; `tensors` are contiguous and stand in the order of its arguments."""
-    assert LIBRARY is not None
     assert FRAMES or not shape.needs_frame
     clients, channels, rows, columns, batch = inputs.shape
     assert (channels, rows, columns) == (shape.channels_in * shape.groups, shape.rows_in, shape.columns_in)
@@ -192,7 +191,6 @@ def _call(direction: str, shape: ConvShape, inputs: Tensor, tensors: tuple[Tenso
 @lru_cache(maxsize=256)
 def _sizes(shape: ConvShape, clients: int, batch: int) -> tuple[_Sizes, int]:
     """What a pass is told, and how many numbers of scratch space it needs."""
-    assert LIBRARY is not None
     sizes = _Sizes(clients * shape.groups, batch, *(int(getattr(shape, name)) for name in _FIELDS[2:]))
     return sizes, LIBRARY.convolve_scratch(ctypes.byref(sizes))
 

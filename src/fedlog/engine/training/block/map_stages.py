@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from fedlog.engine.training.block import map_passes
 from fedlog.engine.training.block.map_passes import Norm, NormShape, PoolMaps, Span, Windows
-from fedlog.engine.training.block.network import Masks, Params, parameters
+from fedlog.engine.training.block.network import Masks, Params, find_parameter, parameter
 from fedlog.engine.training.block.registry import Block, Place, block
 from fedlog.engine.training.block.trace import SpatialMean
 
@@ -115,7 +115,7 @@ class MapNormStage:
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
         """A map of the same shape."""
         (maps,) = values
-        weight, bias = parameters(self.name, ("weight", "bias"), params, maps.shape[0])
+        weight, bias = (find_parameter(self.name, own, params, maps.shape[0]) for own in ("weight", "bias"))
         found: Tensor = Norm.apply(maps, weight, bias, self.shape)  # type: ignore[no-untyped-call]
         return found
 
@@ -131,7 +131,7 @@ class UnitNormStage:
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
         """(clients, batch, units)."""
         (units,) = values
-        weight, bias = parameters(self.name, ("weight", "bias"), params, units.shape[0])
+        weight, bias = (find_parameter(self.name, own, params, units.shape[0]) for own in ("weight", "bias"))
         grouped = units.reshape(*units.shape[:2], self.groups, -1)
         found = functional.layer_norm(grouped, grouped.shape[-1:], eps=self.epsilon).view(units.shape)
         if weight is None:
@@ -181,10 +181,9 @@ class FrozenNormStage:
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
         """Values of the same shape."""
         (inputs,) = values
-        names = ("weight", "bias", "running_mean", "running_var")
-        weight, bias, mean, variance = parameters(self.name, names, params, inputs.shape[0])
-        assert mean is not None
-        assert variance is not None
+        clients = inputs.shape[0]
+        weight, bias = (find_parameter(self.name, own, params, clients) for own in ("weight", "bias"))
+        mean, variance = (parameter(self.name, own, params, clients) for own in ("running_mean", "running_var"))
         scale = torch.rsqrt(variance + self.epsilon)
         slope = scale if weight is None else scale * weight
         offset = -mean * slope if bias is None else bias - mean * slope

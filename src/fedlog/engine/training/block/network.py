@@ -32,15 +32,15 @@ class Stage(Protocol):
         ...
 
 
-def parameters(name: str, names: tuple[str, ...], params: Params, clients: int) -> list[Tensor | None]:
-    """These of a layer's parameters, (clients, *shape) each, None where the layer has none; shared ones expanded."""
-    found: list[Tensor | None] = []
-    for own in names:
-        value = params.get(f"{name}.{own}" if name else own)
-        if value is not None and value.shape[0] != clients:
-            value = value.expand(clients, *value.shape[1:])
-        found.append(value)
-    return found
+def parameter(layer: str, name: str, params: Params, clients: int) -> Tensor:
+    """That parameter of a layer, (clients, *shape); one that they share is expanded."""
+    value = params[f"{layer}.{name}" if layer else name]
+    return value if value.shape[0] == clients else value.expand(clients, *value.shape[1:])
+
+
+def find_parameter(layer: str, name: str, params: Params, clients: int) -> Tensor | None:
+    """The same; None where the layer was made without it."""
+    return parameter(layer, name, params, clients) if (f"{layer}.{name}" if layer else name) in params else None
 
 
 def select_masks(masks: Masks | None, names: tuple[str, ...]) -> list[Tensor]:

@@ -18,7 +18,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from fedlog.engine.training.block.network import Masks, Params, batch_innermost, parameters, select_masks
+from fedlog.engine.training.block.network import Masks, Params, batch_innermost, find_parameter, parameter, select_masks
 from fedlog.engine.training.block.registry import Block, Follower, Place, block
 from fedlog.engine.training.block.trace import Add, Concatenate
 from fedlog.models.masking import MaskedDropout
@@ -60,8 +60,10 @@ class LinearStage:
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
         """(clients, batch, units in) -> (clients, batch, units out)."""
-        weight, bias = parameters(self.name, ("weight", "bias"), params, values[0].shape[0])
-        units: Tensor = Linear.apply(values[0], weight, bias, self.rectify)  # type: ignore[no-untyped-call]
+        (inputs,), clients = values, values[0].shape[0]
+        weight = parameter(self.name, "weight", params, clients)
+        bias = find_parameter(self.name, "bias", params, clients)
+        units: Tensor = Linear.apply(inputs, weight, bias, self.rectify)  # type: ignore[no-untyped-call]
         for mask in select_masks(masks, self.dropout):
             units = units * mask
         return units
