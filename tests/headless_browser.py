@@ -13,6 +13,7 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.support.ui import WebDriverWait
 
 FLAGS = (
     "--headless",
@@ -27,6 +28,7 @@ FLAGS = (
     "--hide-scrollbars",
 )
 PHONE, DESKTOP = 400, 1400
+PATIENCE = 120  # seconds that a page may take to show what it is waited for
 
 # For every figure: whether something is drawn in it, and its text alternative.
 AUDIT = """
@@ -101,3 +103,19 @@ def read_console(chrome: webdriver.Chrome) -> list[str]:
     """What the console has said since the page was opened, warnings and errors."""
     said: list[dict[str, Any]] = chrome.get_log("browser")  # type: ignore[no-untyped-call]
     return [each["message"] for each in said if each["level"] in ("WARNING", "SEVERE")]
+
+
+# A live page replaces its parts at any moment: what is read or pressed is found and used in one step, in the page.
+def read_part(chrome: webdriver.Chrome, selector: str, how: str = "innerText") -> Any:
+    """The text of the first such element, or another property of it; None where there is none."""
+    return chrome.execute_script(f"return document.querySelector(arguments[0])?.{how} ?? null", selector)
+
+
+def press(chrome: webdriver.Chrome, selector: str) -> None:
+    """Click the first such element."""
+    chrome.execute_script("document.querySelector(arguments[0]).click()", selector)
+
+
+def wait_for(chrome: webdriver.Chrome, selector: str, text: str) -> None:
+    """Wait until the first such element shows the text."""
+    WebDriverWait(chrome, PATIENCE, poll_frequency=0.1).until(lambda page: text in (read_part(page, selector) or ""))

@@ -4,25 +4,44 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shlex
-from collections.abc import Iterator
-from dataclasses import replace
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
-from headless_browser import AUDIT, DESKTOP, PHONE, look_as, open_browser, read_console, visit
+from headless_browser import (
+    AUDIT,
+    DESKTOP,
+    PATIENCE,
+    PHONE,
+    look_as,
+    open_browser,
+    press,
+    read_console,
+    read_part,
+    visit,
+    wait_for,
+)
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
+from served_pages import serve
 from three_sites import BODIES, SCHEMA, InProcess, fill_site, make_server, quick_clock
 
 from fedlog.cli.deployed_run import read_deployed_run
 from fedlog.cli.main import main, parse_arguments
+from fedlog.cli.watch import find_pages
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.plan import Plan, make_plan
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
+from fedlog.report.live import version_of
+from fedlog.report.render import Live
 from fedlog.settings.flags import read_given_settings
 from fedlog.settings.promise import Promise
 from fedlog.settings.recipes import apply_recipe
@@ -36,19 +55,29 @@ PRIVATE = Plan(
 )
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerFolder]:
-    """A server with a run in the open and a private one, both by three sites over Flower's messages."""
-    root = tmp_path_factory.mktemp("federation")
+@pytest.fixture(scope="module", autouse=True)
+def _identity() -> Iterator[None]:
+    """Numbers that a Flower process would give: here is none."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("_run_id", "_node_id", "_task_id"):  # here is no Flower process
+        for name in ("_run_id", "_node_id", "_task_id"):
             patch.setattr(TaskIdentity, name, 1)
-        post = InProcess({name: fill_site(SiteFolder(root / name), name, body) for name, body in BODIES.items()})
-        folder = make_server(ServerFolder(root / "server"))
-        folder.config_file.touch()  # which `fedlog federate init` writes
-        for plan in (OPEN, PRIVATE):
-            Run(post, folder, SCHEMA, plan, RoundRules(2, 20.0), quick_clock()).conduct()
-        yield folder
+        yield
+
+
+def make_folders(root: Path) -> tuple[dict[str, SiteFolder], ServerFolder]:
+    """Three sites, and the server that `fedlog federate init` makes."""
+    folder = make_server(ServerFolder(root / "server"))
+    folder.config_file.touch()
+    return {name: fill_site(SiteFolder(root / name), name, body) for name, body in BODIES.items()}, folder
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> ServerFolder:
+    """A server with a run in the open and a private one, both by three sites over Flower's messages."""
+    sites, folder = make_folders(tmp_path_factory.mktemp("federation"))
+    for plan in (OPEN, PRIVATE):
+        Run(InProcess(sites), folder, SCHEMA, plan, RoundRules(2, 20.0), quick_clock()).conduct()
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -160,3 +189,66 @@ def test_a_server_without_runs_says_what_to_do(tmp_path: Path, capsys: pytest.Ca
     ServerFolder(tmp_path / "server").config_file.touch()
     assert main(["report", str(tmp_path / "server")]) == 2
     assert "hint: fedlog federate run" in capsys.readouterr().err
+
+
+@dataclass
+class Held(InProcess):
+    """Messages that wait until the round they belong to is allowed."""
+
+    home: RunFolder = field(default_factory=lambda: RunFolder(Path()))
+    allowed: int = 0
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def allow(self, rounds: int) -> None:
+        """Let the run go on until so many rounds have ended."""
+        with self.changed:
+            self.allowed = rounds
+            self.changed.notify_all()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.home.rounds()) < self.allowed, timeout=PATIENCE)
+        return super().push_messages(messages)
+
+
+def test_in_a_browser_the_page_follows_a_deployed_run(chrome: Chrome, tmp_path: Path) -> None:
+    sites, folder = make_folders(tmp_path)
+    post = Held(sites, home=RunFolder.of(folder, "open"))
+    run = Run(post, folder, SCHEMA, OPEN, RoundRules(2, 20.0), quick_clock())
+    conducting = threading.Thread(target=run.conduct)
+    with serve(find_pages(folder.path)) as server:
+        look_as(chrome, DESKTOP)
+        visit(chrome, server.url)
+        wait_for(chrome, "main", "No run yet")
+        conducting.start()
+        post.allow(1)
+        wait_for(chrome, "main", "1 of 3, not finished")
+        press(chrome, "main a[href='runs/open/']")
+        wait_for(chrome, "header", "Not finished: round 1 of 3.")
+        # Who has answered; no accuracy is known yet.
+        rows = read_part(chrome, "section[aria-labelledby=sites] tbody").split("\n")
+        assert [row.split("\t") for row in rows] == [[name, "1 of 1", "0"] for name in sorted(BODIES)]
+        chrome.execute_script("window.unchanged = true")
+        press(chrome, ".legend button")
+        post.allow(2)
+        wait_for(chrome, "header", "Not finished: round 2 of 3.")
+        # Without loading anew: what was switched off stays so.
+        assert read_part(chrome, "body", "ownerDocument.defaultView.unchanged")
+        assert read_part(chrome, ".legend button", "ariaPressed") == "false"
+        post.allow(OPEN.rounds + 1)
+        conducting.join(PATIENCE)
+        wait_for(chrome, "header", "training alone")
+        assert "Not finished" not in read_part(chrome, "header")
+        assert read_part(chrome, "#figure-clients", "id")
+        assert read_part(chrome, ".live") == "live"
+        assert read_console(chrome) == []
+    assert not conducting.is_alive()
+
+
+def test_a_run_of_a_server_can_be_watched_by_itself(server: ServerFolder) -> None:
+    pages = find_pages(server.runs / "open")
+    assert pages.list_runs() == [pages.folder]
+    assert "report it after the last round" in pages.render(pages.folder, Live("1"))
+    before = version_of(pages.list_files(pages.folder))
+    os.utime(server.runs / "open" / "rounds.jsonl")
+    assert version_of(pages.list_files(pages.folder)) != before

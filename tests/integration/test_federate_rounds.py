@@ -457,13 +457,13 @@ def test_both_sides_are_told_the_round_the_bits_and_the_time_left(post: InProces
     run(post, server).conduct()
     lines = [describe_run_event(event) for event in events_named(server, "round")]
     assert [line.split(":")[0] for line in lines if line] == ["round 1 of 3", "round 2 of 3", "round 3 of 3"]
-    assert all(line and "kbit up" in line for line in lines)
+    assert all(line and "kb up" in line for line in lines)
     assert "left" in str(lines[0])
     teller = SiteEventText()
     told = [teller.line(event) for event in read_events(post.sites["east"].event_log)]
     rounds = [line for line in told if line and "round" in line and "validation accuracy" in line]
     assert len(rounds) == 3
-    assert all("kbit sent" in line for line in rounds)
+    assert all("kb sent" in line for line in rounds)
     assert ["left" in line for line in rounds] == [False, True, False]  # a pace needs two rounds, and none is left
 
 

@@ -38,7 +38,7 @@ def test_the_next_unit_begins_where_rounding_reaches_it(size: float, times: floa
 
 def test_no_other_place_writes_units_of_bits() -> None:
     """The paper's own figures and axes in a fixed unit apart."""
-    unit = re.compile(r"""[\d})] ?[kMGT]b["' ]|["'][kMGT]b["']""")
+    unit = re.compile(r"""[\d})] ?[kMGT]b(?:its?)?["' ]|["'][kMGT]b["']""")
     root = Path(fedlog.__file__).parent
     found = {path.name for path in root.rglob("*.py") if unit.search(_without_docstrings(path.read_text()))}
     assert found <= {"bits_text.py", "paper.py"}, found

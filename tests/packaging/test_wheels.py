@@ -84,8 +84,19 @@ def test_a_run_writes_its_report(installed: Environment) -> None:
     said = installed.run("fedlog", "run", "--rounds", "2", "--out", "run", "--quiet")
     assert said == "report: run/report.html\n"
     assert "<svg" in (installed.folder / "run" / "report.html").read_text()
-    # A network with convolutions works with and without the compiled passes.
-    installed.run("fedlog", "run", "--body", "cnn-small", "--rounds", "1", "--quiet", "--out", "convolutions")
+
+
+CONVOLUTIONS = """
+import numpy as np, fedlog
+draw = np.random.default_rng(0)
+sites = {name: (draw.integers(0, 256, (40, 1, 16, 16), dtype=np.uint8), np.arange(40) % 2) for name in ("a", "b")}
+print(fedlog.run(fedlog.Federation.from_arrays(sites), body="cnn-small", rounds=1, progress=False))
+"""
+
+
+@pytest.mark.slow
+def test_a_network_with_convolutions_trains_with_and_without_the_compiled_passes(installed: Environment) -> None:
+    assert "accuracy" in installed.run("python", "-c", CONVOLUTIONS)
 
 
 @pytest.mark.slow

@@ -81,7 +81,7 @@ def test_without_a_terminal_there_are_plain_lines_and_a_table(capsys: pytest.Cap
     assert out.startswith("report: a folder")
     assert out.count("\n") == 1
     assert "\x1b" not in err
-    assert re.search(r"^round 1/2  accuracy \d+\.\d\d %  [\d.]+ kb  about \d+ s left$", err, re.MULTILINE)
+    assert re.search(r"^round 1/2  accuracy \d+\.\d\d %  [\d.]+ kb  about [\d.]+ s left$", err, re.MULTILINE)
     assert "accuracy, mean over clients (final round)" in err
     assert "run folder: a folder with a rather long name, so that its line is longer than eighty columns\n" in err
 

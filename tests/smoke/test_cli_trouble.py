@@ -157,7 +157,7 @@ def test_a_terminal_shows_the_time_left_however_long_a_round_takes() -> None:
         progress.run_began(RunStart(run, prepare(run)))
         for number in (1, 2):
             progress.round_ended(RoundRecord(number, 0.5, [], [], 1, 8, 8, {}, {}, {}, 200.0))
-    assert "about 600 s left" in screen.getvalue()
+    assert "about 10 min left" in screen.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -15,20 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from headless_browser import DESKTOP, look_as, open_browser, read_console, visit
-from selenium.webdriver.common.by import By
-from selenium.webdriver.support.ui import WebDriverWait
+from headless_browser import DESKTOP, PATIENCE, look_as, open_browser, press, read_console, read_part, visit, wait_for
+from served_pages import serve
 
 import fedlog
 from fedlog.cli.main import main
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run.callbacks import Callback
-from fedlog.report.live import ADDRESS, PageServer, version_of
+from fedlog.report.live import ADDRESS, PageServer, SimulatedRuns, version_of
 
 if TYPE_CHECKING:
     from tests.conftest import MakeFederation
-
-PATIENCE = 60
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +38,8 @@ def runs(make_federation: MakeFederation, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def server(runs: Path) -> Iterator[PageServer]:
-    with PageServer(runs) as found:
-        thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
+    with serve(SimulatedRuns(runs)) as found:
         yield found
-        found.shutdown()
-        thread.join()
 
 
 def _ask(server: PageServer, path: str, host: str | None = None) -> tuple[int, str]:
@@ -56,6 +49,10 @@ def _ask(server: PageServer, path: str, host: str | None = None) -> tuple[int, s
     text = answer.read().decode()
     link.close()
     return answer.status, text
+
+
+def _version_of(folder: Path) -> str:
+    return version_of(SimulatedRuns(folder).list_files(folder))
 
 
 def test_the_page_is_for_this_machine_and_whoever_has_the_token(server: PageServer) -> None:
@@ -79,18 +76,18 @@ def test_a_folder_lists_its_runs_and_each_run_has_its_page(server: PageServer) -
     status, text = _ask(server, f"/{server.token}/fedlog/")
     assert status == 200
     assert "training alone" in text  # beside it
-    assert _ask(server, f"/{server.token}/fedlog/version") == (200, version_of(server.folder / "fedlog"))
+    assert _ask(server, f"/{server.token}/fedlog/version") == (200, _version_of(server.pages.folder / "fedlog"))
 
 
 def test_the_version_follows_the_records(runs: Path, server: PageServer) -> None:
-    before = {folder: version_of(folder) for folder in (runs, runs / "fedlog", runs / "local")}
+    before = {folder: _version_of(folder) for folder in (runs, runs / "fedlog", runs / "local")}
     records = runs / "fedlog" / "records.jsonl"
     text = records.read_text()
     try:
         records.write_text(text.splitlines()[0] + "\n")
-        assert version_of(runs) != before[runs]
-        assert version_of(runs / "fedlog") != before[runs / "fedlog"]
-        assert version_of(runs / "local") == before[runs / "local"]
+        assert _version_of(runs) != before[runs]
+        assert _version_of(runs / "fedlog") != before[runs / "fedlog"]
+        assert _version_of(runs / "local") == before[runs / "local"]
         assert "Not finished: round 1 of 2" in _ask(server, f"/{server.token}/fedlog/")[1]
     finally:
         records.write_text(text)
@@ -132,36 +129,30 @@ def test_in_a_browser_the_page_follows_a_run(make_federation: MakeFederation, tm
     steps, out, data = _Steps(), tmp_path / "runs" / "live", make_federation([20, 30])
     settings = {"rounds": 3, "epochs": 1, "body": "mlp:4", "out": out, "callbacks": [steps], "progress": False}
     run = threading.Thread(target=lambda: fedlog.run(data, "fedlog", **settings))
-    with PageServer(tmp_path / "runs") as server, open_browser() as chrome:
-        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        serving.start()
-        (tmp_path / "runs").mkdir()
-        wait = WebDriverWait(chrome, PATIENCE, poll_frequency=0.1)
+    (tmp_path / "runs").mkdir()
+    with serve(SimulatedRuns(tmp_path / "runs")) as server, open_browser() as chrome:
         look_as(chrome, DESKTOP)
         visit(chrome, server.url)
-        assert chrome.find_element(By.TAG_NAME, "h1").text.startswith("Runs in runs 0 runs")
+        wait_for(chrome, "h1", "Runs in runs 0 runs")
         run.start()
         assert steps.ended.acquire(timeout=PATIENCE)
-        wait.until(lambda page: "1 of 3, not finished" in page.find_element(By.TAG_NAME, "main").text)
-        chrome.find_element(By.LINK_TEXT, "live").click()
-        wait.until(lambda page: "Not finished: round 1 of 3" in page.find_element(By.TAG_NAME, "header").text)
+        wait_for(chrome, "main", "1 of 3, not finished")
+        press(chrome, "main a[href='live/']")
+        wait_for(chrome, "header", "Not finished: round 1 of 3")
         chrome.execute_script("window.unchanged = true")
-        chrome.find_element(By.CSS_SELECTOR, ".legend button").click()
+        press(chrome, ".legend button")
         steps.go_on.release()
-        wait.until(lambda page: "Not finished: round 2 of 3" in page.find_element(By.TAG_NAME, "header").text)
+        wait_for(chrome, "header", "Not finished: round 2 of 3")
         # Without loading anew: what was switched off stays so.
-        assert chrome.execute_script("return window.unchanged")
-        button = chrome.find_element(By.CSS_SELECTOR, ".legend button")
-        assert button.get_attribute("aria-pressed") == "false"
-        assert not chrome.find_element(By.CSS_SELECTOR, "#figure-accuracy-by-round [data-key=fedlog]").is_displayed()
-        button.click()
-        assert chrome.find_element(By.CSS_SELECTOR, "#figure-accuracy-by-round .line").is_displayed()
+        assert read_part(chrome, "body", "ownerDocument.defaultView.unchanged")
+        assert read_part(chrome, ".legend button", "ariaPressed") == "false"
+        assert not read_part(chrome, "#figure-accuracy-by-round [data-key=fedlog]", "getClientRects().length")
+        press(chrome, ".legend button")
+        assert read_part(chrome, "#figure-accuracy-by-round .line", "getClientRects().length")
         steps.go_on.release(2)
         run.join(PATIENCE)
-        wait.until(lambda page: page.find_elements(By.ID, "figure-geometry"))
-        assert "Not finished" not in chrome.find_element(By.TAG_NAME, "header").text
-        assert chrome.find_element(By.CLASS_NAME, "live").text == "live"
+        wait_for(chrome, "main", "Class means of the clients")
+        assert "Not finished" not in read_part(chrome, "header")
+        assert read_part(chrome, ".live") == "live"
         assert read_console(chrome) == []
-        server.shutdown()
-        serving.join()
     assert not run.is_alive()

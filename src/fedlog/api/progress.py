@@ -10,6 +10,7 @@ from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run.callbacks import Callback, RunStart
 from fedlog.experiments.run.private import warn_before_start
 from fedlog.experiments.run.records import Summary
+from fedlog.files.duration_text import describe_duration
 from fedlog.wire.bits_text import describe_bits
 from fedlog.wire.ledger import Direction, Ledger
 
@@ -61,7 +62,7 @@ class Progress(LiveBar, Callback):
         left = (self._rounds - record.round) * sum(recent) / len(recent)
         what = "inside 90 % intervals" if record.rmse_per_client else "accuracy"
         accuracy = f"{what} {100 * record.accuracy_mean_over_clients:.2f} %"
-        said = f"{accuracy}  {describe_bits(bits)}  about {left:.0f} s left"
+        said = f"{accuracy}  {describe_bits(bits)}  about {describe_duration(left)} left"
         for client, reason in record.refused.items():
             self._say(f"warning: round {record.round} goes on without {client}: {reason}")
         for client, share in record.capped.items():

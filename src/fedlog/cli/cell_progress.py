@@ -12,6 +12,7 @@ from fedlog.api.live_bar import LiveBar
 from fedlog.experiments.tables.cells import Cell
 from fedlog.experiments.workers.cell_process import Outcome
 from fedlog.experiments.workers.runner import Standing
+from fedlog.files.duration_text import describe_duration
 
 
 class CellProgress(LiveBar):
@@ -73,16 +74,10 @@ class CellProgress(LiveBar):
         fresh = done - (self._first_rounds or 0)
         if fresh <= 0:
             return ""
-        return f", about {_time((steps - done) * (time.monotonic() - self._started) / fresh)} left"
+        return f", about {describe_duration((steps - done) * (time.monotonic() - self._started) / fresh)} left"
 
 
 def _describe(standing: Standing) -> str:
     accuracy = "" if standing.accuracy is None else f", {100 * standing.accuracy:.2f} %"
-    left = "" if standing.seconds_left is None else f", about {_time(standing.seconds_left)} left"
+    left = "" if standing.seconds_left is None else f", about {describe_duration(standing.seconds_left)} left"
     return accuracy + left
-
-
-def _time(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -16,7 +16,8 @@ from fedlog.flower.protocol.plan import DEFAULT_OPTIONS, Plan, make_plan, plan_s
 from fedlog.flower.protocol.promise import read_spending
 from fedlog.flower.server.run_folder import PLAN, RunFolder
 from fedlog.privacy.release_log import FILE_NAME
-from fedlog.report.deployed_page import DeployedRound, DeployedRun, DeployedSite, write_deployed_page
+from fedlog.report.deployed_facts import DeployedRound, DeployedRun, DeployedSite
+from fedlog.report.deployed_page import write_deployed_page
 from fedlog.settings.differences import Difference, say_value
 from fedlog.settings.fields import about
 from fedlog.settings.recipes import apply_recipe
@@ -48,6 +49,7 @@ def read_deployed_run(folder: Path) -> DeployedRun:
     return DeployedRun(
         name=plan.name,
         method=plan.method,
+        seed=plan.seed,
         planned=plan.rounds,
         rounds=rounds,
         sites=_read_sites(report, plan.name, read_events(server.event_log)),
@@ -90,6 +92,8 @@ def _read_sites(report: Mapping[str, Any], run: str, events: Iterable[Mapping[st
                 answered.setdefault(site, set()).add(int(event["round"]))
         elif event["event"] in ("refused", "left out"):
             left_out[event["site"]] += 1
+    # While a run goes on nobody has reported: then those are shown that were heard of.
+    reported = report.get("sites") or [{"name": name, "body": ""} for name in sorted({*answered, *left_out})]
     return tuple(
         DeployedSite(
             name=site["name"],
@@ -103,7 +107,7 @@ def _read_sites(report: Mapping[str, Any], run: str, events: Iterable[Mapping[st
             answered=len(answered.get(site["name"], ())),
             left_out=left_out[site["name"]],
         )
-        for site in report.get("sites", ())
+        for site in reported
     )
 
 

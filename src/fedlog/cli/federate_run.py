@@ -10,6 +10,7 @@ from typing import Any
 
 from fedlog.cli import federate_privacy
 from fedlog.cli.command import Subparsers, command, say
+from fedlog.files.duration_text import describe_duration
 from fedlog.settings.flags import add_flags, read_given_settings
 from fedlog.settings.recipes import apply_recipe
 from fedlog.settings.spec import RunSpec, list_deployed_settings
@@ -137,7 +138,7 @@ def _print_pretrained(report: dict[str, Any]) -> None:
     for site in report["sites"]:
         between = _describe_interval(site["accuracy"], site["test_records"])
         print(f"{site['name']:<10} {site['accuracy']:>13.3f} {between:>16} {site['test_records']:>10}  {site['body']}")
-    print(f"{federate_privacy.describe_traffic(report)}, {report['seconds']:.0f} s")
+    print(f"{federate_privacy.describe_traffic(report)}, {describe_duration(report['seconds'])}")
     print(f"privacy: {report['privacy']['statement']}")
 
 
@@ -160,7 +161,7 @@ def _print_report(args: argparse.Namespace, report: dict[str, Any]) -> None:
             f"{site[f'local_only_{figure}']:>11.3f} {site['test_records']:>10}  {site['kept']}"
         )
     wire = f", {report['wire_bytes']} bytes on the wire with TLS and Flower" if "wire_bytes" in report else ""
-    seconds = f", {report['seconds']:.0f} s" if "seconds" in report else ""
+    seconds = f", {describe_duration(report['seconds'])}" if "seconds" in report else ""
     print(f"{federate_privacy.describe_traffic(report)}{wire}{seconds}")
 
 

@@ -1,18 +1,25 @@
-"""`fedlog watch`: the page of a run, live."""
+"""`fedlog watch`: the page of a run, simulated or deployed, live."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from fedlog.cli.report import is_deployed
 from fedlog.errors import InputError
+
+if TYPE_CHECKING:
+    from fedlog.report.live import Pages
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fedlog watch`."""
     parser.set_defaults(handler=watch_command)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="a run folder, or a folder of such folders (runs/)")
+    parser.add_argument(
+        "folder", type=Path, metavar="DIR", help="a run folder, a folder of such folders (runs/), or a server's folder"
+    )
     parser.add_argument("--open", action="store_true", help="open the page in the usual browser")
 
 
@@ -23,7 +30,7 @@ def watch_command(args: argparse.Namespace) -> int:
     from fedlog.report.live import PageServer  # PyTorch takes a second: not for a mistyped folder
 
     try:
-        with PageServer(args.folder) as server:
+        with PageServer(find_pages(args.folder)) as server:
             print(f"watching: {server.url}", flush=True)
             print("Only this machine can reach it, with this address. Ctrl-C ends it.", file=sys.stderr)
             if args.open:
@@ -34,3 +41,14 @@ def watch_command(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
     return 0
+
+
+def find_pages(folder: Path) -> Pages:
+    """The pages of a folder of simulated runs, or of a server's."""
+    if is_deployed(folder):
+        from fedlog.cli.deployed_pages import DeployedRuns  # needs the extra `federate`, as the server does
+
+        return DeployedRuns(folder)
+    from fedlog.report.live import SimulatedRuns
+
+    return SimulatedRuns(folder)

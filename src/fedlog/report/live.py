@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 from fedlog.errors import FedlogError
@@ -32,14 +33,56 @@ HEADERS = {
 }
 
 
+class Pages(Protocol):
+    """What a server shows of a folder: its own page, and a page for each run in it."""
+
+    @property
+    def folder(self) -> Path:
+        """What is watched."""
+
+    def list_runs(self) -> list[Path]:
+        """The folders of the runs, at any depth."""
+
+    def render(self, folder: Path, live: Live) -> str:
+        """The page of the folder itself, or of one of its runs."""
+
+    def list_files(self, folder: Path) -> Iterable[Path]:
+        """The files that this page is made from, those that do not exist yet too."""
+
+
+@dataclass(frozen=True)
+class SimulatedRuns:
+    """The pages of a run folder of `fedlog run`, or of a folder of such folders."""
+
+    folder: Path
+
+    def list_runs(self) -> list[Path]:
+        """Every folder with a run's settings."""
+        return run_folders(self.folder)
+
+    def render(self, folder: Path, live: Live) -> str:
+        """The page of one run, or the list of all."""
+        if (folder / CONFIG).exists():
+            return render_run(read_run(folder), live)
+        links = {run: f"{run.relative_to(folder).as_posix()}/" for run in run_folders(folder)}
+        return render_runs(folder, links, live)
+
+    def list_files(self, folder: Path) -> Iterator[Path]:
+        """The records of the runs, and of the baselines beside a single run."""
+        runs = run_folders(folder)
+        if (folder / CONFIG).exists():
+            runs += [baseline.folder for baseline in find_baselines(folder, read_spec(folder)).values()]
+        return (run / name for run in runs for name in FILES)
+
+
 class PageServer(ThreadingHTTPServer):
-    """Serves the page of a run, or of a folder of runs, on a random port of this machine until it is closed."""
+    """Serves pages on a random port of this machine until it is closed."""
 
     daemon_threads = True  # a browser's open connection must not keep the program alive
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, pages: Pages) -> None:
         super().__init__((ADDRESS, 0), _Handler)
-        self.folder = folder
+        self.pages = pages
         self.token = secrets.token_urlsafe(24)
 
     @property
@@ -58,7 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer with a page, or with the version of its records; anything without the token does not exist."""
         folder, what = self._find_page()
-        answers: dict[str, Callable[[Path], str]] = {"": self._page, "version": version_of}
+        answers: dict[str, Callable[[Path], str]] = {"": self._page, "version": self._version}
         if folder is None or what not in answers:
             self._send(HTTPStatus.NOT_FOUND, "text/plain", "not found\n")
             return
@@ -76,19 +119,17 @@ class _Handler(BaseHTTPRequestHandler):
         known_host = self.headers.get("Host") == f"{ADDRESS}:{self.server.server_port}"
         if not known_host or not slash or not secrets.compare_digest(root.encode(), self.server.token.encode()):
             return None, ""
-        inner, _, what = rest.rpartition("/")
+        pages, (inner, _, what) = self.server.pages, rest.rpartition("/")
         if not inner:
-            return self.server.folder, what
+            return pages.folder, what
         # Only what is a run below the folder: an address cannot name anything else.
-        names = {run.relative_to(self.server.folder).as_posix(): run for run in run_folders(self.server.folder)}
-        return names.get(inner), what
+        return {run.relative_to(pages.folder).as_posix(): run for run in pages.list_runs()}.get(inner), what
+
+    def _version(self, folder: Path) -> str:
+        return version_of(self.server.pages.list_files(folder))
 
     def _page(self, folder: Path) -> str:
-        version = version_of(folder)
-        if (folder / CONFIG).exists():
-            return render_run(read_run(folder), Live(version))
-        links = {run: f"{run.relative_to(folder).as_posix()}/" for run in run_folders(folder)}
-        return render_runs(folder, links, Live(version))
+        return self.server.pages.render(folder, Live(self._version(folder)))
 
     def _send(self, status: HTTPStatus, kind: str, text: str) -> None:
         body = text.encode()
@@ -104,17 +145,13 @@ class _Handler(BaseHTTPRequestHandler):
         """Write nothing: the terminal shows the address and nothing else."""
 
 
-def version_of(folder: Path) -> str:
-    """A text that changes when a record behind the folder's page does."""
-    runs = run_folders(folder)
-    if (folder / CONFIG).exists():
-        runs += [baseline.folder for baseline in find_baselines(folder, read_spec(folder)).values()]
+def version_of(files: Iterable[Path]) -> str:
+    """A text that changes when one of the files does."""
     seen = hashlib.sha256()
-    for run in runs:
-        for name in FILES:
-            try:
-                state = (run / name).stat()
-            except OSError:
-                continue
-            seen.update(f"{run}/{name} {state.st_size} {state.st_mtime_ns}\n".encode())
+    for path in files:
+        try:
+            state = path.stat()
+        except OSError:
+            continue
+        seen.update(f"{path} {state.st_size} {state.st_mtime_ns}\n".encode())
     return seen.hexdigest()[:16]

@@ -14,6 +14,7 @@ from fedlog.report.plots import MARKER_SIZE, legend_of
 from fedlog.report.style import COLOURS, DASHES, MARKERS
 from fedlog.wire.bits_text import describe_bits
 
+PAGE = "report.html"  # the name of every page that is written into a folder
 MINUS = "\N{MINUS SIGN}"
 
 

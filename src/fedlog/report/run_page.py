@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fedlog.experiments.run.records import mean_parts
 from fedlog.files.durable import write_file
 from fedlog.report import run_plots
+from fedlog.report.first_screen import (
+    Tile,
+    describe_result,
+    describe_spending,
+    make_bits_tile,
+    make_gain_tiles,
+    make_privacy_tile,
+    make_time_tile,
+    say_unfinished,
+)
 from fedlog.report.plots import Plot
-from fedlog.report.render import Live, percent, points, render_page
+from fedlog.report.render import PAGE, Live, percent, render_page
 from fedlog.report.run_facts import RunFacts, read_run
 from fedlog.report.style import style_of
 from fedlog.settings.differences import Difference, find_differences, repeat_command, say_value
 from fedlog.settings.spec import as_plain
 from fedlog.wire.bits_text import describe_bits
-
-PAGE = "report.html"
-EQUAL = 1e-5  # summaries hold accuracies to six digits
-
-
-@dataclass(frozen=True)
-class Tile:
-    """One figure of the first screen."""
-
-    name: str
-    value: str
-    note: str = ""
 
 
 def write_run_page(folder: Path) -> Path:
@@ -83,11 +80,11 @@ def headline(facts: RunFacts) -> dict[str, Any]:
         cost = f" with {describe_bits(bits)}" if bits else ""
         rounds = "" if summary.rounds == (len(facts.lines) or summary.rounds) else f" after {summary.rounds} rounds"
         others.append(f"{style_of(method).label} {percent(summary.accuracy_mean_over_clients)}{cost}{rounds}")
-    sent = describe_bits(facts.bits) if facts.bits else ""
-    reached = percent(facts.accuracy)
-    if facts.error_of_number is not None:
-        reached = f"Error {facts.error_of_number:.3g}, {reached} inside their intervals"
-    return {"reached": reached, "sent": sent, "others": ", ".join(others)}
+    return {
+        "reached": describe_result(facts.accuracy, facts.error_of_number),
+        "sent": describe_bits(facts.bits) if facts.bits else "",
+        "others": ", ".join(others),
+    }
 
 
 def _tiles(facts: RunFacts) -> list[Tile]:
@@ -104,28 +101,15 @@ def _tiles(facts: RunFacts) -> list[Tile]:
     if facts.summary is not None and facts.summary.accuracy_at_chosen_rounds is not None:
         chosen = facts.summary.accuracy_at_chosen_rounds
         found.append(Tile("at chosen rounds", percent(chosen), "each client's best on its validation records"))
-    gains = [client.gain for client in facts.clients if client.gain is not None]
-    if gains:
-        better = sum(gain > EQUAL for gain in gains)
-        worse = sum(gain < -EQUAL for gain in gains)
-        note = f"points over training alone; {better} clients gain, {worse} lose"
-        found.append(Tile("gain", points(sum(gains) / len(gains)), note))
+    found += make_gain_tiles([client.gain for client in facts.clients if client.gain is not None], "client")
     worst = facts.worst_decile
     if worst:
         found.append(Tile("lowest client", percent(worst[0].accuracy), worst[0].name))
     ups = sum(line.bits_up for line in facts.lines)
-    found.append(Tile("bits", describe_bits(facts.bits), f"all clients, both ways; {describe_bits(ups)} up in rounds"))
+    found.append(make_bits_tile(facts.bits, "client", f"{describe_bits(ups)} up in rounds"))
     if facts.summary is not None and facts.summary.privacy is not None:
-        found.append(privacy_tile(facts.summary.privacy.get("epsilon"), facts.summary.privacy["budget"]))
-    seconds = sum(line.seconds for line in facts.lines)
-    found.append(Tile("time", describe_duration(seconds), f"in rounds, {seconds / rounds:.2g} s each"))
-    return found
-
-
-def privacy_tile(epsilon: float | None, budget: Mapping[str, float]) -> Tile:
-    """What was spent of the budget."""
-    spent = "nothing released" if epsilon is None else f"ε = {epsilon:.3g}"
-    return Tile("privacy spent", spent, f"of ε = {budget['epsilon']:g}, δ = {budget['delta']:g}")
+        found.append(make_privacy_tile(facts.summary.privacy.get("epsilon"), facts.summary.privacy["budget"]))
+    return [*found, make_time_tile(sum(line.seconds for line in facts.lines), rounds)]
 
 
 def _privacy(facts: RunFacts) -> dict[str, Any] | None:
@@ -133,32 +117,15 @@ def _privacy(facts: RunFacts) -> dict[str, Any] | None:
     if facts.summary is None or facts.summary.privacy is None:
         return None
     found = facts.summary.privacy
-    budget = found["budget"]
-    rows = [("budget", f"ε = {budget['epsilon']:g}, δ = {budget['delta']:g}")]
-    told = ("budget", "statement", "caveats", "accuracies", "rounds_with_old_head")
-    rows += [(name.replace("_", " "), plain_text(value)) for name, value in found.items() if name not in told and value]
-    return {
-        "statement": found.get("statement"),
-        "rows": rows,
-        "caveats": [*found["caveats"], f"Note: {found['accuracies']}."],
-    }
-
-
-def plain_text(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else say_value(value)
-
-
-def describe_duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+    caveats = [*found["caveats"], f"Note: {found['accuracies']}."]
+    return describe_spending(found["budget"], found, ("caveats", "accuracies", "rounds_with_old_head"), caveats)
 
 
 def _notes(facts: RunFacts) -> list[str]:
     """What a reader must know before believing the headline."""
     found = []
     if facts.summary is None and facts.lines:
-        found.append(f"Not finished: round {len(facts.lines)} of {facts.spec.rounds}.")
+        found.append(say_unfinished(len(facts.lines), facts.spec.rounds))
     if facts.summary is not None:
         best = facts.summary
         if best.best_round != best.rounds and best.best_accuracy > best.accuracy_mean_over_clients:

@@ -13,8 +13,8 @@ from fedlog.files.durable import write_file
 from fedlog.report.comparison_page import comparison_section
 from fedlog.report.curves import Curve, curve_plots, make_curve
 from fedlog.report.plots import Plot
-from fedlog.report.render import Live, percent, render_page
-from fedlog.report.run_page import PAGE, write_run_page
+from fedlog.report.render import PAGE, Live, percent, render_page
+from fedlog.report.run_page import write_run_page
 from fedlog.report.style import style_of, styles_of
 from fedlog.wire.bits_text import describe_bits
 
@@ -60,6 +60,8 @@ def render_runs(folder: Path, links: dict[Path, str], live: Live | None = None) 
         sections=[comparison_section(each, advise(each), (), at) for at, each in enumerate(compared, 1)],
         rows=[_row(folder, run, links.get(run, "")) for run in run_folders(folder)],
         plots=_plots(folder),
+        who="client",
+        empty="No run yet. One that is started in this folder appears here.",
         live=live,
     )
 

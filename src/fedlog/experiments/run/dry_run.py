@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import CHUNK_RECORDS
 from fedlog.experiments.run.prepare import prepare
+from fedlog.files.duration_text import describe_duration
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import AdamMoments
@@ -49,7 +50,7 @@ class Forecast:
             f"opening: {describe_bits(self.bits_opening)}",
             f"in all: {describe_bits(self.bits_total)}, {self.bits_are}",
             f"memory: about {self.memory_bytes / 2**20:.0f} MiB",
-            f"time: about {self.seconds:.0f} s with the jobs asked for",
+            f"time: about {describe_duration(self.seconds)} with the jobs asked for",
             *self.advice,
         ]
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedlog.core.classification import share_interval
+from fedlog.files.duration_text import describe_duration
 from fedlog.flower.protocol.check_in import describe_clock
 from fedlog.models.model import UNSEEN
+from fedlog.wire.bits_text import describe_bits
 
 NEVER_MOVED = "no round that this site saw moved the head: the federated model learned nothing from the others"
 DROWNED = "the sum drowned in its noise, and the head stays as it was"
@@ -58,10 +60,10 @@ def describe_run_event(event: Mapping[str, Any]) -> str | None:
         case "resumed":
             return f"going on after round {event['after_round']}"
         case "round":
-            left = f"; about {_time(event['seconds'] * (event['of'] - event['round']))} left"
+            left = f"; about {describe_duration(event['seconds'] * (event['of'] - event['round']))} left"
             return (
-                f"round {event['round']} of {event['of']}: {event['bits_up'] / 1000:.1f} kbit up and "
-                f"{event['bits_down'] / 1000:.1f} kbit down so far, {event['seconds']:.1f} s"
+                f"round {event['round']} of {event['of']}: {describe_bits(event['bits_up'])} up and "
+                f"{describe_bits(event['bits_down'])} down so far, {describe_duration(event['seconds'])}"
                 f"{left if event['round'] < event['of'] else ''}"
                 f"{'; ' + DROWNED if event.get('kept_old_head') else ''}"
             )
@@ -93,11 +95,11 @@ def describe_site_event(event: Mapping[str, Any]) -> str | None:
         case "welcome":
             return f"run {event['run']}: {event['method']}, {event['rounds']} rounds, body {event['body']}"
         case "worked":
-            since = event.get("head_since")
+            since, seconds = event.get("head_since"), event["load_seconds"] + event["work_seconds"]
             return (
                 f"run {event['run']}, round {event['round']} of {event['of']}: validation accuracy "
-                f"{_share(event['validation_accuracy'])}, {event['bits_up'] / 1000:.1f} kbit sent, "
-                f"{event['bits_down'] / 1000:.1f} kbit received, {event['load_seconds'] + event['work_seconds']:.1f} s"
+                f"{_share(event['validation_accuracy'])}, {describe_bits(event['bits_up'])} sent, "
+                f"{describe_bits(event['bits_down'])} received, {describe_duration(seconds)}"
                 f"{'' if since is None else f'; the head is still the one of round {since}'}"
             )
         case "finished":
@@ -160,7 +162,7 @@ class SiteEventText:
         if before is None or number <= before[0] or number >= event["of"]:
             return told
         pace = (now - before[1]).total_seconds() / (number - before[0])
-        return f"{told}; about {_time(pace * (event['of'] - number))} left"
+        return f"{told}; about {describe_duration(pace * (event['of'] - number))} left"
 
 
 def _share(value: float | None) -> str:
@@ -169,7 +171,3 @@ def _share(value: float | None) -> str:
 
 def _join_names(sites: list[str]) -> str:
     return ", ".join(sites) or "nobody"
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
+from fedlog.files.duration_text import describe_duration
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.server.run_folder import RunFolder
@@ -39,7 +40,7 @@ class SitePart:
         if self.answered is None:
             return "has not answered yet"
         lag = ", lagging" if self.lagging else ""
-        return f"in round {self.answered}, after {self.seconds or 0.0:.1f} s{lag}"
+        return f"in round {self.answered}, after {describe_duration(self.seconds or 0.0)}{lag}"
 
 
 @dataclass(frozen=True)
