@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from headless_browser import DESKTOP, PHONE, look_as, open_browser, read_console, visit, wait_for
 from markdown_it import MarkdownIt
 
 from fedlog.algorithms import registry
@@ -49,10 +51,17 @@ def build(root: Path, out: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
-    done = build(ROOT, tmp_path / "site")
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built without a warning."""
+    out = tmp_path_factory.mktemp("docs") / "site"
+    done = build(ROOT, out)
     assert done.returncode == 0, done.stderr
-    pages = list((tmp_path / "site").rglob("*.html"))
+    return out
+
+
+def test_the_site_has_every_page_and_loads_nothing_from_elsewhere(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
     assert {path.stem for path in DOCS.glob("*.md")} <= {page.stem for page in pages}
     for page in pages:
         assets = Assets()
@@ -62,8 +71,8 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_
         assert not missing or page.name == "404.html", page  # whose addresses are those of a server
         assert not assets.silent, page
     for page in DOCS.rglob("*.md"):
-        assert_the_site_shows_it_as_a_code_host_does(page, tmp_path / "site")
-    reference = (tmp_path / "site" / "reference" / "python.html").read_text()
+        assert_the_site_shows_it_as_a_code_host_does(page, site)
+    reference = (site / "reference" / "python.html").read_text()
     for name in __import__("fedlog").__all__:
         assert f'id="fedlog.{name}"' in reference, f"{name} is not in docs/reference/python.md"
 
@@ -78,6 +87,37 @@ def assert_the_site_shows_it_as_a_code_host_does(page: Path, site: Path) -> None
     for tag in ("li", "table", "img", "pre", "h2"):
         ours, theirs = (len(re.findall(rf"<{tag}[ >]", text)) for text in (article, host))
         assert ours == theirs, f"{page.name}: {ours} <{tag}> on the site, {theirs} on a code host"
+
+
+LOOKED_AT = ("index.html", "getting-started.html", "methods/fedlog.html", "reproduction.html", "reference/python.html")
+# What a reader would have to move the whole page for: tables and code scroll by themselves.
+TOO_WIDE = """
+return [...document.querySelectorAll("article *")].filter((each) =>
+  each.getBoundingClientRect().right > innerWidth + 1
+    && !each.closest(".md-typeset__scrollwrap, pre, code, .doc-heading")
+).map((each) => each.outerHTML.slice(0, 80));
+"""
+SEARCH = """
+const field = document.querySelector(".md-search__input");
+field.focus();
+field.value = arguments[0];
+for (const kind of ["input", "keyup"]) field.dispatchEvent(new Event(kind, { bubbles: true }));
+"""
+
+
+def test_read_from_a_disk_in_a_browser_pages_fit_and_the_search_finds(site: Path) -> None:
+    with open_browser() as chrome:
+        for page, width in itertools.product(LOOKED_AT, (PHONE, DESKTOP)):
+            look_as(chrome, width, "dark" if width == PHONE else "light")
+            visit(chrome, site / page)
+            assert chrome.execute_script("return document.documentElement.scrollWidth") <= width, page
+            assert chrome.execute_script(TOO_WIDE) == [], page
+            ground = chrome.execute_script("return getComputedStyle(document.body).backgroundColor")
+            assert (ground == "rgb(255, 255, 255)") == (width == DESKTOP)  # as the device has it
+            assert read_console(chrome) == [], page
+        chrome.execute_script(SEARCH, "codec")
+        wait_for(chrome, ".md-search-result__list", "Add a codec")
+        assert read_console(chrome) == []
 
 
 @pytest.mark.slow
