@@ -46,7 +46,7 @@ class RunError(FedlogError):
 
 @contextmanager
 def errors_in(where: str) -> Iterator[None]:
-    """Say in input errors from inside where they occurred, unless they say it themselves."""
+    """Add the place to input errors that are raised inside, unless they name it themselves."""
     try:
         yield
     except InputError as error:

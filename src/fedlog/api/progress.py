@@ -88,7 +88,7 @@ class Progress(LiveBar, Callback):
 
 
 def make_progress(wanted: bool | None) -> list[Progress]:
-    """A live line for `fedlog.run`: by default where someone looks, which is in terminals and notebooks."""
+    """A live line for `fedlog.run`; by default only in terminals and notebooks, where someone sees it."""
     console = Console(stderr=True, highlight=False)
     if wanted is False or (wanted is None and not (console.is_terminal or console.is_jupyter)):
         return []

@@ -120,7 +120,7 @@ class Result:
 
     @property
     def accuracy_after_closing(self) -> float | None:
-        """The same after the closing local phase of methods that have one (FedRep, FedBABU), whose models these are."""
+        """The same after the closing phase of methods that have one (FedRep, FedBABU); `models` are those after it."""
         return self.summary.accuracy_after_closing
 
     @property

@@ -76,7 +76,7 @@ def run(
 
 @contextmanager
 def enter_folder(out: str | Path | None) -> Iterator[Path]:
-    """Yield the folder of a run, for None one that is removed at the end; restore PyTorch's threads after it."""
+    """Yield the folder of a run, a temporary one for None; restore PyTorch's number of threads afterwards."""
     threads = torch.get_num_threads()
     try:
         if out is not None:

@@ -111,7 +111,7 @@ def _split_names(text: str | None) -> tuple[str, ...]:
 
 
 def _read_recipe(texts: Sequence[str]) -> Recipe | None:
-    """The recipe of all methods, if one was named; of one's own ones there may be several, of these one."""
+    """The recipe that was named for all methods, `paper` or `tuned`; None if neither was."""
     named = [Recipe(text) for text in texts if text in list(Recipe)]
     if len(named) > 1:
         raise InputError(f"one recipe for all methods, found: {', '.join(named)}", hint=f"--recipe {named[0]}")

@@ -1,4 +1,4 @@
-"""A deployed run as its page needs it: read from the server's folder, where the report knows nothing of Flower."""
+"""Read a deployed run from its server's folder for its page: the report itself knows nothing of Flower."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _read_sites(report: Mapping[str, Any], run: str, events: Iterable[Mapping[st
 
 
 def _by_direction(report: Mapping[str, Any]) -> dict[tuple[str, str], int]:
-    """The bits by direction and kind; what went before round 1 is called so."""
+    """The bits by direction and kind; the names of those before round 1 say so."""
     found = {}
     for part, suffix in (("bits_by_kind", ""), ("bits_opening", " before round 1")):
         for name, bits in report.get(part, {}).items():
@@ -122,7 +122,7 @@ def _by_direction(report: Mapping[str, Any]) -> dict[tuple[str, str], int]:
 
 
 def _compare_settings(plan: Plan) -> tuple[tuple[Difference, ...], tuple[tuple[str, str], ...]]:
-    """What the plan has set otherwise than a run of its method would have it, and the settings that are as usual."""
+    """The settings in which the plan differs from the defaults of its method, and those in which it does not."""
     usual_plan = make_plan(apply_recipe(RunSpec(method=plan.method), given=()), plan.name, lambda: 0)
     here, usual = plan_settings(plan), plan_settings(usual_plan)
     names = [entry.name for entry in list_deployed_settings() if about(entry).flag and entry.name != "method"]

@@ -49,7 +49,7 @@ def show_summary(console: Console, summary: Summary, folder: Path, report: Path)
 
 
 def say(console: Console, line: str) -> None:
-    """Print a line as it is: one that is broken cannot be copied."""
+    """Print a line without breaking it, so that it can be copied."""
     console.print(line, soft_wrap=True, markup=False)
 
 

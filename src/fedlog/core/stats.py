@@ -110,9 +110,10 @@ def spread_of_means(statistics: Statistics, count_above: float = 0.0) -> float:
 
 
 def count_is_usable(statistics: Statistics, std: float) -> bool:
-    """Whether there are records, and counts with noise of that std add up to at least twice it; else keep the old head.
+    """Whether the number of records can be told from its noise: is it at least twice the std of its noise?
 
-    n is the sum of the noisy first column, whose noise has std `std * sqrt(n_class)`. The release counts either way.
+    The number is the sum of the noisy counts, whose noise has std `std * sqrt(n_class)`. Without noise one record is
+    enough. If it cannot be told, the old head stays; the release counts all the same.
     """
     return statistics.total >= 2 * std * math.sqrt(statistics.n_class) if std else bool(statistics.total)
 

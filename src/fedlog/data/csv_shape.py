@@ -20,7 +20,7 @@ _NAMED = 10
 def check_header(path: Path, separator: str, known: Collection[str]) -> None:
     """Refuse a file whose header is no text, has no end or has more columns than can be held.
 
-    `known` are the columns that are wanted; if there are too many, the error names others.
+    If there are too many columns, the error names some that are not in `known`, those that are wanted.
     """
     with path.open("rb") as file:
         line = file.readline(_HEADER_BYTES)

@@ -220,7 +220,7 @@ def _read_range(section: Mapping[str, Any], where: str) -> tuple[float, float] |
 
 
 def check_range(given: Any, where: str) -> tuple[float, float]:
-    """The two ends of a range, the lower first; an InputError where they are none."""
+    """The two ends of a range, the lower first; InputError for anything else."""
     ends = list(given) if isinstance(given, list | tuple) else []
     numbers = [float(end) for end in ends if isinstance(end, int | float) and not isinstance(end, bool)]
     if len(ends) != 2 or len(numbers) != 2 or not all(map(math.isfinite, numbers)) or not numbers[0] < numbers[1]:

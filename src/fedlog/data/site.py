@@ -210,7 +210,7 @@ def _make_records(arrays: Arrays, rows: NDArray[np.int64]) -> Records:
 
 
 def _type_by_schema(inputs: Tensor, schema: Schema) -> Tensor:
-    """Pixels as bytes, anything else as numbers: by the shape in the schema, since one value can change a file's type.
+    """Pixels as bytes, other arrays as floats: the schema's shape decides, since one value can change a file's type.
 
     Any other number becomes the nearest whole number from 0 to 255, each value by itself.
     """

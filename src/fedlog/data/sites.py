@@ -161,7 +161,7 @@ def _load_site(sources: SiteSources, name: str, schema: Schema, split_seed: int,
 
 
 def draft_sites_schema(sources: SiteSources, label: str | None) -> tuple[Schema, tuple[str, ...]]:
-    """A schema that covers all sites, and a sentence for each column that was left out of it or class to look at."""
+    """A schema for all sites, and a sentence for each column that was left out and each class that needs a look."""
     if sources.frames:
         return _draft_tables(sources.frames, label)
     paths = list(sources.paths.values())

@@ -30,7 +30,8 @@ class DataFile:
 class Download:
     """One address, and what comes from it: the file itself, or members of a tar.gz or zip archive.
 
-    A member has the path of its file under the data folder, or stands in the archive under `inside`, itself a zip.
+    A member's path in the archive is that of its file under the data folder. `inside` names a zip in the archive that
+    holds the members.
     """
 
     url: str

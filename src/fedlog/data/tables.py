@@ -49,7 +49,7 @@ class Table:
 def read_frame(path: Path, known: Collection[str] = ()) -> pl.DataFrame:
     """The file as it is: every CSV value a text, so that "007" stays a category and not a number.
 
-    `known` are the columns that are wanted: where there are too many, the error names others.
+    If there are too many columns, the error names some that are not in `known`, those that are wanted.
     """
     separator = "\t" if path.suffix == ".tsv" else ","
     try:

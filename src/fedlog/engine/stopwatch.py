@@ -36,7 +36,7 @@ class Stopwatch:
             self._seconds[part] += time.perf_counter() - start
 
     def along(self, part: str, items: Iterable[Item]) -> Iterator[Item]:
-        """The items, the making of each counted for this part."""
+        """The items; the time that it takes to make each is added to this part."""
         iterator = iter(items)
         while True:
             with self.time(part):

@@ -25,7 +25,7 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
 
 
 def explain_missing(path: Path) -> str:
-    """The hint for a path that is not there: what lies beside it under almost that name, or from where it was seen."""
+    """The hint for a path that is not there: a similar name in its folder, or else where it was looked for."""
     near = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
     return did_you_mean(path.name, near, f"there is no such file or folder, seen from {Path.cwd()}")
 

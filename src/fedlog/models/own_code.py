@@ -1,4 +1,4 @@
-"""Which code a file may name: a model folder or a file of weights comes from others, and a name in it is run.
+"""Which functions a file may name: files of models and weights come from others, and a function named in them is run.
 
 A body that the user typed, or gave to the API, may be any function. One that a file names must be of the catalogue,
 or be allowed by its very name. The list goes to worker processes, and to those of a site, in the environment.

@@ -17,7 +17,7 @@ from fedlog.models.trial import trial_records
 
 
 def find_mixing(body: Body) -> str | None:
-    """The layer in which the records of a batch affect each other, or that keeps statistics of them; None without."""
+    """The layer in which records of a batch affect each other, or that keeps statistics of them; else None."""
     for name, layer in body.training.named_modules():
         normalises = isinstance(layer, nn.modules.batchnorm._BatchNorm)
         if normalises and (layer.training or layer.running_mean is None):

@@ -114,7 +114,7 @@ class TrainingRound:
 
     @property
     def unit(self) -> Unit:
-        """Records: it clips the gradient of each."""
+        """Always records, since the gradient of each record is clipped."""
         return Unit.RECORD
 
     @property
@@ -230,7 +230,7 @@ class _Loss:
         return delta + grid_cost(epsilon, self.closeness)
 
     def _renyi_epsilon(self, curve: Curve, delta: float) -> float:
-        """The smallest epsilon to within a millionth, from the private side; inf where there is none."""
+        """The smallest epsilon, rounded up by at most a millionth; inf where there is none."""
         epsilon = curve_epsilon(curve, delta)
         while self._delta(epsilon) > delta:
             left = delta - grid_cost(epsilon, self.closeness)
@@ -257,7 +257,7 @@ def add_up(releases: Sequence[Event], delta: float) -> Spending:
 def add_up_under(
     releases: Sequence[Event], counted: Sequence[Event], promise: tuple[Unit, Trust], delta: float
 ) -> Spending:
-    """What `releases` cost under one promise; the cost of each is that of the release at its place in `counted`."""
+    """What `releases` cost under one promise. Each costs as much as the entry of `counted` at the same position."""
     Budget(1.0, delta)  # refuses what is no delta
     unit, trust = promise
     losses = accumulate(_Loss.of(release) for release in counted)

@@ -114,7 +114,7 @@ class FloatSampler:
     grid: None = field(default=None, init=False)
 
     def draw(self, shape: torch.Size, std: float) -> Tensor:
-        """float64 noise of that shape; the same for every call, so each message needs its own key."""
+        """float64 noise of that shape; the same in every call, so each message needs a sampler with its own key."""
         return std * torch.randn(shape, generator=self.key.torch(), dtype=torch.float64)
 
 

@@ -234,6 +234,6 @@ def _convert(entry: dict[str, object], kind: type[_Entry]) -> _Entry:
 
 
 def _refuse_fields(entry: dict[str, object], names: set[str]) -> None:
-    """Refuse fields beside these, and too few of them."""
+    """Refuse an entry with other fields than these, or without one of them."""
     if entry.keys() != names:
         raise ValueError(f"fields {sorted(entry.keys() ^ names)} missing or unknown")

@@ -1,4 +1,4 @@
-"""Rényi composition: for DP-SGD's many small steps on samples, together with Gaussian releases of everything.
+"""Rényi composition: for DP-SGD's many small steps on samples, together with Gaussian releases of all records' sums.
 
 The moments of both kinds of step add over any adaptive order, so one curve holds a whole run. Sampled Gaussian steps
 are those of Mironov, Talwar and Zhang (2019): each record is in a step's sample with probability q, independently

@@ -1,4 +1,4 @@
-"""The first table of `docs/bits.md`: was the aim reached, a tenth of the dense bits and no loss of accuracy."""
+"""The first table of `docs/bits.md`: whether a tenth of the dense bits is reached without a loss of accuracy."""
 
 from __future__ import annotations
 

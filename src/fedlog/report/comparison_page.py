@@ -129,7 +129,7 @@ def _path(curve: Curve, end: float) -> tuple[Point, ...]:
 def _why_without_path(
     findings: Findings, sending: Iterable[str], paths: Mapping[str, Sequence[Point]]
 ) -> tuple[str, ...]:
-    """Why some method has its end alone: its rounds were not judged on test rows, are not here, or were only one."""
+    """Why some methods have only their last point: rounds not judged on test rows, or their records are gone."""
     bare = [label for label in sending if not paths.get(label)]
     if not bare:
         return ()

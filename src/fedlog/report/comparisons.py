@@ -62,7 +62,7 @@ def p_text(test: SignificanceTest | None) -> str:
 
 
 def holm_text(test: SignificanceTest | None) -> str:
-    """The corrected p value, `too few seeds` where none could be small enough, or a dash outside the family."""
+    """The corrected p value, `too few seeds` if it could never be small enough, or a dash if it is not corrected."""
     if test is None or not test.pairs:
         return ""
     if not test.in_family:

@@ -90,7 +90,7 @@ def _points_of_clients(found: Collected, row: Row) -> list[dict[str, Any]]:
 
 
 def _panel(axes: Axes, title: str, clients: Sequence[dict[str, Any]], what: str, whose: str) -> bool:
-    """Draw the clients and return True; without any, write what is missing into the panel and return False."""
+    """Draw the clients into the panel and return True; if there are none, write that and return False."""
     axes.set_title(title, fontsize="medium")
     if clients:
         _scatter(axes, clients, what)

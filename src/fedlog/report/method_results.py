@@ -100,7 +100,7 @@ def _block(found: Sequence[tuple[Setting, Mapping[str, MethodFigures]]], methods
 
 
 def _every_method(found: Sequence[tuple[Setting, Mapping[str, MethodFigures]]]) -> str:
-    """The table of the tables in which no method is missing, from the most accurate on."""
+    """The tables in which no method is missing, one for each setting, the most accurate method first."""
     lines = ["## Every method on digits", ""]
     for setting, figures in found:
         lines += [

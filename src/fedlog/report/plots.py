@@ -166,7 +166,7 @@ def _beyond_tip(plot: Plot, tip: tuple[float, float]) -> tuple[float, float]:
 
 
 def _thin_out(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The last place, and those before it that leave some room between markers."""
+    """The places of markers, thinned out so that there is room between them; the last place is always kept."""
     kept: list[tuple[float, float]] = []
     for place in reversed(places):
         if not kept or kept[-1][0] - place[0] >= BETWEEN_MARKERS:
@@ -186,7 +186,7 @@ class DrawnRule:
 
 
 def draw_rule(plot: Plot, rule: Rule) -> DrawnRule:
-    """The level line, its name at the end and on the side where least is drawn."""
+    """The level line, with its name where least is drawn: at the left or right end, above or below the line."""
     y = plot.at(plot.x.low, rule.y)[1]
     wide = LETTER * len(rule.label)
     left, right = plot.frame["left"] + 4, plot.frame["right"] - 4
@@ -194,7 +194,7 @@ def draw_rule(plot: Plot, rule: Rule) -> DrawnRule:
     drawn += [(x, plot.at(plot.x.low, other.y)[1]) for other in plot.rules if other is not rule for x in (left, right)]
 
     def crowd(name: DrawnRule) -> int:
-        """How much is drawn where the name would stand; a place that does not fit comes last."""
+        """How much is drawn at the place of the name, and 1000 more where the name does not fit."""
         top = y + 3 if name.below else y - 3 - LINE
         fits = plot.frame["top"] - 4 <= top and top + LINE <= plot.frame["bottom"]
         start = name.name_x - wide if name.anchor == "end" else name.name_x

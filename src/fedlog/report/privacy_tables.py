@@ -59,7 +59,7 @@ def level_table(found: Collected) -> TextTable:
 
 
 def releases_of(found: Collected) -> int:
-    """How many releases a run of this experiment makes: one a round, of which it may have fewer than the paper."""
+    """How many releases a run of this experiment makes: one a round. It may have fewer rounds than the paper."""
     return found.experiment.row(level_name(VERIFIED_CLIP, VERIFIED_LEVEL)).spec.rounds or 0
 
 

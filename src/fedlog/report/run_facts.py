@@ -40,7 +40,7 @@ class ClientFacts:
 
     @property
     def classes(self) -> str:
-        """The classes that the client trains on, with their records; of many, how many."""
+        """The classes that the client trains on, with their records; if there are many, only their number."""
         training = {} if self.portrait is None else self.portrait.training
         if len(training) > MOST_CLASSES:
             return f"{len(training)} classes, {min(training.values())} to {max(training.values())} each"

@@ -94,7 +94,7 @@ def _mark_size(count: int) -> float:
 
 
 def _stem(client: ClientFacts) -> tuple[float | None, float | None]:
-    """A line from what the client has alone to what it has."""
+    """A line from the client's accuracy alone to its accuracy in the run."""
     if client.alone is None or client.accuracy is None:
         return None, None
     return 100 * client.alone, 100 * client.accuracy

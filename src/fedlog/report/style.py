@@ -126,7 +126,7 @@ SPARE = tuple(
 
 
 def style_of(method: str) -> Style:
-    """The style of a method; one of a user's own has one that depends on its name alone."""
+    """The style of a method; that of a user's own method depends on its name alone."""
     if method in METHODS:
         return METHODS[method]
     number = int.from_bytes(hashlib.sha256(method.encode()).digest()[:4], "big")
@@ -135,7 +135,7 @@ def style_of(method: str) -> Style:
 
 
 def styles_of(labels: Mapping[str, str]) -> dict[str, Style]:
-    """A style for each label on one page, from label to method: all different as long as there are any left.
+    """A style for each label on one page, given the method of each; all differ as long as there are enough styles.
 
     The first variant of a method has the method's own style.
     """

@@ -1,4 +1,4 @@
-"""Two sets of settings for whoever does not set them: those of the paper's tables, and those that a selection supports.
+"""Two sets of default settings: those of the paper's tables, and those that a selection supports.
 
 A recipe fills in what was not given. The settings themselves are recorded, the recipe's name is not part of a digest.
 """

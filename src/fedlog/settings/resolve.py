@@ -246,7 +246,7 @@ def _check_client_privacy(spec: RunSpec, trust: Trust) -> None:
 
 
 def _list_parameter_files(spec: RunSpec) -> list[Path]:
-    """The files that bodies come from, those in a body's name first."""
+    """The files that bodies are read from: first those that a body's name gives."""
     named = [name.partition("@")[0].removeprefix(FROZEN_FILE) for name in spec.body if name.startswith(FROZEN_FILE)]
     encoders = [split_name(name) for name in spec.body]
     named += [each.encoder.removeprefix(ONNX) for each in encoders if each and each.encoder.startswith(ONNX)]

@@ -43,7 +43,7 @@ class Decay(StrEnum):
 
 
 class Recipe(StrEnum):
-    """Where the settings come from that were not given."""
+    """Which default settings a run takes."""
 
     PAPER = "paper"
     """Those of the paper's tables."""
@@ -81,7 +81,7 @@ class Down(StrEnum):
 
 
 class World(StrEnum):
-    """Which classes a client gets rows of."""
+    """Of which classes a client gets the head's rows."""
 
     OPEN = "open"
     CLOSED = "closed"

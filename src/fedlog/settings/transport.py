@@ -1,4 +1,4 @@
-"""From a run's settings to the way its messages cross. Apart from the settings: codecs need PyTorch, flags do not."""
+"""From a run's settings to the way its messages cross. In a file of its own: codecs need PyTorch, flags do not."""
 
 from __future__ import annotations
 

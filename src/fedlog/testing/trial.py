@@ -87,7 +87,7 @@ def small_body(name: str = "mlp:6,5") -> Body:
 def make_dropout_body(choice: BackendChoice = BackendChoice.AUTO) -> Body:
     """A small body with dropout on its features; losses beside cross-entropy must see the features before it.
 
-    The mixed backend is for bodies with a layer that has no block: it gets one.
+    For the mixed backend the body gets a layer that has no block.
     """
     return adopt("dropping", _dropout_net_without_a_block if choice is BackendChoice.MIXED else _dropout_net, (4,))
 

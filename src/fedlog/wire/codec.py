@@ -47,7 +47,7 @@ class Codec(Protocol):
 
     @property
     def rounding(self) -> float:
-        """By how much, over the largest entry of a row, the norm of the row can be off."""
+        """The largest error in the norm of a row, as a multiple of the row's largest entry."""
 
     def encode(self, message: Message, key: Key | None = None, known: Message | None = None) -> bytes:
         """The bytes of a message. Codecs that round by chance need a key; equal keys give equal bytes.

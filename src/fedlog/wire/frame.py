@@ -1,4 +1,4 @@
-"""What every format has in common: magic, checksum, largest size, bytes read from the front, the error for others."""
+"""What every format has in common: magic number, checksum, size limits, a reader of bytes, and their error."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def largest_from(size: int) -> int:
 
 
 def seal(framed: bytes, start: int) -> bytes:
-    """The head and body with their checksum, which begins at `start`."""
+    """The head and body, followed by their checksum; `start` is the start value of the checksum."""
     return framed + _CRC.pack(zlib.crc32(framed, start))
 
 
@@ -53,7 +53,7 @@ def unpack_head(head: struct.Struct, version: int, blob: bytes) -> list[Any]:
 
 
 def open_frame(head: struct.Struct, blob: bytes, kind: int, start: int) -> tuple[Kind, memoryview]:
-    """The kind and the body of a sealed frame; `WireError` if its checksum, begun at `start`, is wrong."""
+    """The kind and the body of a sealed frame; `WireError` if the checksum is wrong. `start` is its start value."""
     framed, end = memoryview(blob)[: -_CRC.size], blob[-_CRC.size :]
     if _CRC.unpack(end)[0] != zlib.crc32(framed, start):
         raise WireError("a message whose checksum does not match its content, or the message that it refers to")

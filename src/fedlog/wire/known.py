@@ -1,4 +1,4 @@
-"""Messages that refer to one the receiver has: whether one can be told as a difference to it, and its checksum."""
+"""Messages that refer to one that the receiver has: whether they can be a difference to it, and its checksum."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ BLOCK = 128  # entries behind one scale
 
 
 class Numbers(Protocol):
-    """A format of floats. `rounding`: by how much, over the largest entry of a row, its norm can be off."""
+    """A format of floats. `rounding`: the largest error in the norm of a row, in units of its largest entry."""
 
     @property
     def name(self) -> str: ...
@@ -132,14 +132,14 @@ class Codes:
 
 
 def _clip_to_float32(values: NDArray[np.float64], finite: NDArray[np.bool_]) -> Floats:
-    """The values as float32. Finite ones stay finite, though a scale that was rounded up may lead beyond the range."""
+    """The values as float32, finite ones cut to its range: a scale that was rounded up may lead beyond it."""
     limit = float(np.finfo(np.float32).max)
     with np.errstate(over="ignore", invalid="ignore"):
         return np.where(finite, np.clip(values, -limit, limit), values).astype(np.float32)
 
 
 def _bfloat16_above(values: NDArray[np.float64]) -> NDArray[np.uint16]:
-    """The upper halves of float32 numbers, rounded up: no entry may lie beyond the largest code."""
+    """float32 numbers as bfloat16, rounded up, so that no entry lies beyond the largest code."""
     with np.errstate(over="ignore"):
         words = values.astype(np.float32)
     words = np.where(words.astype(np.float64) < values, np.nextafter(words, np.float32(np.inf)), words)

@@ -130,7 +130,7 @@ class OneExchange(Algorithm):
         return {OWN_CLASSES: counts > 0} if self.classes is Classes.OWN else {}
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
-        """The head of everyone's sums; the old one without records, or if noise hides the count."""
+        """The head of everyone's sums; the old head if there are no records, or if noise hides how many there are."""
         moments = Moments.from_arrays(total.arrays, self.detail)
         if not count_is_usable(moments.statistics, total.noise_std):
             return server

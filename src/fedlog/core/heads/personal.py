@@ -1,7 +1,7 @@
 """A head of one's own: the global head as the prior, a site's own statistics as the data.
 
 Only what a site knows anyway goes in, so nothing more crosses. The strength s is the number of records that the
-global head counts as; 0 leaves the own records alone, infinity the global head as it is.
+global head counts as: with 0 only the own records count, with infinity only the global head.
 """
 
 from __future__ import annotations

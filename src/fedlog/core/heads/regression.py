@@ -167,7 +167,7 @@ def _residual(strength: float, values: Tensor, turned: Tensor, squares: float) -
 def _log_evidence(
     strength: float, values: Tensor, turned: Tensor, squares: float, shape: float, prior_rate: float
 ) -> float:
-    """ln p(targets | strength) up to what does not depend on the strength."""
+    """ln p(targets | strength), up to a term that does not depend on the strength."""
     fit = float(torch.log(strength / (values + strength)).sum()) / 2
     return fit - shape * math.log(prior_rate + _residual(strength, values, turned, squares) / 2)
 

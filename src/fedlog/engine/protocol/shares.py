@@ -52,7 +52,10 @@ def check_cap(patterns: Mapping[str, Message | None]) -> None:
 
 
 def _largest_count(counts: list[float], largest: float) -> float:
-    """The largest count that is allowed: cut to it, no count is above its share of all. `counts` fall."""
+    """The largest count that is allowed: if larger ones are cut to it, none is above its share of all.
+
+    `counts` are sorted, the largest first.
+    """
     for above, count in enumerate(counts):
         # With so many of them cut to c, c = largest * (above * c + the rest).
         if above * largest >= 1:

@@ -257,7 +257,7 @@ class Simulation:
             self._exchange(0, opening, self._everyone, self._find_hearers(self.participants(1)), self.participants(1))
 
     def _take_times(self, seconds: float) -> dict[str, float]:
-        """Where these seconds went, since this was last asked."""
+        """These seconds by part of the work, since the last call."""
         workers = self.workers.take_times()
         return combine(seconds, CLOCK.take(), workers)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def gather_answers(
     own: Mapping[int, ScoredRun], reference: Mapping[int, ScoredRun] | None, part: str, sites: Sequence[str]
 ) -> list[Answers]:
-    """Each site's answers: 1 where the model is right, or by how much it is righter than the reference's.
+    """Each site's answers: 1 where the model is right, else 0; with a reference, less the reference's answer.
 
     Empty where some run does not know its rows, as with named data sets that every seed deals out anew.
     """

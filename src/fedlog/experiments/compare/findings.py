@@ -152,7 +152,7 @@ class Findings:
         return any(getattr(run.scores, part)[site].rows for run in self.runs.values())
 
     def _count(self, part: str, site: str) -> int:
-        """How many different rows of the site were judged, or, where they are not known, how many at a time."""
+        """How many different rows of the site were judged; the rows of one repetition where rows have no numbers."""
         scores: list[ClientScore] = [getattr(run.scores, part)[site] for run in self.by_seed(self.labels[0]).values()]
         places = [score.places for score in scores if score.places is not None]
         if len(places) < len(scores):

@@ -20,7 +20,7 @@ def shorten(
 ) -> tuple[RunSpec, Choices, tuple[str, ...]]:
     """The settings and choices of a quick comparison, and what it leaves out. What was asked for by name stays.
 
-    The federation is that of one's own data: the largest site says how many rows a step takes.
+    A step takes as many rows as suits the largest site of the federation, where one's own data are given.
     """
     notes = []
     if not asked_for:

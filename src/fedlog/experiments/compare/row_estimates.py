@@ -31,7 +31,7 @@ NO_DIFFERENCE_SEEN = 3.0  # the rule of three: n rows without a difference allow
 
 
 class Scale(Enum):
-    """The kind of a row's value, with what is added for caution: how many rows, their sum, their sum of squares."""
+    """The kind of a row's value, and the rows that are added for caution: their number, sum and sum of squares."""
 
     SHARE = (4.0, 2.0, 2.0)  # right or wrong: two rows of each
     DIFFERENCE = (2.0, 0.0, 1.0)  # of two models: half a row of either sign, and one without a difference
@@ -95,7 +95,7 @@ def _mean(sites: Sequence[Answers], by_class: bool) -> float:
 
 
 def _parts_of_rows(sites: Sequence[Answers], scale: Scale, by_class: bool) -> Iterator[_Part]:
-    """The variance from which rows were drawn, for each site and, where classes count alike, each class."""
+    """The variance that comes from the choice of rows, for each site and, where classes count alike, each class."""
     for site in sites:
         strata = _strata(site, by_class)
         share = 1 / (len(sites) * len(strata))
@@ -154,7 +154,7 @@ def _same_rows(repetitions: Sequence[Sequence[Answers]]) -> bool:
 
 
 def _explained_by_rows(sites: Sequence[Answers], by_class: bool) -> float:
-    """The variance from which rows one repetition drew; nothing is added for caution, since it is subtracted."""
+    """The variance by the choice of rows in one repetition. It is subtracted, so nothing is added for caution."""
     found = 0.0
     for site in sites:
         strata = _strata(site, by_class)

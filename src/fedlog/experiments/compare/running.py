@@ -27,7 +27,7 @@ Failures = dict[str, str]  # why a run failed, by its name
 
 
 class BarOfRounds(Protocol):
-    """Who is told how many rounds of all runs are done."""
+    """Is told how many rounds of all runs are done."""
 
     def begin(self, rounds: int) -> None:
         """Show that there are so many."""

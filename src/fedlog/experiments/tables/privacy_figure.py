@@ -80,7 +80,7 @@ def no_noise_name(clip: str) -> str:
 
 
 def _run_at_level(reading: Reading, clip: str, level: float) -> RunSpec:
-    """The run with this level of noise, if its budget is read in this way; epsilon has five digits, for readers."""
+    """The run whose budget, read in this way, gives this level of noise; its epsilon is rounded to five digits."""
     epsilon = float(f"{reading.epsilon(level, ROUNDS, CLIENTS):.5g}")
     return RunSpec(
         data="cifar10",

@@ -55,7 +55,7 @@ def _grid(data: str, method: str, settings: Mapping[str, Mapping[str, Any]], rou
 
 
 def _details(data: str) -> Experiment:
-    """What each detail does that the paper leaves out: one changed at a time."""
+    """The effect of each detail that the paper leaves open, one changed at a time."""
     base = _run(data, "fedlog", rounds=30)
     changes: dict[str, dict[str, Any]] = {
         "as-described": {},

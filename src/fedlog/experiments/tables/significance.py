@@ -64,7 +64,7 @@ def signed_rank_p(differences: Sequence[float], side: Side) -> float:
 
 
 def _double_ranks(values: np.ndarray) -> np.ndarray:
-    """Twice the ranks of the magnitudes, which are whole numbers even where ties are ranked in the middle."""
+    """Twice the ranks of the magnitudes: doubled, the middle ranks of ties are whole numbers too."""
     doubled: np.ndarray = np.rint(2 * rankdata(np.abs(values))).astype(int)
     return doubled
 

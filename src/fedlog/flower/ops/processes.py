@@ -147,8 +147,8 @@ def stop_together(*running: Running) -> None:
 def start(command: Command, log: Path) -> Running:
     """Start the command in a session of its own, so that a Ctrl-C in our terminal reaches only us.
 
-    One command a log file: what an earlier start left behind, because we were killed, is ended first. It would hold
-    the port, or the site's place at the server.
+    A log file belongs to one command. If an earlier start of it still runs, because we were killed, it is ended first:
+    it would hold the port, or the site's place at the server.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     _end_earlier(log)
@@ -246,7 +246,7 @@ def _end_earlier(log: Path) -> None:
 
 
 def _describe_place(log: Path) -> str:
-    """Name this start of this machine, and the log by its place on the disk, which a copy of it does not share."""
+    """Text for this boot of this machine and this very log file; a copy of the file gets another text."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     found = log.stat()
     return f"{boot.read_text().strip() if boot.exists() else 'unknown'} {found.st_dev}:{found.st_ino}"

@@ -65,7 +65,7 @@ def create_server(folder: ServerFolder, config: ServerConfig, schema: Path, now:
 
 
 def default_listen(hosts: tuple[str, ...]) -> str:
-    """Return the loopback when no other machine could reach the host names anyway, else every interface."""
+    """Return the loopback if the host names mean this machine only, else all network interfaces."""
     return "127.0.0.1" if all(is_loopback(host) for host in hosts) else "0.0.0.0"
 
 

@@ -27,7 +27,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class _Time:
-    """The time in a greeting, whatever it is."""
+    """The time in a greeting, not yet checked."""
 
     time: Any = None
 

@@ -29,7 +29,7 @@ class Caller:
 
     @property
     def is_now(self) -> bool:
-        """Whether Flower takes a call with that time."""
+        """Whether Flower accepts a call that was signed at that time."""
         return -BEHIND_SECONDS < self.ahead_seconds < AHEAD_SECONDS
 
 

@@ -60,7 +60,7 @@ def copy_memory(server: Server) -> Memory | None:
 
 
 def select_summed_uploads(server: Server, known: Mapping[str, bytes], uploads: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the uploads behind the newest sum, by site; where the server remembers uploads, everyone's newest."""
+    """Return the uploads in the newest sum, by site: everyone's last one if the server remembers uploads."""
     summed = uploads if server.memory is None else server.memory
     newest = {**known, **{site: upload for site, upload in uploads.items() if not is_same(upload)}}
     return {site: newest[site] for site in sorted(summed) if site in newest}

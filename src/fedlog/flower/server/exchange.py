@@ -40,7 +40,7 @@ class Post(Protocol):
 
 @dataclass(frozen=True)
 class Replies:
-    """The outcome for each site that was asked: it is in exactly one of the four."""
+    """What came of a question: each site that was asked is in exactly one of the four fields."""
 
     answers: Mapping[str, Frame]
     refused: Mapping[str, str]
@@ -98,7 +98,7 @@ class SilentSites:
 
 @dataclass(frozen=True)
 class Clock:
-    """Time as an argument, so that a test need not wait."""
+    """The clock of the server; a test passes its own and need not wait."""
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -149,7 +149,7 @@ def ask(
 
 @dataclass
 class _Asking:
-    """What has come of a question so far: every site is in exactly one of the five."""
+    """What has come of a question so far: each site that was asked is in exactly one of the five fields."""
 
     nodes: Mapping[str, int]
     requests: Mapping[str, Frame]

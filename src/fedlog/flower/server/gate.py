@@ -156,7 +156,7 @@ class Gate:
             await self._forward(path.decode("ascii"), headers, receive, send, site)
 
     async def _check_in(self, caller: Caller, site: str | None, receive: Receive, send: Send) -> None:
-        """Tell a caller how its clock and its key stand, and the log what a registered one says of itself."""
+        """Tell a caller whether its clock and its key are right, and log what a registered caller says of itself."""
         try:
             news = read_news(await _body(receive, LIMIT_BYTES))
         except TooLargeError:

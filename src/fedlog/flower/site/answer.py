@@ -134,7 +134,7 @@ def _count_answer(context: SiteContext, state: RunState) -> None:
 
 
 def _refuse_untrained(context: SiteContext, exchange: Exchange) -> None:
-    """Refuse to send statistics of a body that this exchange is the first to train, where it hardly does."""
+    """Refuse to send statistics of a body that has not been trained before and that this exchange hardly trains."""
     try:
         check_training(context.config.caps, context.plan, exchange.phases, context.config)
     except InputError as error:

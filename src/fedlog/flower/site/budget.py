@@ -124,7 +124,7 @@ def begin_for_new_rows(folder: SiteFolder) -> None:
 def refuse_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) -> None:
     """Refuse a run for which the site's limit leaves no privacy to spend.
 
-    A site that already has a part in the run goes on: the last head is for it too, and costs nothing.
+    A site that has already taken part in the run goes on: it may still get the last head, which costs no privacy.
     """
     limit, own = read_limit(folder.read_config()), run / FILE_NAME
     try:

@@ -1,6 +1,6 @@
 """Refuse what a site's own caps do not allow, before its data are read or anything is counted.
 
-The caps go by what reaches the server, and not by what a plan is called: noise of an epsilon at which it hides nothing
+The caps go by what reaches the server, not by what a plan says of itself: noise of an epsilon at which it hides nothing
 is no noise, and a step that is asked again with another head is another step.
 """
 

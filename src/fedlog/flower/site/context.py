@@ -225,7 +225,7 @@ class SiteContext:
 
     @contextmanager
     def _hide_details(self, sentence: str) -> Iterator[None]:
-        """Raise a FrameError with the sentence for an InputError inside: where files lie stays in the site's log."""
+        """Turn an InputError inside into a FrameError with this sentence; its own text goes to the site's log only."""
         try:
             yield
         except InputError as error:

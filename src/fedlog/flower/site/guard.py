@@ -143,7 +143,7 @@ class Naps:
         self._pipe: int | None = pipe
 
     def sleep(self, seconds: float) -> None:
-        """Sleep until the SuperNode has a task, but not for ever; as Flower does where the SuperNode has ended."""
+        """Sleep until the SuperNode has a task, or for a while; once it has ended, as long as Flower would."""
         if self._pipe is None:
             time.sleep(seconds)
         elif select.select([self._pipe], [], [], NAP_SECONDS)[0] and not os.read(self._pipe, 4096):

@@ -69,7 +69,7 @@ class RunState:
             raise FrameError(f"expected body {guest.body} as this site began the run with it, found other parameters")
 
     def check_world(self, guest: Guest) -> None:
-        """Refuse where the site's world has changed since it told the server, which then greets it again."""
+        """Refuse if the site has changed its world since it told the server of it; the server then greets it again."""
         if self._read_plan_file().get("closed_world", False) != guest.closed_world:
             raise FrameError("expected the world that this site told the server of, found another in its settings")
 

@@ -1,4 +1,4 @@
-"""Features of a frozen encoder, kept by encoder and content: a record is encoded once, whoever asks and how often.
+"""Features of a frozen encoder, kept by encoder and content: a record is encoded once, however often it is asked for.
 
 A folder for each encoder (by its digest) holds files of up to 1024 records: 16-byte hashes of their raw content and
 their features. Two processes that fill one folder at a time compute some records twice and damage nothing.

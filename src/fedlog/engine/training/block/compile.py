@@ -93,7 +93,7 @@ class _Compiler:
         )
 
     def _read_input(self, entry: Operation, shape: Shape, inner: list[Operation]) -> bool:
-        """Give the input its place; whether it comes as maps. Images that are only flattened come as units."""
+        """Give the input its place; return whether it comes as maps. Images that are only flattened come as units."""
         readers = [one for one in inner if entry in one.reads]
         self.slots[entry] = 0
         if len(shape) == 1:

@@ -38,7 +38,7 @@ class ConvStage:
 
 @block(nn.Conv1d, nn.Conv2d)
 def _convolution(place: Place) -> Block | None:
-    """Any zero padding, stride and groups; `ReLU`, dropout per channel and one `MaxPool` without overlap join it."""
+    """The block of a convolution, with any zero padding, stride and groups, and of the layers that it can absorb."""
     layer = place.layer
     flat = isinstance(layer, nn.Conv1d)
     if not convolve.AVAILABLE or any(d != 1 for d in layer.dilation) or layer.padding_mode != "zeros":
@@ -82,7 +82,7 @@ def _paddings(layer: Any, flat: bool) -> tuple[tuple[int, int], tuple[int, int]]
 def _absorb(
     shape: ConvShape, followers: tuple[Follower, ...], mapped: Shape, flat: bool
 ) -> tuple[ConvShape, int, tuple[str, ...]]:
-    """The shape with what follows the convolution in its pass: their number, and the dropout layers among them."""
+    """The shape with the layers that the same pass computes, their number, and the dropout layers among them."""
     absorbed, dropout, pooled = 0, list[str](), False
     for follower in followers:
         layer = follower.layer

@@ -35,7 +35,7 @@ class _Norm(ctypes.Structure):
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """Which rows and columns each output place covers, and by what its sum is divided; no divisors: the maximum."""
+    """Which rows and columns each output place covers, and what its sum is divided by; no divisors for the maximum."""
 
     size: Span  # rows and columns of the input
     rows: tuple[Span, ...]

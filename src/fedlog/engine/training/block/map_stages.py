@@ -66,7 +66,7 @@ def _with_rows(shape: tuple[int, ...], flat: bool) -> Span:
 
 
 def _each(value: int | tuple[int, ...], flat: bool, of_rows: int = 1) -> Span:
-    """The value for rows and for columns; signals have one row, and `of_rows` for it."""
+    """The value for rows and the one for columns; for signals, which have a single row, the first is `of_rows`."""
     if isinstance(value, int):
         return (of_rows, value) if flat else (value, value)
     return (of_rows, value[0]) if flat else (value[0], value[1])

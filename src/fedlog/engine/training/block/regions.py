@@ -15,7 +15,7 @@ from fedlog.models.masking import MaskedDropout, collect_values
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """A part of a module, and the operations outside that it reads and inside that are read."""
+    """A part of a module, the operations outside that it reads, and those inside that others read."""
 
     module: fx.GraphModule
     inputs: tuple[Operation, ...]
@@ -72,13 +72,13 @@ def cut_out(root: nn.Module, part: list[Operation], everything: list[Operation])
 
 
 def _rename_sources(one: Operation, copies: dict[fx.Node, fx.Node]) -> Callable[[fx.Node], fx.Node]:
-    """What a node that this operation reads is called in the part."""
+    """A function from a node that this operation reads to its copy in the part."""
     sources = one.sources
     return lambda node: copies[sources[node].node]
 
 
 def _collect(one: Operation, inside: set[Operation], needed: list[Operation]) -> None:
-    """Add an operation behind those that it reads. Tensors of records from outside come as inputs: not entered."""
+    """Add an operation after those that it reads. Tensors of records from outside are inputs, and are not followed."""
     if one in needed:
         return
     if one in inside or one.shape is None:

@@ -71,7 +71,7 @@ class LinearStage:
 
 @block(nn.Linear)
 def _linear(place: Place) -> Block | None:
-    """On units; `ReLU` and dropout join it."""
+    """The block of a linear layer on units, with the `ReLU` and dropout behind it."""
     if len(place.shape) != 1:
         return None
     joining = list[Follower]()

@@ -46,7 +46,7 @@ class Operation:
 
     @cached_property
     def reads(self) -> list[Operation]:
-        """What it reads; of a layer only tensors of records: a size is known to it."""
+        """The operations that it reads; of a layer only those that give tensors of records."""
         return [one for one in self.sources.values() if self.layer is None or one.shape is not None]
 
 
@@ -96,7 +96,7 @@ def trace(module: nn.Module, input_shape: Shape) -> list[Operation] | None:
 
 
 def _record_shapes(traced: fx.GraphModule, input_shape: Shape) -> dict[fx.Node, Shape | None]:
-    """The shape of one record of each value, where the first axis counts records whatever their number is."""
+    """The shape of one record of each value; None for a value whose first axis does not count records."""
     found = []
     for records in (2, 3):
         shapes = _Shapes(traced)
@@ -151,7 +151,7 @@ _RESHAPES = (torch.flatten, torch.reshape, "flatten", "view", "reshape")
 def _layer_of(
     node: fx.Node, module: nn.Module, inputs: list[Shape | None], output: Shape | None
 ) -> tuple[str, nn.Module | None]:
-    """The name and the layer that a node stands for; no layer where there is none that computes the same."""
+    """The name and the layer that a node stands for; None for a node that no layer computes."""
     if node.op == "call_module":
         layer = module.get_submodule(str(node.target))
         if isinstance(layer, nn.Flatten) and inputs == [output]:
