@@ -324,6 +324,7 @@ def test_one_number_says_how_many_sites_a_secure_run_needs(post: Watched, server
     needed = max(SUMS.secure.honest, 3)
     assert RoundRules(2).fewest_sites(SUMS) == needed > 2
     assert RoundRules(9).fewest_sites(SUMS) == 9
+    assert RoundRules(2).fewest_sites(replace(SUMS, secure=Secure(5, 6))) == 5
     going = Run(post, server, SCHEMA, SUMS, RoundRules(2, 20.0), quick_clock())
     post.absent = set(NAMES[2:])
     with pytest.raises(RunError, match=f"expected at least {needed} sites, found 2"):

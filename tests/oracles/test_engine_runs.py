@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -138,6 +139,26 @@ def test_a_checkpoint_cut_short_leaves_the_one_before(simulate: Simulate, tmp_pa
     assert [record.round for record in resumed.rounds()] == [2, 3]
     resumed.save(tmp_path)
     assert [path.name for path in sorted(tmp_path.glob("round-*"))] == ["round-000003"]
+
+
+def test_a_checkpoint_is_on_the_disk_before_it_is_named(
+    simulate: Simulate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut the name must not stand for files that are empty: the older checkpoint is gone by then."""
+    simulation = simulate()
+    next(simulation.rounds())
+    forced, force = list[str](), os.fsync
+
+    def note(descriptor: int) -> None:
+        forced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        force(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    simulation.save(tmp_path)
+    named = next(at for at, name in enumerate(forced) if "latest.json" in name)
+    files = {path.name for path in (tmp_path / "round-000001").iterdir()}
+    assert {"server.safetensors", "ledger.json", "clients-0.safetensors"} <= files
+    assert {*files, "round-000001"} <= set(forced[:named])
 
 
 @pytest.mark.parametrize("damage", ["server.safetensors", "ledger.json", "clients-0.safetensors", "latest.json"])

@@ -80,12 +80,20 @@ def move_file(draft: Path, path: Path) -> None:
 
 def move_folder(draft: Path, folder: Path) -> None:
     """Give a finished folder of files its name, replacing what was there."""
-    for path in draft.iterdir():
-        _force_content(path)
-    force_names(draft)
+    force_folder(draft)
     shutil.rmtree(folder, ignore_errors=True)
     draft.rename(folder)
     force_names(folder.parent)
+
+
+def force_folder(folder: Path) -> None:
+    """Force everything in a folder to the disk, before another file says that it is whole."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            force_folder(path)
+        else:
+            _force_content(path)
+    force_names(folder)
 
 
 def force_names(folder: Path) -> None:

@@ -29,7 +29,7 @@ from safetensors.torch import load_file, save_file
 
 from fedlog.engine.protocol.client_store import ANEW, FORMAT, check_format
 from fedlog.errors import InputError
-from fedlog.files.durable import write_file
+from fedlog.files.durable import force_folder, write_file
 from fedlog.models.body import Params
 from fedlog.wire.ledger import Ledger
 from fedlog.wire.message import Contribution
@@ -82,6 +82,7 @@ def write(folder: Path, state: ServerState, save_clients: Callable[[Path], None]
     if state.sums is not None:
         (part / SUMS).write_text(json.dumps(asdict(state.sums)))
     save_clients(part)
+    force_folder(part)  # the older checkpoint goes as soon as this one is named
     latest = {"folder": part.name, "round": state.round_number, "format": FORMAT}
     write_file(folder / LATEST, json.dumps(latest))
     for old in folder.glob("round-*"):
