@@ -19,9 +19,17 @@ from fedlog.models.encoders import efficientnet
 from fedlog.models.encoders.cache import FeatureCache, hashes_of
 from fedlog.models.encoders.federation import encode_federation
 from fedlog.models.encoders.maps import parse_map
+from fedlog.models.encoders.names import load_encoder
 from fedlog.models.encoders.onnx_encoder import load_onnx, open_session
 from fedlog.models.encoders.pixels import Pixels
-from fedlog.models.encoders.pretrained import digest_of, load_pretrained, parse_pretrained, principal_directions
+from fedlog.models.encoders.pretrained import (
+    digest_of,
+    load_pretrained,
+    parse_pretrained,
+    point_alike,
+    principal_directions,
+)
+from fedlog.models.named_files import list_files, name_with_whole_path
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
 
@@ -182,6 +190,28 @@ def test_images_of_numbers_from_0_to_1_are_those_of_bytes(tmp_path: Path, monkey
             encode_federation(replace(digits, train=replace(digits.train, inputs=wrong)), f"onnx:{path}")
 
 
+def test_an_encoder_is_read_again_once_its_file_is_another_one(tmp_path: Path) -> None:
+    path = write_onnx(tmp_path / "tiny.onnx", ["n", 3, 8, 8])
+    first = load_encoder(f"onnx:{path}", (3, 8, 8))
+    assert load_encoder(f"onnx:{path}", (3, 8, 8)) is first
+    write_onnx(path, ["n", 3, 8, 8], {"mean": "0,0,0"})
+    second = load_encoder(f"onnx:{path}", (3, 8, 8))
+    assert first is not None
+    assert second is not None
+    assert second.digest != first.digest
+
+
+def test_a_bodys_name_gets_the_whole_path_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert name_with_whole_path("onnx:a+b.onnx+unit+scale:2") == f"onnx:{tmp_path}/a+b.onnx+unit+scale:2"
+    assert name_with_whole_path("onnx:./in/encoder.onnx@l2:1") == f"onnx:{tmp_path}/in/encoder.onnx@l2:1"
+    assert name_with_whole_path("frozen:body.safetensors@l2:1") == f"frozen:{tmp_path}/body.safetensors@l2:1"
+    assert name_with_whole_path(f"onnx:{tmp_path}/c.onnx") == f"onnx:{tmp_path}/c.onnx"
+    assert name_with_whole_path("pretrained:efficientnet-lite0+unit") == "pretrained:efficientnet-lite0+unit"
+    assert list_files("mlp:8") == []
+    assert list_files("frozen:body.safetensors") == [Path("body.safetensors")]
+
+
 def test_vectors_go_through_an_onnx_file_as_they_are(tmp_path: Path) -> None:
     path = write_onnx(tmp_path / "vector.onnx", ["n", 4])
     encoder = load_onnx(f"onnx:{path}", (4,))
@@ -254,6 +284,14 @@ def test_maps_are_public_and_keep_what_they_say() -> None:
         parse_map("project:13", 12)
 
 
+def test_directions_are_the_same_whichever_way_a_machine_finds_them() -> None:
+    found = torch.linalg.qr(torch.randn(30, 8, generator=torch.Generator().manual_seed(1))).Q
+    turned = found * torch.tensor([1.0, -1.0, -1.0, 1.0, -1.0, 1.0, -1.0, -1.0])
+    assert not torch.equal(found, turned)
+    assert torch.equal(point_alike(found), point_alike(turned))
+    assert torch.equal(point_alike(found).abs(), found.abs())
+
+
 def test_principal_directions_are_those_of_the_networks_classifier(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +304,8 @@ def test_principal_directions_are_those_of_the_networks_classifier(
     along = centred @ principal_directions("pretrained:efficientnet-lite0")[:, :5]
     strongest = torch.linalg.eigvalsh((centred.mT @ centred).double()).flip(0)[:5]
     assert torch.allclose(along.square().sum(0).double(), strongest, rtol=1e-3)
+    with pytest.raises(InputError, match="expected 1 to 999 principal directions, found: 1000"):
+        body("pretrained:efficientnet-lite0+principal:1000", (1280,))
     for wrong in ("identity+principal:3", "pretrained:efficientnet-lite0+unit+principal:3"):
         with pytest.raises(InputError, match="principal directions"):
             body(wrong, (1280,))

@@ -11,6 +11,8 @@ import json
 import math
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -20,10 +22,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
 from fedlog.core.heads.gaussian import nearest_mean
 from fedlog.core.keys import Key
-from fedlog.core.stats import Detail
+from fedlog.core.stats import Detail, Statistics
 from fedlog.data.federation import Records
 from fedlog.data.partition import by_dirichlet
 from fedlog.data.schema import Schema
@@ -103,12 +106,14 @@ def run_pretrained_demo(root: Path, seed: int, say: Say) -> dict[str, Any]:
     federation = LocalFederation.make(root, schema, {name: LocalSite(folders[name], BODY) for name in SITES})
     exchange_keys(federation)
     plan = exchange_once(seed)
-    outcome = federation.run(plan, say)
+    with federation.start(say) as running, ThreadPoolExecutor(1) as pool:
+        pooled = pool.submit(pool_records, federation, plan)  # there is time while the processes start
+        outcome = running.run(plan, say)
     return {
         "sites": [{"name": name, "body": BODY, **_read_figures(federation, name)} for name in SITES],
         **outcome.count_traffic(),
         "privacy": outcome.report["privacy"],
-        "pooled": compare_with_pooled(federation, plan),
+        "pooled": compare_with_pooled(federation, plan, pooled.result()),
         "seconds": round(time.monotonic() - start, 1),
         "folder": str(root),
     }
@@ -127,38 +132,55 @@ def _read_figures(federation: LocalFederation, site: str) -> dict[str, Any]:
     return {"accuracy": kept["federated"]["test"]["accuracy"], "test_records": kept["federated"]["test"]["records"]}
 
 
-def compare_with_pooled(federation: LocalFederation, plan: Plan) -> dict[str, float]:
-    """How far the exchanged sums are from those of all records in one place, and what the noise costs.
+@dataclass(frozen=True, eq=False)
+class PooledRecords:
+    """All sites' records in one place: what they add up to without noise, and the test records."""
 
-    `noise_found` is the root mean squared difference of the sums over `noise_std`: about 1 where nothing but the noise
-    lies between them.
-    """
+    statistics: Statistics  # of the training records
+    noise_std: float  # of each of the federation's sums
+    test: Tensor  # features
+    labels: Tensor
+
+
+def pool_records(federation: LocalFederation, plan: Plan) -> PooledRecords:
+    """Read every site's images and add them up, as one place that had them all would."""
     folders = list(federation.sites.values())
     sites = [load_data(folder, folder.read_config(), Preparation.ALONE) for folder in folders]
-    first = folders[0].read_config()
-    body = load_body(first, (3, PATCH, PATCH), plan.feature_clip)
+    body = load_body(folders[0].read_config(), (3, PATCH, PATCH), plan.feature_clip)
     guard = plan.protection(len(CLASSES), body.width)
     if guard is None:
         raise RunError("this demo compares private sums, and its plan promises no privacy")
 
-    def features(records: Records) -> torch.Tensor:
+    def features(records: Records) -> Tensor:
         with torch.no_grad():
             return body.features({}, records.inputs, None)
 
     train = [site.federation.train.at(site.shard.train) for site in sites]
     tests = [site.federation.test.at(site.shard.test) for site in sites]
     moments = [guard.moments(features(rows), rows.labels, len(CLASSES), Detail.MEANS) for rows in train]
-    pooled = reduce(add, moments).statistics
+    return PooledRecords(
+        reduce(add, moments).statistics,
+        guard.mechanism.std_of_sum(len(SITES)),
+        torch.cat([features(rows) for rows in tests]),
+        torch.cat([rows.labels for rows in tests]),
+    )
+
+
+def compare_with_pooled(federation: LocalFederation, plan: Plan, pooled: PooledRecords) -> dict[str, float]:
+    """How far the exchanged sums are from those of all records in one place, and what the noise costs.
+
+    `noise_found` is the root mean squared difference of the sums over `noise_std`: about 1 where nothing but the noise
+    lies between them.
+    """
     state = checkpoint.read(RunFolder.of(federation.server, plan.name).checkpoint, lambda _: None).values
-    std = guard.mechanism.std_of_sum(len(SITES))
-    away = state["sums"] - pooled.sums
-    test, labels = torch.cat([features(rows) for rows in tests]), torch.cat([rows.labels for rows in tests])
-    heads = {"accuracy": nearest_mean(pooled), "accuracy_with_noise": state[HEAD]}
+    away = state["sums"] - pooled.statistics.sums
+    heads = {"accuracy": nearest_mean(pooled.statistics), "accuracy_with_noise": state[HEAD]}
     right = {
-        name: float((logits(test, {HEAD: head.to(test)}).argmax(1) == labels).double().mean())
+        name: float((logits(pooled.test, {HEAD: head.to(pooled.test)}).argmax(1) == pooled.labels).double().mean())
         for name, head in heads.items()
     }
-    return {**right, "noise_std": std, "noise_found": float(away.square().mean().sqrt()) / std, "records": pooled.total}
+    found = float(away.square().mean().sqrt()) / pooled.noise_std
+    return {**right, "noise_std": pooled.noise_std, "noise_found": found, "records": pooled.statistics.total}
 
 
 def describe_pooled(found: Mapping[str, float]) -> str:

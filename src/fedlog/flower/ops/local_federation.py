@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,14 @@ from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops.processes import Say, find_free_port, stop_together
-from fedlog.flower.ops.relay import open_counting_relay
+from fedlog.flower.ops.relay import Traffic, open_counting_relay
 from fedlog.flower.ops.run import run_federation
 from fedlog.flower.ops.server import create_server, register, run_server
 from fedlog.flower.ops.site import create_site, run_site
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RoundRules
 from fedlog.flower.site.data import check_site
+from fedlog.models.threads import compute_on_one_thread
 
 # Far more than a round takes on an idle machine; a busy one should still come to an end.
 DEADLINE_SECONDS = 240.0
@@ -62,30 +63,33 @@ class LocalFederation:
 
     def run(self, plan: Plan, say: Say) -> RunOutcome:
         """Run the federation, end every process and return the outcome."""
-        (outcome,) = self.run_each([plan], say)
-        return outcome
+        with self.start(say) as running:
+            return running.run(plan, say)
 
     def run_each(self, plans: Sequence[Plan], say: Say) -> list[RunOutcome]:
         """Run one plan after the other with the same processes, end them, and return the outcome of each."""
-        outcomes: list[RunOutcome] = []
+        with self.start(say) as running:
+            return [running.run(plan, say) for plan in plans]
+
+    @contextmanager
+    def start(self, say: Say) -> Iterator[RunningFederation]:
+        """Start the server and the sites, and end all their processes with the block."""
         with ExitStack() as stack:
+            stack.enter_context(compute_on_one_thread())  # the other cores are for the server and the sites
+            # The sites are checked while the server starts.
+            pool = stack.enter_context(ThreadPoolExecutor(1))
+            checks = pool.map(lambda folder: check_site(folder, folder.read_config()), self.sites.values())
             stack.enter_context(run_server(self.server, say))
+            for line in checks:
+                say(line)
             port, traffic = stack.enter_context(open_counting_relay(self.server.read_config().port))
             for folder in self.sites.values():
                 # What crosses is counted on the way: the sites reach the server through a relay.
-                config = replace(folder.read_config(), server=f"127.0.0.1:{port}")
-                folder.write_config(config)
-                say(check_site(folder, config))
+                folder.write_config(replace(folder.read_config(), server=f"127.0.0.1:{port}"))
             self._register(say)
-            running = [stack.enter_context(run_site(folder, say)) for folder in self.sites.values()]
-            for plan in plans:
-                report = run_federation(self.server, plan, RoundRules(len(self.sites), DEADLINE_SECONDS), say)
-                up, down = (
-                    sum(getattr(each, way) for each in outcomes) for way in ("wire_bytes_up", "wire_bytes_down")
-                )
-                outcomes.append(RunOutcome(report, traffic.up - up, traffic.down - down))
-            stop_together(*running)
-        return outcomes
+            sites = [stack.enter_context(run_site(folder, say)) for folder in self.sites.values()]
+            yield RunningFederation(self.server, len(sites), traffic)
+            stop_together(*sites)
 
     def _register(self, say: Say) -> None:
         """Register all keys; each takes a program of Flower, and these need not wait for each other."""
@@ -107,6 +111,21 @@ class LocalFederation:
         return {
             name: [e for e in events if e["event"] == "worked" and e["run"] == run] for name, events in found.items()
         }
+
+
+@dataclass(frozen=True)
+class RunningFederation:
+    """A server and its sites at work."""
+
+    server: ServerFolder
+    sites: int
+    traffic: Traffic  # of all runs
+
+    def run(self, plan: Plan, say: Say) -> RunOutcome:
+        """Go through a plan and return the outcome."""
+        up, down = self.traffic.up, self.traffic.down
+        report = run_federation(self.server, plan, RoundRules(self.sites, DEADLINE_SECONDS), say)
+        return RunOutcome(report, self.traffic.up - up, self.traffic.down - down)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from fedlog.files.json_text import digest_json
 from fedlog.models.encoders import efficientnet
 from fedlog.models.encoders.onnx_encoder import OnnxEncoder, open_session
 from fedlog.models.encoders.pixels import Pixels
+from fedlog.models.threads import compute_on_one_thread
 
 PRETRAINED = "pretrained:"  # and the network, in a body's name
 # As in the networks' own training: pixels from about -1 to 1.
@@ -100,21 +101,32 @@ def digest_of(name: str) -> str:
 
 
 def principal_directions(name: str) -> Tensor:
-    """(width, width) orthonormal columns: the directions that the network's own classifier uses, the strongest first.
+    """(width, classes - 1) orthonormal columns: the directions that the network's own classifier uses, strongest first.
 
     The classifier was learned on public images, so its directions are public, and they hold far more of what tells
-    classes apart than random ones do.
+    classes apart than random ones do. Behind these the weights have no direction, and each machine would choose others.
     """
     network, _ = parse_pretrained(name)
-    path = cache_folder() / "weights" / f"{network.name}-{network.sha256[:16]}-classifier.safetensors"
+    path = cache_folder() / "weights" / f"{network.name}-{network.sha256[:16]}-directions.safetensors"
     try:
         return load_file(path)["directions"]
     except (OSError, SafetensorError, KeyError):
         weights = _read_weights(network)["_fc.weight"].to(torch.float64)
-        found = torch.linalg.svd(weights - weights.mean(0), full_matrices=True).Vh.mT
-        directions: Tensor = found.to(torch.float32).contiguous()
+        with compute_on_one_thread():
+            found = torch.linalg.svd(weights - weights.mean(0), full_matrices=False).Vh.mT
+        directions = point_alike(found[:, : len(weights) - 1]).to(torch.float32).contiguous()
         write_file(path, save({"directions": directions}))
         return directions
+
+
+def point_alike(directions: Tensor) -> Tensor:
+    """The columns, each turned so that its largest entry is positive.
+
+    A direction and its opposite are equally good, and which one a machine finds depends on its libraries; where two
+    sites took opposite ones, their sums would cancel.
+    """
+    largest = directions.gather(0, directions.abs().argmax(0, keepdim=True))
+    return directions * torch.sign(largest)
 
 
 def _make_architecture(network: Network, side: int) -> Any:
