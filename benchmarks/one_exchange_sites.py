@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -322,6 +321,11 @@ def _of_classes(found: Federation, classes: Tensor) -> np.ndarray[Any, Any]:
     return torch.isin(found.test.labels, classes).nonzero()[:, 0].numpy()
 
 
+def name_body(body: str) -> str:
+    """A body other than the default in the name of a record: its last map, or the side of its images."""
+    return body.rpartition("+")[2].removeprefix("pretrained:efficientnet-lite0:").replace(":", "-")
+
+
 def main() -> None:
     """Compute one table and write its record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -338,11 +342,13 @@ def main() -> None:
         found = personal(args.data, args.body, args.partition)
     else:
         found = calibration(args.data, args.body)
-    command = "python -m benchmarks.one_exchange_sites " + " ".join(sys.argv[1:])
+    # Where the record was written is of no use to whoever repeats it.
+    told = [f"--{name} {value}" for name, value in (("body", args.body), ("partition", args.partition)) if value]
+    command = " ".join(["python -m benchmarks.one_exchange_sites", args.what, args.data, *told])
     record = {"command": command, "body": args.body, "data": args.data, "made_with": made_with(), **found}
     args.out.mkdir(parents=True, exist_ok=True)
     suffix = f"-{args.partition}" if args.partition else ""
-    suffix += "" if args.body == DEFAULT_BODY else "-" + args.body.rpartition("+")[2].replace(":", "-")
+    suffix += "" if args.body == DEFAULT_BODY else "-" + name_body(args.body)
     (args.out / f"{args.what}-{args.data}{suffix}.json").write_text(json.dumps(record, indent=1) + "\n")
 
 

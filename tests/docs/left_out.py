@@ -17,7 +17,9 @@ LEFT_OUT = {
     r"fedlog federate (init|join|server|site|run|roster|register|status|drop) ": (
         "takes several machines; tests/smoke/test_federate_*.py types the same at real processes on one"
     ),
-    r"fedlog predict north/models/run-1|fedlog privacy spend SERVER": "reads what such a federation leaves behind",
+    r"fedlog predict (north|berlin)/models/run-1|fedlog privacy spend SERVER": (
+        "reads what such a federation leaves behind"
+    ),
     r"docker ": "needs a container engine; tests/contract/test_deploy_files.py reads the files",
     r"fedlog run --data (mnist|cifar10) ": "needs a data set that has to be fetched; with one, --dry-run is tried",
     r"fedlog compare --data sites:har-by-people.csv": "needs a data set that has to be fetched",

@@ -12,7 +12,7 @@ from fedlog.files.names import did_you_mean
 from fedlog.files.toml import read_toml
 from fedlog.flower.folders.caps import Caps, read_caps
 from fedlog.flower.folders.folder import Folder, PathIn
-from fedlog.models.frozen import FROZEN
+from fedlog.models.named_files import name_with_whole_path
 from fedlog.settings.training import World
 
 
@@ -82,8 +82,8 @@ class SiteFolder(Folder):
         # The apps of a run start in another folder than the person who typed the paths.
         if data is not None and Path(data).exists():
             data = str(Path(data).resolve())
-        if body is not None and body.startswith(FROZEN):
-            body = FROZEN + str(Path(body.removeprefix(FROZEN)).resolve())
+        if body is not None:
+            body = name_with_whole_path(body)
         config = replace(
             config,
             data=data or config.data,

@@ -34,7 +34,7 @@ from fedlog.flower.site.data import body_digest, load_body, load_data, refuse_bo
 from fedlog.flower.site.run_state import RunState
 from fedlog.flower.site.secure_sum import SumAtSite
 from fedlog.models.body import Body
-from fedlog.models.frozen import FROZEN
+from fedlog.models.named_files import list_files
 from fedlog.privacy.protection import Protection
 from fedlog.settings.training import World
 from fedlog.wire.codec import WireError
@@ -262,13 +262,12 @@ def _digest_sources(context: SiteContext, state: RunState) -> str | None:
     data = Path(config.data or "")
     files = [folder.config_file, state.plan_file, folder.schema_file]
     files += sorted(path for path in data.rglob("*") if path.is_file()) if data.is_dir() else [data]
-    if config.body is not None and config.body.startswith(FROZEN):
-        files.append(Path(config.body.removeprefix(FROZEN)))
     found = hashlib.sha256()
     try:
+        files += list_files(config.body or "")
         for path in files:
             with path.open("rb") as file:
                 found.update(f"{path}\n".encode() + hashlib.file_digest(file, "sha256").digest())
-    except OSError:
+    except (OSError, InputError):
         return None
     return found.hexdigest()

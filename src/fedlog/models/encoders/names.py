@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from glob import escape as glob_escape
+from pathlib import Path
 
 from torch import Tensor, nn
 
@@ -46,9 +48,22 @@ def is_encoder(name: str) -> bool:
     return split_name(name) is not None
 
 
-@lru_cache(maxsize=4)
 def load_encoder(encoder: str, input_shape: tuple[int, ...]) -> Encoder | None:
-    """The encoder for raw records of that shape; None for `identity`."""
+    """The encoder for raw records of that shape; None for `identity`. It is kept until its file is another one."""
+    return _load_encoder(encoder, input_shape, _stamp_files(encoder))
+
+
+def _stamp_files(encoder: str) -> tuple[tuple[str, int, int], ...]:
+    """Name, size and time of an ONNX file and of all files beside it that may hold its weights."""
+    path = Path(encoder.removeprefix(ONNX))
+    if not encoder.startswith(ONNX) or not path.is_file():
+        return ()
+    beside = sorted(each for each in path.parent.glob(f"{glob_escape(path.name)}*") if each.is_file())
+    return tuple((each.name, each.stat().st_size, each.stat().st_mtime_ns) for each in beside)
+
+
+@lru_cache(maxsize=4)
+def _load_encoder(encoder: str, input_shape: tuple[int, ...], files: object) -> Encoder | None:
     if encoder == IDENTITY:
         return None
     if encoder.startswith(TEXT):
