@@ -146,7 +146,7 @@ def test_a_private_page_tells_no_sites_figures_but_what_was_spent(chrome: Chrome
     assert "known to its site alone" in text
     assert "ε = 20" in text
     assert "releases" in text
-    assert "local only" not in text
+    assert "gain, points" not in text
     assert "accuracy" not in chrome.find_element(By.TAG_NAME, "header").text
 
 

@@ -31,7 +31,8 @@ class Progress(LiveBar, Callback):
         self._rounds = simulation.settings.rounds
         self._ledger = simulation.server.ledger
         shards = len(simulation.federation.shards)
-        self._say(f"{spec.method} on {spec.data}: {shards} clients, {self._rounds} rounds, seed {spec.seed}")
+        rounds = f"{self._rounds} round{'s' if self._rounds != 1 else ''}"
+        self._say(f"{spec.method} on {spec.data}: {shards} clients, {rounds}, seed {spec.seed}")
         for body in {body.name: body for body in simulation.bodies}.values():
             self._say(f"  {simulation.engine.explain(body)}")
         for line in simulation.algorithm.advice(self._rounds):

@@ -201,10 +201,7 @@ class Result:
 
     def __repr__(self) -> str:
         summary = self.summary
-        lines = [
-            f"{summary.method} on {summary.data}, {summary.rounds} rounds, seed {summary.seed}: "
-            f"accuracy {100 * self.accuracy:.2f} %, {describe_bits(self.bits)}"
-        ]
+        lines = [f"{summary.title}: accuracy {100 * self.accuracy:.2f} %, {describe_bits(self.bits)}"]
         width = max((len(name) for name in self.clients[:10]), default=0)
         for name, share in list(self.per_client.items())[:10]:
             lines.append(f"  {name:<{width}}  {_percent(share)}")
@@ -212,8 +209,6 @@ class Result:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        summary = self.summary
-        title = f"{summary.method} on {summary.data}, {summary.rounds} rounds, seed {summary.seed}"
         figures = {
             "accuracy, mean over clients": _percent(self.accuracy),
             "bits up and down": describe_bits(self.bits),
@@ -221,7 +216,7 @@ class Result:
         }
         cells = ((html.escape(key), html.escape(value)) for key, value in figures.items())
         rows = "".join(f"<tr><td>{key}</td><td>{value}</td></tr>" for key, value in cells)
-        return f"<table><caption>{html.escape(title)}</caption>{rows}</table>"
+        return f"<table><caption>{html.escape(self.summary.title)}</caption>{rows}</table>"
 
 
 @speak_python()

@@ -33,7 +33,8 @@ def _roster(args: argparse.Namespace) -> int:
 def describe_traffic(report: dict[str, Any]) -> str:
     """How many rounds there were, of how many planned, and the bits sent in them."""
     planned = f" of {report['rounds_planned']}" if "rounds_planned" in report else ""
-    return f"{report['rounds']}{planned} rounds, {report['bits_up']} bits up and {report['bits_down']} down"
+    plural = "" if report["rounds"] == 1 and not planned else "s"
+    return f"{report['rounds']}{planned} round{plural}, {report['bits_up']} bits up and {report['bits_down']} down"
 
 
 def print_private(report: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ def show_summary(console: Console, summary: Summary, folder: Path, report: Path)
     """Print the summary on the console, and where the report is on standard output."""
     spec = read_spec(folder)
     alone = find_baselines(folder, spec).get("local")
-    table = Table(title=f"{summary.method} on {summary.data}, {summary.rounds} rounds, seed {summary.seed}")
+    table = Table(title=summary.title)
     table.add_column("figure", overflow="fold")
     table.add_column("value", justify="right", overflow="fold")
     if summary.regression is not None:

@@ -18,6 +18,7 @@ from fedlog.wire.bits_text import describe_bits
 LARGEST_MARKS, SMALLEST_MARKS = 4.6, 2.4
 GEOMETRY_HEIGHT = 420.0
 CALIBRATION_NAMES = {"temperature": "softmax with temperature", "laplace": "Laplace"}
+MOST_NAMES, MOST_LETTERS = 6, 30  # that stand beside each other under a figure, on a phone too
 SIZES_DIFFER = 1.3  # times the smallest; below it, accuracy by size shows nothing
 
 
@@ -59,7 +60,7 @@ def clients_plot(clients: Sequence[ClientFacts], method: str, measure: str, who:
             f"{percent(judged[-1].accuracy)} ({judged[-1].name}). Median {percent(judged[len(judged) // 2].accuracy)}. "
             f"Lowest tenth: {', '.join(client.name for client in worst)}."
         ),
-        x=_ranks(len(judged), who),
+        x=_ranks([client.name for client in judged], who),
         y=straight_axis("%", shares),
         series=tuple(series),
         shaded=(0.5, len(worst) + 0.5),
@@ -109,7 +110,11 @@ def _say_client(client: ClientFacts) -> str:
     return ", ".join(said)
 
 
-def _ranks(count: int, who: str) -> Axis:
+def _ranks(names: Sequence[str], who: str) -> Axis:
+    """An axis of ranks; a few clients are named on it."""
+    count = len(names)
+    if count <= MOST_NAMES and sum(len(name) for name in names) <= MOST_LETTERS:
+        return Axis(f"{who}s, lowest first", 0.5, count + 0.5, tuple((float(at), n) for at, n in enumerate(names, 1)))
     step = max(1, round(count / 5 / 5) * 5 if count > 25 else round(count / 10) or 1)
     marks = [1, *(at for at in range(step, count + 1, step) if at > step / 2 and at > 1)]
     return Axis(f"{who}s, lowest first", 0.5, count + 0.5, tuple((float(at), str(at)) for at in marks))

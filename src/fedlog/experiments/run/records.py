@@ -47,6 +47,11 @@ class Summary:
     # Test accuracy where each client stops at the round that is best on its own validation records.
     accuracy_at_chosen_rounds: float | None = None
 
+    @property
+    def title(self) -> str:
+        """What ran: `fedlog on digits, 10 rounds, seed 0`."""
+        return f"{self.method} on {self.data}, {self.rounds} round{'s' if self.rounds != 1 else ''}, seed {self.seed}"
+
 
 # Left out where they are empty, since only some runs have them: those that are profiled, that predict a number, that
 # are judged on both kinds of records, and those with a largest share that somebody exceeded.
