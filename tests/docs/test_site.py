@@ -146,6 +146,7 @@ def test_the_page_of_the_command_line_is_that_of_the_commands() -> None:
     assert committed == command_page(), "docs/reference/command-line.md is old: run `fedlog docs`"
     assert "`--rounds N`" in committed
     assert "### `fedlog federate join`" in committed
+    assert "%(" not in committed
 
 
 def test_every_method_has_a_page_with_its_results(tmp_path: Path) -> None:

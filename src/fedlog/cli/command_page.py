@@ -65,7 +65,7 @@ def _row(action: argparse.Action) -> str:
     else:
         shown = value or ("" if action.nargs == 0 else action.dest.upper())
         names = ", ".join(f"`{option}{' ' + shown if shown else ''}`" for option in action.option_strings)
-    said = (action.help or "").replace("%%", "%")
+    said = (action.help or "") % vars(action)  # as argparse does
     return f"| {_escape(names)} | {_escape(said)} |"
 
 

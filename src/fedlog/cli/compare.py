@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="paper|tuned|NAME:KEY=VALUE,...",
-        help="what is not given: as in the paper's tables, or tuned (docs/running.md); or settings tried with every "
+        help="settings that are not given: the paper's, or tuned ones (docs/running.md); or settings tried with every "
         "method under this name, e.g. long:rounds=30,decay=cosine; repeatable",
     )
     parser.add_argument(

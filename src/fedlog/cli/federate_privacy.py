@@ -15,7 +15,9 @@ def add_roster(commands: Subparsers) -> None:
     text = "print a site's entry for the list of keys behind secure sums, or write the list"
     parser = command(commands, "roster", text, _roster)
     parser.add_argument("folder", type=Path, metavar="DIR", help="a site's folder, or the server's")
-    parser.add_argument("entries", nargs="*", metavar="NAME=KEY", help="of all sites, from the sites themselves")
+    parser.add_argument(
+        "entries", nargs="*", metavar="NAME=KEY", help="the entries of all sites, as the sites themselves gave them"
+    )
 
 
 def _roster(args: argparse.Namespace) -> int:

@@ -33,7 +33,12 @@ def _add_run(commands: Subparsers) -> None:
     parser = command(commands, "run", "at the server: train with the connected sites", _run)
     parser.add_argument("folder", type=Path, metavar="DIR", help="the server's folder")
     parser.add_argument("--name", help="a new name, or that of a run to go on with (default: run-1, run-2, ...)")
-    parser.add_argument("--minimum-sites", type=int, default=2, help="with fewer the old head stays (default: 2)")
+    parser.add_argument(
+        "--minimum-sites",
+        type=int,
+        default=2,
+        help="fewest sites for a new head; with fewer the old one stays (default: 2)",
+    )
     parser.add_argument(
         "--deadline",
         type=float,
@@ -90,7 +95,7 @@ def _add_demo(commands: Subparsers) -> None:
         action="store_true",
         help="images and a frozen pretrained body: one exchange, epsilon 1, a secure sum (needs fedlog[pretrained])",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the deal of the records and of the training")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the division of the records and of the training")
     parser.add_argument("--verbose", action="store_true", help="show every step, and the commands of Flower behind it")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
 

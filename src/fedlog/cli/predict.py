@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--data", help="a table without the label column, an .npz file, or a folder of images")
     parser.add_argument(
-        "--level", type=float, default=0.9, metavar="P", help="of the intervals around a number (default: 0.9)"
+        "--level", type=float, default=0.9, metavar="P", help="level of the intervals around a number (default: 0.9)"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout instead of CSV")
     parser.add_argument("--onnx", type=Path, metavar="FILE", help="also write the model as ONNX, checked")

@@ -19,8 +19,8 @@ def add_parser(verbs: Subparsers) -> None:
     )
     audit.set_defaults(handler=audit_command)
     audit.add_argument("--privacy", choices=[str(unit) for unit in Unit], default="record", help="default: record")
-    audit.add_argument("--epsilon", type=float, default=1.0, help="claimed (default: %(default)s)")
-    audit.add_argument("--delta", type=float, default=1e-5, help="claimed (default: %(default)s)")
+    audit.add_argument("--epsilon", type=float, default=1.0, help="the claimed epsilon (default: %(default)s)")
+    audit.add_argument("--delta", type=float, default=1e-5, help="the claimed delta (default: %(default)s)")
     audit.add_argument(
         "--mechanism",
         choices=["central", "local", "distributed"],
@@ -34,7 +34,7 @@ def add_parser(verbs: Subparsers) -> None:
         help="what is looked at: the statistics that leave, or bodies trained by DP-SGD, in one run with many canaries "
         "(default: statistics)",
     )
-    audit.add_argument("--releases", type=int, default=1, help="that share the budget (default: 1)")
+    audit.add_argument("--releases", type=int, default=1, help="how many releases share the budget (default: 1)")
     audit.add_argument("--clip", default="clamp:2", help="clamp:B or l2:R (default: %(default)s)")
     audit.add_argument("--message-norm", type=float, default=20.0, help="with --privacy client (default: %(default)s)")
     audit.add_argument("--noise", choices=["float", "discrete"], default="float", help="default: float")
@@ -49,17 +49,26 @@ def add_parser(verbs: Subparsers) -> None:
         type=float,
         default=10.0,
         metavar="X",
-        help="with --fault small-noise: how many times (default: %(default)g)",
-    )
-    audit.add_argument("--trials", type=int, default=40_000, help="noisy messages in each world (default: %(default)s)")
-    audit.add_argument(
-        "--canaries", type=int, help="of an audit in one run (default: 2000; 200 where they are whole clients)"
+        help="with --fault small-noise: how many times too small (default: %(default)g)",
     )
     audit.add_argument(
-        "--trainings", type=int, default=4, help="different trainings behind them (default: %(default)s)"
+        "--trials",
+        type=int,
+        default=40_000,
+        help="noisy messages with the canary, and as many without it (default: %(default)s)",
     )
-    audit.add_argument("--confidence", type=float, default=0.95, help="of the lower bound (default: %(default)s)")
-    audit.add_argument("--seed", type=int, default=0, help="of the trainings and the noise (default: 0)")
+    audit.add_argument(
+        "--canaries",
+        type=int,
+        help="how many canaries an audit in one run has (default: 2000; 200 where they are whole clients)",
+    )
+    audit.add_argument(
+        "--trainings", type=int, default=4, help="how many trainings the messages come from (default: %(default)s)"
+    )
+    audit.add_argument(
+        "--confidence", type=float, default=0.95, help="confidence of the lower bound (default: %(default)s)"
+    )
+    audit.add_argument("--seed", type=int, default=0, help="seed of the trainings and the noise (default: 0)")
     audit.add_argument("--json", action="store_true", help="print one JSON object")
 
 

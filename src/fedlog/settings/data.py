@@ -35,18 +35,22 @@ class DataSettings(Section):
     )
     split_seed: int = setting(
         0,
-        "of sites:...: which rows are held out for validation; 0 as in a deployment",
+        "which rows of sites:... are held out for validation; 0 as in a deployment",
         recorded=Recorded.UNLESS_DEFAULT,
         metavar="N",
     )
     data_dir: str | None = local_setting(
         None, "folder of the data sets (default: $FEDLOG_DATA, or the cache)", metavar="DIR"
     )
-    data_sha256: str | None = setting(None, "of own data; filled in by the run", flag=False)
-    clients: int | None = setting(None, "how many (default: the data set's)", metavar="N")
+    data_sha256: str | None = setting(None, "digest of one's own data; filled in by the run", flag=False)
+    clients: int | None = setting(None, "how many clients (default: the data set's)", metavar="N")
     partition: Partition | None = setting(None, "how records are divided among clients (default: the data set's)")
-    classes_per_client: int | None = setting(None, "of the shards partition (default: the data set's)", metavar="K")
-    dirichlet_alpha: float | None = setting(None, "of the dirichlet partition (default: 0.5)", metavar="A")
+    classes_per_client: int | None = setting(
+        None, "how many classes a client has in the shards partition (default: the data set's)", metavar="K"
+    )
+    dirichlet_alpha: float | None = setting(
+        None, "of the dirichlet partition; the smaller, the more clients differ (default: 0.5)", metavar="A"
+    )
     train_records: int | None = setting(None, "the first N training records only (default: all)", metavar="N")
     test_records: AtLeastOne | None = setting(
         None,
@@ -54,7 +58,9 @@ class DataSettings(Section):
         recorded=Recorded.UNLESS_DEFAULT,
         metavar="N",
     )
-    validation_fraction: float = setting(0.0, "held out of each client's training records", metavar="F")
+    validation_fraction: float = setting(
+        0.0, "share of each client's training records that is held out for validation", metavar="F"
+    )
 
 
 @dataclass(frozen=True)
@@ -64,14 +70,14 @@ class ModelSettings(Section):
     method: str = setting(
         "fedlog", "fedlog, fedlog-c, local, pooled, fedavg, ... or package.module:name", deployed=True
     )
-    options: Mapping[str, Any] = setting({}, "the method's own", flag=False, deployed=True)
+    options: Mapping[str, Any] = setting({}, "options of the method", flag=False, deployed=True)
     body: tuple[str, ...] = setting(
         (), "cnn, mlp:64,64, ...; several are dealt out evenly, CLIENT=NAME gives one client its own", metavar="NAME"
     )
     recipe: Recipe | None = setting(
         None,
-        "what is not given: as in the paper's tables, or tuned on MNIST images that no table uses (default: paper on "
-        "the paper's data sets, else tuned; docs/running.md)",
+        "settings that are not given: the paper's, or those tuned on MNIST images that no table uses (default: paper "
+        "on the paper's data sets, else tuned; docs/running.md)",
         recorded=Recorded.NEVER,  # the settings that it stands for are recorded
         deployed=True,
     )
@@ -83,4 +89,4 @@ class ModelSettings(Section):
     body_file: str | None = local_setting(
         None, "safetensors with the parameters every body starts from", metavar="FILE"
     )
-    body_file_sha256: str | None = setting(None, "of all files of parameters; filled in by the run", flag=False)
+    body_file_sha256: str | None = setting(None, "digest of all files of parameters; filled in by the run", flag=False)

@@ -30,20 +30,26 @@ class PrivacySettings(Section):
     privacy: Unit | None = setting(
         None, "what is protected: one record, or a whole client or site; paper is no formal guarantee", deployed=True
     )
-    epsilon: float | None = setting(None, "of the whole run", deployed=True, metavar="E")
-    delta: float | None = setting(None, "of the whole run; 1e-5 or less for a real promise", deployed=True, metavar="D")
+    epsilon: float | None = setting(None, "epsilon of the whole run", deployed=True, metavar="E")
+    delta: float | None = setting(
+        None, "delta of the whole run; a real promise needs 1e-5 or less", deployed=True, metavar="D"
+    )
     trust: Trust | None = setting(None, "who adds noise (default: central)", deployed=True, aliases=("--mechanism",))
     calibration: Calibration | None = setting(None, "how noise follows from the budget (default: exact)")
-    noise: NoiseSource | None = setting(None, "float (default) is for simulation only")
+    noise: NoiseSource | None = setting(None, "how noise is drawn; float (default) is for simulation only")
     clip: str | None = setting(
-        None, "of the features: clamp:B (each) or l2:R (each record)", deployed=True, metavar="BOUND"
+        None, "bound on the features: clamp:B (each) or l2:R (each record)", deployed=True, metavar="BOUND"
     )
     message_norm: float | None = setting(
-        None, "L2 norm of a client's or site's whole message", deployed=True, metavar="S"
+        None, "bound on the L2 norm of a client's or site's whole message", deployed=True, metavar="S"
     )
     body_training: BodyTraining | None = setting(None, "how bodies are trained with --privacy record")
-    sgd_noise: float | None = setting(None, "of DP-SGD, over its clip (default: for half of epsilon)", metavar="Z")
-    sgd_clip: float | None = setting(None, "of each record's gradient in DP-SGD (default: 1)", metavar="C")
+    sgd_noise: float | None = setting(
+        None, "noise of DP-SGD as a multiple of its clip (default: what half of epsilon needs)", metavar="Z"
+    )
+    sgd_clip: float | None = setting(
+        None, "bound on the norm of each record's gradient in DP-SGD (default: 1)", metavar="C"
+    )
     sample_rate: float | None = setting(
         None, "the chance of a record to be in a step of DP-SGD (default: 0.1)", metavar="Q"
     )

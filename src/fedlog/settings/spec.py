@@ -32,15 +32,18 @@ class LengthSettings(Section):
     """How long a run goes. What is None takes the data set's preset."""
 
     rounds: AtLeastOne | None = setting(
-        None, "of local training and a new head (default: the data set's, 10 for one's own)", deployed=True, metavar="N"
+        None,
+        "rounds of local training and a new head (default: the data set's, 10 for one's own)",
+        deployed=True,
+        metavar="N",
     )
     batch_size: AtLeastOne | None = setting(
         None, "records in a step (default: the data set's, 10 for one's own)", deployed=True, metavar="N"
     )
     refused_share: ShareBelowOne | None = setting(
         None,
-        "of a round's uploads that may be unusable (not finite, beyond the clip, ...) before the run stops; their "
-        "clients are left out of the round and named (default: 0.5; in the simulator without --privacy: 0)",
+        "the share of a round's uploads that may be unusable (not finite, beyond the clip, ...) before the run stops; "
+        "their clients are left out of the round and named (default: 0.5; in the simulator without --privacy: 0)",
         deployed=True,
         metavar="F",
     )

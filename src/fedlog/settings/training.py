@@ -96,11 +96,13 @@ class Optimiser(Section):
     """
 
     moments: AdamMoments = late_setting(
-        AdamMoments.EPOCH, "of Adam: made anew for each epoch or round, or kept at home for the run"
+        AdamMoments.EPOCH, "how long Adam's moments last: an epoch, a round, or the whole run (kept at home)"
     )
-    decay: Decay = late_setting(Decay.NONE, "of the learning rate: none, or along half a cosine to the last round")
+    decay: Decay = late_setting(
+        Decay.NONE, "of the learning rate: none, or a fall along half a cosine to the last round"
+    )
     weight_decay: NotNegative = late_setting(
-        0.0, "of the parameters, as in AdamW: each step shrinks them by this share times the learning rate", metavar="W"
+        0.0, "AdamW's: each step shrinks the parameters by this share times the learning rate", metavar="W"
     )
 
 
@@ -108,14 +110,16 @@ class Optimiser(Section):
 class RoundSettings(Section):
     """Who takes part in a round, what is sent, and what the outcome is judged on."""
 
-    seed: int = setting(0, "of everything random but private noise", deployed=True, metavar="N")
+    seed: int = setting(0, "seed of everything random except private noise", deployed=True, metavar="N")
     participation: PositiveShare = setting(1.0, "share of the clients in each round", metavar="F")
     judge: Judge = setting(
         Judge.TEST, "held-out records the accuracy is taken on; both: test, with rounds chosen on validation beside it"
     )
-    initialisation: Initialisation = setting(Initialisation.SHARED, "of the bodies: one start for all, or one each")
+    initialisation: Initialisation = setting(
+        Initialisation.SHARED, "how bodies start: all from the same parameters, or each from its own"
+    )
     stop_at_accuracy: Share | None = setting(
-        None, "stop there, for measurements of cost to a threshold only; 0.97 for 97 %", metavar="F"
+        None, "stop at this accuracy (0.97 for 97 %); only to measure the cost to a threshold", metavar="F"
     )
     codec: str = setting(
         "f32",
@@ -123,22 +127,22 @@ class RoundSettings(Section):
         deployed=True,
         metavar="NAME",
     )
-    codec_down: str | None = late_setting(None, "of broadcasts, if they are to be written otherwise", metavar="NAME")
+    codec_down: str | None = late_setting(None, "how broadcasts are written, if not as uploads are", metavar="NAME")
     down: Down = late_setting(Down.WHOLE, "broadcasts: whole, or the difference to what each client has")
     world: World = late_setting(
         World.OPEN, "closed: a client gets the rows of its own classes only (over Flower: a site that says so)"
     )
     skip_below: NotNegative | None = late_setting(
-        None, "what moved by less than this share of its norm is not sent; a word goes instead", metavar="T"
+        None, "send no message that moved by less than this share of its norm; only say that it stands", metavar="T"
     )
     largest_share: PositiveShare | None = late_setting(
         None,
-        "of all records, that one client's statistics can weigh in a sum, whatever count it states (0.2 for a fifth)",
+        "the most that one client can weigh in a sum, as a share of all records, whatever count it states",
         metavar="F",
     )
     carry: Share | None = setting(
         None,
-        "the old posterior, decayed by this share, is the next prior, and the server remembers no client",
+        "this share of the old posterior is the next prior, and the server remembers no client",
         recorded=Recorded.NEVER,  # it is an option of the method, and recorded as such
         deployed=True,
         metavar="G",
