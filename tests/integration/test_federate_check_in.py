@@ -29,7 +29,7 @@ from fedlog.flower.ops.processes import Command, find_free_port, start, wait_for
 from fedlog.flower.ops.server import create_server, gate_command
 from fedlog.flower.ops.site import create_site
 from fedlog.flower.ops.site_service import LONG_LIFE_SECONDS, WATCH_SECONDS, NodeLog, SiteService
-from fedlog.flower.ops.site_trouble import NOT_ACTIVATED, Kind, find_trouble
+from fedlog.flower.ops.site_trouble import NOT_ACTIVATED, Restart, find_trouble
 from fedlog.flower.protocol.check_in import CHECK_IN_PATH, LIMIT_BYTES, News, Standing, describe_clock
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.callers import Callers, sign_call
@@ -91,7 +91,7 @@ def test_a_clock_that_is_off_is_measured_and_named_on_both_sides(server: ServerF
     for standing, words in ((ahead, "s ahead of the server's"), (behind, "s behind the server's")):
         trouble = site_trouble.find_clock_trouble(standing)
         assert trouble is not None
-        assert trouble.kind is Kind.FINAL
+        assert trouble.kind is Restart.FINAL
         assert words in trouble.reason
         assert "time service" in str(trouble.hint)
     key = serialization.load_ssh_private_key(site.private_key.read_bytes(), password=None)
@@ -111,14 +111,14 @@ def test_every_end_of_a_supernode_has_its_reason(
     server: ServerFolder, site: SiteFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed = find_trouble(site, -9, "")
-    assert (killed.kind, killed.news) == (Kind.ENDED, News.KILLED)
+    assert (killed.kind, killed.news) == (Restart.ENDED, News.KILLED)
     assert "SIGKILL" in killed.reason
-    assert find_trouble(site, 1, f"...\n{NOT_ACTIVATED}\n").kind is Kind.STILL_LISTED
+    assert find_trouble(site, 1, f"...\n{NOT_ACTIVATED}\n").kind is Restart.STILL_LISTED
     ended = find_trouble(site, 1, "the last words")
-    assert (ended.kind, "the last words" in ended.reason) == (Kind.ENDED, True)
+    assert (ended.kind, "the last words" in ended.reason) == (Restart.ENDED, True)
     server.forget_site("north")
     unknown = find_trouble(site, 0, "")
-    assert unknown.kind is Kind.UNKNOWN_KEY
+    assert unknown.kind is Restart.UNKNOWN_KEY
     assert "rekey" in str(unknown.hint)
     with monkeypatch.context() as patch:
         patch.setattr(site_trouble, "is_nearly_full", lambda path: True)
@@ -131,11 +131,11 @@ def test_every_end_of_a_supernode_has_its_reason(
     site.authority.write_bytes(other.certificates.authority.read_bytes())
     with pytest.raises(CertificateError, match="vouches for"):
         check_in(site)
-    assert find_trouble(site, 0, "").kind is Kind.FINAL
+    assert find_trouble(site, 0, "").kind is Restart.FINAL
     site.write_config(SiteConfig("north", f"127.0.0.1:{find_free_port()}"))
     with pytest.raises(UnreachableError, match="found none"):
         check_in(site)
-    assert find_trouble(site, 0, "").kind is Kind.UNREACHABLE
+    assert find_trouble(site, 0, "").kind is Restart.UNREACHABLE
     tell(site, News.STOPS)  # nobody hears it, and that is no error
 
 

@@ -13,7 +13,7 @@ from fedlog.experiments.tables.catalog import experiment
 from fedlog.experiments.tables.finished_cells import collect
 from fedlog.report.bits_goal import judge
 from fedlog.report.bits_page import END, PLACE, bits_tables, write_bits_page
-from fedlog.report.bits_runs import Difference, cut_run
+from fedlog.report.bits_runs import AccuracyDifference, cut_run
 from fedlog.settings.resolve import resolve
 
 ROOT = Path(__file__).parents[2]
@@ -46,8 +46,8 @@ def test_every_place_is_filled_and_a_missing_one_is_named(tmp_path: Path) -> Non
     ],
 )
 def test_the_aim_is_judged_by_bits_and_by_the_interval(share: float, mean: float, reach: float, expected: str) -> None:
-    assert judge(share, Difference(mean, reach)) == expected
-    assert judge(None, Difference(mean, reach)) == judge(share, None) == ""
+    assert judge(share, AccuracyDifference(mean, reach)) == expected
+    assert judge(None, AccuracyDifference(mean, reach)) == judge(share, None) == ""
 
 
 def page_text() -> str:

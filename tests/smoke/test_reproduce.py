@@ -21,7 +21,7 @@ from fedlog.experiments.tables.paper import list_printed_rows
 from fedlog.experiments.tables.timing import seconds_of
 from fedlog.experiments.workers.cell_process import Outcome
 from fedlog.experiments.workers.executors import Processes, executor
-from fedlog.experiments.workers.runner import Standing, run_cells
+from fedlog.experiments.workers.runner import CellStanding, run_cells
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
 
@@ -31,12 +31,12 @@ class Quiet:
 
     def __init__(self) -> None:
         self.skipped: list[str] = []
-        self.seen: list[Standing] = []
+        self.seen: list[CellStanding] = []
 
     def on_start(self, to_do: Sequence[Cell], skipped: Sequence[Cell]) -> None:
         self.skipped = [cell.name for cell in skipped]
 
-    def on_progress(self, standings: Sequence[Standing]) -> None:
+    def on_progress(self, standings: Sequence[CellStanding]) -> None:
         self.seen = list(standings)
 
     def on_end(self, outcome: Outcome) -> None:

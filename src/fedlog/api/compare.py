@@ -211,7 +211,7 @@ def compare(
         raise InputError(f"worth is a share from 0 to 1, found: {worth:g}", hint="worth=0.01 is one point")
     methods = [methods] if isinstance(methods, str) else methods
     names = with_references([name_method(method) for method in methods])
-    chosen = Choices(names, _several(codecs), _several(bodies), recipes, options, frozenset(settings))
+    chosen = Choices(names, _as_tuple(codecs), _as_tuple(bodies), recipes, options, frozenset(settings))
     common = _common_spec(data, chosen, settings)
     federation = data if isinstance(data, Federation) else None
     common = replace(common, body=name_bodies(body, lambda: input_shape_of(common, federation)), jobs=1)
@@ -313,7 +313,7 @@ class _Plan:
         return (lambda seed: given) if split_again is None else split_again
 
 
-def _several(names: str | Sequence[str]) -> tuple[str, ...]:
+def _as_tuple(names: str | Sequence[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 

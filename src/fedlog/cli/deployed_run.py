@@ -127,7 +127,9 @@ def _compare_settings(plan: Plan) -> tuple[tuple[Difference, ...], tuple[tuple[s
     here, usual = plan_settings(plan), plan_settings(usual_plan)
     names = [entry.name for entry in list_deployed_settings() if about(entry).flag and entry.name != "method"]
     values = [(name, here.get(key, ""), usual.get(key, "")) for name in names if (key := name.replace("_", "-"))]
-    differences = [Difference(name, _unset(own), _unset(other)) for name, own, other in values if own != other]
+    differences = [
+        Difference(name, _empty_to_none(own), _empty_to_none(other)) for name, own, other in values if own != other
+    ]
     options, usual_options = _all_options(plan), _all_options(usual_plan)
     differences += [
         Difference(name, value, usual_options[name], is_option=True)
@@ -145,7 +147,7 @@ def _all_options(plan: Plan) -> dict[str, Any]:
     return {name: getattr(value, "value", value) for name, value in found.items()}
 
 
-def _unset(value: Any) -> Any:
+def _empty_to_none(value: Any) -> Any:
     return None if value == "" else value
 
 

@@ -34,7 +34,7 @@ LITTLE_MEMORY, LITTLE_DISK = 2e9, 1e9
 
 
 @dataclass(frozen=True)
-class Finding:
+class Check:
     """One thing that was looked at; a hint where something can be done about it."""
 
     name: str
@@ -63,32 +63,34 @@ def doctor_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def examine() -> Iterator[Finding]:
+def examine() -> Iterator[Check]:
     """Everything that decides what works here, and how fast."""
-    yield Finding("fedlog", f"{fedlog.__version__} in {Path(fedlog.__file__).parent}")
-    yield Finding("python", f"{platform.python_version()} in {sys.prefix}")
-    yield Finding("system", platform.platform())
+    yield Check("fedlog", f"{fedlog.__version__} in {Path(fedlog.__file__).parent}")
+    yield Check("python", f"{platform.python_version()} in {sys.prefix}")
+    yield Check("system", platform.platform())
     for package in REQUIRED:
-        yield Finding(package, _version(package) or "missing", None if _version(package) else "pip install fedlog")
-    yield from _speed()
-    yield from _room()
-    yield _data()
+        yield Check(
+            package, _find_version(package) or "missing", None if _find_version(package) else "pip install fedlog"
+        )
+    yield from _examine_speed()
+    yield from _examine_space()
+    yield _examine_data()
     for extra, (package, use) in EXTRAS.items():
-        here = _version(package)
-        yield Finding(extra, f"{package} {here}: {use}" if here else f"not installed: no {use}",
+        here = _find_version(package)
+        yield Check(extra, f"{package} {here}: {use}" if here else f"not installed: no {use}",
                       None if here else f"pip install 'fedlog[{extra}]'")  # fmt: skip
     browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    yield Finding("browser", browser or "none found", None if browser else "reports need one to be looked at")
+    yield Check("browser", browser or "none found", None if browser else "reports need one to be looked at")
 
 
-def _version(package: str) -> str | None:
+def _find_version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
         return None
 
 
-def _speed() -> Iterator[Finding]:
+def _examine_speed() -> Iterator[Check]:
     """The compiler, the compiled blocks, the cores and the graphics card."""
     compiled = find_spec("fedlog.engine.training.block._convolve") is not None
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
@@ -96,39 +98,37 @@ def _speed() -> Iterator[Finding]:
     if compiler is not None:
         done = subprocess.run([*compiler.split(), "--version"], capture_output=True, text=True, check=False)
         said = f"{compiler}: {done.stdout.partition(chr(10))[0]}"
-    yield Finding("compiler", said, None if compiled or compiler else "a C compiler makes convolutions faster")
+    yield Check("compiler", said, None if compiled or compiler else "a C compiler makes convolutions faster")
     lacks = None if compiled else "convolutions are slower; with a C compiler: pip install --force-reinstall fedlog"
-    yield Finding("compiled blocks", "yes" if compiled else "no", lacks)
+    yield Check("compiled blocks", "yes" if compiled else "no", lacks)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield Finding("cores", f"{cores} of {os.cpu_count()}")
+    yield Check("cores", f"{cores} of {os.cpu_count()}")
     import torch
 
     card = torch.cuda.get_device_name() if torch.cuda.is_available() else "none; everything runs on the cores"
-    yield Finding("graphics card", card)
+    yield Check("graphics card", card)
 
 
-def _room() -> Iterator[Finding]:
+def _examine_space() -> Iterator[Check]:
     """Memory, and the disk of this folder."""
     if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
         page, total, free = (os.sysconf(name) for name in ("SC_PAGE_SIZE", "SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
         little = page * total < LITTLE_MEMORY
-        yield Finding("memory", f"{page * total / 1e9:.1f} GB, {page * free / 1e9:.1f} GB unused",
+        yield Check("memory", f"{page * total / 1e9:.1f} GB, {page * free / 1e9:.1f} GB unused",
                       "fewer worker processes need less: --jobs 1" if little else None)  # fmt: skip
     disk = shutil.disk_usage(Path.cwd())
     little = disk.free < LITTLE_DISK
-    yield Finding(
-        "disk", f"{disk.free / 1e9:.1f} GB free in {Path.cwd()}", "make room, or use --out" if little else None
-    )
+    yield Check("disk", f"{disk.free / 1e9:.1f} GB free in {Path.cwd()}", "make room, or use --out" if little else None)
 
 
-def _data() -> Finding:
+def _examine_data() -> Check:
     """The folder of the data sets, and what is in it."""
     from fedlog.data.sources import SOURCES, data_folder
 
     try:
         folder = data_folder(None)
     except InputError as error:
-        return Finding("data folder", error.message, error.hint)
+        return Check("data folder", error.message, error.hint)
     here = [name for name, source in SOURCES.items() if all((folder / file.path).exists() for file in source.files)]
     hint = None if here else "fedlog data fetch mnist; digits and your own files need nothing"
-    return Finding("data folder", f"{folder}: {', '.join(here) or 'empty'}", hint)
+    return Check("data folder", f"{folder}: {', '.join(here) or 'empty'}", hint)

@@ -96,7 +96,7 @@ def calibrate_command(args: argparse.Namespace) -> int:
         honest_survivors=args.honest or (FEWEST if trust is Trust.DISTRIBUTED else 1),
     )
     warning = None if args.protected is None else delta_warning(budget.delta, args.protected, unit)
-    facts = _facts(mechanism, budget, args.releases, calibration, warning)
+    facts = _describe_plan(mechanism, budget, args.releases, calibration, warning)
     if warning:
         print(f"warning: {warning}", file=sys.stderr)
     if args.json:
@@ -113,7 +113,7 @@ def _sensitivity(args: argparse.Namespace, unit: Unit, trust: Trust) -> float:
         raise InputError(
             "the sensitivity is unknown: neither --clip nor --sensitivity was given", hint="--clip clamp:2"
         )
-    kind, bound = _clip_parts(args.clip, unit)
+    kind, bound = _read_clip(args.clip, unit)
     if unit is Unit.CLIENT:
         if kind != "message":
             raise InputError(
@@ -131,7 +131,7 @@ def _sensitivity(args: argparse.Namespace, unit: Unit, trust: Trust) -> float:
     return clip.sensitivity(args.features)
 
 
-def _clip_parts(text: str, unit: Unit) -> tuple[str, float]:
+def _read_clip(text: str, unit: Unit) -> tuple[str, float]:
     kind, _, number = text.rpartition(":")
     kind = kind or ("message" if unit is Unit.CLIENT else "clamp")
     try:
@@ -145,7 +145,7 @@ def _clip_parts(text: str, unit: Unit) -> tuple[str, float]:
     return kind, bound
 
 
-def _facts(
+def _describe_plan(
     mechanism: Mechanism, budget: Budget, releases: int, calibration: Calibration, warning: str | None
 ) -> dict[str, Any]:
     by_formula = paper_sigma(budget, releases, mechanism.sensitivity)

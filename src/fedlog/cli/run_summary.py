@@ -75,12 +75,12 @@ def _show_numbers(table: Table, found: Mapping[str, Any]) -> None:
 def describe_settings(spec: RunSpec) -> str:
     """In one line, the settings that decide most of a run, and those that were set; `config.json` has all."""
     parts = {"body": ", ".join(spec.body), "batch size": f"{spec.batch_size}", "codec": spec.codec}
-    parts |= {_words(name): f"{spec.options[name]}" for name in ("epochs", "learning_rate") if name in spec.options}
-    parts |= {_words(each.name): each.text for each in find_differences(spec) if each.name not in SHOWN_ELSEWHERE}
+    parts |= {_as_words(name): f"{spec.options[name]}" for name in ("epochs", "learning_rate") if name in spec.options}
+    parts |= {_as_words(each.name): each.text for each in find_differences(spec) if each.name not in SHOWN_ELSEWHERE}
     return "; ".join(f"{name} {value}" for name, value in parts.items())
 
 
-def _words(name: str) -> str:
+def _as_words(name: str) -> str:
     return name.replace("_", " ")
 
 

@@ -166,10 +166,10 @@ def find_label_column(frame: pl.DataFrame) -> str | None:
 
 def sort_naturally(texts: Iterable[str]) -> list[str]:
     """The texts as people sort them: 9 before 10, and texts after numbers."""
-    return sorted(texts, key=_natural)
+    return sorted(texts, key=_natural_order)
 
 
-def _natural(text: str) -> tuple[float, str]:
+def _natural_order(text: str) -> tuple[float, str]:
     try:
         return (float(text), text)
     except ValueError:

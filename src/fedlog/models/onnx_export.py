@@ -30,7 +30,7 @@ def export_onnx(model: Model, path: Path) -> float:
 
     trial = torch.linspace(-2, 2, 3 * int(np.prod(model.body.input_shape))).reshape(3, *model.body.input_shape)
     module = _Whole(model).eval()
-    with _quiet():
+    with _hide_warnings():
         torch.onnx.export(
             module,
             (trial,),
@@ -53,7 +53,7 @@ def export_onnx(model: Model, path: Path) -> float:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _hide_warnings() -> Iterator[None]:
     """Hide the exporter's warnings about packages that are not needed; its errors are still raised."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level

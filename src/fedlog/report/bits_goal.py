@@ -10,7 +10,7 @@ from fedlog.experiments.tables.bits import ROUNDS
 from fedlog.experiments.tables.cost import cost_to
 from fedlog.experiments.tables.finished_cells import Collected, RunResult
 from fedlog.experiments.tables.paper import LABELS, TABLE_1, list_printed_rows
-from fedlog.report.bits_runs import Difference, compare_final, dense_runs, share_of_dense
+from fedlog.report.bits_runs import AccuracyDifference, compare_final, dense_runs, share_of_dense
 from fedlog.report.tables import NOT_RUN, TextTable
 from fedlog.wire.bits_text import describe_bits
 
@@ -62,7 +62,7 @@ def _goal_row(
     )
 
 
-def judge(share: float | None, difference: Difference | None) -> str:
+def judge(share: float | None, difference: AccuracyDifference | None) -> str:
     """What is reached of the aim, in words."""
     if share is None or difference is None:
         return ""

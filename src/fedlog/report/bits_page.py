@@ -132,14 +132,16 @@ def codec_table(found: Collected) -> TextTable:
         for method in METHODS:
             runs = found.runs.get(f"{method}-{name}", [])
             last = runs[0].rounds[-1] if runs else None
-            cells.append("" if last is None else f"{_bytes(last.bits_up)} + {_bytes(last.bits_down)}")
+            cells.append(
+                "" if last is None else f"{_bytes_per_client(last.bits_up)} + {_bytes_per_client(last.bits_down)}"
+            )
         if any(cells):
             rows.append((name, *cells))
     note = f"Bytes up and down for each of {CLIENTS} clients, on average, in round 2, framing included."
     return TextTable(("codec", *(LABELS[method] for method in METHODS)), tuple(rows), notes=(note,))
 
 
-def _bytes(bits_of_all: int) -> str:
+def _bytes_per_client(bits_of_all: int) -> str:
     return f"{bits_of_all / 8 / CLIENTS:.0f}"
 
 

@@ -16,7 +16,7 @@ DENSE = "f32"
 
 
 @dataclass(frozen=True)
-class Difference:
+class AccuracyDifference:
     """A mean difference in points, and how far its 95 % interval reaches to either side."""
 
     mean: float
@@ -55,7 +55,7 @@ def share_of_dense(costs: Mapping[int, Cost], dense: Mapping[int, RunResult], th
     return sum(costs[seed].both for seed in both) / full if full else None
 
 
-def compare_final(runs: Sequence[RunResult], dense: Mapping[int, RunResult]) -> Difference | None:
+def compare_final(runs: Sequence[RunResult], dense: Mapping[int, RunResult]) -> AccuracyDifference | None:
     """The mean difference in final accuracy over pairs of a client and a seed; None where there are too few."""
     found = [
         100 * (a - b)
@@ -67,7 +67,7 @@ def compare_final(runs: Sequence[RunResult], dense: Mapping[int, RunResult]) -> 
     if len(found) < 2:
         return None
     reach = float(stats.t.ppf(0.975, len(found) - 1)) * float(stats.sem(found))
-    return Difference(float(np.mean(found)), reach)
+    return AccuracyDifference(float(np.mean(found)), reach)
 
 
 def _final(run: RunResult) -> list[float | None]:

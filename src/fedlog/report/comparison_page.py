@@ -194,7 +194,7 @@ def _gain_by_site(findings: Findings, styles: dict[str, Style], name: str) -> Pl
         name=f"{name}-sites",
         title="Gain over training alone at each site (points, validation rows)",
         alternative=". ".join(said) + "." + more,
-        x=named_axis("site", [_short(site) for site in sites]),
+        x=named_axis("site", [_shorten(site) for site in sites]),
         y=straight_axis("points", levels),
         series=tuple(series),
         rules=(Rule(0.0, "training alone", ZERO),),
@@ -203,7 +203,7 @@ def _gain_by_site(findings: Findings, styles: dict[str, Style], name: str) -> Pl
     )
 
 
-def _short(name: str) -> str:
+def _shorten(name: str) -> str:
     return name if len(name) <= 10 else name[:9] + "…"
 
 

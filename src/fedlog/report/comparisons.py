@@ -84,11 +84,11 @@ def ratio_text(found: Shift | None) -> str:
     if found is None:
         return ""
     if found.low is None or found.high is None:
-        return _times(found.estimate)
-    return f"{_times(found.estimate)} [{_times(found.low)}, {_times(found.high)}]"
+        return _format_ratio(found.estimate)
+    return f"{_format_ratio(found.estimate)} [{_format_ratio(found.low)}, {_format_ratio(found.high)}]"
 
 
-def _times(ratio: float) -> str:
+def _format_ratio(ratio: float) -> str:
     """Three digits of a ratio, without an exponent."""
     return f"{ratio:.{0 if ratio >= 100 else 1 if ratio >= 10 else 2}f}"
 

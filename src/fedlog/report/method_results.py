@@ -85,7 +85,7 @@ def _block(found: Sequence[tuple[Setting, Mapping[str, MethodFigures]]], methods
     for setting, figures in found:
         for method in methods:
             if method in figures:
-                alone = _alone(figures) if method != "local" else ""
+                alone = _accuracy_alone(figures) if method != "local" else ""
                 lines.append(f"| [{setting.title}](../{setting.page}) | `{method}` | {figures[method]} | {alone} |")
     names = " and ".join(f"`{method}`" for method in methods)
     return "\n".join(
@@ -138,7 +138,7 @@ def _numbers_block(results: Path) -> str | None:
     return "\n".join([*lines, "", said])
 
 
-def _alone(figures: Mapping[str, MethodFigures]) -> str:
+def _accuracy_alone(figures: Mapping[str, MethodFigures]) -> str:
     alone = figures.get("local")
     return str(alone).rpartition(",")[0] if alone is not None else "no record"
 

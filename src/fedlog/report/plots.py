@@ -193,7 +193,7 @@ def draw_rule(plot: Plot, rule: Rule) -> DrawnRule:
     drawn = [place for series in plot.series for place in _places_along(plot, series)]
     drawn += [(x, plot.at(plot.x.low, other.y)[1]) for other in plot.rules if other is not rule for x in (left, right)]
 
-    def crowd(name: DrawnRule) -> int:
+    def count_drawn(name: DrawnRule) -> int:
         """How much is drawn at the place of the name, and 1000 more where the name does not fit."""
         top = y + 3 if name.below else y - 3 - LINE
         fits = plot.frame["top"] - 4 <= top and top + LINE <= plot.frame["bottom"]
@@ -202,7 +202,7 @@ def draw_rule(plot: Plot, rule: Rule) -> DrawnRule:
         return inside + (0 if fits else 1000)
 
     ends = (("end", right), ("start", left))
-    return min((DrawnRule(rule, y, x, anchor, below) for anchor, x in ends for below in (False, True)), key=crowd)
+    return min((DrawnRule(rule, y, x, anchor, below) for anchor, x in ends for below in (False, True)), key=count_drawn)
 
 
 def _places_along(plot: Plot, series: Series) -> list[tuple[float, float]]:
@@ -216,7 +216,7 @@ def _places_along(plot: Plot, series: Series) -> list[tuple[float, float]]:
 
 
 @dataclass(frozen=True)
-class Part:
+class BarPart:
     """One part of a bar."""
 
     label: str
@@ -231,7 +231,7 @@ class Bar:
 
     label: str
     text: str
-    parts: tuple[Part, ...]
+    parts: tuple[BarPart, ...]
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ class Bars:
     kind: str = field(default="bars", init=False)
 
     @property
-    def drawn(self) -> list[tuple[Bar, list[tuple[Part, float, float]]]]:
+    def drawn(self) -> list[tuple[Bar, list[tuple[BarPart, float, float]]]]:
         """The bars, each part with its start and its width in shares of the longest bar."""
         longest = max((sum(part.amount for part in bar.parts) for bar in self.bars), default=0) or 1.0
         found = []
@@ -259,7 +259,7 @@ class Bars:
         return found
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[BarPart]:
         """Every part once, for the list of what the colours mean."""
         return list({part.label: part for bar in self.bars for part in bar.parts}.values())
 

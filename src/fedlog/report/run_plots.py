@@ -9,7 +9,7 @@ from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import RECORDS
 from fedlog.report.axes import Axis, straight_axis
 from fedlog.report.curves import curve_plots, make_curve
-from fedlog.report.plots import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Bar, Bars, Part, Plot, Point, Series
+from fedlog.report.plots import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Bar, BarPart, Bars, Plot, Point, Series
 from fedlog.report.render import percent, points
 from fedlog.report.run_facts import ClientFacts, RunFacts, find_lowest_tenth
 from fedlog.report.style import COLOURS, style_numbered, style_of
@@ -128,7 +128,7 @@ def bits_bars(found: Mapping[tuple[str, str], int], rounds: int, who: str = "cli
     bars = []
     for way, label in (("up", f"up, from the {who}s"), ("down", f"down, to the {who}s")):
         parts = tuple(
-            Part(kind, found[way, kind], describe_bits(found[way, kind]), style_numbered(at, kind))
+            BarPart(kind, found[way, kind], describe_bits(found[way, kind]), style_numbered(at, kind))
             for at, kind in enumerate(kinds)
             if found.get((way, kind))
         )
@@ -151,7 +151,7 @@ def time_bars(parts: Sequence[tuple[str, float, float]]) -> Bars | None:
     if not parts:
         return None
     drawn = tuple(
-        Part(name, seconds, f"{seconds:.3g} s, {100 * share:.1f} %", style_numbered(at, name))
+        BarPart(name, seconds, f"{seconds:.3g} s, {100 * share:.1f} %", style_numbered(at, name))
         for at, (name, seconds, share) in enumerate(parts)
         if seconds > 0
     )

@@ -54,7 +54,7 @@ class Answers:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Variance:
     """The variance of one independent contribution to a mean, and from how many values it is known."""
 
     variance: float
@@ -94,7 +94,7 @@ def _mean(sites: Sequence[Answers], by_class: bool) -> float:
     return float(np.mean([np.mean([_row_means(part)[0].mean() for part in _strata(site, by_class)]) for site in sites]))
 
 
-def _parts_of_rows(sites: Sequence[Answers], scale: Scale, by_class: bool) -> Iterator[_Part]:
+def _parts_of_rows(sites: Sequence[Answers], scale: Scale, by_class: bool) -> Iterator[_Variance]:
     """The variance that comes from the choice of rows, for each site and, where classes count alike, each class."""
     for site in sites:
         strata = _strata(site, by_class)
@@ -103,27 +103,27 @@ def _parts_of_rows(sites: Sequence[Answers], scale: Scale, by_class: bool) -> It
             values, first = _row_means(answers)
             groups = None if answers.groups is None else answers.groups[first]
             found = _variance_of_mean(values, scale) if groups is None else _variance_by_group(values, groups, scale)
-            yield _Part(share**2 * found.variance, found.freedom)
+            yield _Variance(share**2 * found.variance, found.freedom)
 
 
-def _variance_of_mean(values: NDArray[np.float64], scale: Scale) -> _Part:
+def _variance_of_mean(values: NDArray[np.float64], scale: Scale) -> _Variance:
     more, more_sum, more_squares = scale.value
     count = len(values) + more
     mean = (values.sum() + more_sum) / count
-    return _Part(float((np.square(values).sum() + more_squares) / count - mean**2) / count, count - 1)
+    return _Variance(float((np.square(values).sum() + more_squares) / count - mean**2) / count, count - 1)
 
 
-def _variance_by_group(values: NDArray[np.float64], groups: NDArray[np.int64], scale: Scale) -> _Part:
+def _variance_by_group(values: NDArray[np.float64], groups: NDArray[np.int64], scale: Scale) -> _Variance:
     """The variance of the mean where whole groups are drawn; a single group counts as a single row."""
     _, places = np.unique(groups, return_inverse=True)
     count = int(places.max()) + 1
     if count < 2:
-        return _Part(len(values) * _variance_of_mean(values, scale).variance, 1)
+        return _Variance(len(values) * _variance_of_mean(values, scale).variance, 1)
     residuals = np.bincount(places, values - values.mean())
-    return _Part(float(np.square(residuals).sum()) / len(values) ** 2 * count / (count - 1), count - 1)
+    return _Variance(float(np.square(residuals).sum()) / len(values) ** 2 * count / (count - 1), count - 1)
 
 
-def _part_of_repetitions(sites: Sequence[Answers], seeds: NDArray[np.int64], by_class: bool) -> _Part:
+def _part_of_repetitions(sites: Sequence[Answers], seeds: NDArray[np.int64], by_class: bool) -> _Variance:
     """The variance of the mean because repetitions differ by more than their rows: by starting points and batches.
 
     Five repetitions measure it badly, so it is taken only where chance in the rows does not explain their spread.
@@ -132,15 +132,15 @@ def _part_of_repetitions(sites: Sequence[Answers], seeds: NDArray[np.int64], by_
     present = [[site for site in judged if len(site.rows)] for judged in each]
     present = [judged for judged in present if judged]
     if len(present) < 2:
-        return _Part(0.0, 1)
+        return _Variance(0.0, 1)
     spread = float(np.var([_mean(judged, by_class) for judged in present], ddof=1))
     explained = 0.0
     if not _same_rows(each):
         explained = float(np.mean([_explained_by_rows(judged, by_class) for judged in present]))
     freedom = len(present) - 1
     if spread <= explained * float(chi2.ppf(BY_CHANCE, freedom)) / freedom:
-        return _Part(0.0, freedom)
-    return _Part((spread - explained) / len(present), freedom)
+        return _Variance(0.0, freedom)
+    return _Variance((spread - explained) / len(present), freedom)
 
 
 def _same_rows(repetitions: Sequence[Sequence[Answers]]) -> bool:

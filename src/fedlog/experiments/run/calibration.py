@@ -82,11 +82,11 @@ def _judge(simulation: Simulation, models: Path) -> RunCalibration | None:
         areas += [] if area is None else [area]
     # A way that some client does not have is left out: all are judged on the same rows.
     whole = {name: parts for name, parts in outputs.items() if len(parts) == len(simulation.federation.shards)}
-    ways = {name: _believe(parts) for name, parts in whole.items()}
+    ways = {name: _judge_probabilities(parts) for name, parts in whole.items()}
     return RunCalibration(ways, float(np.mean(areas)) if areas else None, len(areas))
 
 
-def _believe(parts: list[tuple[Tensor, Tensor]]) -> Believability:
+def _judge_probabilities(parts: list[tuple[Tensor, Tensor]]) -> Believability:
     values, labels = (torch.cat([part[at] for part in parts]) for at in (0, 1))
     return Believability(
         records=len(labels),

@@ -55,7 +55,7 @@ def inventory(out: Path, data_dir: Path | None, jobs: int) -> list[Entry]:
 def _entry(experiment: Experiment, out: Path, data_dir: Path | None, jobs: int) -> Entry:
     found = cells(experiment, out)
     states = [cell.state() for cell in found]
-    missing = _missing(experiment.data, data_folder(data_dir))
+    missing = _find_missing_data(experiment.data, data_folder(data_dir))
     to_do = [cell for cell, state in zip(found, states, strict=True) if state is not CellState.DONE]
     done = [cell for cell in found if cell not in to_do]
     hours = None if missing else _hours(to_do, done, jobs)
@@ -63,7 +63,7 @@ def _entry(experiment: Experiment, out: Path, data_dir: Path | None, jobs: int) 
     return Entry(experiment, missing, len(found), states.count(CellState.DONE), others, hours)
 
 
-def _missing(names: Sequence[str], folder: Path) -> str | None:
+def _find_missing_data(names: Sequence[str], folder: Path) -> str | None:
     for name in names:
         if name == "leaf":
             try:

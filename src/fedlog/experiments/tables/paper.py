@@ -86,7 +86,7 @@ _FEDLOG_C = (
 
 
 @dataclass(frozen=True)
-class _Part:
+class _TablePart:
     """One data set's part of Table 1."""
 
     title: str
@@ -96,9 +96,9 @@ class _Part:
 
 
 TABLE_1 = {
-    "mnist": _Part("MNIST", _MNIST, 97, _ONE_WAY),
-    "cifar10": _Part("CIFAR-10", _CIFAR10, 83, _BOTH_WAYS),
-    "cifar100": _Part("CIFAR-100", _CIFAR100, 53, _BOTH_WAYS),
+    "mnist": _TablePart("MNIST", _MNIST, 97, _ONE_WAY),
+    "cifar10": _TablePart("CIFAR-10", _CIFAR10, 83, _BOTH_WAYS),
+    "cifar100": _TablePart("CIFAR-100", _CIFAR100, 53, _BOTH_WAYS),
 }
 _BITS = {"Mb": 1e6, "Gb": 1e9}
 

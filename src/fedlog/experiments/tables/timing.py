@@ -77,7 +77,7 @@ def _seconds_a_round(cell: Cell) -> float:
 def _sample(data: str, body_name: str) -> tuple[Federation, Body, ModelPlan]:
     """A few clients with random records of the data set's shape, and their model."""
     size = SIZES[data]
-    federation, made = _random(size), body(body_name, size.input_shape)
+    federation, made = _make_random_federation(size), body(body_name, size.input_shape)
     return federation, made, model_plan(federation, [made] * size.sample)
 
 
@@ -99,7 +99,7 @@ def _epochs(method: Algorithm) -> int:
     return max(1, sum(phase.epochs for exchange in method.schedule.round for phase in exchange.phases))
 
 
-def _random(size: Size) -> Federation:
+def _make_random_federation(size: Size) -> Federation:
     generator = Key(0).child("calibration").torch()
 
     def pool(records: int) -> Records:

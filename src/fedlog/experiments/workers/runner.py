@@ -22,7 +22,7 @@ RECENT = 10  # rounds behind an estimate of the time left
 
 
 @dataclass(frozen=True)
-class Standing:
+class CellStanding:
     """How far a cell is."""
 
     cell: Cell
@@ -43,7 +43,7 @@ class Watcher(Protocol):
     def on_start(self, to_do: Sequence[Cell], skipped: Sequence[Cell]) -> None:
         """Hear which cells are about to run, and which were done before."""
 
-    def on_progress(self, standings: Sequence[Standing]) -> None:
+    def on_progress(self, standings: Sequence[CellStanding]) -> None:
         """Hear how far every cell of this call is."""
 
     def on_end(self, outcome: Outcome) -> None:
@@ -88,20 +88,20 @@ def _refuse_other_records(done: Sequence[Cell], data_dir: Path | None) -> None:
             )
 
 
-def _final_progress(cell: Cell) -> Standing:
-    return Standing(cell, cell.steps, cell.steps, None, None)
+def _final_progress(cell: Cell) -> CellStanding:
+    return CellStanding(cell, cell.steps, cell.steps, None, None)
 
 
-def progress_of(cell: Cell) -> Standing:
+def progress_of(cell: Cell) -> CellStanding:
     """How far the cell is, by its records."""
     try:
         lines = cell.records.read_text().splitlines()
     except OSError:
-        return Standing(cell, 0, cell.steps, None, None)
+        return CellStanding(cell, 0, cell.steps, None, None)
     recent = [_values(line) for line in lines[-RECENT:]]
     seconds = [values["seconds"] for values in recent if "seconds" in values]
     accuracies = [values["accuracy_mean_over_clients"] for values in recent if "accuracy_mean_over_clients" in values]
-    return Standing(
+    return CellStanding(
         cell,
         len(lines),
         cell.steps,

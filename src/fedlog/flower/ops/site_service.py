@@ -16,7 +16,7 @@ from fedlog.flower.ops.processes import Say, StopRequestedError
 from fedlog.flower.ops.site import run_site
 from fedlog.flower.ops.site_trouble import (
     SET_THE_CLOCK,
-    Kind,
+    Restart,
     Trouble,
     find_clock_trouble,
     find_trouble,
@@ -34,7 +34,7 @@ PATIENCE_SECONDS = 120.0
 LONGEST_PAUSE = 60.0
 LONG_LIFE_SECONDS = 600.0
 MOST_ENDS = 8
-NOT_LET_IN = (Kind.UNKNOWN_KEY, Kind.STILL_LISTED)
+NOT_LET_IN = (Restart.UNKNOWN_KEY, Restart.STILL_LISTED)
 # Flower's words in the log of a SuperNode.
 LET_IN, RETRYING, RECOVERED = "SuperNode ID: ", "Connection attempt failed, retrying", "Connection successful after"
 
@@ -96,13 +96,13 @@ class SiteService:
 
     def _gives_up(self, trouble: Trouble, lived_seconds: float) -> bool:
         """Whether another start would not help."""
-        if trouble.kind is Kind.FINAL or (trouble.kind is Kind.UNKNOWN_KEY and self.was_connected):
+        if trouble.kind is Restart.FINAL or (trouble.kind is Restart.UNKNOWN_KEY and self.was_connected):
             return True
         if trouble.kind in NOT_LET_IN:
             self.refused_since = self.refused_since or time.monotonic()
             return time.monotonic() - self.refused_since > self.patience_seconds
         self.refused_since = None
-        if trouble.kind is Kind.UNREACHABLE:
+        if trouble.kind is Restart.UNREACHABLE:
             return False
         self.ends = 1 if lived_seconds > LONG_LIFE_SECONDS else self.ends + 1
         if self.ends > MOST_ENDS:

@@ -16,7 +16,7 @@ NOT_ACTIVATED = "Failed to activate SuperNode"
 SET_THE_CLOCK = "set the clock, best by a time service (timedatectl set-ntp true), and start the site again"
 
 
-class Kind(Enum):
+class Restart(Enum):
     """What another start of the SuperNode would do."""
 
     FINAL = "end in the same way"
@@ -30,7 +30,7 @@ class Kind(Enum):
 class Trouble:
     """What is wrong, and what to do about it."""
 
-    kind: Kind
+    kind: Restart
     reason: str
     hint: str | None = None
     news: News | None = None  # what the server is told
@@ -40,30 +40,30 @@ def find_trouble(folder: SiteFolder, exit_code: int, tail: str) -> Trouble:
     """Return why the SuperNode ended; `tail` is the end of its log."""
     if is_nearly_full(folder.path):
         reason = f"the disk is full: {folder.path}"
-        return Trouble(Kind.FINAL, reason, "make room and start the site again", News.NO_SPACE)
+        return Trouble(Restart.FINAL, reason, "make room and start the site again", News.NO_SPACE)
     try:
         standing = check_in(folder)
     except CertificateError as error:
-        return Trouble(Kind.FINAL, error.message, error.hint)
+        return Trouble(Restart.FINAL, error.message, error.hint)
     except UnreachableError as error:
-        return Trouble(Kind.UNREACHABLE, f"the server does not answer: {error.message}")
+        return Trouble(Restart.UNREACHABLE, f"the server does not answer: {error.message}")
     if trouble := find_clock_trouble(standing):
         return trouble
     if not standing.registered:
         return Trouble(
-            Kind.UNKNOWN_KEY,
+            Restart.UNKNOWN_KEY,
             "the server refuses this site's key: the operator has not registered it, or has taken it off the list",
             f"the operator registers it with `fedlog federate register`: {folder.public_key}; a key that was taken off "
             f"is not taken again, and `fedlog federate rekey {folder.path}` makes a new one",
         )
     if exit_code < 0:
         name = signal.Signals(-exit_code).name
-        return Trouble(Kind.ENDED, f"the SuperNode was killed ({name})", news=News.KILLED)
+        return Trouble(Restart.ENDED, f"the SuperNode was killed ({name})", news=News.KILLED)
     if NOT_ACTIVATED in tail:
         reason = "not let in yet: the server still lists an earlier process of this site, for up to a minute"
-        return Trouble(Kind.STILL_LISTED, reason)
+        return Trouble(Restart.STILL_LISTED, reason)
     reason = f"the SuperNode ended with exit code {exit_code}; its log ends:\n{tail}"
-    return Trouble(Kind.ENDED, reason, news=News.ENDED)
+    return Trouble(Restart.ENDED, reason, news=News.ENDED)
 
 
 def find_clock_trouble(standing: Standing) -> Trouble | None:
@@ -72,7 +72,7 @@ def find_clock_trouble(standing: Standing) -> Trouble | None:
         return None
     told = describe_clock(standing.ahead_seconds) or f"{standing.ahead_seconds:.1f} s off"
     return Trouble(
-        Kind.FINAL,
+        Restart.FINAL,
         f"the clock of this machine is {told}, and the server takes no call from more than {AHEAD_SECONDS:.0f} s ahead "
         f"or {BEHIND_SECONDS:.0f} s behind",
         SET_THE_CLOCK,

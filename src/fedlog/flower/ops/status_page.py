@@ -41,7 +41,7 @@ def render_server_page(folder: ServerFolder) -> str:
     rows = []
     for site in sorted(folder.read_known_sites()):
         part = view.sites.get(site) if view is not None else None
-        rows.append((site, _state(site in connected), _clock(calls.get(site)), part.describe() if part else ""))
+        rows.append((site, _state(site in connected), _format_time(calls.get(site)), part.describe() if part else ""))
     points = [] if view is None else [(int(line["round"]), float(line["seconds"])) for line in view.rounds]
     events = read_events(folder.event_log)
     told = (describe_presence(event) or describe_run_event(event) for event in events)
@@ -99,7 +99,7 @@ def _state(connected: bool) -> str:
     return "<span class='good'>connected</span>" if connected else "<span class='bad'>not connected</span>"
 
 
-def _clock(when: object) -> str:
+def _format_time(when: object) -> str:
     return "" if when is None else f"<time>{escape(str(when))}</time>"
 
 

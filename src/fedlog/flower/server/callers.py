@@ -57,7 +57,7 @@ def read_caller(headers: Iterable[tuple[bytes, bytes]], now: dt.datetime) -> Cal
         key.verify(signature, given[TIMESTAMP], ec.ECDSA(hashes.SHA256()))
     except (KeyError, ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature):
         return None
-    return Caller(_der(key), ahead)
+    return Caller(_encode_key(key), ahead)
 
 
 @dataclass
@@ -81,10 +81,10 @@ class Callers:
 
 def _key_in(path: Path) -> bytes | None:
     try:
-        return _der(read_public_key(path.read_text()))
+        return _encode_key(read_public_key(path.read_text()))
     except (InputError, OSError, UnicodeDecodeError):
         return None  # being written, or taken away: the file changes once more
 
 
-def _der(key: ec.EllipticCurvePublicKey) -> bytes:
+def _encode_key(key: ec.EllipticCurvePublicKey) -> bytes:
     return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)

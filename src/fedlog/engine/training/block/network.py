@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedlog.data.federation import Records
 from fedlog.data.transforms import Augmentation, Transform
-from fedlog.engine.training.block.pixels import Pixels, pixels_of
+from fedlog.engine.training.block.pixels import PixelPool, pixels_of
 from fedlog.engine.training.tasks import Settings
 
 Shape = tuple[int, ...]
@@ -172,7 +172,7 @@ class Stacked(Protocol):
 class PixelFeed:
     """A pool of 8-bit images or signals, left as it is."""
 
-    def __init__(self, network: Stacked, pixels: Pixels) -> None:
+    def __init__(self, network: Stacked, pixels: PixelPool) -> None:
         self._network = network
         self._pixels = pixels
 

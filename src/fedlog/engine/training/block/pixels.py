@@ -26,7 +26,7 @@ class _Pixels(ctypes.Structure):
 
 
 @dataclass(frozen=True, eq=False)
-class Pixels:
+class PixelPool:
     """A pool of 8-bit records (n, channels, ...), and what its levels become."""
 
     pool: Tensor
@@ -51,7 +51,7 @@ class Pixels:
         return found
 
 
-def pixels_of(inputs: Tensor, transform: Transform, dtype: torch.dtype) -> Pixels | None:
+def pixels_of(inputs: Tensor, transform: Transform, dtype: torch.dtype) -> PixelPool | None:
     """The pool for the compiled pass; None if it is not made of 8-bit images or signals, or not compiled."""
     if not AVAILABLE or inputs.dtype != torch.uint8 or inputs.ndim < 3 or inputs.device.type != "cpu":
         return None
@@ -59,4 +59,4 @@ def pixels_of(inputs: Tensor, transform: Transform, dtype: torch.dtype) -> Pixel
     every = torch.arange(256, dtype=torch.uint8).view(-1, *(1,) * (inputs.ndim - 1))
     prepared = transform.prepare(every.expand(256, channels, *(1,) * (inputs.ndim - 2)))
     levels = prepared.view(256, channels).t().to(dtype).contiguous()
-    return Pixels(inputs.contiguous(), levels, transform.crop_padding)
+    return PixelPool(inputs.contiguous(), levels, transform.crop_padding)
