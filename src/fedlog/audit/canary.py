@@ -125,7 +125,7 @@ class _Publishing(FedLog):
     """FedLog whose server publishes the whole sum: all that a real server could do with it is post-processing."""
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
-        """All of the sum."""
+        """The whole sum, as the server's next state."""
         return {str(number): array for number, array in enumerate(total.arrays)}
 
     def broadcast(self, server: Params) -> Message:
@@ -148,7 +148,7 @@ class _Rounds:
         return torch.cat([self._observe_release(trial, number) for number in range(len(self.messages))])
 
     def _observe_release(self, trial: int, number: int) -> Tensor:
-        """(1 + entries,)."""
+        """What an attacker sees of one release, (1 + entries,): the number of bytes, then every entry."""
         messages = self.messages[number]
         trial = trial * len(self.messages) + number
         keys = [self.key.child("client", at, trial) for at in range(len(messages))]

@@ -90,7 +90,7 @@ class InstallCompletion(argparse.Action):
     """Writes the completion of a shell to where it looks for it, and ends the program."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
-        """Install it."""
+        """Install the completion."""
         from fedlog.cli.completion import install_completion
 
         install_completion(values, Path.home(), print)

@@ -66,7 +66,7 @@ class Profile(Callback):
     """Has a run note where its time goes."""
 
     def run_began(self, start: RunStart) -> None:
-        """Switch it on."""
+        """Switch the timing on."""
         start.simulation.profiles = True
 
 

@@ -62,7 +62,7 @@ class ArrayPreparation:
 
     @property
     def preparation(self) -> Preparation:
-        """The same in the words of a site."""
+        """The preparation of a site with these settings."""
         return Preparation.ALONE if self.rows_alone else Preparation.TOGETHER
 
 

@@ -53,12 +53,12 @@ class SgdPlan:
 
     @property
     def std(self) -> float:
-        """Of the noise on the sum of clipped gradients."""
+        """The std of the noise on the sum of clipped gradients."""
         return self.noise_multiplier * self.clip
 
     @property
     def grid(self) -> float:
-        """On which gradients are summed."""
+        """The grid on which gradients are summed."""
         return grid_for(self.std)
 
     def clip_rows(self, gradients: Tensor) -> Tensor:

@@ -66,7 +66,7 @@ class FedNCM(OneExchange):
     sends_moments_for_personal = False
 
     def solve(self, moments: Moments, noise: Noise) -> Tensor:
-        """Means of everyone's records."""
+        """The head of the nearest class mean of everyone's records."""
         return nearest_mean(moments.statistics, noise.count_above)
 
     def solve_own(self, own: Moments, heard: Params, strength: float) -> Tensor:

@@ -76,7 +76,7 @@ def _fit_one(x: Tensor, parts: int, key: Key) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _log_densities(x: Tensor, means: Tensor, variances: Tensor) -> Tensor:
-    """(n, parts)."""
+    """The log density of each record under each Gaussian, (n, parts)."""
     precision = 1 / variances
     distance = x.square() @ precision.mT - 2 * x @ (means * precision).mT + (means.square() * precision).sum(1)
     return -(distance + variances.log().sum(1) + x.shape[1] * math.log(2 * math.pi)) / 2

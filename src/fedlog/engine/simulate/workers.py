@@ -120,7 +120,7 @@ class InProcess(Workers):
         """Do nothing: there is no process to end."""
 
     def take_times(self) -> list[dict[str, float]]:
-        """None: there is no process beside this one."""
+        """An empty list: there is no process beside this one."""
         return []
 
     def _all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:

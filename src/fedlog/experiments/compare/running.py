@@ -30,10 +30,10 @@ class BarOfRounds(Protocol):
     """Is told how many rounds of all runs are done."""
 
     def begin(self, rounds: int) -> None:
-        """Show that there are so many."""
+        """Show how many rounds there are in all."""
 
     def advance(self, done: int, said: str) -> None:
-        """Show that so many are done."""
+        """Show that so many rounds are done."""
 
 
 def count_rounds(run: ComparedRun, federation: Federation | None) -> int:

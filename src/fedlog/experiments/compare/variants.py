@@ -51,7 +51,7 @@ class ComparedRun:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name for people."""
         return f"{self.variant.label} seed {self.seed}"
 
     @property

@@ -58,7 +58,7 @@ class _Found(Collector):
         self._metrics = list(metrics)
 
     def collect(self) -> Iterator[Metric]:
-        """Return them."""
+        """Return the metrics."""
         return iter(self._metrics)
 
 

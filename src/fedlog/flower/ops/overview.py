@@ -60,7 +60,7 @@ class RunView:
         return int(self.rounds[-1]["round"]) if self.rounds else 0
 
     def describe(self) -> str:
-        """How far it is, in words."""
+        """How far the run is, in words."""
         told = f"{self.name}: round {self.number} of {self.of}" if self.of else f"{self.name}: no round yet"
         return f"{told}; {self.ended}" if self.ended else told
 

@@ -65,7 +65,7 @@ class Presence:
                 self._log("lost", site=site, seconds=LOST_SECONDS)
 
     def as_plain(self) -> dict[str, object]:
-        """For the file that others read."""
+        """The calls as plain values, for the file that others read."""
         calls = {site: when.isoformat(timespec="seconds") for site, when in sorted(self.last_call.items())}
         return {
             "connected": sorted(self.connected),

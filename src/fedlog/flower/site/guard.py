@@ -150,7 +150,7 @@ class Naps:
             self._pipe = None
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever else the module offers."""
+        """Anything else that the module has."""
         return getattr(time, name)
 
 

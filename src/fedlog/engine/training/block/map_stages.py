@@ -33,7 +33,7 @@ class PoolStage:
 
 @block(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d)
 def _pool(place: Place) -> Block | None:
-    """Any size, stride, padding and rounding; dilation 1."""
+    """The block of pooling with any size, stride, padding and rounding, and dilation 1."""
     layer, flat = place.layer, isinstance(place.layer, nn.MaxPool1d | nn.AvgPool1d)
     largest = isinstance(layer, nn.MaxPool1d | nn.MaxPool2d)
     if not map_passes.AVAILABLE or len(place.shape) != (2 if flat else 3):
@@ -74,7 +74,7 @@ def _each(value: int | tuple[int, ...], flat: bool, of_rows: int = 1) -> Span:
 
 @block(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
 def _adaptive(place: Place) -> Block | None:
-    """Any output size."""
+    """The block of adaptive mean pooling to any output size."""
     flat = isinstance(place.layer, nn.AdaptiveAvgPool1d)
     if not map_passes.AVAILABLE or len(place.shape) != (2 if flat else 3):
         return None
@@ -159,7 +159,7 @@ def _group_norm(place: Place) -> Block | None:
 
 @block(nn.LayerNorm)
 def _layer_norm(place: Place) -> Block | None:
-    """Over whole records."""
+    """The block of layer normalisation over whole records; None for one over some axes."""
     layer = place.layer
     if tuple(layer.normalized_shape) != place.shape:
         return None

@@ -32,7 +32,7 @@ class Place:
 
     @property
     def shape(self) -> Shape:
-        """Of the only input."""
+        """The shape of the only input."""
         (shape,) = self.shapes
         return shape
 
