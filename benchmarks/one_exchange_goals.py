@@ -49,14 +49,14 @@ def _mean(runs: Sequence[dict[str, Any]], key: str = "accuracy_mean_over_clients
 
 
 def _shards() -> list[Row]:
-    whole, small = (f"one-exchange-cifar10-224/{name}" for name in ("fed-heads", "fed-heads-principal-192-q8"))
+    whole = "one-exchange-cifar10-224/fed-heads"
     dense = dense_runs(
         "cifar10", "fedlog-c", *(collect(experiment(f"{kind}-cifar10"), RESULTS) for kind in ("bits", "table"))
     )
     spent = float(np.mean([cost_to(0.83, run.rounds, run.summary).both for run in dense.values()]))
+    small = find_widest_below(spent)
     found = {name: 100 * _mean(_summaries(name)) for name in (whole, small, "one-exchange-cifar100/fed-heads")}
-    bits = _mean(_summaries(small), "bits_up") + _mean(_summaries(small), "bits_down")
-    both = f"{found[small]:.2f} % with {bits / 1e6:.0f} Mb"
+    both = f"{found[small]:.2f} % with {_bits(small) / 1e6:.0f} Mb"
     best = found["one-exchange-cifar100/fed-heads"]
     return [
         ("CIFAR-10 shards, the head that sites choose", "97.5 %", f"{found[whole]:.2f} %", found[whole] >= 97.5),
@@ -64,10 +64,21 @@ def _shards() -> list[Row]:
             "the same with fewer bits than FedLog-C spends to 83 % (dense)",
             f"97.5 % below {spent / 1e6:.0f} Mb",
             both,
-            found[small] >= 97.5 and bits < spent,
+            found[small] >= 97.5,
         ),
         ("CIFAR-100 shards, the head that sites choose", "87 %", f"{best:.2f} %", best >= 87),
     ]
+
+
+def find_widest_below(bits: float) -> str:
+    """The records with the most principal features that cost fewer bits: their number decides, not their accuracy."""
+    folders = (RESULTS / "one-exchange-cifar10-224").glob("fed-heads-principal-*-q8")
+    names = sorted((f"{path.parent.name}/{path.name}" for path in folders), key=_bits)
+    return [name for name in names if _bits(name) < bits][-1]
+
+
+def _bits(folder: str) -> float:
+    return _mean(_summaries(folder), "bits_up") + _mean(_summaries(folder), "bits_down")
 
 
 def _all_classes() -> list[Row]:

@@ -159,6 +159,7 @@ def test_paths_hold_wherever_a_run_starts(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     chosen = site.choose("rows.csv", "frozen:weights.safetensors")
     assert (chosen.data, chosen.body) == (str(tmp_path / "rows.csv"), f"frozen:{tmp_path / 'weights.safetensors'}")
+    assert site.choose(None, "onnx:encoder.onnx+unit").body == f"onnx:{tmp_path / 'encoder.onnx'}+unit"
 
 
 def test_names_and_addresses() -> None:
