@@ -33,9 +33,9 @@ def add_parser(verbs: Subparsers) -> None:
         description="The noise that keeps a number of releases within a budget, and what the promise then means.",
     )
     calibrate.set_defaults(handler=calibrate_command)
-    calibrate.add_argument("--epsilon", type=float, required=True, help="of the whole run")
+    calibrate.add_argument("--epsilon", type=float, required=True, help="epsilon of the whole run")
     calibrate.add_argument(
-        "--delta", type=float, required=True, help="of the whole run; 1e-5 or less for a real promise"
+        "--delta", type=float, required=True, help="delta of the whole run; a real promise needs 1e-5 or less"
     )
     calibrate.add_argument(
         "--releases", type=int, required=True, metavar="K", help="noisy exchanges, an opening exchange included"
@@ -52,7 +52,7 @@ def add_parser(verbs: Subparsers) -> None:
     )
     calibrate.add_argument("--sensitivity", type=float, help="use this L2 sensitivity instead of the computed one")
     calibrate.add_argument(
-        "--privacy", choices=[str(unit) for unit in Unit], default="record", help="unit (default: record)"
+        "--privacy", choices=[str(unit) for unit in Unit], default="record", help="what is protected (default: record)"
     )
     calibrate.add_argument(
         "--mechanism",

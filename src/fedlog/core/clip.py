@@ -49,7 +49,7 @@ class Clamp:
         return math.sqrt(1 + (width - 1) * self.bound**2)
 
     def records_behind(self, sums: Tensor) -> Tensor:
-        """The largest |sum| over the bound."""
+        """The largest |sum| of a feature, divided by the bound."""
         return sums.abs().amax(-1) / self.bound
 
 
@@ -71,7 +71,7 @@ class L2Clip:
         return math.sqrt(1 + self.radius**2)
 
     def records_behind(self, sums: Tensor) -> Tensor:
-        """The length of the sums over the radius."""
+        """The length of the sums, divided by the radius."""
         lengths: Tensor = torch.linalg.vector_norm(sums, dim=-1)
         return lengths / self.radius
 
