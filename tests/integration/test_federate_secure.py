@@ -19,7 +19,9 @@ from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.roster import ROSTER, format_own_entry, write_roster
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
+from fedlog.flower.ops import run as ops_run
 from fedlog.flower.ops.event_text import describe_run_event
+from fedlog.flower.ops.processes import Command
 from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, run_tag
 from fedlog.flower.protocol.plan import Plan, Secure
 from fedlog.flower.protocol.sum_opening import Opening, read_opening
@@ -335,3 +337,15 @@ def test_one_number_says_how_many_sites_a_secure_run_needs(post: Watched, server
     with pytest.raises(RunError, match=f"expected at least {needed} sites, found fewer"):
         Run(post, server, SCHEMA, replace(SUMS, rounds=9), RoundRules(2, 20.0), quick_clock()).conduct()
     assert {event["minimum"] for event in events_named(server, "too few")} == {needed}
+
+
+def test_the_operator_is_told_how_many_sites_a_secure_run_needs(
+    server: ServerFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.write_config(ServerConfig(("127.0.0.1",), "127.0.0.1", 1))
+    monkeypatch.setattr(ops_run, "flwr_command", lambda *_: Command(("true",)))  # Flower ends at once
+    for minimum, told in ((2, True), (3, False)):
+        said = list[str]()
+        with pytest.raises(RunError, match="Flower ended it"):
+            ops_run.run_federation(server, SUMS, RoundRules(minimum, 20.0), said.append)
+        assert ("at least 3 sites a round: the secure sums of this run need as many" in said) is told

@@ -82,11 +82,11 @@ def chunk(name: bytes, content: bytes) -> bytes:
     return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
 
 
-def png(path: Path, width: int, height: int, extra: bytes = b"") -> Path:
-    """A grey PNG that says it has this size, whatever is in it."""
+def png(path: Path, width: int, height: int, before: bytes = b"", after: bytes = b"") -> Path:
+    """A grey PNG that says it has this size, whatever is in it, with chunks before and after its pixels."""
     size = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    content = chunk(b"IDAT", zlib.compress(bytes(100)))
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + extra + content + chunk(b"IEND", b""))
+    content = before + chunk(b"IDAT", zlib.compress(bytes(100))) + after
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + content + chunk(b"IEND", b""))
     return path
 
 
@@ -97,6 +97,7 @@ def test_image_bombs_are_one_line(tmp_path: Path, recwarn: pytest.WarningsRecord
         png(tmp_path / "large.png", 12_000, 9_000),
         png(tmp_path / "text.png", 4, 4, text),
         png(tmp_path / "chunk.png", 4, 4, chunk(b"IHDR", b"")),
+        png(tmp_path / "name.png", 400, 400, after=chunk(b"\1\2\3\4", b"")),  # found while the pixels are read
     ]
     for path in bombs:
         with pytest.raises(InputError, match="expected an image"):
