@@ -5,12 +5,14 @@
 For each number of sites a server and its sites run as real processes on the loopback, once with the SuperNode as Flower
 has it and once with the pauses of `fedlog.flower.site.supernode`, one after the other, in pairs. The sites share the
 handwritten digits of `fedlog federate demo`. All share the cores of one machine, so that with many sites the figures
-tell of the machine rather than of a federation; the load beside it is in the record.
+tell of the machine rather than of a federation; the load beside it is in the record, and what each kind of program took
+of the processors.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import json
 import os
 import subprocess
@@ -26,6 +28,7 @@ from typing import Any
 
 import polars as pl
 
+from benchmarks.processor_time import count_processor_time
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops import site as site_side
 from fedlog.flower.ops.demo import demo_schema, write_tables
@@ -65,11 +68,15 @@ def flowers_pauses(use: bool) -> Iterator[None]:
 
 
 def measure(sites: int, rounds: int, flower: bool) -> dict[str, Any]:
-    """The rounds of one run: seconds, calls at the gate and bytes."""
+    """The rounds of one run: seconds, processor time by kind of program, calls at the gate and bytes."""
     with tempfile.TemporaryDirectory(prefix="fedlog-rounds-") as name, flowers_pauses(flower):
         federation = LocalFederation.make(Path(name), demo_schema(), deal(Path(name), sites))
         plan = Plan("rounds", rounds=rounds, options={"epochs": EPOCHS})
-        outcome = federation.run(plan, lambda line: None)
+        with count_processor_time() as counted:
+            outcome = federation.run(plan, lambda line: None)
+        ends = [event["time"] for event in federation.events("rounds", "round")]
+        first, last = (dt.datetime.fromisoformat(ends[at]).timestamp() for at in (0, -1))
+        spent = {kind: round(each / max(1, rounds - 1), 3) for kind, each in counted.between(first, last).items()}
         seconds = [event["seconds"] for event in federation.events("rounds", "round")]
         work = [event["work_seconds"] for events in federation.work("rounds").values() for event in events]
         calls = federation.calls()
@@ -83,6 +90,7 @@ def measure(sites: int, rounds: int, flower: bool) -> dict[str, Any]:
         "polls": polls["count"],
         "polls_a_site_and_round": round(polls["count"] / sites / rounds, 1),
         "poll_bytes": polls["bytes_up"] + polls["bytes_down"],
+        "processor_seconds_a_round": spent,  # of all rounds but the first
         "wire_bytes": outcome.wire_bytes_up + outcome.wire_bytes_down,
         "load_average": round(os.getloadavg()[0], 1),
     }

@@ -1,9 +1,9 @@
 """Flower's SuperNode, with this site's own guard, shorter pauses while a run is under way, and heartbeats to spare.
 
 Flower 1.41.0 has two pauses without a setting: a SuperNode that found no work sleeps for 3 s, and one that waits for
-its app's answer looks every 0.5 s. In rounds of a second both are most of the time. Each call for work costs the server
-a hundredth of a second of its only processor, so twenty sites that call often take the time from each other. Here a
-site first sleeps for half of the shortest of its last waits, and then for a third of the time that it has waited, up to
+its app's answer looks every 0.5 s. In rounds of a second both are most of the time. But each call for work takes the
+server's programs a hundredth of a second, so twenty sites that call often take the time from each other. Here a site
+first sleeps for half of the shortest of its last waits, and then for a third of the time that it has waited, up to
 Flower's 3 s: a few calls a wait, however long rounds are. The second pause is a look into the memory of this process.
 
 The program that runs the tasks asks this process for them, several times a second, for its whole life. Here it has a
