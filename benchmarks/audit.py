@@ -2,7 +2,7 @@
 
     python -m benchmarks.audit
 
-Minutes; needs no data set.
+Minutes; needs no data set. The table in docs/privacy.md is written from the record.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from fedlog.privacy.guarantee import Budget, Trust, Unit
 from fedlog.settings.spec import RunSpec
 
 RECORDS = Path(__file__).parent / "records"
+PAGE = Path(__file__).parents[1] / "docs" / "privacy.md"
+BEGIN, END = "<!-- audits: written by `python -m benchmarks.audit` -->\n", "<!-- end of audits -->"
+PLANTED = {Fault.NONE: "", Fault.UNCLIPPED: "no clip", Fault.EXACT_COUNT: "exact count beside"}
 BUDGET = Budget(1.0, 1e-5)
 UNITS = (Unit.RECORD, Unit.CLIENT)
 LARGE = Budget(8.0, 1e-5)
@@ -73,6 +76,29 @@ def main(out: Path = RECORDS, most_trials: int = 40_000) -> None:
         "command": "python -m benchmarks.audit",
     }
     (out / "audit.json").write_text(json.dumps(found, indent=1) + "\n")
+    if out == RECORDS:
+        before, rest = PAGE.read_text().split(BEGIN)
+        PAGE.write_text(before + BEGIN + make_table(findings) + END + rest.split(END)[1])
+
+
+def make_table(findings: list[dict[str, Any]]) -> str:
+    """The table of the page, one row an audit."""
+    head = (
+        "| what | planted | claimed epsilon | epsilon is at least | it could show | s |\n|---|---|---:|---|---:|---:|\n"
+    )
+    return head + "".join(map(_make_row, findings))
+
+
+def _make_row(found: dict[str, Any]) -> str:
+    what = f"`{found['unit']}`, {found['mechanism']}"
+    what += ", DP-SGD" if found["audited"] == Training.DP_SGD else ""
+    what += f", {found['releases']} releases" if found["releases"] > 1 else ""
+    planted = f"noise {found['too_small']:g} times too small" if "too_small" in found else PLANTED[found["fault"]]
+    verdict = "refuted" if found["contradicted"] else "not contradicted"
+    return (
+        f"| {what} | {planted} | {found['epsilon_claimed']:g} | {found['epsilon_lower']:.2f}: {verdict} "
+        f"| {found['epsilon_visible']:.1f} | {found['cpu_seconds']:.0f} |\n"
+    )
 
 
 if __name__ == "__main__":

@@ -139,6 +139,7 @@ def test_a_message_wakes_the_program_and_its_wait_is_remembered(monkeypatch: pyt
     programs, pauses = start_client_internal.subprocess, start_client_internal.time
     assert isinstance(programs, Programs)
     assert isinstance(pauses, Pauses)
+    os.set_blocking(programs._read_end, False)
     for wait in (600.0, 4.0):
         clock.sleep(wait)
         start_client_internal._push_messages(state="state")  # type: ignore[call-arg]

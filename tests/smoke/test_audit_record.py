@@ -1,0 +1,22 @@
+"""The table of audits on the page of privacy is that of its record."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_table_of_audits_is_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    from benchmarks.audit import BEGIN, END, make_table
+
+    record = json.loads((ROOT / "benchmarks" / "records" / "audit.json").read_text())
+    page = (ROOT / "docs" / "privacy.md").read_text()
+    assert len(record["audits"]) >= 20
+    assert page.split(BEGIN)[1].split(END)[0] == make_table(record["audits"])
