@@ -64,6 +64,11 @@ class SiteContext:
         return load_body(self.config, self.schema.shape, self.plan.feature_clip)
 
     @cached_property
+    def body_files(self) -> list[Path]:
+        """The files that the body is read from; a change of one of them makes a new context, with a list of its own."""
+        return list_files(self.config.body or "")
+
+    @cached_property
     def site(self) -> Site:
         """The site's data, split and scaled; where single records are protected, each row by itself."""
         preparation = Preparation.ALONE if self.by_record else Preparation.TOGETHER
@@ -264,7 +269,7 @@ def _digest_sources(context: SiteContext, state: RunState) -> str | None:
     files += sorted(path for path in data.rglob("*") if path.is_file()) if data.is_dir() else [data]
     found = hashlib.sha256()
     try:
-        files += list_files(config.body or "")
+        files += context.body_files
         for path in files:
             with path.open("rb") as file:
                 found.update(f"{path}\n".encode() + hashlib.file_digest(file, "sha256").digest())
