@@ -106,6 +106,17 @@ def test_a_changed_decision_holds_for_the_next_message(tmp_path: Path, change: s
     assert after is not before
 
 
+def test_a_replaced_file_of_the_body_makes_a_new_context(tmp_path: Path) -> None:
+    folder, weights = greeted_site(tmp_path / "east"), tmp_path / "body.safetensors"
+    weights.write_bytes(b"one")
+    folder.choose(None, f"frozen:{weights}")
+    state = RunState.of(folder, run_tag("trial"))
+    before = site_context(folder, state)
+    assert site_context(folder, state) is before
+    weights.write_bytes(b"two")
+    assert site_context(folder, state) is not before
+
+
 def test_data_that_a_function_makes_are_never_kept(tmp_path: Path) -> None:
     folder = greeted_site(tmp_path / "east")
     folder.choose("three_sites:no_such_file", None)
