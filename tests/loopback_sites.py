@@ -110,20 +110,24 @@ def kill_tree(running: Running) -> None:
 
 @contextmanager
 def when(ready: Callable[[], object], act: Callable[[], None]) -> Iterator[None]:
-    """Do something beside the block, as soon as a condition holds."""
+    """Do something beside the block, as soon as a condition holds; an AssertionError where it never does."""
+    acted, ended = threading.Event(), threading.Event()
 
     def wait() -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not ready() and time.monotonic() < deadline:
-            time.sleep(0.1)
-        act()
+        while not ended.wait(0.1):
+            if ready():
+                act()
+                acted.set()
+                return
 
     thread = threading.Thread(target=wait)
     thread.start()
     try:
         yield
     finally:
+        ended.set()
         thread.join()
+    assert acted.is_set(), "the block has ended, and the moment to act never came"
 
 
 @contextmanager
