@@ -146,6 +146,7 @@ def test_a_message_wakes_the_program_and_its_wait_is_remembered(monkeypatch: pyt
         assert os.read(programs._read_end, 9) == b"!"
     assert (shared, list(pauses.waits)) == ([{"state": "state"}] * 2, [4.0])
     assert pauses.waiting_since == clock.now  # what the work took is no wait
+    assert not os.get_blocking(programs._write_end)
     for _ in range(100_000):
         programs.wake()  # nobody reads: the pipe is full, and nothing waits for that
 
