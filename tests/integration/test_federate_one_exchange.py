@@ -11,10 +11,11 @@ from flwr.supercore.task_identity import TaskIdentity
 from three_sites import SCHEMA, InProcess, events_named, fill_site, make_server, quick_clock, simulation
 
 from fedlog.engine.protocol import checkpoint
+from fedlog.errors import InputError
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.run import leave
-from fedlog.flower.protocol.plan import Plan
+from fedlog.flower.protocol.plan import Plan, check_plan
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.models.body import HEAD
@@ -41,7 +42,16 @@ def conduct(post: InProcess, server: ServerFolder, plan: Plan) -> checkpoint.Ser
 
 @pytest.mark.parametrize(
     ("method", "options"),
-    [("fed-lda", {}), ("fed-heads", {"personal": True}), ("fed-qda", {}), ("fedlog-once", {"classes": "own"})],
+    [
+        ("fed-lda", {}),
+        ("fed-heads", {"personal": True}),
+        ("fed-qda", {}),
+        ("fedlog-once", {"classes": "own"}),
+        ("fed-ncm", {"personal": True}),
+        ("fed-nb", {"personal": True}),
+        ("fed-ridge", {"personal": True}),
+        ("ccvr", {}),
+    ],
 )
 def test_a_federation_solves_the_simulators_head(tmp_path: Path, method: str, options: dict[str, Any]) -> None:
     post, server = sites(tmp_path), make_server(ServerFolder(tmp_path / "server"))
@@ -54,6 +64,12 @@ def test_a_federation_solves_the_simulators_head(tmp_path: Path, method: str, op
     for folder in post.sites.values():
         model = load_model(folder.models / plan.name)
         assert model.predict(folder.path / "data.csv").shape == (60,)
+
+
+@pytest.mark.parametrize("method", ["fedcof", "fedpft"])
+def test_what_needs_each_sites_own_upload_stays_in_the_simulator(method: str) -> None:
+    with pytest.raises(InputError, match=f"expected a method that sites take part in, found: {method}"):
+        check_plan(Plan("once", method=method, rounds=1))
 
 
 def test_a_site_with_another_encoder_is_left_out(tmp_path: Path) -> None:

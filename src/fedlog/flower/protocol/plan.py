@@ -252,7 +252,7 @@ def check_plan(plan: Plan) -> Plan:
     federated = registry.methods_that(lambda method: method.may_federate)
     if plan.method not in federated:
         raise InputError(
-            f"expected a method that keeps bodies at their sites, found: {plan.method}",
+            f"expected a method that sites take part in, found: {plan.method}",
             hint=f"one of {', '.join(federated)}; the others run in the simulator: `fedlog run`",
         )
     check_transport(plan.transport, plan.promise, secure=plan.secure is not None)
