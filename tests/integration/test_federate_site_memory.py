@@ -24,6 +24,8 @@ from fedlog.flower.site.answer import respond
 from fedlog.flower.site.context import forget_contexts, site_context
 from fedlog.flower.site.guard import serve_worker
 from fedlog.flower.site.run_state import RunState
+from fedlog.privacy.accounting import Unbounded
+from fedlog.privacy.release_log import FILE_NAME, read_log
 
 PLAN = Plan("trial", rounds=4, options={"epochs": 2, "learning_rate": 0.01}, seed=4)
 HELLO = Frame(FrameKind.HELLO, run_tag("trial"), 0, 0, encode_hello(identity(SCHEMA.digest), PLAN))
@@ -104,6 +106,13 @@ def test_a_changed_decision_holds_for_the_next_message(tmp_path: Path, change: s
         folder.schema_file.write_text(folder.schema_file.read_text() + "\n# reviewed\n")
     after = site_context(folder, RunState.of(folder, run_tag("trial")))
     assert after is not before
+
+
+def test_a_plain_run_is_in_the_ledger_from_its_first_upload_on_and_once(tmp_path: Path) -> None:
+    folder = greeted_site(tmp_path / "east")
+    for number in (1, 2):
+        respond(work(number), folder)
+        assert [type(event) for event in read_log(folder.state / FILE_NAME).events] == [Unbounded]
 
 
 def test_a_replaced_file_of_the_body_makes_a_new_context(tmp_path: Path) -> None:
