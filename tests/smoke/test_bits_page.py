@@ -80,6 +80,18 @@ def test_fewer_rows_and_messages_in_the_text_are_those_of_the_records() -> None:
     assert rows["FedLog, skip-0.05"][3:5] == rows["FedLog, q8-up-q4-differences"][3:5]  # "skips next to nothing"
 
 
+def test_whole_heads_in_the_text_are_those_of_the_records() -> None:
+    shares = {name: {way: cells[5] for way, cells in rows_of(f"bits-{name}").items()} for name in ROUNDS}
+    four = {name: [share[f"{method}, rows+q4"] for method in ("FedLog", "FedLog-C")] for name, share in shares.items()}
+    assert f"costs {' and '.join(four['mnist'])} (FedLog and FedLog-C) on MNIST" in page_text()
+    for name, title in (("cifar10", "CIFAR-10"), ("cifar100", "CIFAR-100")):
+        assert f"{' and '.join(four[name])} on {title}" in page_text()
+    eight = [
+        float(share[f"{method}, rows+q8"].split()[0]) for share in shares.values() for method in ("FedLog", "FedLog-C")
+    ]
+    assert f"8 bits both ways cost {min(eight):.0f} to {max(eight):.0f} %" in page_text()
+
+
 def test_points_of_participation_in_the_text_are_those_of_the_records() -> None:
     last = {name: float(cells[4]) for name, cells in rows_of("bits-participation-mnist").items()}
     few, some = (lambda kept: last[f"10% take part, {kept}"]), (lambda kept: last[f"30% take part, {kept}"])
