@@ -89,7 +89,7 @@ def test_whole_heads_in_the_text_are_those_of_the_records() -> None:
     eight = [
         float(share[f"{method}, rows+q8"].split()[0]) for share in shares.values() for method in ("FedLog", "FedLog-C")
     ]
-    assert f"8 bits both ways cost {min(eight):.0f} to {max(eight):.0f} %" in page_text()
+    assert f"8 bits both ways cost {min(eight):.1f} to {max(eight):.1f} %" in page_text()
 
 
 def test_points_of_participation_in_the_text_are_those_of_the_records() -> None:
