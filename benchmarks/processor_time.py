@@ -52,7 +52,7 @@ class ProcessorTime:
         first, last = (
             max((look for look in self.looks if look[0] <= at), key=lambda look: look[0]) for at in (start, end)
         )
-        spent = {kind: round(last[1][kind] - first[1][kind], 2) for kind in last[1]}
+        spent = {kind: round(last[1][kind] - first[1][kind], 2) for kind in last[1] if last[1][kind] > first[1][kind]}
         return dict(sorted(spent.items(), key=lambda item: -item[1]))
 
 

@@ -37,8 +37,14 @@ def lock_folder(folder: Path, wait_seconds: float | None = None) -> Iterator[Non
     """
 
     def opened() -> int:
-        folder.mkdir(parents=True, exist_ok=True)
-        return os.open(folder, os.O_RDONLY)
+        while True:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                return os.open(folder, os.O_RDONLY)
+            except (FileNotFoundError, FileExistsError):
+                # Another process removed the folder in between. A file in its place stays an error.
+                if folder.is_file():
+                    raise
 
     if os.name == "posix":
         with _hold(folder, opened, wait_seconds):
