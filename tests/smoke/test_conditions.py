@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from made_up_runs import write_run
 
 from fedlog.experiments.tables.cells import CellChoice, Experiment, cells
-from fedlog.experiments.tables.equal_chances import EQUAL_CHANCES, METHODS, find_setting
+from fedlog.experiments.tables.equal_chances import EQUAL_CHANCES, METHODS, TABLE_METHODS
 from fedlog.experiments.tables.finished_cells import Collected, collect
 from fedlog.experiments.tables.when_to_choose import ROUNDS, SELECTED, WHEN_TO_CHOOSE
 from fedlog.report.conditions import (
@@ -36,7 +37,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Collected:
 
 @pytest.mark.parametrize("grid", EQUAL_CHANCES, ids=lambda grid: grid.name)
 def test_every_method_has_as_many_settings_to_choose_from(grid: Experiment) -> None:
-    settings = {method: sum(row.spec.method == method for row in grid.rows) for method in METHODS}
+    settings = Counter(row.spec.method for row in grid.rows)
+    assert set(settings) in (set(METHODS), set(TABLE_METHODS))
     assert set(settings.values()) == {8}
     assert not set(grid.seeds) & set(WHEN_TO_CHOOSE.seeds)
 
@@ -44,7 +46,7 @@ def test_every_method_has_as_many_settings_to_choose_from(grid: Experiment) -> N
 def test_every_condition_has_the_settings_that_its_grid_chose() -> None:
     for data, chosen in SELECTED.items():
         for method, name in chosen.items():
-            setting = find_setting(name).spec
+            setting = EQUAL_CHANCES[0].row(name).spec
             assert setting.method == method
             row = WHEN_TO_CHOOSE.row(f"{'10-records' if data == 'mnist' else data}-{method}").spec
             assert (row.moments, row.decay, row.options) == (setting.moments, setting.decay, setting.options)

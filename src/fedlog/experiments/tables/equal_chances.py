@@ -1,6 +1,7 @@
 """One grid of the same size for every method: its learning rate, its optimiser and its own parameter.
 
-For few records a client, where methods differ most: on MNIST images that no table uses, and on a small table.
+For few records a client, where methods differ most: on MNIST images that no table uses, and on a small table. And for
+every method of Table 1, with the clients of its MNIST part.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import AdamMoments, Decay, Judge
 
 METHODS = ("local", "fedlog", "fedlog-c", "fedproto", "lg-fedavg-1", "fedavg", "feddbe")
+TABLE_METHODS = (*METHODS, "lg-fedavg-2", "fedper", "fedrep", "cs-fl", "fedbabu")
 CLIENTS, RECORDS, TEST_RECORDS = 20, 20, 2000  # records of a client
 ROUNDS = 30
 SEEDS = (100, 101)  # never among a table's seeds
@@ -30,6 +32,8 @@ OWN: dict[str, dict[str, dict[str, Any]]] = {
     "fedlog-c": {"pull-0.1": {"alpha": 0.1, "beta": 0.001}, "pull-0.3": {"alpha": 0.3, "beta": 0.003}},
     "fedproto": {"lambda-1": {"regularisation": 1.0}, "lambda-10": {"regularisation": 10.0}},
     "feddbe": {"kappa-1": {"kappa": 1.0}, "kappa-50": {"kappa": 50.0}},
+    "fedrep": {"head-epochs-1": {"head_epochs": 1}, "head-epochs-10": {"head_epochs": 10}},
+    "cs-fl": {"step-0.001": {"phase_1_rate": 0.001}, "step-1": {"phase_1_rate": 1.0}},
 }
 
 
@@ -49,12 +53,14 @@ def _rows(method: str, base: RunSpec) -> list[Row]:
     ]
 
 
-def _grid(name: str, title: str, base: RunSpec, judged: str, seeds: tuple[int, ...]) -> Experiment:
+def _grid(
+    name: str, title: str, base: RunSpec, judged: str, seeds: tuple[int, ...], methods: tuple[str, ...] = METHODS
+) -> Experiment:
     return Experiment(
         name=name,
         title=f"Eight settings of every method on {title}",
         shape=Shape.GRID,
-        rows=tuple(row for method in METHODS for row in _rows(method, replace(base, rounds=ROUNDS))),
+        rows=tuple(row for method in methods for row in _rows(method, replace(base, rounds=ROUNDS))),
         seeds=seeds,
         remarks=(
             f"Judged on {judged}, on seeds that no table uses. What a method has no parameter for goes to more "
@@ -84,9 +90,18 @@ EQUAL_CHANCES = (
         "three tenths of each site's training rows",
         SEEDS[:1],
     ),
+    _grid(
+        "select-equal-chances-table-mnist",
+        "MNIST with the clients of Table 1: 50 with 60 records and 2 classes",
+        RunSpec(data="mnist-selection"),
+        "10000 training images that no table is made from",
+        SEEDS[:1],
+        TABLE_METHODS,
+    ),
 )
 
 
-def find_setting(name: str) -> Row:
-    """The row of that name in any of the grids, which all have the same rows."""
-    return EQUAL_CHANCES[0].row(name)
+def take_setting(spec: RunSpec, name: str) -> RunSpec:
+    """The specification with the optimiser and the options of that row of the grids."""
+    found = EQUAL_CHANCES[-1].row(name).spec  # which has the rows of all grids
+    return replace(spec, moments=found.moments, decay=found.decay, options=found.options)

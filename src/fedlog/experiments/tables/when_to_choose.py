@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fedlog.experiments.tables.cells import Experiment, Row, Shape
-from fedlog.experiments.tables.equal_chances import CLIENTS, METHODS, TEST_RECORDS, find_setting
+from fedlog.experiments.tables.equal_chances import CLIENTS, METHODS, TEST_RECORDS, take_setting
 from fedlog.experiments.tables.paper import LABELS
 from fedlog.settings.spec import RunSpec
 
@@ -76,8 +76,7 @@ def _row(condition: Condition, method: str) -> Row:
     chosen = SELECTED[SELECTED_ON.get(data, data)].get(method)
     spec = replace(condition.spec, method=method, rounds=ROUNDS)
     if chosen is not None:
-        found = find_setting(chosen).spec
-        spec = replace(spec, moments=found.moments, decay=found.decay, options=found.options)
+        spec = take_setting(spec, chosen)
     return Row(condition.row_name(method), f"{condition.title}: {LABELS[method]}", spec)
 
 
