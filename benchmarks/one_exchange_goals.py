@@ -12,7 +12,7 @@ import numpy as np
 from fedlog.experiments.tables.catalog import experiment
 from fedlog.experiments.tables.cost import cost_to
 from fedlog.experiments.tables.finished_cells import collect
-from fedlog.report.bits_runs import dense_runs
+from fedlog.report.documents.bits_runs import dense_runs
 
 RESULTS, RECORDS = Path("results"), Path("benchmarks/records")
 SITES = RESULTS / "one-exchange-sites"

@@ -30,7 +30,10 @@ LEVELS = (
     {"flower/protocol", "experiments/tables"},
     {"flower/site", "flower/server", "experiments/workers"},
     {"flower/ops", "experiments/compare"},
-    {"report", "testing"},
+    {"report/parts", "testing"},
+    {"report/compare", "report/results"},
+    {"report/runs", "report/documents"},
+    {"report"},  # exported_tables: the tables of every room
     {"api"},
     {"cli"},
     {"__init__"},  # names, each imported when it is asked for
@@ -39,7 +42,7 @@ LEVEL = {room: number for number, rooms in enumerate(LEVELS) for room in rooms}
 # These know nothing of each other, whatever their levels.
 APART = ({"flower", "experiments"}, {"flower", "audit"}, {"flower", "report"}, {"algorithms", "privacy"})
 # Packages whose sub-packages are rooms of their own; a sub-package elsewhere belongs to its package.
-DIVIDED = {"engine", "flower", "experiments"}
+DIVIDED = {"engine", "flower", "experiments", "report"}
 MODULES = sorted(ROOT.rglob("*.py"))
 
 

@@ -17,7 +17,7 @@ from markdown_it import MarkdownIt
 
 from fedlog.algorithms import registry
 from fedlog.cli.command_page import command_page
-from fedlog.report.method_results import END, START, TITLE, write_method_results
+from fedlog.report.documents.method_results import END, START, TITLE, write_method_results
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedlog.algorithms import registry
-from fedlog.report.style import COLOURS, DASHES, MARKERS, METHODS, style_numbered, style_of, styles_of
+from fedlog.report.parts.style import COLOURS, DASHES, MARKERS, METHODS, style_numbered, style_of, styles_of
 
 # Machado, Oliveira and Fernandes (2009), severity 1: red-blind, green-blind, blue-blind; on linear RGB.
 VISION = {

@@ -15,7 +15,7 @@ from sklearn.datasets import load_wine
 
 import fedlog
 from fedlog.cli.main import main
-from fedlog.report.overview import OVERVIEW, OVERVIEW_END, overview_table, write_paired_sentence
+from fedlog.report.documents.overview import OVERVIEW, OVERVIEW_END, overview_table, write_paired_sentence
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

@@ -15,7 +15,7 @@ from sklearn.datasets import load_wine
 import fedlog
 from fedlog.cli.completion import SHELLS, completion
 from fedlog.cli.main import COMMANDS, main
-from fedlog.report.tables import TextTable
+from fedlog.report.parts.tables import TextTable
 
 X, Y = load_wine(return_X_y=True)
 SITES = {"north": (X[0::2], Y[0::2]), "south": (X[1::2], Y[1::2])}

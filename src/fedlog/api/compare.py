@@ -111,7 +111,7 @@ class Comparison:
         gain_on_test, each with `_low` and `_high`, the ends of its interval; balanced_accuracy, macro_f1, auroc,
         calibration_error and bits for all sites together.
         """
-        from fedlog.report.comparison import flat_rows
+        from fedlog.report.compare.comparison import flat_rows
 
         return make_frame(flat_rows(self.findings))
 
@@ -122,7 +122,7 @@ class Comparison:
             A matplotlib figure, which notebooks show; `figure.savefig("compare.png")` writes it.
 
         """
-        from fedlog.report.comparison_plot import draw_comparison
+        from fedlog.report.compare.comparison_plot import draw_comparison
 
         return draw_comparison(self.findings)
 
@@ -136,12 +136,12 @@ class Comparison:
             The same path.
 
         """
-        from fedlog.report.comparison_page import write_comparison_page
+        from fedlog.report.compare.comparison_page import write_comparison_page
 
         return write_comparison_page(Path(path), [(self.findings, self.advice, self.notes)])
 
     def __repr__(self) -> str:
-        from fedlog.report.comparison import as_text, methods_table, sites_table
+        from fedlog.report.compare.comparison import as_text, methods_table, sites_table
 
         remarks = [f"note: {note}" for note in (*self.warnings, *self.notes)]
         tables = [as_text(methods_table(self.findings)), as_text(sites_table(self.findings))]
@@ -151,7 +151,7 @@ class Comparison:
     def _repr_html_(self) -> str:
         import html
 
-        from fedlog.report.comparison import methods_table, sites_table
+        from fedlog.report.compare.comparison import methods_table, sites_table
 
         said = f"<p><b>{html.escape(self.advice.sentence)}</b> {html.escape(self.advice.confirmation)}</p>"
         return methods_table(self.findings).html() + sites_table(self.findings).html() + said

@@ -170,8 +170,8 @@ class Result:
             A matplotlib figure, which notebooks show; `figure.savefig("run.png")` writes it.
 
         """
-        from fedlog.report.curves import draw_curves
-        from fedlog.report.style import style_of
+        from fedlog.report.parts.curves import draw_curves
+        from fedlog.report.parts.style import style_of
 
         return draw_curves(self.records, sum(self.summary.bits_opening.values()), style_of(self.spec.method))
 

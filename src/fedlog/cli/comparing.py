@@ -19,7 +19,7 @@ from fedlog.cli.running import cores
 from fedlog.errors import InputError
 from fedlog.experiments.compare.variants import METHODS
 from fedlog.files.durable import write_file
-from fedlog.report.comparison import as_csv, as_text, as_values, methods_table, sites_table
+from fedlog.report.compare.comparison import as_csv, as_text, as_values, methods_table, sites_table
 from fedlog.settings.flags import read_given_settings
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import Recipe

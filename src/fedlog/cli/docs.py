@@ -7,12 +7,12 @@ from pathlib import Path
 
 from fedlog.cli.command_page import write_command_page
 from fedlog.errors import InputError
-from fedlog.report.bits_page import write_bits_page
-from fedlog.report.conditions import write_when_to_choose
-from fedlog.report.method_results import write_method_results
-from fedlog.report.overview import write_overview
-from fedlog.report.recipe_table import write_recipe_table
-from fedlog.report.reproduction import write_markdown
+from fedlog.report.documents.bits_page import write_bits_page
+from fedlog.report.documents.method_results import write_method_results
+from fedlog.report.documents.overview import write_overview
+from fedlog.report.documents.recipe_table import write_recipe_table
+from fedlog.report.results.conditions import write_when_to_choose
+from fedlog.report.results.reproduction import write_markdown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

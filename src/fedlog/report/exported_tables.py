@@ -9,11 +9,11 @@ from fedlog.experiments.compare.reading import group_findings
 from fedlog.experiments.run.execute import CONFIG
 from fedlog.experiments.tables.catalog import on_disk
 from fedlog.files.durable import write_file
-from fedlog.report.comparison import methods_table, sites_table
-from fedlog.report.reproduction import sections
-from fedlog.report.run_facts import RunFacts, read_run
-from fedlog.report.runs_page import run_folders
-from fedlog.report.tables import TextTable
+from fedlog.report.compare.comparison import methods_table, sites_table
+from fedlog.report.parts.tables import TextTable
+from fedlog.report.results.reproduction import sections
+from fedlog.report.runs.run_facts import RunFacts, read_run
+from fedlog.report.runs.runs_page import run_folders
 
 
 def write_tables(tables: Iterable[tuple[str, TextTable]], out: Path) -> list[Path]:

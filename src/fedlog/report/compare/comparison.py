@@ -1,0 +1,138 @@
+"""A comparison as tables, as JSON values, as CSV and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from fedlog.experiments.compare.advice import Advice
+from fedlog.experiments.compare.estimates import Estimate
+from fedlog.experiments.compare.findings import BESIDE_ACCURACY, Findings, SiteFigures, VariantFigures
+from fedlog.report.parts.tables import TextTable
+from fedlog.wire.bits_text import describe_bits
+
+BESIDE_NAMES = dict(zip(BESIDE_ACCURACY, ("balanced", "macro-F1", "AUROC", "calibration error"), strict=True))
+INTERVALS = "Intervals are of 95 %, over rows, seeds and splits."
+
+
+def methods_table(findings: Findings) -> TextTable:
+    """One row a variant: accuracy on test rows, the gain over training alone, what it sends and how long it takes."""
+    beside = BESIDE_ACCURACY if findings.unbalanced else ()
+    columns = (
+        "method",
+        "accuracy, validation %",
+        "test %",
+        "gain, validation",
+        "gain, test",
+        *(BESIDE_NAMES[name] for name in beside),
+        "bits a site and round",
+        "bits in all",
+        "seconds",
+    )
+    rows = tuple(
+        (
+            figures.label,
+            _percent(figures.validation_accuracy),
+            _percent(figures.accuracy),
+            _points(figures.gain),
+            _points(figures.gain_on_test),
+            *(_percent(figures.beside[name]) for name in beside),
+            describe_bits(figures.bits_a_site_and_round) if figures.bits else "none",
+            describe_bits(figures.bits) if figures.bits else "none",
+            f"{figures.seconds:.1f}",
+        )
+        for figures in findings.figures.values()
+    )
+    seeds = max(figures.repetitions for figures in findings.figures.values())
+    return TextTable(columns, rows, f"{findings.data}: {len(findings.sites)} sites, {seeds} repetitions", (INTERVALS,))
+
+
+def sites_table(findings: Findings) -> TextTable:
+    """One row a site: its rows, its accuracy alone, and what each variant gains there on validation rows."""
+    others = [figures for figures in findings.figures.values() if figures.label != findings.alone]
+    alone = None if findings.alone is None else findings.figures[findings.alone]
+    training = next(iter(findings.runs.values())).scores.training
+    rows = []
+    for site in findings.sites:
+        held = next(iter(findings.figures.values())).sites[site]
+        counts = f"{sum(training[site])} / {held.validation_rows} / {held.test_rows}"
+        own = "" if alone is None else _percent(alone.sites[site].accuracy)
+        rows.append((site, counts, own, *(_points(figures.sites[site].gain) for figures in others)))
+    columns = ("site", "rows", "alone, test %", *(figures.label for figures in others))
+    notes = (
+        "Rows: for training in one run / judged for validation, in turn / for test. Gains over training alone are in "
+        "points, on validation rows.",
+    )
+    return TextTable(columns, tuple(rows), "By site", notes)
+
+
+def as_values(findings: Findings, advice: Advice, notes: Sequence[str]) -> dict[str, Any]:
+    """The whole comparison as JSON values; shares, not per cent."""
+    told = asdict(advice)
+    told["kind"] = advice.kind.value
+    return {
+        "data": findings.data,
+        "advice": told,
+        "methods": [asdict(figures) for figures in findings.figures.values()],
+        "warnings": list(findings.warnings),
+        "notes": list(notes),
+        "failed": dict(findings.failed),
+    }
+
+
+def flat_rows(findings: Findings) -> list[dict[str, Any]]:
+    """One row for each variant over all sites, and one for each of its sites: for spreadsheets."""
+    rows = []
+    for figures in findings.figures.values():
+        beside = {name: None if value is None else value.value for name, value in figures.beside.items()}
+        rows.append({"method": figures.label, "site": "all", **_flat(figures), **beside, "bits": figures.bits})
+        rows += [{"method": figures.label, "site": site, **_flat(own)} for site, own in figures.sites.items()]
+    return rows
+
+
+def _flat(figures: VariantFigures | SiteFigures) -> dict[str, float | None]:
+    found: dict[str, float | None] = {}
+    named = {"accuracy": figures.accuracy, "gain": figures.gain, "gain_on_test": figures.gain_on_test}
+    for name, value in named.items():
+        found[name] = None if value is None else value.value
+        found[f"{name}_low"] = None if value is None else value.low
+        found[f"{name}_high"] = None if value is None else value.high
+    return found
+
+
+def as_csv(findings: Findings) -> str:
+    """The flat rows as CSV."""
+    rows, written = flat_rows(findings), io.StringIO()
+    writer = csv.DictWriter(written, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return written.getvalue()
+
+
+def as_text(table: TextTable) -> str:
+    """The table for a terminal."""
+    lines = [table.columns, *table.rows]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(table.columns))]
+    aligned = [
+        "  ".join(
+            cell.ljust(width) if at == 0 else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+    return "\n".join([table.title, *aligned, *table.notes])
+
+
+def _percent(found: Estimate | None) -> str:
+    if found is None:
+        return "no rows"
+    return f"{100 * found.value:.1f}" + ("" if found.half_width is None else f" ± {100 * found.half_width:.1f}")
+
+
+def _points(found: Estimate | None) -> str:
+    if found is None:
+        return ""
+    return f"{100 * found.value:+.1f}" + ("" if found.half_width is None else f" ± {100 * found.half_width:.1f}")

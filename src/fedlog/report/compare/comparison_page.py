@@ -1,0 +1,218 @@
+"""One page for a comparison: the advice, then its figures and tables; for a folder of runs, the runs as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedlog.experiments.compare.advice import Advice
+from fedlog.experiments.compare.estimates import Estimate
+from fedlog.experiments.compare.findings import Findings
+from fedlog.experiments.run import records
+from fedlog.experiments.run.execute import RECORDS
+from fedlog.files.durable import write_file
+from fedlog.report.compare.comparison import methods_table, sites_table
+from fedlog.report.parts.axes import bits_axis, named_axis, straight_axis
+from fedlog.report.parts.curves import BELOW, Curve, curve_plots, later_part, make_curve, mean_curve
+from fedlog.report.parts.plots import Plot, Point, Rule, Series
+from fedlog.report.parts.render import percent, points, render_page
+from fedlog.report.parts.style import Style, styles_of
+from fedlog.report.parts.tables import TextTable
+from fedlog.wire.bits_text import describe_bits
+
+MOST_SITES = 12  # in the figure; all of them are in the table
+SAME = 5e-4  # accuracies that a reader would read as one
+ZERO = Style("training alone", "ink", "dashed")
+
+
+@dataclass(frozen=True)
+class ComparisonSection:
+    """One comparison, ready for a page."""
+
+    name: str
+    title: str
+    advice: str
+    confirmation: str
+    plots: tuple[Plot, ...]
+    sites_plot: Plot | None
+    methods: TextTable
+    sites: TextTable
+    remarks: tuple[str, ...]
+
+
+def write_comparison_page(path: Path, found: Sequence[tuple[Findings, Advice, Sequence[str]]]) -> Path:
+    """Write one page: for each comparison its advice, its figures and its tables."""
+    title = "Comparison on " + ", ".join(findings.data for findings, _, _ in found)
+    sections = [comparison_section(*each, number=at) for at, each in enumerate(found, 1)]
+    write_file(path, render_page("comparison.html.j2", title=title, sections=sections, live=None))
+    return path
+
+
+def comparison_section(findings: Findings, advice: Advice, notes: Sequence[str], number: int = 1) -> ComparisonSection:
+    """One comparison; `number` tells its figures from those of another on the same page."""
+    styles = styles_of({label: findings.method_of(label) for label in findings.labels})
+    name = f"comparison-{number}"
+    curves = _read_curves(findings, styles)
+    judged = curves if _judge(findings) == "test" else {}
+    plots = [_accuracy_by_bits(findings, styles, judged, name), *_accuracy_by_round(findings, curves, name)]
+    return ComparisonSection(
+        name=name,
+        title=findings.data,
+        advice=advice.sentence,
+        confirmation=advice.confirmation,
+        plots=tuple(plots),
+        sites_plot=_gain_by_site(findings, styles, name),
+        methods=_with_method_names(methods_table(findings), styles),
+        sites=_with_method_names(sites_table(findings), styles),
+        remarks=(*findings.warnings, *notes),
+    )
+
+
+def _with_method_names(table: TextTable, styles: dict[str, Style]) -> TextTable:
+    """The table with methods called as in the figures."""
+    names = {label: style.label for label, style in styles.items()}
+    columns = tuple(names.get(column, column) for column in table.columns)
+    rows = tuple((names.get(row[0], row[0]), *row[1:]) for row in table.rows)
+    return replace(table, columns=columns, rows=rows)
+
+
+def _accuracy_by_bits(findings: Findings, styles: dict[str, Style], curves: Mapping[str, Curve], name: str) -> Plot:
+    """Accuracy by bits: round by round where the test rows were judged in each, and the end with its interval.
+
+    What sends nothing is a level line.
+    """
+    known = {label: (one, one.accuracy) for label, one in findings.figures.items() if one.accuracy is not None}
+    sending = {label: one for label, (one, _) in known.items() if one.bits > 0}
+    paths = {label: _path(curves[label], known[label][1].value) for label in sending if label in curves}
+    levels, series, rules, said = list[float](), list[Series](), list[Rule](), list[str]()
+    for label, (each, accuracy) in known.items():
+        words = f"{styles[label].label}: {_interval(accuracy)}"
+        low, high = _ends(accuracy, 0.0)
+        levels += (low, high)
+        if label in sending:
+            words += f", {describe_bits(each.bits)}"
+            path, end = paths.get(label, ()), Point(each.bits, 100 * accuracy.value, words, low, high)
+            levels += [100 * level for level in later_part([point.y / 100 for point in path])] if path else []
+            series.append(Series(label, styles[label], (*path, end), joined=bool(path), size=5.5))
+        else:
+            name_and_level = f"{styles[label].label} {percent(accuracy.value)}"
+            rules.append(Rule(100 * accuracy.value, name_and_level, styles[label], label))
+        said.append(words)
+    bits = [point.x for one in series for point in one.points]
+    y = straight_axis("%", levels)
+    cut = any(point.y < y.low for one in series for point in one.points)
+    return Plot(
+        name=f"{name}-bits",
+        title="Test accuracy by bits (%)",
+        alternative=". ".join(said) + ".",
+        x=bits_axis("bits up and down, all sites, log axis", [b * f for b in bits for f in (0.8, 1.25)]),
+        y=y,
+        series=tuple(series),
+        rules=tuple(rules),
+        note=" ".join([*_why_without_path(findings, sending, paths), *([BELOW] if cut else [])]),
+        capped=True,
+    )
+
+
+def _path(curve: Curve, end: float) -> tuple[Point, ...]:
+    """The rounds before the end, an accuracy; the last one too where a closing phase follows it."""
+    points = tuple(
+        Point(bits, 100 * share, f"{curve.style.label}, round {at}: {percent(share)}, {describe_bits(bits)}")
+        for at, (share, bits) in enumerate(zip(curve.accuracy, curve.bits, strict=True), 1)
+        if bits > 0
+    )
+    same = abs(curve.accuracy[-1] - end) < SAME
+    return points[:-1] if same else points
+
+
+def _why_without_path(
+    findings: Findings, sending: Iterable[str], paths: Mapping[str, Sequence[Point]]
+) -> tuple[str, ...]:
+    """Why some methods have only their last point: rounds not judged on test rows, or their records are gone."""
+    bare = [label for label in sending if not paths.get(label)]
+    if not bare:
+        return ()
+    if _judge(findings) != "test":
+        return ("Only the ends: the rounds were judged on validation rows, and test rows looked at once, after them.",)
+    one_round = [label for label in bare if all(run.summary.rounds == 1 for run in findings.by_seed(label).values())]
+    gone = [label for label in bare if label not in one_round]
+    return (f"Only the end of {', '.join(gone)}: the records of its rounds are no longer here.",) if gone else ()
+
+
+def _judge(findings: Findings) -> str:
+    """The rows that the rounds were judged on."""
+    return next(iter(findings.runs.values())).spec.judge.parts[0].value
+
+
+def _read_curves(findings: Findings, styles: dict[str, Style]) -> dict[str, Curve]:
+    """The mean accuracy over the seeds by round, where the records of the runs are still there."""
+    curves = {}
+    for label in findings.labels:
+        runs = []
+        for run in findings.by_seed(label).values():
+            lines = records.read(Path(run.summary.run_dir) / RECORDS)
+            if lines:
+                opening = sum(run.summary.bits_opening.values())
+                runs.append(make_curve(label, styles[label], lines, opening))
+        if runs:
+            curves[label] = mean_curve(label, styles[label], runs)
+    return curves
+
+
+def _accuracy_by_round(findings: Findings, curves: Mapping[str, Curve], name: str) -> list[Plot]:
+    """The mean accuracy over the seeds by round; none where no records of rounds are left."""
+    return curve_plots(list(curves.values()), None, f"{_judge(findings)} accuracy", name)[:1] if curves else []
+
+
+def _gain_by_site(findings: Findings, styles: dict[str, Style], name: str) -> Plot | None:
+    """What each method gains at each site over training alone, on validation rows."""
+    others = [label for label in findings.labels if label != findings.alone]
+    sites = findings.sites[:MOST_SITES]
+    if findings.alone is None or not others:
+        return None
+    series, levels, said = list[Series](), [0.0], list[str]()
+    for place, label in enumerate(others):
+        marks = []
+        for at, site in enumerate(sites):
+            gain = findings.figures[label].sites[site].gain
+            if gain is None:
+                continue
+            ends = _ends(gain)
+            levels += ends
+            shift = 0.7 * ((place + 0.5) / len(others) - 0.5)
+            text = f"{styles[label].label} at {site}: {points(gain.value)} points"
+            marks.append(Point(at + shift, 100 * gain.value, text, *ends))
+            said.append(text)
+        series.append(Series(label, styles[label], tuple(marks), joined=False))
+    if len(levels) == 1:
+        return None
+    more = (
+        f" Shown are the first {MOST_SITES} of {len(findings.sites)} sites." if len(findings.sites) > MOST_SITES else ""
+    )
+    return Plot(
+        name=f"{name}-sites",
+        title="Gain over training alone at each site (points, validation rows)",
+        alternative=". ".join(said) + "." + more,
+        x=named_axis("site", [_shorten(site) for site in sites]),
+        y=straight_axis("points", levels),
+        series=tuple(series),
+        rules=(Rule(0.0, "training alone", ZERO),),
+        note=more.strip(),
+        capped=True,
+    )
+
+
+def _shorten(name: str) -> str:
+    return name if len(name) <= 10 else name[:9] + "…"
+
+
+def _ends(found: Estimate, least: float = -100.0) -> tuple[float, float]:
+    """The ends of the interval in per cent or points, cut to what is possible."""
+    half = found.half_width or 0.0
+    return max(least, 100 * (found.value - half)), min(100.0, 100 * (found.value + half))
+
+
+def _interval(found: Estimate) -> str:
+    half = "" if found.half_width is None else f" ± {100 * found.half_width:.1f}"
+    return f"{100 * found.value:.1f}{half} %"

@@ -1,0 +1,1 @@
+"""Tables and pictures that `fedlog docs` writes into the README and into pages of docs/."""

@@ -1,0 +1,197 @@
+"""The tables of `docs/bits.md`, from the records of what messages cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from fedlog.experiments.tables.bits import BITS, KEPT, OTHERS, ROUNDS, SHARES, WAYS
+from fedlog.experiments.tables.catalog import experiment
+from fedlog.experiments.tables.cost import Cost, cost_to, count_opening_bits
+from fedlog.experiments.tables.finished_cells import Collected, RunResult, collect
+from fedlog.experiments.tables.paper import LABELS, TABLE_1
+from fedlog.files.json_text import read_json
+from fedlog.report.documents.bits_goal import goal_table
+from fedlog.report.documents.bits_runs import DENSE, compare_final, dense_runs, share_of_dense
+from fedlog.report.parts.marked_places import fill_place
+from fedlog.report.parts.tables import TextTable
+from fedlog.wire.bits_text import describe_bits
+from fedlog.wire.codec import CODECS
+
+METHODS = ("fedlog", "fedlog-c", *OTHERS)
+CLIENTS = 50
+PLACE = "<!-- records of {} -->"
+END = "<!-- end of records -->"
+
+
+def write_bits_page(results: Path, page: Path) -> list[Path]:
+    """Put the tables into their places in the page, if that page is there."""
+    if not page.exists():
+        return []
+    for name, table in bits_tables(results).items():
+        fill_place(page, PLACE.format(name), END, table.markdown())
+    return [page]
+
+
+def bits_tables(results: Path) -> dict[str, TextTable]:
+    """A table for each measurement, by its name."""
+    found = {each.name: collect(each, results) for each in BITS}
+    whole = {data: collect(experiment(f"table-{data}"), results) for data in ROUNDS}
+    tables = {"bits-aim": goal_table({data: found[f"bits-{data}"] for data in ROUNDS}, whole)}
+    for data in ROUNDS:
+        tables[f"bits-{data}"] = ways_table(data, found[f"bits-{data}"], found[f"bits-codecs-{data}"], whole[data])
+    tables["bits-codecs-mnist"] = codec_table(found["bits-codecs-mnist"])
+    tables["bits-participation-mnist"] = participation_table(found["bits-participation-mnist"])
+    measured = results.parent / "benchmarks" / "records"
+    tables["loopback-codecs"] = loopback_table(measured / "loopback-codecs.json")
+    tables["message-entropy"] = entropy_table(measured / "message-entropy.json")
+    return tables
+
+
+def ways_table(data: str, found: Collected, short: Collected, whole: Collected) -> TextTable:
+    """Bits to the threshold by method and way of sending, and what the way does to the final accuracy."""
+    threshold = TABLE_1[data].threshold / 100
+    rows = []
+    for method in METHODS:
+        dense = dense_runs(data, method, found, whole)
+        for way in WAYS:
+            runs = found.runs.get(f"{method}-{way}", [])
+            if way == DENSE and (runs or any(found.runs.get(f"{method}-{other}") for other in WAYS)):
+                rows.append(_way_row(method, way, list(dense.values()), dense, threshold))
+                rows += _lossless_row(method, dense, short, threshold)
+            elif runs:
+                rows.append(_way_row(method, way, runs, dense, threshold))
+    columns = (
+        "way of sending",
+        "seeds",
+        "rounds",
+        "up",
+        "down",
+        "both",
+        "of f32",
+        "final accuracy",
+        "against f32",
+    )
+    note = (
+        f"Bits of all clients up to the first round that reaches {TABLE_1[data].threshold} %, opening included, mean "
+        "over seeds; * marks seeds that never reached it, which count up to their best round. Accuracy after round "
+        f"{ROUNDS[data]}. The share and the difference (points, 95 % interval) are over the seeds that both have; the "
+        "interval is over pairs of a client and a seed. `f32` on a seed without a run of its own: the first "
+        f"{ROUNDS[data]} rounds of `table-{data}`. `rows` is counted: its runs are those of `f32`, to the bit."
+    )
+    return TextTable(columns, tuple(rows), notes=(note,))
+
+
+def _way_row(
+    method: str, way: str, runs: Sequence[RunResult], dense: Mapping[int, RunResult], threshold: float
+) -> tuple[str, ...]:
+    costs = {run.seed: cost_to(threshold, run.rounds, run.summary) for run in runs}
+    accuracy = float(np.mean([run.summary.accuracy_mean_over_clients for run in runs]))
+    difference = None if way == DENSE else compare_final(runs, dense)
+    compared = "" if difference is None else str(difference)
+    return (f"{LABELS[method]}, {way}", *_cost_cells(costs, dense, threshold), f"{100 * accuracy:.2f}", compared)
+
+
+def _lossless_row(
+    method: str, dense: Mapping[int, RunResult], short: Collected, threshold: float
+) -> list[tuple[str, ...]]:
+    """The line of `rows`, counted from the dense runs and what two rounds with `rows` cost; empty without runs."""
+    costs = {}
+    for run in short.runs.get(f"{method}-rows", []):
+        if run.seed in dense:
+            reached = cost_to(threshold, dense[run.seed].rounds, dense[run.seed].summary)
+            # Which rows are empty does not change in a run, so that every round costs the same.
+            up, down = count_opening_bits(run.rounds, run.summary)
+            up += reached.round * run.rounds[-1].bits_up
+            costs[run.seed] = replace(reached, bits_up=up, bits_down=down + reached.round * run.rounds[-1].bits_down)
+    return [(f"{LABELS[method]}, rows", *_cost_cells(costs, dense, threshold), "as f32", "0")] if costs else []
+
+
+def _cost_cells(costs: Mapping[int, Cost], dense: Mapping[int, RunResult], threshold: float) -> tuple[str, ...]:
+    """Seeds, rounds, bits up, down and both, and the share of the dense runs' bits on the same seeds."""
+    share = share_of_dense(costs, dense, threshold)
+    missed = "" if all(cost.reached for cost in costs.values()) else " *"
+    return (
+        ", ".join(str(seed) for seed in costs),
+        ", ".join(str(cost.round) for cost in costs.values()) + missed,
+        describe_bits(float(np.mean([cost.bits_up for cost in costs.values()]))),
+        describe_bits(float(np.mean([cost.bits_down for cost in costs.values()]))),
+        describe_bits(float(np.mean([cost.both for cost in costs.values()]))),
+        "" if share is None else f"{100 * share:.1f} %",
+    )
+
+
+def codec_table(found: Collected) -> TextTable:
+    """The bytes of one client's messages in the last round of the short runs, up and down, by codec and method."""
+    rows = []
+    for name in CODECS:
+        cells = []
+        for method in METHODS:
+            runs = found.runs.get(f"{method}-{name}", [])
+            last = runs[0].rounds[-1] if runs else None
+            cells.append(
+                "" if last is None else f"{_bytes_per_client(last.bits_up)} + {_bytes_per_client(last.bits_down)}"
+            )
+        if any(cells):
+            rows.append((name, *cells))
+    note = f"Bytes up and down for each of {CLIENTS} clients, on average, in round 2, framing included."
+    return TextTable(("codec", *(LABELS[method] for method in METHODS)), tuple(rows), notes=(note,))
+
+
+def _bytes_per_client(bits_of_all: int) -> str:
+    return f"{bits_of_all / 8 / CLIENTS:.0f}"
+
+
+def participation_table(found: Collected) -> TextTable:
+    """Accuracy by round and the bits to the threshold, by what the server keeps of clients that skip a round."""
+    at = (5, 10, 20, 30)
+    rows = []
+    for share in SHARES:
+        for kept in KEPT:
+            runs = found.runs.get(f"{kept}-of-{share:g}", [])
+            if not runs:
+                continue
+            means = [np.mean([run.rounds[n - 1].accuracy_mean_over_clients for run in runs]) for n in at]
+            by_round = [f"{100 * float(mean):.2f}" for mean in means]
+            total = float(np.mean([run.summary.bits_up + run.summary.bits_down for run in runs]))
+            reached = [cost_to(0.97, run.rounds, run.summary) for run in runs]
+            to = ", ".join(str(cost.round) if cost.reached else "never" for cost in reached)
+            rows.append((f"{share:.0%} take part, {kept}", str(len(runs)), *by_round, to, describe_bits(total)))
+    columns = ("", "seeds", *(f"round {n}" for n in at), "round of 97 %", "bits in 30 rounds")
+    return TextTable(columns, tuple(rows), notes=("FedLog, f32, accuracy of all clients in per cent.",))
+
+
+def loopback_table(path: Path) -> TextTable:
+    """Bytes of a message over Flower on the loopback, payload and transport apart."""
+    stored = read_json(path, {"ways": []})
+    rows = tuple(
+        (
+            found["way"].replace(":", ", "),
+            f"{found['payload_bytes_a_message_up']:.0f}",
+            f"{found['payload_bytes_a_message_down']:.0f}",
+            f"{found['transport_bytes_a_message_up']}",
+            f"{found['transport_bytes_a_message_down']}",
+        )
+        for found in stored["ways"]
+    )
+    columns = ("way of sending", "payload up", "payload down", "transport up", "transport down")
+    return TextTable(columns, rows, notes=("Bytes a message, three sites, two rounds of FedLog, 10 classes.",))
+
+
+def entropy_table(path: Path) -> TextTable:
+    """The entropy of the codes beside the bits that are sent, by round and direction."""
+    stored = read_json(path, {"rounds": []})
+    rows = tuple(
+        (
+            f"{found['data']}, {LABELS[found['method']]}, round {found['round']} {found['direction']}",
+            f"{found['entries_a_client']:g}",
+            f"{found['bits_an_entry_sent']:.2f}",
+            f"{found['bits_an_entry_entropy']:.2f}",
+        )
+        for found in stored["rounds"]
+    )
+    columns = ("message", "entries a client", "bits an entry, sent", "entropy of its code")
+    return TextTable(columns, rows, notes=("`rows+q4+zstd` up, differences in `q4+zstd` down, seed 0.",))

@@ -1,0 +1,179 @@
+"""What each method reaches on our tables, written into its page with a picture; from the committed records alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+
+from matplotlib.ticker import NullFormatter
+
+from fedlog.files.durable import write_file
+from fedlog.report.documents.overview import MethodFigures, read_figures
+from fedlog.report.parts.style import new_figure, style_of
+from fedlog.report.results.figures import svg
+
+START, END = "<!-- results: written by `fedlog docs` -->", "<!-- end of results -->"
+TITLE = re.compile(r"^# .*\(((?:`[^`]+`(?:, )?)+)\)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One table of ours: where its records are, what it is, and the page that says more."""
+
+    folder: str
+    title: str
+    page: str
+
+
+INDEX = "methods/index.md"
+SETTINGS = (
+    Setting("table-mnist", "MNIST, 50 clients with 2 classes", "reproduction/table-mnist.md"),
+    Setting("table-cifar10", "CIFAR-10, 100 clients with 2 classes", "reproduction/table-cifar10.md"),
+    Setting("table-cifar100", "CIFAR-100, 100 clients with 10 classes", "reproduction/table-cifar100.md"),
+    Setting("natural-sites", "UCI HAR, 6 sites with all classes", "reproduction/natural-sites.md"),
+    Setting("natural-users", "UCI HAR, 30 people", "reproduction/natural-users.md"),
+    Setting("one-exchange-cifar10", "CIFAR-10, frozen body, own classes", "pretrained.md"),
+    Setting("one-exchange-cifar100", "CIFAR-100, frozen body, own classes", "pretrained.md"),
+    Setting("methods-digits", "digits, 10 clients with 2 classes", INDEX),
+    Setting("methods-digits-frozen", "digits, frozen body, all 10 classes", INDEX),
+)
+PANELS = 3
+NUMBERS = ("fed-regression", "one-exchange-sites/regression-runs.json", "pretrained.md")
+
+
+def write_method_results(results: Path, docs: Path) -> list[Path]:
+    """Write the results into every method's page, and their pictures; return the paths."""
+    found = {setting: _read_setting(results / setting.folder) for setting in SETTINGS}
+    written: list[Path] = []
+    for page in sorted((docs / "methods").glob("*.md")):
+        text = page.read_text()
+        title = TITLE.search(text)
+        if title is None:  # the list of methods
+            write_file(page, _insert(text, _every_method([(s, found[s]) for s in SETTINGS if s.page == INDEX])))
+            written.append(page)
+            continue
+        methods = re.findall(r"`([^`]+)`", title[1])
+        shown = [setting for setting in SETTINGS if any(method in found[setting] for method in methods)]
+        picture = docs / "images" / "methods" / f"{page.stem}.svg"
+        if shown:
+            picture.parent.mkdir(parents=True, exist_ok=True)
+            write_file(picture, _picture([(setting, found[setting]) for setting in shown[:PANELS]], methods))
+            written.append(picture)
+        of_numbers = _numbers_block(results) if NUMBERS[0] in methods else None
+        block = of_numbers or _block([(s, found[s]) for s in shown], methods, page.stem)
+        write_file(page, _insert(text, block))
+        written.append(page)
+    return written
+
+
+def _read_setting(folder: Path) -> dict[str, MethodFigures]:
+    """The figures of every method with a finished run there, by its name."""
+    runs = sorted({path.parents[1] for path in folder.glob("*/seed-*/summary.json")})
+    return {path.name: read_figures(path) for path in runs}
+
+
+def _block(found: Sequence[tuple[Setting, Mapping[str, MethodFigures]]], methods: Sequence[str], stem: str) -> str:
+    """The table and the picture in Markdown."""
+    lines = ["## Results", ""]
+    if not found:
+        return "\n".join([*lines, "No record of it on our tables."])
+    lines += ["| setting | method | accuracy, bits of all clients | training alone |", "|---|---|---:|---:|"]
+    for setting, figures in found:
+        for method in methods:
+            if method in figures:
+                alone = _accuracy_alone(figures) if method != "local" else ""
+                lines.append(f"| [{setting.title}](../{setting.page}) | `{method}` | {figures[method]} | {alone} |")
+    names = " and ".join(f"`{method}`" for method in methods)
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "After the last round, mean over clients ± standard deviation over seeds; the records are in `results/`.",
+            "",
+            f"![Accuracy against bits: {names.replace('`', '')} among all methods](../images/methods/{stem}.svg)",
+        ]
+    )
+
+
+def _every_method(found: Sequence[tuple[Setting, Mapping[str, MethodFigures]]]) -> str:
+    """The tables in which no method is missing, one for each setting, the most accurate method first."""
+    lines = ["## Every method on digits", ""]
+    for setting, figures in found:
+        lines += [
+            f"`fedlog reproduce {setting.folder}` ({setting.title}):",
+            "",
+            "| method | accuracy, bits |",
+            "|---|---:|",
+        ]
+        ranked = sorted(figures.items(), key=lambda each: -mean(each[1].accuracies))
+        lines += [f"| `{method}` | {cell} |" for method, cell in ranked]
+        lines.append("")
+    said = (
+        "Each method with its defaults, none of them tuned here; the mean over clients after the last round ± standard "
+        "deviation over seeds, and the bits of all clients. With two digits a client, training alone is hard to beat. "
+        "In one exchange a client of two digits has to choose among all ten, which `--set classes=own` would spare it."
+    )
+    return "\n".join([*lines, said])
+
+
+def _numbers_block(results: Path) -> str | None:
+    """The table of the method that predicts a number, from its record; None without one."""
+    path = results / NUMBERS[1]
+    if not path.exists():
+        return None
+    record = json.loads(path.read_text())
+    lines = ["## Results", "", "| data | run | root mean squared error | inside 90 % intervals |"]
+    lines.append("|---|---|---:|---:|")
+    for table, runs in record["tables"].items():
+        for name, row in runs.items():
+            spread, inside = stdev(row["rmse_of_seeds"]), 100 * row["inside_90"]
+            lines.append(
+                f"| [`{table}`](../{NUMBERS[2]}) | {name} | {row['rmse']:.3g} ± {spread:.2g} | {inside:.1f} % |"
+            )
+    said = f"Mean ± standard deviation over {record['seeds']} seeds; made by `{record['command']}`."
+    return "\n".join([*lines, "", said])
+
+
+def _accuracy_alone(figures: Mapping[str, MethodFigures]) -> str:
+    alone = figures.get("local")
+    return str(alone).rpartition(",")[0] if alone is not None else "no record"
+
+
+def _insert(text: str, block: str) -> str:
+    """The page with the block between its marks; at its end where it has none yet."""
+    before, start, rest = text.partition(START)
+    after = rest.partition(END)[2] if start else "\n"
+    return f"{before.rstrip()}\n\n{START}\n{block}\n{END}{after}"
+
+
+def _picture(panels: Sequence[tuple[Setting, Mapping[str, MethodFigures]]], methods: Sequence[str]) -> str:
+    """Accuracy against bits as SVG text: every method in its own colour and marker, those of this page stronger."""
+    figure = new_figure((3.7 * len(panels), 3.2))
+    for axes, (setting, figures) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for name, cell in figures.items():
+            ours, value, look = name in methods, mean(cell.accuracies), style_of(name)
+            alpha, weight = (1.0, "bold") if ours else (0.5, "normal")
+            text = {"color": look.hex, "fontweight": weight, "textcoords": "offset points", "alpha": alpha}
+            if cell.bits == 0:
+                axes.axhline(value, linewidth=1.8 if ours else 1, alpha=alpha, **look.matplotlib_line)
+                place = (0.02, value)
+                axes.annotate(name, place, xytext=(0, 2), xycoords=("axes fraction", "data"), fontsize=7, **text)
+                continue
+            axes.plot([cell.bits / 1e6], [value], markersize=9 if ours else 5, alpha=alpha, **look.matplotlib_point)
+            if ours or name == "fedavg":
+                late = cell.bits > max(each.bits for each in figures.values()) / 4  # near the right edge
+                side = {"xytext": (-4, -12), "ha": "right"} if late else {"xytext": (4, -12), "ha": "left"}
+                axes.annotate(name, (cell.bits / 1e6, value), fontsize=8 if ours else 7, **side, **text)
+        if any(cell.bits for cell in figures.values()):
+            axes.set_xscale("log")
+            axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.margins(0.15)
+        axes.set_title(setting.title, fontsize=9)
+        axes.set_xlabel("Mb, all clients, whole run")
+        axes.grid(alpha=0.3)
+    figure.axes[0].set_ylabel("accuracy (%)")
+    return svg(figure)

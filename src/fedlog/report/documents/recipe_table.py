@@ -1,0 +1,41 @@
+"""The table of what `--recipe tuned` sets, in its place in docs/running.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedlog.errors import InputError
+from fedlog.files.durable import write_file
+from fedlog.report.parts.style import style_of
+from fedlog.report.parts.tables import TextTable
+from fedlog.settings.recipes import TUNED
+
+START, END = "<!-- tuned: written by `fedlog docs` -->", "<!-- end of tuned -->"
+
+
+def recipe_table() -> TextTable:
+    """One row a method that was selected for."""
+    rows = tuple(
+        (
+            style_of(method).label,
+            f"{tuned.times_rate:g} times the data set's",
+            f"for the {tuned.moments}" if tuned.moments.value == "run" else f"anew each {tuned.moments}",
+            str(tuned.decay),
+            f"{tuned.weight_decay:g}",
+            ", ".join(f"{name} {value}" for name, value in tuned.options.items()),
+        )
+        for method, tuned in TUNED.items()
+    )
+    return TextTable(("method", "learning rate in round 1", "Adam's moments", "decay", "weight decay", "options"), rows)
+
+
+def write_recipe_table(page: Path) -> list[Path]:
+    """Put the table into its place in the page, if that page is there."""
+    if not page.exists():
+        return []
+    before, start, rest = page.read_text().partition(START)
+    _, end, after = rest.partition(END)
+    if not (start and end):
+        raise InputError(f"{page} has no place for the tuned settings", hint=f"{START} and {END}")
+    write_file(page, f"{before}{start}\n{recipe_table().markdown()}{end}{after}")
+    return [page]

@@ -1,0 +1,1 @@
+"""Tables, plots, styles and templates: what every page is made of."""

@@ -1,0 +1,140 @@
+"""Accuracy by round and by bits: for pages as plots, for programs as a matplotlib figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fedlog.engine.simulate.simulator import RoundRecord
+from fedlog.report.parts.axes import bits_axis, rounds_axis, straight_axis
+from fedlog.report.parts.plots import Plot, Point, Rule, Series
+from fedlog.report.parts.render import percent
+from fedlog.report.parts.style import Style, new_figure
+from fedlog.wire.bits_text import describe_bits
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BELOW = "Steep first rounds lie below the axis."
+THRESHOLD = Style("threshold", "rose", "dotted")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The accuracy of one method, or of one run, after each round, with the bits spent by then."""
+
+    key: str
+    style: Style
+    accuracy: tuple[float, ...]  # shares
+    bits: tuple[float, ...]  # of all clients, both ways, from the start
+
+    @property
+    def sends(self) -> bool:
+        """Whether anything crossed."""
+        return bool(self.bits) and self.bits[-1] > 0
+
+
+def make_curve(key: str, style: Style, lines: Sequence[RoundRecord], opening: int) -> Curve:
+    """The curve of one run."""
+    spent, bits = float(opening), []
+    for line in lines:
+        spent += line.bits_up + line.bits_down
+        bits.append(spent)
+    return Curve(key, style, tuple(line.accuracy_mean_over_clients for line in lines), tuple(bits))
+
+
+def mean_curve(key: str, style: Style, runs: Sequence[Curve]) -> Curve:
+    """The mean over runs, as far as all of them go."""
+    length = min(len(run.accuracy) for run in runs)
+    accuracy = tuple(sum(run.accuracy[at] for run in runs) / len(runs) for at in range(length))
+    return Curve(key, style, accuracy, tuple(sum(run.bits[at] for run in runs) / len(runs) for at in range(length)))
+
+
+def curve_plots(
+    curves: Sequence[Curve], threshold: float | None = None, measure: str = "test accuracy", name: str = "accuracy"
+) -> list[Plot]:
+    """Accuracy by round, and by bits where anything was sent; what sends nothing is a level line there."""
+    levels = [100 * value for curve in curves for value in later_part(curve.accuracy)]
+    levels += [] if threshold is None else [100 * threshold]
+    cut = min(100 * value for curve in curves for value in curve.accuracy) < straight_axis("%", levels).low
+    note = BELOW if cut else ""
+    y = straight_axis("%", levels)
+    rules = () if threshold is None else (Rule(100 * threshold, f"threshold {percent(threshold)}", THRESHOLD),)
+    by_round = Plot(
+        name=f"{name}-by-round",
+        title=f"{measure[0].upper()}{measure[1:]} by round (%)",
+        alternative=_describe(curves, threshold),
+        x=rounds_axis(max(len(curve.accuracy) for curve in curves)),
+        y=y,
+        series=tuple(_series(curve, by_bits=False) for curve in curves),
+        rules=rules,
+        note=note,
+    )
+    sending = [curve for curve in curves if curve.sends]
+    if not sending:
+        return [by_round]
+    alone = tuple(
+        Rule(100 * curve.accuracy[-1], f"{curve.style.label} {percent(curve.accuracy[-1])}", curve.style, curve.key)
+        for curve in curves
+        if not curve.sends
+    )
+    by_bits = Plot(
+        name=f"{name}-by-bits",
+        title=f"{measure[0].upper()}{measure[1:]} by bits (%)",
+        alternative=_describe(sending, threshold, by_bits=True),
+        x=bits_axis("bits up and down, all clients, log axis", [bits for curve in sending for bits in curve.bits]),
+        y=y,
+        series=tuple(_series(curve, by_bits=True) for curve in sending),
+        rules=rules + alone,
+        note=note,
+    )
+    return [by_round, by_bits]
+
+
+def later_part(accuracy: Sequence[float]) -> list[float]:
+    """The upper three quarters of the values: the first rounds must not squeeze what people compare."""
+    return [*sorted(accuracy)[len(accuracy) // 4 :], accuracy[-1]]
+
+
+def _series(curve: Curve, by_bits: bool) -> Series:
+    pairs = zip(curve.accuracy, curve.bits, strict=True)
+    points = tuple(
+        Point(
+            bits if by_bits else at,
+            100 * accuracy,
+            f"{curve.style.label}, round {at}: {percent(accuracy, 2)}" + (f", {describe_bits(bits)}" if bits else ""),
+        )
+        for at, (accuracy, bits) in enumerate(pairs, 1)
+    )
+    return Series(curve.key, curve.style, points)
+
+
+def _describe(curves: Sequence[Curve], threshold: float | None, by_bits: bool = False) -> str:
+    said = []
+    for curve in curves:
+        first, last = percent(curve.accuracy[0]), percent(curve.accuracy[-1])
+        spent = f" with {describe_bits(curve.bits[-1])}" if curve.bits[-1] else ""
+        start = f"{describe_bits(curve.bits[0])}" if by_bits else "round 1"
+        said.append(f"{curve.style.label}: {first} at {start}, {last} after round {len(curve.accuracy)}{spent}.")
+        crossed = next((at for at, value in enumerate(curve.accuracy) if threshold and value >= threshold), None)
+        if crossed is not None:
+            said.append(f"It passes the threshold of {percent(threshold)} in round {crossed + 1}.")
+    return " ".join(said)
+
+
+def draw_curves(lines: Sequence[RoundRecord], opening: int, style: Style) -> Figure:
+    """Accuracy by round and by bits, those before round 1 included, as a matplotlib figure."""
+    curve = make_curve("run", style, lines, opening)
+    figure = new_figure((10, 4))
+    by_round, by_bits = figure.subplots(1, 2, sharey=True)
+    accuracy = [100 * value for value in curve.accuracy]
+    look = {**style.matplotlib_line, "marker": style.marker, "markevery": max(1, len(accuracy) // 10)}
+    by_round.plot(range(1, len(accuracy) + 1), accuracy, label=style.label, **look)
+    by_round.set(xlabel="round", ylabel="accuracy, mean over clients (%)")
+    by_bits.plot([bits / 1e6 for bits in curve.bits], accuracy, **look)
+    by_bits.set(xlabel="Mb up and down, all clients")
+    by_round.legend(frameon=False)
+    for axes in (by_round, by_bits):
+        axes.grid(alpha=0.3)
+    return figure

@@ -1,0 +1,70 @@
+"""Pages from templates: one HTML file each, style sheet and script inside, that asks the network for nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from fedlog.report.parts.plots import MARKER_SIZE, legend_of
+from fedlog.report.parts.style import COLOURS, DASHES, MARKERS
+from fedlog.wire.bits_text import describe_bits
+
+PAGE = "report.html"  # the name of every page that is written into a folder
+MINUS = "\N{MINUS SIGN}"
+
+
+@dataclass(frozen=True)
+class Live:
+    """What a page of `fedlog watch` must know: the version of the records that it shows."""
+
+    version: str
+
+
+def render_page(template: str, **values: Any) -> str:
+    """The page that the template makes of these values."""
+    return _environment().get_template(template).render(**values)
+
+
+@cache
+def _environment() -> Environment:
+    found = Environment(
+        loader=PackageLoader("fedlog.report"),
+        autoescape=True,  # names of clients and settings are other people's texts
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.globals.update(
+        css=Markup(_read("page.css")),
+        script=Markup(_read("page.js")),
+        live_script=Markup(_read("live.js")),
+        colours=COLOURS,
+        dashes=DASHES,
+        markers=MARKERS,
+        marker_size=MARKER_SIZE,
+        legend_of=legend_of,
+    )
+    found.filters.update(percent=percent, points=points, bits=describe_bits)
+    return found
+
+
+def _read(name: str) -> str:
+    return resources.files("fedlog.report").joinpath("templates", name).read_text()
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """A share as `98.4 %`; a dash where there is none."""
+    return "–" if share is None else f"{100 * share:.{digits}f} %"
+
+
+def points(share: float | None) -> str:
+    """A difference of two shares as `+1.3`; a dash where there is none."""
+    if share is None:
+        return "–"
+    text = f"{100 * share:+.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", MINUS)

@@ -1,0 +1,128 @@
+"""The grids behind chosen settings, and the synthetic experiment, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fedlog.experiments.tables.finished_cells import Collected
+from fedlog.experiments.tables.significance import Mean
+from fedlog.experiments.tables.synthetic import IterationRecord
+from fedlog.report.parts.tables import NOT_RUN, TextTable, difference_with_error, not_run_note, with_error
+from fedlog.settings.resolve import resolve
+from fedlog.settings.spec import RunSpec
+
+SHOWN_ITERATIONS = (1, 2, 5, 10, 15, 20, 25, 30)
+
+
+def grid_table(found: Collected) -> TextTable:
+    """Each setting's validation accuracy after the final round; each method's highest and what the tables use."""
+    finals = {row.name: found.final(row.name) for row in found.experiment.rows}
+    means = {name: Mean.of(list(by_seed.values())) for name, by_seed in finals.items() if by_seed}
+    highest: dict[str, float] = {}
+    for row in found.experiment.rows:
+        if row.name in means:
+            highest[row.spec.method] = max(highest.get(row.spec.method, 0.0), means[row.name].value)
+    rows = []
+    for row in found.experiment.rows:
+        if row.name not in means:
+            continue
+        mean = means[row.name]
+        marks = ["highest"] if mean.value == highest[row.spec.method] else []
+        marks += ["in the tables"] if _in_the_tables(row.spec) else []
+        rows.append((row.label, _settings(row.spec), str(mean.seeds), with_error(mean), ", ".join(marks)))
+    columns = ("setting", "what was set", "seeds", "validation accuracy, final round, %", "")
+    return TextTable(
+        columns,
+        tuple(rows),
+        "Validation accuracy, mean over clients",
+        (*found.experiment.remarks, *not_run_note(found)),
+    )
+
+
+def _settings(spec: RunSpec) -> str:
+    """What the specification sets: the method's options, and what else is not the default."""
+    told = [f"{name} {_value_text(value)}" for name, value in spec.options.items()]
+    if spec.moments is not RunSpec.moments:
+        told.append(f"moments for the {spec.moments}")
+    if spec.decay is not RunSpec.decay:
+        told.append(f"{spec.decay} decay")
+    if spec.weight_decay:
+        told.append(f"weight decay {spec.weight_decay:g}")
+    if spec.body:
+        told.append(f"body {', '.join(spec.body)}")
+    if spec.initialisation != RunSpec.initialisation:
+        told.append(f"{spec.initialisation} starts")
+    return ", ".join(told)
+
+
+def _in_the_tables(spec: RunSpec) -> bool:
+    """Whether a run of its method takes these settings unless told otherwise."""
+    plain = replace(
+        spec,
+        options={},
+        moments=RunSpec.moments,
+        decay=RunSpec.decay,
+        weight_decay=RunSpec.weight_decay,
+        body=(),
+        initialisation=RunSpec.initialisation,
+    )
+    return resolve(spec) == resolve(plain)
+
+
+def _value_text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else str(value).lower()
+
+
+def synthetic_table(found: Collected) -> TextTable:
+    """Training and test accuracy of the rows by the number of local iterations, and the paired difference."""
+    first, second = (row.name for row in found.experiment.rows)
+    labels = [row.label for row in found.experiment.rows]
+    columns = (
+        "local iterations",
+        *(f"{label}, {part}, %" for part in ("training", "test") for label in labels),
+        "difference, training, points",
+        "difference, test, points",
+    )
+    sweeps = found.sweeps
+    if not sweeps[first] and not sweeps[second]:
+        return TextTable(columns, ((NOT_RUN, *[""] * (len(columns) - 1)),))
+    rows = tuple(_iteration_row(at, sweeps[first], sweeps[second]) for at in SHOWN_ITERATIONS)
+    return TextTable(columns, rows, f"Accuracy, mean over clients and {_seeds(found)}", found.experiment.remarks)
+
+
+def _seeds(found: Collected) -> str:
+    """How many seeds: one number, or each row's where they differ."""
+    first, second = (found.sweeps[row.name].keys() for row in found.experiment.rows)
+    if first == second:
+        return f"{len(first)} seeds"
+    told = ", ".join(f"{row.label}: {len(found.sweeps[row.name])}" for row in found.experiment.rows)
+    return f"seeds ({told}; both: {len(first & second)})"
+
+
+Sweeps = Mapping[int, Sequence[IterationRecord]]
+
+
+def _iteration_row(iterations: int, first: Sweeps, second: Sweeps) -> tuple[str, ...]:
+    def of(sweeps: Sweeps, part: str) -> dict[int, float]:
+        return {seed: 100 * float(getattr(sweep[iterations - 1], part)) for seed, sweep in sweeps.items()}
+
+    cells, differences = [], []
+    for part in ("train_accuracy", "test_accuracy"):
+        one, other = of(first, part), of(second, part)
+        cells += [with_error(Mean.of(list(each.values())), 1) if each else NOT_RUN for each in (one, other)]
+        paired = [one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())]
+        differences.append(difference_with_error(Mean.of(paired), 1) if paired else "no seed in common")
+    return (str(iterations), *cells, *differences)
+
+
+def synthetic_selection_table(found: Collected) -> TextTable:
+    """Each setting's training accuracy with the most local iterations."""
+    rows = []
+    for row in found.experiment.rows:
+        sweeps = found.sweeps[row.name].values()
+        told = with_error(Mean.of([100 * sweep[-1].train_accuracy for sweep in sweeps])) if sweeps else NOT_RUN
+        rows.append((row.label, str(len(sweeps)), told))
+    columns = ("setting", "seeds", "training accuracy, %")
+    return TextTable(columns, tuple(rows), "", found.experiment.remarks)

@@ -1,0 +1,171 @@
+"""The privacy experiment: noise with each formula's epsilon, the runs that check it, and the cells with a guarantee."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from fedlog.core.clip import parse_clip
+from fedlog.experiments.tables.cells import Row
+from fedlog.experiments.tables.finished_cells import Collected, RunResult
+from fedlog.experiments.tables.privacy_figure import (
+    CLIENTS,
+    CLIPS,
+    LEVELS,
+    READINGS,
+    VERIFIED_CLIP,
+    VERIFIED_LEVEL,
+    Reading,
+    level_name,
+    no_noise_name,
+    read_budget_terms,
+)
+from fedlog.experiments.tables.significance import Mean
+from fedlog.privacy.guarantee import Unit
+from fedlog.report.parts.tables import NOT_RUN, TextTable, with_error
+
+WIDTH = 101  # columns of the statistics: the body's hundred features and the constant
+
+
+def privacy_tables(found: Collected) -> list[TextTable]:
+    """The levels with their labels, the verified cells, and the guarantees with their accuracies."""
+    return [level_table(found), verification_table(found), guarantee_table(found)]
+
+
+def level_table(found: Collected) -> TextTable:
+    """Accuracy by clip and level of noise, with the epsilon that every reading gives the level."""
+    columns = (
+        "clip",
+        "noise on the sum, x a record's share",
+        "std",
+        "accuracy, %",
+        "rounds with the old head",
+        *(f"{r.calibration} {r.trust}, delta {r.delta:g}" for r in READINGS),
+    )
+    rows = []
+    for clip, named in CLIPS.items():
+        runs = found.runs[no_noise_name(clip)]
+        rows.append((named, "none", "0", _accuracy(runs), "", *[""] * len(READINGS)))
+        for level in LEVELS:
+            runs = found.runs[level_name(clip, level)]
+            std = level * parse_clip(named).sensitivity(WIDTH)
+            labels = (_label(reading, level, releases_of(found)) for reading in READINGS)
+            rows.append((named, f"{level}", f"{std:.4g}", _accuracy(runs), _old_head_text(runs), *labels))
+    notes = (
+        "The columns on the right are what each formula would call epsilon at that level, for bodies that never saw "
+        "the records; these did, so none of them is a guarantee. `local`: every client adds the noise, and the sum has "
+        "ten times its std.",
+    )
+    return TextTable(columns, tuple(rows), f"Accuracy by noise on the sum, {releases_of(found)} releases", notes)
+
+
+def releases_of(found: Collected) -> int:
+    """How many releases a run of this experiment makes: one a round. It may have fewer rounds than the paper."""
+    return found.experiment.row(level_name(VERIFIED_CLIP, VERIFIED_LEVEL)).spec.rounds or 0
+
+
+def verification_table(found: Collected) -> TextTable:
+    """Each reading that was really run, beside the level of noise that it should equal, on the same seeds."""
+    expected = {run.seed: run for run in found.runs[level_name(VERIFIED_CLIP, VERIFIED_LEVEL)]}
+    rows = []
+    for row in found.experiment.rows:
+        if not row.name.startswith("verify-"):
+            continue
+        pairs = [(run, expected[run.seed]) for run in found.runs[row.name] if run.seed in expected]
+        if not pairs:
+            rows.append((row.label, NOT_RUN, "", ""))
+            continue
+        real, level = (Mean.of([_percent(pair[at]) for pair in pairs]) for at in (0, 1))
+        rows.append((row.label, with_error(real), with_error(level), f"{real.value - level.value:+.2f}"))
+    columns = ("a real run", "accuracy, %", f"level {VERIFIED_LEVEL}, same seed, %", "difference, points")
+    return TextTable(columns, tuple(rows), "Relabelling, checked by runs")
+
+
+def guarantee_table(found: Collected) -> TextTable:
+    """Epsilon, unit and accuracy of the cells that promise something, beside the same without noise."""
+    columns = (
+        "cell",
+        "epsilon",
+        "delta",
+        "unit",
+        "neighbours",
+        "trusted",
+        "releases",
+        "seeds",
+        "accuracy, %",
+        "without noise and message norm, %",
+        "rounds with the old head",
+    )
+    promising = (row for row in found.experiment.rows if row.spec.privacy in (Unit.RECORD, Unit.CLIENT))
+    rows = tuple(_guarantee_row(row, found) for row in promising)
+    return TextTable(columns, rows, "What is promised, and what it costs")
+
+
+def short_guarantee_table(found: Collected) -> TextTable:
+    """Epsilon, unit and accuracy alone."""
+    whole = guarantee_table(found)
+    kept = [whole.columns.index(name) for name in ("cell", "epsilon", "delta", "unit", "releases", "seeds")]
+    kept += range(whole.columns.index("accuracy, %"), len(whole.columns))
+    rows = tuple(tuple(row[at] for at in kept) for row in whole.rows)
+    return TextTable(tuple(whole.columns[at] for at in kept), rows)
+
+
+def _guarantee_row(row: Row, found: Collected) -> tuple[str, ...]:
+    runs = found.runs[row.name]
+    asked = (f"{row.spec.epsilon:g}", f"{row.spec.delta:g}", str(row.spec.privacy))
+    if not runs:
+        return (row.label, *asked, "", "", f"{row.spec.rounds}", "0", NOT_RUN, "", "")
+    stated = runs[0].summary.privacy or {}
+    frozen = row.spec.privacy == Unit.RECORD
+    reference = found.runs["frozen-no-noise" if frozen else no_noise_name("l2")]
+    rounds = row.spec.rounds or 0
+    without = [
+        100 * run.rounds[rounds - 1].accuracy_mean_over_clients for run in reference if len(run.rounds) >= rounds
+    ]
+    return (
+        row.label,
+        "unbounded" if stated.get("epsilon") is None else f"{stated['epsilon']:.4g}",
+        asked[1],
+        asked[2],
+        str(stated.get("neighbours", "")),
+        str(stated.get("trusted", "")).partition(",")[0],
+        str(stated.get("releases", "")),
+        str(len(runs)),
+        _accuracy(runs),
+        with_error(Mean.of(without)) if without else NOT_RUN,
+        _old_head_text(runs),
+    )
+
+
+def points(found: Collected, reading: Reading, clip: str) -> Iterator[tuple[float, float]]:
+    """(epsilon, accuracy) of each level that was run, as the reading has it."""
+    for level in LEVELS:
+        runs = found.runs[level_name(clip, level)]
+        if runs:
+            epsilon = reading.epsilon(level, releases_of(found), CLIENTS)
+            yield epsilon, Mean.of([_percent(run) for run in runs]).value
+
+
+def find_verified_points(found: Collected, delta: float) -> Iterator[tuple[Reading, float, float]]:
+    """(reading, epsilon, accuracy) of the verified cells at that delta."""
+    for row in found.experiment.rows:
+        reading = read_budget_terms(row.spec)
+        if row.name.startswith("verify-") and reading is not None and reading.delta == delta and found.runs[row.name]:
+            accuracy = Mean.of([_percent(run) for run in found.runs[row.name]]).value
+            yield reading, row.spec.epsilon or 0.0, accuracy
+
+
+def _label(reading: Reading, level: float, releases: int) -> str:
+    epsilon = reading.epsilon(level, releases, CLIENTS)
+    return f"{epsilon:.3g}" if epsilon else "0 (delta alone covers it)"
+
+
+def _accuracy(runs: Sequence[RunResult]) -> str:
+    return with_error(Mean.of([_percent(run) for run in runs])) if runs else NOT_RUN
+
+
+def _percent(run: RunResult) -> float:
+    return 100 * run.summary.accuracy_mean_over_clients
+
+
+def _old_head_text(runs: Sequence[RunResult]) -> str:
+    return ", ".join(str((run.summary.privacy or {}).get("rounds_with_old_head", "")) for run in runs)

@@ -1,0 +1,167 @@
+"""One page for a deployed run, from what its server knows: sites, rounds, bits, privacy spent, settings, command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedlog.files.durable import write_file
+from fedlog.report.runs.deployed_facts import DeployedRun
+from fedlog.report.runs.deployed_plots import plot_bits, plot_seconds
+from fedlog.report.runs.first_screen import (
+    Tile,
+    describe_result,
+    describe_spending,
+    make_bits_tile,
+    make_gain_tiles,
+    make_privacy_tile,
+    make_time_tile,
+    say_unfinished,
+)
+from fedlog.report.parts.render import PAGE, Live, percent, render_page
+from fedlog.report.runs.run_facts import ClientFacts
+from fedlog.report.runs.run_plots import bits_bars, clients_plot
+from fedlog.report.runs.runs_page import RunRow
+from fedlog.report.parts.style import style_of
+from fedlog.report.parts.tables import TextTable
+from fedlog.wire.bits_text import describe_bits
+
+AT_HOME = "How well each model does is known to its site alone: report.json beside the model there."
+
+
+def write_deployed_page(folder: Path, facts: DeployedRun) -> Path:
+    """Write the page into the run's folder, and return its path."""
+    path = folder / PAGE
+    write_file(path, render_deployed(facts))
+    return path
+
+
+def render_deployed(facts: DeployedRun, live: Live | None = None) -> str:
+    """The page as text; `live` tells a page of `fedlog watch` where it stands."""
+    return render_page(
+        "deployed.html.j2",
+        facts=facts,
+        title=f"{style_of(facts.method).label}, deployed",
+        headline=_headline(facts),
+        tiles=_tiles(facts),
+        notes=_notes(facts),
+        has={
+            "figures": facts.mean("accuracy") is not None,
+            "errors": facts.mean("error") is not None,
+            "answers": any(site.answered for site in facts.sites),
+            "bodies": any(site.body for site in facts.sites),
+        },
+        style=style_of(facts.method),
+        sites_plot=clients_plot(_as_clients(facts), facts.method, facts.measure, "site"),
+        round_plots=[plot_bits(facts), plot_seconds(facts)] if facts.rounds else [],
+        bits_bars=bits_bars(facts.bits_by_kind, len(facts.rounds), "site"),
+        privacy=_privacy(facts),
+        live=live,
+    )
+
+
+def deployed_tables(facts: DeployedRun) -> Iterator[tuple[str, TextTable]]:
+    """The tables of the page, by the names of their files."""
+    rounds = tuple(
+        (f"{each.number}", f"{each.bits_up}", f"{each.bits_down}", f"{each.seconds:.2f}") for each in facts.rounds
+    )
+    yield "rounds", TextTable(("round", "bits up so far", "bits down so far", "seconds"), rounds, f"Run {facts.name}")
+    shown = [(site, (site.accuracy, site.alone)) for site in facts.sites]
+    sites = tuple(
+        (
+            site.name,
+            *("" if share is None else f"{100 * share:.2f}" for share in shares),
+            "" if site.test_records is None else f"{site.test_records}",
+            site.body,
+            f"{site.answered}",
+        )
+        for site, shares in shown
+    )
+    columns = ("site", "accuracy, %", "local only, %", "test records", "body", "rounds in the sum")
+    yield "sites", TextTable(columns, sites, "Each site, after the last round")
+
+
+def render_deployed_runs(server: str, runs: Mapping[str, DeployedRun], live: Live) -> str:
+    """The page of a server with several runs, or none yet: a row a run, by the links to their pages."""
+    return render_page(
+        "runs.html.j2",
+        title=f"Runs of {server}",
+        sections=[],
+        rows=[_row(link, facts) for link, facts in runs.items()],
+        plots=[],
+        who="site",
+        empty="No run yet. One that `fedlog federate run` starts appears here.",
+        live=live,
+    )
+
+
+def _row(link: str, facts: DeployedRun) -> RunRow:
+    rounds = f"{len(facts.rounds)}" if facts.finished else f"{len(facts.rounds)} of {facts.planned}, not finished"
+    accuracy = facts.mean("accuracy")
+    return RunRow(
+        name=facts.name,
+        link=link,
+        method=style_of(facts.method).label,
+        data=", ".join(site.name for site in facts.sites),
+        seed=facts.seed,
+        rounds=rounds,
+        accuracy="" if accuracy is None else percent(accuracy, 2),
+        bits=describe_bits(facts.bits) if facts.bits else "none",
+    )
+
+
+def _headline(facts: DeployedRun) -> dict[str, str]:
+    alone = facts.mean("alone")
+    return {
+        "reached": describe_result(facts.mean("accuracy"), facts.mean("error")),
+        "sent": describe_bits(facts.bits),
+        "others": "" if alone is None else f"{style_of('local').label} {percent(alone)}",
+    }
+
+
+def _tiles(facts: DeployedRun) -> list[Tile]:
+    if not facts.rounds:
+        return []
+    found = []
+    judged = [site for site in facts.sites if site.accuracy is not None]
+    if judged:
+        found.append(Tile(facts.measure, percent(facts.mean("accuracy")), "mean over sites, models they keep"))
+        found += make_gain_tiles([site.gain for site in judged if site.gain is not None], "site")
+        lowest = min(judged, key=lambda site: site.accuracy or 0.0)
+        found.append(Tile("lowest site", percent(lowest.accuracy), lowest.name))
+    moved = sum(each.new_head for each in facts.rounds)
+    found.append(Tile("rounds", f"{len(facts.rounds)} of {facts.planned}", f"{moved} of them moved the head"))
+    found.append(make_bits_tile(facts.bits, "site", f"{describe_bits(facts.bits_up)} up"))
+    if facts.budget is not None:
+        found.append(make_privacy_tile(None if facts.spent is None else facts.spent["epsilon"], facts.budget))
+    return [*found, make_time_tile(sum(each.seconds for each in facts.rounds), len(facts.rounds))]
+
+
+def _notes(facts: DeployedRun) -> list[str]:
+    """What a reader must know before believing the headline."""
+    found = []
+    if not facts.finished:
+        found.append(say_unfinished(len(facts.rounds), facts.planned))
+    if facts.ended_early is not None:
+        found.append(f"Ended early: {facts.ended_early}.")
+    if facts.figures_stay:
+        found.append(AT_HOME)
+    if facts.finished and facts.rounds and not any(each.new_head for each in facts.rounds):
+        found.append("Learned nothing: no round moved the head from where the run began.")
+    if facts.figures_stay and facts.budget is None:
+        found.append("Privacy: none. Secure sums hid each site's part from the server, and the sums are exact.")
+    return found
+
+
+def _as_clients(facts: DeployedRun) -> list[ClientFacts]:
+    """The sites, the lowest accuracy first, as the figure of clients takes them."""
+    judged = sorted((site for site in facts.sites if site.accuracy is not None), key=lambda each: each.accuracy or 0.0)
+    return [ClientFacts(site.name, site.accuracy, site.alone, None, None, site.test_records or 0) for site in judged]
+
+
+def _privacy(facts: DeployedRun) -> dict[str, Any] | None:
+    """What a private run has promised and spent; None for one without privacy."""
+    if facts.budget is None:
+        return None
+    return describe_spending(facts.budget, facts.spent or {})

@@ -1,0 +1,78 @@
+"""The first screen of a run's page, simulated or deployed: the result in words and tiles, and what was spent."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedlog.files.duration_text import describe_duration
+from fedlog.report.parts.render import percent, points
+from fedlog.settings.differences import say_value
+from fedlog.wire.bits_text import describe_bits
+
+EQUAL = 1e-5  # summaries hold accuracies to six digits
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One figure of the first screen."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+def describe_result(share: float | None, error: float | None) -> str:
+    """What a run has reached; where a number is predicted, its error first. Empty where nothing is known."""
+    if share is None:
+        return ""
+    reached = percent(share)
+    return reached if error is None else f"Error {error:.3g}, {reached} inside their intervals"
+
+
+def make_gain_tiles(gains: Sequence[float], who: str) -> list[Tile]:
+    """What the clients (or sites) have more than alone; no tile where that is not known."""
+    if not gains:
+        return []
+    better, worse = sum(gain > EQUAL for gain in gains), sum(gain < -EQUAL for gain in gains)
+    note = f"points over training alone; {better} {who}s gain, {worse} lose"
+    return [Tile("gain", points(sum(gains) / len(gains)), note)]
+
+
+def make_bits_tile(bits: int, who: str, up: str) -> Tile:
+    """The bits of everyone."""
+    return Tile("bits", describe_bits(bits), f"all {who}s, both ways; {up}")
+
+
+def make_privacy_tile(epsilon: float | None, budget: Mapping[str, float]) -> Tile:
+    """What was spent of the budget."""
+    spent = "nothing released" if epsilon is None else f"ε = {epsilon:.3g}"
+    return Tile("privacy spent", spent, f"of {_describe_budget(budget)}")
+
+
+def make_time_tile(seconds: float, rounds: int) -> Tile:
+    """How long the rounds took."""
+    return Tile("time", describe_duration(seconds), f"in rounds, {describe_duration(seconds / rounds)} each")
+
+
+def describe_spending(
+    budget: Mapping[str, float], spent: Mapping[str, Any], left_out: Collection[str] = (), caveats: Sequence[str] = ()
+) -> dict[str, Any]:
+    """What a private run has promised and spent, for the page's section about it."""
+    rows = [("budget", _describe_budget(budget))]
+    rows += [
+        (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else say_value(value))
+        for name, value in spent.items()
+        if name not in ("budget", "statement", *left_out) and value
+    ]
+    return {"statement": spent.get("statement"), "rows": rows, "caveats": list(caveats)}
+
+
+def _describe_budget(budget: Mapping[str, float]) -> str:
+    return f"ε = {budget['epsilon']:g}, δ = {budget['delta']:g}"
+
+
+def say_unfinished(rounds: int, planned: int | None) -> str:
+    """That the run goes on, or was interrupted."""
+    return f"Not finished: round {rounds} of {planned}."

@@ -1,0 +1,161 @@
+"""One page for one run: the result in a sentence, then its curves, clients, bits, geometry, privacy and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedlog.experiments.run.records import mean_parts
+from fedlog.files.durable import write_file
+from fedlog.report.runs import run_plots
+from fedlog.report.runs.first_screen import (
+    Tile,
+    describe_result,
+    describe_spending,
+    make_bits_tile,
+    make_gain_tiles,
+    make_privacy_tile,
+    make_time_tile,
+    say_unfinished,
+)
+from fedlog.report.parts.plots import Plot
+from fedlog.report.parts.render import PAGE, Live, percent, render_page
+from fedlog.report.runs.run_facts import RunFacts, read_run
+from fedlog.report.parts.style import style_of
+from fedlog.settings.differences import Difference, find_differences, repeat_command, say_value
+from fedlog.settings.spec import as_plain
+from fedlog.wire.bits_text import describe_bits
+
+
+def write_run_page(folder: Path) -> Path:
+    """Write the page from the folder's records, and return its path."""
+    path = folder / PAGE
+    write_file(path, render_run(read_run(folder)))
+    return path
+
+
+def render_run(facts: RunFacts, live: Live | None = None) -> str:
+    """The page as text; `live` tells a page of `fedlog watch` what it shows and where to ask for news."""
+    differences = find_differences(facts.spec)
+    return render_page(
+        "run.html.j2",
+        facts=facts,
+        title=f"{style_of(facts.spec.method).label} on {facts.spec.data}",
+        headline=headline(facts),
+        tiles=_tiles(facts),
+        notes=_notes(facts),
+        curves=run_plots.accuracy_plots(facts),
+        client_plots=_client_plots(facts),
+        bits_bars=run_plots.bits_bars(facts.bits_by_kind, len(facts.lines)),
+        geometry_plot=run_plots.geometry_plot(facts),
+        calibration_plot=run_plots.calibration_plot(facts),
+        privacy=_privacy(facts),
+        style=style_of(facts.spec.method),
+        has={
+            "alone": any(client.alone is not None for client in facts.clients),
+            "portraits": bool(facts.portraits),
+            "bodies": len({portrait.body for portrait in facts.portraits.values()}) > 1,
+            "calibration": any(client.calibration_error is not None for client in facts.clients),
+        },
+        time_bars=run_plots.time_bars(mean_parts(facts.lines)),
+        differences=differences,
+        other_settings=_other_settings(facts, differences),
+        command=repeat_command(facts.spec),
+        live=live,
+    )
+
+
+def _client_plots(facts: RunFacts) -> list[Plot]:
+    plots = (run_plots.clients_plot(facts.clients, facts.spec.method, facts.measure), run_plots.sizes_plot(facts))
+    return [plot for plot in plots if plot]
+
+
+def headline(facts: RunFacts) -> dict[str, Any]:
+    """The result in one sentence: what was reached with how many bits, and what the baselines reach."""
+    others = []
+    for method, baseline in facts.baselines.items():
+        summary = baseline.summary
+        bits = summary.bits_up + summary.bits_down
+        cost = f" with {describe_bits(bits)}" if bits else ""
+        rounds = "" if summary.rounds == (len(facts.lines) or summary.rounds) else f" after {summary.rounds} rounds"
+        others.append(f"{style_of(method).label} {percent(summary.accuracy_mean_over_clients)}{cost}{rounds}")
+    return {
+        "reached": describe_result(facts.accuracy, facts.error_of_number),
+        "sent": describe_bits(facts.bits) if facts.bits else "",
+        "others": ", ".join(others),
+    }
+
+
+def _tiles(facts: RunFacts) -> list[Tile]:
+    if not facts.lines:
+        return []
+    rounds = len(facts.lines)
+    of = "" if facts.summary is not None else f" of {facts.spec.rounds}"
+    found = [Tile(facts.measure, percent(facts.accuracy), f"mean over clients, round {rounds}{of}")]
+    if facts.error_of_number is not None:
+        found.append(Tile("root mean squared error", f"{facts.error_of_number:.3g}", "mean over clients"))
+    if facts.summary is not None and facts.summary.accuracy_after_closing is not None:
+        after = facts.summary.accuracy_after_closing
+        found.append(Tile("after the closing phase", percent(after), "each client's last local training"))
+    if facts.summary is not None and facts.summary.accuracy_at_chosen_rounds is not None:
+        chosen = facts.summary.accuracy_at_chosen_rounds
+        found.append(Tile("at chosen rounds", percent(chosen), "each client's best on its validation records"))
+    found += make_gain_tiles([client.gain for client in facts.clients if client.gain is not None], "client")
+    worst = facts.worst_decile
+    if worst:
+        found.append(Tile("lowest client", percent(worst[0].accuracy), worst[0].name))
+    ups = sum(line.bits_up for line in facts.lines)
+    found.append(make_bits_tile(facts.bits, "client", f"{describe_bits(ups)} up in rounds"))
+    if facts.summary is not None and facts.summary.privacy is not None:
+        found.append(make_privacy_tile(facts.summary.privacy.get("epsilon"), facts.summary.privacy["budget"]))
+    return [*found, make_time_tile(sum(line.seconds for line in facts.lines), rounds)]
+
+
+def _privacy(facts: RunFacts) -> dict[str, Any] | None:
+    """What a private run has promised and spent; None for one without privacy."""
+    if facts.summary is None or facts.summary.privacy is None:
+        return None
+    found = facts.summary.privacy
+    caveats = [*found["caveats"], f"Note: {found['accuracies']}."]
+    return describe_spending(found["budget"], found, ("caveats", "accuracies", "rounds_with_old_head"), caveats)
+
+
+def _notes(facts: RunFacts) -> list[str]:
+    """What a reader must know before believing the headline."""
+    found = []
+    if facts.summary is None and facts.lines:
+        found.append(say_unfinished(len(facts.lines), facts.spec.rounds))
+    if facts.summary is not None:
+        best = facts.summary
+        if best.best_round != best.rounds and best.best_accuracy > best.accuracy_mean_over_clients:
+            found.append(
+                f"Best round: {best.best_round}, {percent(best.best_accuracy, 2)}. It is chosen on these very records, "
+                "so the last round is the headline."
+            )
+        if best.regression is not None:
+            found.append(
+                "This run predicts a number: what the page calls accuracy is the share of rows inside their "
+                f"{percent(best.regression['interval_level'], 0)} intervals. Root mean squared error, mean over "
+                f"clients: {best.regression['rmse_mean_over_clients']:.4g}."
+            )
+        if best.uploads_refused:
+            found.append(f"Uploads that could not be used: {best.uploads_refused} (records.jsonl names them).")
+    if facts.lines and not facts.baselines and facts.spec.method != "local":
+        found.append(
+            "No run of training alone lies beside this one. The command at the end with --method local, and --out in "
+            "the same folder, puts it into this page."
+        )
+    return found
+
+
+def _other_settings(facts: RunFacts, differences: Sequence[Difference]) -> list[tuple[str, str]]:
+    """The settings that are as usual, those that are not set left out."""
+    told = {each.name for each in differences}
+    values = as_plain(facts.spec)
+    values |= values.pop("options")
+    return [
+        (name, say_value(value))
+        for name, value in values.items()
+        if name not in told and value is not None and value != [] and name not in ("data", "method")
+    ]

@@ -1,0 +1,256 @@
+"""The figures of a run's page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fedlog.core.calibration import ReliabilityBin
+from fedlog.experiments.run import records
+from fedlog.experiments.run.execute import RECORDS
+from fedlog.report.parts.axes import Axis, straight_axis
+from fedlog.report.parts.curves import curve_plots, make_curve
+from fedlog.report.parts.plots import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Bar, BarPart, Bars, Plot, Point, Series
+from fedlog.report.parts.render import percent, points
+from fedlog.report.runs.run_facts import ClientFacts, RunFacts, find_lowest_tenth
+from fedlog.report.parts.style import COLOURS, style_numbered, style_of
+from fedlog.wire.bits_text import describe_bits
+
+LARGEST_MARKS, SMALLEST_MARKS = 4.6, 2.4
+GEOMETRY_HEIGHT = 420.0
+CALIBRATION_NAMES = {"temperature": "softmax with temperature", "laplace": "Laplace"}
+MOST_NAMES, MOST_LETTERS = 6, 30  # that stand beside each other under a figure, on a phone too
+SIZES_DIFFER = 1.3  # times the smallest; below it, accuracy by size shows nothing
+
+
+def accuracy_plots(facts: RunFacts) -> list[Plot]:
+    """Accuracy by round and by bits, the baselines' too; nothing before the first round ends."""
+    if not facts.lines:
+        return []
+    method = facts.spec.method
+    curves = [make_curve(method, style_of(method), facts.lines, facts.bits_opening)]
+    for other, baseline in facts.baselines.items():
+        lines = records.read(baseline.folder / RECORDS)
+        curves.append(make_curve(other, style_of(other), lines, sum(baseline.summary.bits_opening.values())))
+    return curve_plots(curves, facts.spec.stop_at_accuracy, facts.measure)
+
+
+def clients_plot(clients: Sequence[ClientFacts], method: str, measure: str, who: str = "client") -> Plot | None:
+    """Every client's accuracy, the lowest first, with what it has alone; the worst tenth is shaded."""
+    judged = [client for client in clients if client.accuracy is not None]
+    if not judged:
+        return None
+    style, alone = style_of(method), style_of("local")
+    size = _mark_size(len(judged))
+    shares = [100 * share for client in judged for share in (client.accuracy, client.alone) if share is not None]
+    own = tuple(Point(at, 100 * (c.accuracy or 0), _say_client(c), *_stem(c)) for at, c in enumerate(judged, 1))
+    without = tuple(
+        Point(at, 100 * client.alone, f"{client.name} alone: {percent(client.alone)}")
+        for at, client in enumerate(judged, 1)
+        if client.alone is not None
+    )
+    series = [Series(method, style, own, joined=False, size=size)]
+    if without and method != "local":
+        series.insert(0, Series("local", alone, without, joined=False, hollow=True, size=size * 0.85))
+    worst = find_lowest_tenth(judged)
+    return Plot(
+        name="clients",
+        title=f"{measure[0].upper()}{measure[1:]} of each {who} (%)",
+        alternative=(
+            f"{len(judged)} {who}s, from {percent(judged[0].accuracy)} ({judged[0].name}) to "
+            f"{percent(judged[-1].accuracy)} ({judged[-1].name}). Median {percent(judged[len(judged) // 2].accuracy)}. "
+            f"Lowest tenth: {', '.join(client.name for client in worst)}."
+        ),
+        x=_ranks([client.name for client in judged], who),
+        y=straight_axis("%", shares),
+        series=tuple(series),
+        shaded=(0.5, len(worst) + 0.5),
+    )
+
+
+def sizes_plot(facts: RunFacts) -> Plot | None:
+    """Every client's accuracy by the number of its training records; None where the run did not note them."""
+    known = [(c, sum(c.portrait.training.values())) for c in facts.clients if c.portrait and c.accuracy is not None]
+    sizes = [size for _, size in known]
+    if not known or max(sizes) < SIZES_DIFFER * max(min(sizes), 1):
+        return None
+    style = style_of(facts.spec.method)
+    marks = tuple(Point(size, 100 * (client.accuracy or 0), _say_client(client)) for client, size in known)
+    smallest, largest = min(known, key=lambda each: each[1]), max(known, key=lambda each: each[1])
+    return Plot(
+        name="sizes",
+        title=f"{facts.measure[0].upper()}{facts.measure[1:]} by training records (%)",
+        alternative=(
+            f"The client with fewest records, {smallest[0].name} with {smallest[1]}, has "
+            f"{percent(smallest[0].accuracy)}; the one with most, {largest[0].name} with {largest[1]}, has "
+            f"{percent(largest[0].accuracy)}."
+        ),
+        x=straight_axis("training records of the client", sizes, whole=True),
+        y=straight_axis("%", [mark.y for mark in marks]),
+        series=(Series(facts.spec.method, style, marks, joined=False, size=_mark_size(len(known))),),
+    )
+
+
+def _mark_size(count: int) -> float:
+    return max(SMALLEST_MARKS, min(LARGEST_MARKS, 260 / count))
+
+
+def _stem(client: ClientFacts) -> tuple[float | None, float | None]:
+    """A line from the client's accuracy alone to its accuracy in the run."""
+    if client.alone is None or client.accuracy is None:
+        return None, None
+    return 100 * client.alone, 100 * client.accuracy
+
+
+def _say_client(client: ClientFacts) -> str:
+    said = [f"{client.name}: {percent(client.accuracy)}"]
+    if client.gain is not None:
+        said.append(f"{points(client.gain)} points over {percent(client.alone)} alone")
+    if client.portrait is not None:
+        said.append(f"{sum(client.portrait.training.values())} training records")
+    return ", ".join(said)
+
+
+def _ranks(names: Sequence[str], who: str) -> Axis:
+    """An axis of ranks; a few clients are named on it."""
+    count = len(names)
+    if count <= MOST_NAMES and sum(len(name) for name in names) <= MOST_LETTERS:
+        return Axis(f"{who}s, lowest first", 0.5, count + 0.5, tuple((float(at), n) for at, n in enumerate(names, 1)))
+    step = max(1, round(count / 5 / 5) * 5 if count > 25 else round(count / 10) or 1)
+    marks = [1, *(at for at in range(step, count + 1, step) if at > step / 2 and at > 1)]
+    return Axis(f"{who}s, lowest first", 0.5, count + 0.5, tuple((float(at), str(at)) for at in marks))
+
+
+def bits_bars(found: Mapping[tuple[str, str], int], rounds: int, who: str = "client") -> Bars | None:
+    """The bits of the run by direction and kind; None where nothing was sent."""
+    kinds = list(dict.fromkeys(kind for _, kind in found))
+    if not sum(found.values()):
+        return None
+    bars = []
+    for way, label in (("up", f"up, from the {who}s"), ("down", f"down, to the {who}s")):
+        parts = tuple(
+            BarPart(kind, found[way, kind], describe_bits(found[way, kind]), style_numbered(at, kind))
+            for at, kind in enumerate(kinds)
+            if found.get((way, kind))
+        )
+        bars.append(Bar(label, describe_bits(sum(part.amount for part in parts)), parts))
+    said = [f"{bar.label}: {', '.join(f'{p.label} {p.text}' for p in bar.parts) or 'nothing'}" for bar in bars]
+    return Bars(
+        name="bits",
+        title="Bits by direction and kind",
+        alternative=". ".join(said) + ".",
+        bars=tuple(bars),
+        note=(
+            f"Encoded messages of all {who}s in {rounds} round{'s' if rounds != 1 else ''}, framing included: "
+            f"{sum(found.values()):,} bits in all."
+        ),
+    )
+
+
+def time_bars(parts: Sequence[tuple[str, float, float]]) -> Bars | None:
+    """Where the time of a round went; None for a run that was not profiled."""
+    if not parts:
+        return None
+    drawn = tuple(
+        BarPart(name, seconds, f"{seconds:.3g} s, {100 * share:.1f} %", style_numbered(at, name))
+        for at, (name, seconds, share) in enumerate(parts)
+        if seconds > 0
+    )
+    total = sum(part.amount for part in drawn)
+    return Bars(
+        name="time",
+        title="Where the time of a round went",
+        alternative=", ".join(f"{part.label} {part.text}" for part in drawn) + ".",
+        bars=(Bar("a round, on average", f"{total:.3g} s", drawn),),
+    )
+
+
+def calibration_plot(facts: RunFacts) -> Plot | None:
+    """How often the models are right, by how sure they are, for each way of computing probabilities."""
+    found = facts.calibration
+    if found is None or not found.ways:
+        return None
+    series, said = [], []
+    for at, (name, way) in enumerate(found.ways.items()):
+        style = style_numbered(at, CALIBRATION_NAMES.get(name, name))
+        marks = tuple(
+            Point(100 * each.confidence, 100 * each.accuracy, f"{style.label}: {_say_bin(each)}")
+            for each in way.reliability
+        )
+        series.append(Series(name, style, marks))
+        said.append(f"{style.label}: calibration error {percent(way.calibration_error)}, log loss {way.log_loss:.3g}.")
+    return Plot(
+        name="calibration",
+        title="How often right, by how sure (%)",
+        alternative=f"On {next(iter(found.ways.values())).records} test records. {' '.join(said)}",
+        x=straight_axis("how sure the model says it is (%)", [0, 100]),
+        y=straight_axis("%", [0, 100]),
+        series=tuple(series),
+        diagonal=True,
+        fixed=True,
+    )
+
+
+def _say_bin(found: ReliabilityBin) -> str:
+    return f"{percent(found.confidence)} sure, {percent(found.accuracy)} right, {found.records} records"
+
+
+def geometry_plot(facts: RunFacts) -> Plot | None:
+    """Every client's class means and the common head in the plane where the means differ most."""
+    found = facts.geometry
+    if found is None:
+        return None
+    classes = sorted({mean.label for mean in found.means} | {row.label for row in found.head}, key=_by_number)
+    styles = {label: style_numbered(at, label) for at, label in enumerate(classes)}
+    series = []
+    for number, label in enumerate(classes):
+        means = tuple(
+            Point(mean.x, mean.y, f"class {label} at {mean.client}") for mean in found.means if mean.label == label
+        )
+        rows = tuple(
+            Point(row.x, row.y, f"class {label}: its row of the head", label=label)
+            for row in found.head
+            if row.label == label
+        )
+        arrows = Series(f"class-{label}", styles[label], rows, joined=False, arrows=True)
+        # The colours come a second time: hollow marks tell the two apart.
+        hollow = number // len(COLOURS) % 2 == 1
+        series.append(Series(f"class-{label}", styles[label], means, joined=False, size=3.6, hollow=hollow))
+        series += [arrows] if rows else []
+    x, y = _equal_axes([(each.x, each.y) for each in (*found.means, *found.head)], GEOMETRY_HEIGHT)
+    clients = len({mean.client for mean in found.means})
+    return Plot(
+        name="geometry",
+        title="Class means of the clients, and the common head" if found.head else "Class means of the clients",
+        alternative=(
+            f"The plane in which the class means of {clients} clients differ most; it holds "
+            f"{100 * found.shown:.0f} % of their variance. Marks of one class are one class at different clients"
+            + (
+                f"; arrows are the rows of the head for the {len(found.head)} classes."
+                if found.head
+                else "; there is no common head."
+            )
+        ),
+        x=x,
+        y=y,
+        series=tuple(series),
+        height=GEOMETRY_HEIGHT,
+        bare=True,
+    )
+
+
+def _equal_axes(places: Sequence[tuple[float, float]], height: float) -> tuple[Axis, Axis]:
+    """Axes around these places and the origin on which one step is as long in both directions."""
+    sides = (WIDTH - LEFT - RIGHT, height - TOP - BOTTOM)
+    ends = [(min(0.0, *values), max(0.0, *values)) for values in zip(*places, strict=True)]
+    per_pixel = 1.12 * max((high - low) / side for (low, high), side in zip(ends, sides, strict=True)) or 1.0
+    halves = [per_pixel * side / 2 for side in sides]
+    centres = [(low + high) / 2 for low, high in ends]
+    found = [Axis("", centre - half, centre + half, ()) for centre, half in zip(centres, halves, strict=True)]
+    return found[0], found[1]
+
+
+def _by_number(label: str) -> tuple[float, str]:
+    try:
+        return float(label), label
+    except ValueError:
+        return float("inf"), label

@@ -1,0 +1,113 @@
+"""One page for a folder of runs: what their scores compare, their curves, and a row a run with a link to its page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedlog.experiments.compare.advice import advise
+from fedlog.experiments.compare.reading import group_findings, label_runs
+from fedlog.experiments.run import records
+from fedlog.experiments.run.execute import CONFIG, RECORDS, read_finished_summary, read_spec
+from fedlog.files.durable import write_file
+from fedlog.report.compare.comparison_page import comparison_section
+from fedlog.report.parts.curves import Curve, curve_plots, make_curve
+from fedlog.report.parts.plots import Plot
+from fedlog.report.parts.render import PAGE, Live, percent, render_page
+from fedlog.report.runs.run_page import write_run_page
+from fedlog.report.parts.style import style_of, styles_of
+from fedlog.wire.bits_text import describe_bits
+
+MOST_CURVES = 35  # there are no more styles that differ
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One run of the folder."""
+
+    name: str
+    link: str
+    method: str
+    data: str
+    seed: int
+    rounds: str
+    accuracy: str
+    bits: str
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """The run folders in this one, at any depth, in the order of their names."""
+    return sorted(path.parent for path in folder.rglob(CONFIG)) if folder.is_dir() else []
+
+
+def write_runs_page(folder: Path) -> Path:
+    """Write the page of every finished run in the folder, and one page that lists all runs; return its path."""
+    links = {}
+    for run in run_folders(folder):
+        if read_finished_summary(run) is not None:
+            links[run] = write_run_page(run).relative_to(folder).as_posix()
+    path = folder / PAGE
+    write_file(path, render_runs(folder, links))
+    return path
+
+
+def render_runs(folder: Path, links: dict[Path, str], live: Live | None = None) -> str:
+    """The page of a folder of runs as text, with these links to the pages of single runs."""
+    compared = [findings for findings in group_findings(folder) if len(findings.labels) > 1]
+    return render_page(
+        "runs.html.j2",
+        title=f"Runs in {folder.resolve().name}",
+        sections=[comparison_section(each, advise(each), (), at) for at, each in enumerate(compared, 1)],
+        rows=[_row(folder, run, links.get(run, "")) for run in run_folders(folder)],
+        plots=_plots(folder),
+        who="client",
+        empty="No run yet. One that is started in this folder appears here.",
+        live=live,
+    )
+
+
+def _row(folder: Path, run: Path, link: str) -> RunRow:
+    spec, summary = read_spec(run), read_finished_summary(run)
+    name, method = run.relative_to(folder).as_posix(), style_of(spec.method).label
+    lines = records.read(run / RECORDS)
+    if summary is not None:
+        accuracy, rounds = percent(summary.accuracy_mean_over_clients, 2), str(summary.rounds)
+        bits = summary.bits_up + summary.bits_down
+    else:
+        accuracy = percent(lines[-1].accuracy_mean_over_clients, 2) if lines else ""
+        rounds = f"{len(lines)} of {spec.rounds}, not finished"
+        bits = sum(line.bits_up + line.bits_down for line in lines)
+    return RunRow(name, link, method, spec.data, spec.seed, rounds, accuracy, describe_bits(bits) if bits else "none")
+
+
+def _plots(folder: Path) -> list[tuple[str, list[Plot]]]:
+    """The curves of the runs of each data set; of many, the newest."""
+    by_data: dict[str, list[Path]] = {}
+    for run in run_folders(folder):
+        if records.count(run / RECORDS):
+            by_data.setdefault(read_spec(run).data, []).append(run)
+    found = []
+    for number, (data, runs) in enumerate(by_data.items(), 1):
+        newest = sorted(runs, key=lambda run: (run / RECORDS).stat().st_mtime)[-MOST_CURVES:]
+        plots = curve_plots(_curves(folder, [run for run in runs if run in newest]), name=f"data-{number}")
+        found.append((data, plots))
+    return found
+
+
+def _curves(folder: Path, runs: list[Path]) -> list[Curve]:
+    specs = {run: read_spec(run) for run in runs}
+    named = label_runs(specs)
+    seeds = len({spec.seed for spec in specs.values()}) > 1
+    labels = {run: f"{named[run]}, seed {specs[run].seed}" if seeds else named[run] for run in runs}
+    twice = [label for label in labels.values() if list(labels.values()).count(label) > 1]
+    labels = {
+        run: f"{label} ({run.relative_to(folder).as_posix()})" if label in twice else label
+        for run, label in labels.items()
+    }
+    styles = styles_of({labels[run]: specs[run].method for run in runs})
+    curves = []
+    for run in runs:
+        summary = read_finished_summary(run)
+        opening = 0 if summary is None else sum(summary.bits_opening.values())
+        curves.append(make_curve(labels[run], styles[labels[run]], records.read(run / RECORDS), opening))
+    return curves
