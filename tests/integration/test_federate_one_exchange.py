@@ -15,7 +15,7 @@ from fedlog.errors import InputError
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.run import leave
-from fedlog.flower.protocol.plan import Plan, check_plan
+from fedlog.flower.protocol.plan import Plan, Secure, check_plan
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.models.body import HEAD
@@ -51,6 +51,7 @@ def conduct(post: InProcess, server: ServerFolder, plan: Plan) -> checkpoint.Ser
         ("fed-nb", {"personal": True}),
         ("fed-ridge", {"personal": True}),
         ("ccvr", {}),
+        ("fedcof", {}),
     ],
 )
 def test_a_federation_solves_the_simulators_head(tmp_path: Path, method: str, options: dict[str, Any]) -> None:
@@ -66,10 +67,18 @@ def test_a_federation_solves_the_simulators_head(tmp_path: Path, method: str, op
         assert model.predict(folder.path / "data.csv").shape == (60,)
 
 
-@pytest.mark.parametrize("method", ["fedcof", "fedpft"])
-def test_what_needs_each_sites_own_upload_stays_in_the_simulator(method: str) -> None:
-    with pytest.raises(InputError, match=f"expected a method that sites take part in, found: {method}"):
-        check_plan(Plan("once", method=method, rounds=1))
+def test_mixtures_stay_in_the_simulator() -> None:
+    with pytest.raises(InputError, match="expected a method that sites take part in, found: fedpft") as refused:
+        check_plan(Plan("once", method="fedpft", rounds=1))
+    assert "`fedlog run`" in str(refused.value.hint)
+
+
+def test_class_means_are_sent_in_the_open_alone() -> None:
+    with pytest.raises(InputError, match="which a secure sum hides"):
+        check_plan(Plan("once", method="fedcof", rounds=1, secure=Secure(3, 3)))
+    promise = Promise("record", "central", 8.0, 1e-5, clip="l2:1")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"method fedcof .* sends no statistics"):
+        check_plan(Plan("once", method="fedcof", rounds=1, promise=promise))
 
 
 def test_a_site_with_another_encoder_is_left_out(tmp_path: Path) -> None:
@@ -91,21 +100,23 @@ def test_a_private_release_of_both_moments_is_one(tmp_path: Path) -> None:
     assert torch.isfinite(conduct(post, server, plan).values[HEAD]).all()
 
 
-def test_a_late_site_joins_and_the_sums_of_one_that_went_home_stay(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["fed-lda", "fedcof"])
+def test_a_late_site_joins_and_the_sums_of_one_that_went_home_stay(tmp_path: Path, method: str) -> None:
     """The run goes on with one round more: the head is that of all three, though one answered only at first."""
     post, server = sites(tmp_path), make_server(ServerFolder(tmp_path / "server"))
     post.absent = {"south"}
-    conduct(post, server, Plan("once", method="fed-lda", rounds=1, seed=4))
+    conduct(post, server, Plan("once", method=method, rounds=1, seed=4))
     post.absent = {"east"}
-    found = conduct(post, server, Plan("once", method="fed-lda", rounds=2, seed=4))
-    everyone = simulation(post.sites.values(), Plan("once", method="fed-lda", rounds=1, seed=4))
+    found = conduct(post, server, Plan("once", method=method, rounds=2, seed=4))
+    everyone = simulation(post.sites.values(), Plan("once", method=method, rounds=1, seed=4))
     list(everyone.rounds())
     torch.testing.assert_close(found.values[HEAD], everyone.server.state[HEAD], rtol=1e-6, atol=1e-7)
 
 
-def test_after_a_site_left_the_head_is_that_of_the_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["fed-lda", "fedcof"])
+def test_after_a_site_left_the_head_is_that_of_the_others(tmp_path: Path, method: str) -> None:
     post, server = sites(tmp_path), make_server(ServerFolder(tmp_path / "server"))
-    plan = Plan("once", method="fed-lda", rounds=1, seed=4)
+    plan = Plan("once", method=method, rounds=1, seed=4)
     conduct(post, server, plan)
     leave(server, "south", plan.name, lambda _: None)
     after = checkpoint.read(RunFolder.of(server, plan.name).checkpoint, lambda _: None)

@@ -28,7 +28,8 @@ from fedlog.models.body import logits
 from fedlog.models.catalog import body
 from fedlog.settings.execution import BackendChoice, Execution
 from fedlog.settings.training import AdamMoments, Initialisation, Judge, Optimiser, RunSettings
-from fedlog.wire.message import Kind, Message
+from fedlog.wire.ledger import Ledger
+from fedlog.wire.message import Gathered, Kind, Message, total
 
 # From Python 3.12 on, forking a process that has threads is worth a warning; our workers use none of them.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -116,6 +117,15 @@ def test_a_resumed_run_repeats_the_other_to_the_bit_however_many_workers(
 def _ledger_of(simulation: Simulation) -> object:
     list(simulation.rounds())
     return simulation.server.ledger.entries
+
+
+def test_uploads_that_are_listed_are_still_listed_after_a_checkpoint(tmp_path: Path) -> None:
+    """Mixtures of clients that pause are joined to the others', never added to them."""
+    uploads = {name: Gathered((torch.full((2, 3), value),)) for name, value in (("north", 1.0), ("south", 2.0))}
+    checkpoint.write(tmp_path, checkpoint.ServerState(1, {}, Ledger(), dict(uploads)), lambda _: None)
+    kept = checkpoint.read(tmp_path, lambda _: None).memory
+    (found,) = total(list(kept.values())).arrays
+    assert found[:, 0].tolist() == [1.0, 1.0, 2.0, 2.0]
 
 
 def test_a_checkpoint_cut_short_leaves_the_one_before(simulate: Simulate, tmp_path: Path) -> None:

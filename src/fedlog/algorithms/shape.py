@@ -235,6 +235,8 @@ class Algorithm(ABC):
     """Whether sites accept it over Flower: no body leaves a site, and bodies may differ."""
     sends_statistics: bool = False
     """Whether uploads are statistics. Only these can carry privacy noise and come from untrained bodies."""
+    sums_in_the_open: bool = False
+    """Whether the server must see every upload by itself, so that no secure sum and no noise on one can do."""
 
     @property
     @abstractmethod

@@ -165,6 +165,15 @@ def check_noise_of_sums(promise: Promise | None, secure: bool) -> None:
         )
 
 
+def check_uploads_may_hide(algorithm: Algorithm, secure: bool) -> None:
+    """Refuse a secure sum where the server must see every upload by itself."""
+    if secure and algorithm.sums_in_the_open:
+        raise InputError(
+            f"method {algorithm.name} needs to see every client's upload by itself, which a secure sum hides",
+            hint="fed-lda or fed-ridge",
+        )
+
+
 def count_survivors(honest: int | None, taking_part: int) -> int:
     """How many clients of a round must survive: the number asked for, or as few as are safe."""
     if taking_part < FEWEST:

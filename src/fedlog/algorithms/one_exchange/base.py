@@ -63,8 +63,6 @@ class OneExchange(Algorithm):
     may_leave = True
     sums_last_uploads = True
     sends_statistics = True
-    sums_in_the_open = False
-    """Whether the server must see every upload by itself, so that no secure sum and no noise on one can do."""
 
     def solve(self, moments: Moments, noise: Noise) -> Tensor | QuadraticHead:
         """The head from the sums of everyone."""

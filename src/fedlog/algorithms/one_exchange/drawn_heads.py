@@ -87,6 +87,7 @@ class FedPFT(DrawnHead):
     name = "fedpft"
     sums_in_the_open = True
     sends_statistics = False
+    # Of many Gaussians a class each may be a single record, and the server would say how many.
     may_federate = False
 
     def __post_init__(self) -> None:

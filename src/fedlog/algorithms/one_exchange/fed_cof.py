@@ -27,7 +27,6 @@ class FedCOF(OneExchange):
     name = "fedcof"
     sums_in_the_open = True
     sends_statistics = False
-    may_federate = False
 
     def __post_init__(self) -> None:
         if not self.gamma > 0:

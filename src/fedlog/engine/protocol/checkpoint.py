@@ -32,7 +32,7 @@ from fedlog.errors import InputError
 from fedlog.files.durable import force_folder, write_file
 from fedlog.models.body import Params
 from fedlog.wire.ledger import Ledger
-from fedlog.wire.message import Contribution
+from fedlog.wire.message import Contribution, Gathered
 
 LATEST = "latest.json"
 SUMS = "sums.json"
@@ -108,11 +108,14 @@ def read(folder: Path, load_clients: Callable[[Path], None]) -> ServerState:
 
 
 def _flatten_memory(memory: Memory) -> Params:
-    """One entry for each array and one for its noise. Their names are JSON: a client may have any name."""
+    """An entry for each array, before them one with its noise and whether it is listed.
+
+    Their names are JSON: a client may have any name.
+    """
     flat: Params = {}
     for client, last in memory.items():
-        noise = torch.tensor([last.noise_std], dtype=torch.float64)
-        for at, array in enumerate((noise, *last.arrays)):
+        facts = torch.tensor([last.noise_std, isinstance(last, Gathered)], dtype=torch.float64)
+        for at, array in enumerate((facts, *last.arrays)):
             flat[json.dumps([client, at])] = array.contiguous()
     return flat
 
@@ -121,6 +124,7 @@ def _read_memory(flat: Params) -> Memory:
     memory: Memory = {}
     entries = sorted(((json.loads(name), value) for name, value in flat.items()), key=lambda entry: entry[0])
     for (client,), found in groupby(entries, key=lambda entry: entry[0][:-1]):
-        noise, *arrays = (value for _, value in found)
-        memory[client] = Contribution(tuple(arrays), noise_std=float(noise))
+        facts, *arrays = (value for _, value in found)
+        noise, *listed = facts.tolist()  # older checkpoints have the noise alone: no site sent lists then
+        memory[client] = (Gathered if any(listed) else Contribution)(tuple(arrays), noise_std=noise)
     return memory

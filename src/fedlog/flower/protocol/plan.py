@@ -38,6 +38,7 @@ from fedlog.settings.promise import (
     check_largest_share,
     check_noise_of_sums,
     check_transport,
+    check_uploads_may_hide,
     count_survivors,
     normal_clip,
     protect,
@@ -266,7 +267,9 @@ def check_plan(plan: Plan) -> Plan:
         check_clip(plan.clip)
     if plan.promise is not None:
         _check_promise(plan.promise)
-    check_method_transport(plan.algorithm(2, 2), plan.transport)
+    algorithm = plan.algorithm(2, 2)
+    check_uploads_may_hide(algorithm, secure=plan.secure is not None)
+    check_method_transport(algorithm, plan.transport)
     plan.protection(2, 2)
     return plan
 
