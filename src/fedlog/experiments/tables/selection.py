@@ -108,7 +108,7 @@ def _fedlog_c_letter(data: str) -> Experiment:
             "beta": round(beta_for_growth(alpha, growth, 10), 9),
             **TO_THE_LETTER,
         }
-        for alpha in (0.001, 0.01, 0.1)
+        for alpha in (0.001, 0.01, 0.1, 0.3, 1.0)
         for growth in (1.0, 1.03, 1.1)
     }
     found = _grid(data, "fedlog-c", settings, rounds=30)
