@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedlog.algorithms.losses import Clustered, Distance, NearGlobalMean, NearModel, NearPrototype, cross_entropy
-from fedlog.algorithms.shape import EVERYTHING, Batch, Carry, HiddenParams, Loss, Phase
+from fedlog.algorithms.losses import Clustered, Distance, NearGlobalMean, NearModel, NearPrototype
+from fedlog.algorithms.shape import EVERYTHING, Batch, Carry, HiddenParams, Loss, Phase, cross_entropy
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 

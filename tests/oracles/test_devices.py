@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fedlog.algorithms.losses import cross_entropy
-from fedlog.algorithms.shape import EVERYTHING, Phase, Work
+from fedlog.algorithms.shape import EVERYTHING, Phase, Work, cross_entropy
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.data.transforms import Transform

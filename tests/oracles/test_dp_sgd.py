@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedlog.algorithms.fedlog import FedLog, FedLogC
-from fedlog.algorithms.losses import cross_entropy
-from fedlog.algorithms.shape import Batch, Loss, Phase, Work
+from fedlog.algorithms.shape import Batch, Loss, Phase, Work, cross_entropy
 from fedlog.audit.distinguisher import mu_lower_bound
 from fedlog.cli.main import main
 from fedlog.core.clip import Clip, parse_clip

@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedlog.algorithms.losses import cross_entropy
 from fedlog.algorithms.registry import build
-from fedlog.algorithms.shape import Batch
+from fedlog.algorithms.shape import Batch, cross_entropy
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.data.transforms import Transform

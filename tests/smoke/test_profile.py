@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedlog.cli.main import main
-from fedlog.engine.stopwatch import OTHER, PARTS, Stopwatch, combine
+from fedlog.engine.training.tasks import OTHER, PARTS, Stopwatch, combine
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 import torch
 
-from fedlog.algorithms.losses import cross_entropy
 from fedlog.algorithms.shape import (
     BODY,
     EVERYTHING,
@@ -30,6 +29,7 @@ from fedlog.algorithms.shape import (
     TrainingRecords,
     Work,
     all_but,
+    cross_entropy,
     only,
 )
 from fedlog.errors import InputError

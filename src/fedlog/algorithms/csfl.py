@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.losses import cross_entropy
 from fedlog.algorithms.shape import (
     EVERYTHING,
     Algorithm,
@@ -24,6 +23,7 @@ from fedlog.algorithms.shape import (
     Schedule,
     Trained,
     Work,
+    cross_entropy,
 )
 from fedlog.core.keys import Key
 from fedlog.core.sensing import Sensing, recover

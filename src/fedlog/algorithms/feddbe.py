@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fedlog.algorithms.losses import NearGlobalMean, cross_entropy
+from fedlog.algorithms.losses import NearGlobalMean
 from fedlog.algorithms.shape import (
     EVERYTHING,
     Algorithm,
@@ -21,6 +21,7 @@ from fedlog.algorithms.shape import (
     Schedule,
     Trained,
     Work,
+    cross_entropy,
 )
 from fedlog.errors import InputError
 from fedlog.models.body import SHIFT, Params

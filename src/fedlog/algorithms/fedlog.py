@@ -13,7 +13,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.losses import Clustered, Distance, cross_entropy
+from fedlog.algorithms.losses import Clustered, Distance
 from fedlog.algorithms.shape import (
     BODY,
     Algorithm,
@@ -26,6 +26,7 @@ from fedlog.algorithms.shape import (
     Schedule,
     Trained,
     Work,
+    cross_entropy,
 )
 from fedlog.core.keys import Key
 from fedlog.core.map_head import solve_head

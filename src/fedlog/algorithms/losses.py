@@ -1,4 +1,4 @@
-"""The losses of all methods: weighted sums over the batch axis, so that leading axes can be clients."""
+"""Losses with more than cross-entropy: weighted sums over the batch axis, so that leading axes can be clients."""
 
 from __future__ import annotations
 
@@ -9,13 +9,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.shape import Batch, Carry
-
-
-def cross_entropy(batch: Batch, constants: Mapping[str, Tensor], carry: Carry) -> tuple[Tensor, Carry]:
-    """The mean of -ln softmax(logits)[label] over the batch (the paper's eq. 10, divided by the batch size)."""
-    chosen = batch.logits.gather(-1, batch.labels[..., None])[..., 0]  # (..., B)
-    return ((torch.logsumexp(batch.logits, -1) - chosen) * batch.weights).sum(-1), carry
+from fedlog.algorithms.shape import Batch, Carry, cross_entropy
 
 
 def _squared_distances(features: Tensor, means: Tensor, present: Tensor) -> Tensor:

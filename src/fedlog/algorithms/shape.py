@@ -99,6 +99,12 @@ A loss that looks at `batch.params` says so by an attribute `reads_params = True
 """
 
 
+def cross_entropy(batch: Batch, constants: Mapping[str, Tensor], carry: Carry) -> tuple[Tensor, Carry]:
+    """The mean of -ln softmax(logits)[label] over the batch (the paper's eq. 10, divided by the batch size)."""
+    chosen = batch.logits.gather(-1, batch.labels[..., None])[..., 0]  # (..., B)
+    return ((torch.logsumexp(batch.logits, -1) - chosen) * batch.weights).sum(-1), carry
+
+
 @dataclass(frozen=True)
 class Selection:
     """A set of parameter names: those listed, or all but those listed."""

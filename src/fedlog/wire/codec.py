@@ -6,10 +6,9 @@ from typing import Protocol
 
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
-from fedlog.wire import compact, dense
+from fedlog.wire import compact, frame
 from fedlog.wire.compact import Compact
-from fedlog.wire.dense import Float32
-from fedlog.wire.frame import MAGIC, MAX_ARRAYS, MAX_DIMENSIONS, WireError
+from fedlog.wire.frame import MAGIC, MAX_ARRAYS, MAX_DIMENSIONS, Float32, WireError
 from fedlog.wire.message import Kind, Message
 from fedlog.wire.numbers import Codes, Halves, Singles
 
@@ -91,7 +90,7 @@ def refuse_open_codec(name: str, where: str) -> None:
 
 def is_same(blob: bytes) -> bool:
     """Whether the header of these bytes says `same`: they hold nothing, and an earlier message still stands."""
-    at = {dense.VERSION: 3, compact.VERSION: 4}.get(blob[2] if len(blob) > 4 else 0)
+    at = {frame.VERSION: 3, compact.VERSION: 4}.get(blob[2] if len(blob) > 4 else 0)
     return at is not None and blob[:2] == MAGIC and blob[at] == Kind.SAME
 
 

@@ -24,9 +24,8 @@ from fedlog.data.federation import Federation
 from fedlog.data.numbers import half_width
 from fedlog.engine.clients import Client
 from fedlog.engine.protocol.client_store import ClientStore, read_clients, write_clients
-from fedlog.engine.stopwatch import CLOCK
 from fedlog.engine.training.backends import Engine
-from fedlog.engine.training.tasks import Backend, Fit, Look, Pool, Task
+from fedlog.engine.training.tasks import CLOCK, Backend, Fit, Look, Pool, Task
 from fedlog.errors import RunError
 from fedlog.models.body import HEAD, QUADRATIC, SHIFT, Params, initial_head, logits, number_head
 from fedlog.models.weights_file import weights_name, write_weights

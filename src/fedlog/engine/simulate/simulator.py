@@ -22,9 +22,8 @@ from fedlog.engine.protocol.cohort import Cohort, Score
 from fedlog.engine.protocol.downlink import check_transport
 from fedlog.engine.protocol.server import Server
 from fedlog.engine.simulate.workers import InProcess, Scores, WorkerProcesses, Workers
-from fedlog.engine.stopwatch import CLOCK, combine
 from fedlog.engine.training.backends import Engine
-from fedlog.engine.training.tasks import set_learning_rates
+from fedlog.engine.training.tasks import CLOCK, combine, set_learning_rates
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, initial_head
 from fedlog.privacy.limits import Limits

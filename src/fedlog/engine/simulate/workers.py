@@ -21,7 +21,7 @@ import torch
 from fedlog.algorithms.shape import Exchange, Phase
 from fedlog.engine.clients import Client
 from fedlog.engine.protocol.cohort import Cohort, Score
-from fedlog.engine.stopwatch import CLOCK
+from fedlog.engine.training.tasks import CLOCK
 from fedlog.errors import FedlogError, RunError
 from fedlog.settings.training import Judge
 

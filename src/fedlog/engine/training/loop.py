@@ -13,8 +13,8 @@ from fedlog.algorithms.shape import Batch, Carry, Phase
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.data.transforms import Augmentation
-from fedlog.engine.stopwatch import CLOCK
 from fedlog.engine.training.tasks import (
+    CLOCK,
     EpochDraws,
     Fit,
     Look,

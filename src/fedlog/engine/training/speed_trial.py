@@ -19,8 +19,7 @@ from pathlib import Path
 import torch
 
 import fedlog
-from fedlog.algorithms.losses import cross_entropy
-from fedlog.algorithms.shape import EVERYTHING, Phase, Work
+from fedlog.algorithms.shape import EVERYTHING, Phase, Work, cross_entropy
 from fedlog.core.keys import Key
 from fedlog.engine.clients import Client
 from fedlog.engine.training.block import convolve
