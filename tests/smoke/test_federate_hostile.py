@@ -14,7 +14,7 @@ from fedlog.data.schema import load_schema
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import CONNECTION
 from fedlog.flower.ops.app import app_settings, write_app
-from fedlog.flower.ops.processes import Command, call, find_free_port, flower_environment, start
+from fedlog.flower.ops.processes import Command, call, find_free_port, find_program, flower_environment, start
 from fedlog.flower.ops.server import flwr_command, register
 from fedlog.flower.ops.site import supernode_command
 from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, run_tag
@@ -141,9 +141,10 @@ def test_a_site_refuses_and_logs_what_a_hostile_server_sends(federation: Federat
 def test_the_server_refuses_and_logs_what_a_hostile_site_sends(federation: Federation, tmp_path: Path) -> None:
     folder = federation.sites["south"]
     register(federation.server, "south", folder.public_key.read_text(), print)
-    # By hand and without our programs on its PATH, so that the code that comes with the run is what answers.
-    command = supernode_command(folder, folder.read_config(), find_free_port())
-    running = start(Command(command.arguments, flower_environment(folder.flower_home.resolve())), tmp_path / "log")
+    # Flower's own SuperNode and not ours, which starts the guard: the code that comes with the run is what answers.
+    _, _, _, *options = supernode_command(folder, folder.read_config(), find_free_port()).arguments
+    command = Command((find_program("flower-supernode"), *options), flower_environment(folder.flower_home.resolve()))
+    running = start(command, tmp_path / "log")
     try:
         assert federation.wait_until_let_in(running)
         plan = Plan("hostile", rounds=len(EXPECTED), options=OPTIONS)
