@@ -15,13 +15,13 @@ from safetensors.torch import save_file
 from three_sites import BODIES, SCHEMA, InProcess, events_named, fill_site, make_server, quick_clock
 
 from fedlog.core.keys import Key
-from fedlog.data.schema import Schema, dump_schema
+from fedlog.data.schema import Schema, dump_schema, parse_schema
 from fedlog.data.site import Preparation, load_site
 from fedlog.data.split import Shares
 from fedlog.errors import InputError
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerFolder
-from fedlog.flower.folders.site_folder import SiteFolder
+from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops.event_text import describe_site_event
 from fedlog.flower.protocol.frame import Frame, FrameKind, run_tag
 from fedlog.flower.protocol.plan import Guest, Plan
@@ -29,7 +29,7 @@ from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.flower.site.answer import respond
 from fedlog.flower.site.context import SiteContext
-from fedlog.flower.site.data import load_data, refuse_body_across_records
+from fedlog.flower.site.data import check_site, load_data, refuse_body_across_records
 from fedlog.flower.site.run_state import RunState
 from fedlog.models.catalog import body
 from fedlog.models.folder import load_model
@@ -271,3 +271,80 @@ def test_one_value_changes_no_other_row_by_changing_the_type_of_a_file(tmp_path:
     np.savez(path, inputs=rows.reshape(10, 4), labels=np.zeros(10, dtype=np.int64))
     site = load_site(str(path), numbers, "east", Key(1), Shares(1e-9, 1e-9), Preparation.ALONE)
     assert site.federation.train.inputs.dtype == torch.float32
+
+
+IMAGES = Schema("y", ("a", "b"), input_shape=(1, 2, 2))
+FROM_0_TO_1 = parse_schema(
+    dump_schema(IMAGES).replace("shape = [1, 2, 2]", "shape = [1, 2, 2]\nrange = [0, 1]"), "test"
+)
+
+
+def write_images(path: Path, inputs: np.ndarray) -> Path:
+    np.savez(path, inputs=inputs, labels=np.arange(len(inputs)) % 2)
+    return path
+
+
+def fill_image_site(folder: SiteFolder, schema: Schema, inputs: np.ndarray) -> SiteFolder:
+    folder.path.mkdir(exist_ok=True)
+    folder.schema_file.write_text(dump_schema(schema))
+    folder.write_config(
+        SiteConfig(folder.path.name, "127.0.0.1:1", str(write_images(folder.path / "a.npz", inputs)), "mlp:8")
+    )
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("schema", "inputs", "told"),
+    [
+        (IMAGES, Key(5).numpy().random((60, 1, 2, 2)), "are not whole numbers from 0 to 255"),
+        (IMAGES, Key(5).numpy().integers(0, 256, (60, 1, 2, 2)).astype(np.uint8), None),
+        (IMAGES, Key(5).numpy().integers(0, 256, (60, 1, 2, 2)).astype(np.float64), None),
+        (FROM_0_TO_1, Key(5).numpy().random((60, 1, 2, 2)), None),
+        (FROM_0_TO_1, Key(5).numpy().integers(0, 256, (60, 1, 2, 2)).astype(np.uint8), "outside the schema's range"),
+    ],
+    ids=["0 to 1", "bytes", "whole numbers", "0 to 1, as agreed", "bytes, and 0 to 1 was agreed"],
+)
+def test_a_site_and_nobody_else_is_told_before_the_first_release_that_its_images_change(
+    tmp_path: Path, schema: Schema, inputs: np.ndarray, told: str | None
+) -> None:
+    sites = {name: fill_image_site(SiteFolder(tmp_path / name), schema, inputs) for name in BODIES}
+    server = ServerFolder(tmp_path / "server")
+    server.path.mkdir()
+    server.schema_file.write_text(dump_schema(schema))
+    Run(InProcess(sites), server, schema, plan(RECORD), RoundRules(2, 20.0), quick_clock()).conduct()
+    east = sites["east"]
+    events = [event for event in read_events(east.event_log) if event["event"] in ("warning", "worked")]
+    warned = [str(event["reason"]) for event in events if "numbers in the images" in str(event.get("reason"))]
+    start = check_site(east, east.read_config())
+    if told is None:
+        assert not warned
+        assert "\n" not in start
+        return
+    assert len(warned) == 1
+    assert told in warned[0]
+    assert "hint: " in warned[0]
+    assert events[0]["event"] == "warning"
+    assert start.splitlines()[1] == f"warning: {warned[0].splitlines()[0]}"
+    assert "range" in start.splitlines()[2]
+    assert "images" not in server.event_log.read_text()
+
+
+def test_images_within_the_agreed_range_become_minus_1_to_1_each_value_by_itself(tmp_path: Path) -> None:
+    rows = Key(5).numpy().random((10, 1, 2, 2))
+    beyond = np.concatenate([rows, np.full((1, 1, 2, 2), 300.0)])
+    for preparation in Preparation:
+        shares = Shares(1e-9, 1e-9) if preparation is Preparation.ALONE else Shares()
+        for inputs in (rows, beyond):
+            path = write_images(tmp_path / "rows.npz", inputs)
+            federation = load_site(str(path), FROM_0_TO_1, "east", Key(1), shares, preparation).federation
+            raw = torch.cat([federation.train.inputs, federation.test.inputs]).flatten(1)
+            seen = torch.cat(
+                [federation.transform.prepare(part.inputs) for part in (federation.train, federation.test)]
+            ).flatten(1)
+            assert len(seen) == len(inputs)
+            for row in rows.reshape(10, 4):
+                expected = torch.tensor(2 * row - 1, dtype=torch.float32)
+                assert torch.isclose(seen, expected, atol=1e-6).all(dim=1).sum() == 1
+            assert seen.abs().max() <= 1
+            assert raw.min() >= 0
+            assert raw.max() <= 1  # as an encoder takes them

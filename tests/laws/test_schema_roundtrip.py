@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,10 +26,14 @@ def schemas(draw: st.DrawFn) -> Schema:
         for name in columns[2:]
     )
     split = draw(st.sampled_from(["group", "time", "none"]))
+    shape = tuple(draw(st.lists(st.integers(1, 300), max_size=3)))
+    ends = sorted(draw(st.tuples(st.floats(-1e30, 0), st.floats(1e-30, 1e30))))
     return Schema(
         columns[0],
         labels,
-        features,
+        () if shape else features,
+        shape,
+        input_range=(ends[0], ends[1]) if shape and draw(st.booleans()) else None,
         group_column=columns[1] if split == "group" else None,
         time_column=columns[1] if split == "time" else None,
     )
@@ -46,10 +52,13 @@ def test_a_written_schema_reads_back_the_same(schema: Schema, comments: list[str
 def test_the_digest_changes_with_what_the_sites_agreed_on(schema: Schema, extra: str) -> None:
     if extra in schema.label_values:
         return
-    other = Schema(schema.label_column, (*schema.label_values, extra), schema.features)
-    assert other.digest != schema.digest
+    assert replace(schema, label_values=(*schema.label_values, extra)).digest != schema.digest
+    if schema.input_shape:
+        ends = (0.0, 1.0) if schema.input_range is None else None
+        assert replace(schema, input_range=ends).digest != schema.digest
     # The column names of the label and of the split are a site's own business.
-    assert Schema("elsewhere", schema.label_values, schema.features).digest == schema.digest
+    elsewhere = replace(schema, label_column="elsewhere", group_column=None, time_column=None)
+    assert elsewhere.digest == schema.digest
 
 
 GOOD = """
@@ -76,6 +85,10 @@ kind = "numeric"
         (('kind = "numeric"', 'kind = "categorical"'), "categories"),
         (("[[feature]]", "[feature]"), "[[feature]]"),
         (('kind = "numeric"', 'kind = "numeric"\n[input]\nshape = [3]'), "both"),
+        (
+            ('[[feature]]\ncolumn = "x"\nkind = "numeric"', "[input]\nshape = [3]\nrange = [1, 0]"),
+            "range = [low, high]",
+        ),
         (("version = 1", "version = ="), "TOML"),
     ],
 )

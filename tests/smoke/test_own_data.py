@@ -21,6 +21,7 @@ from sklearn.datasets import load_wine
 from fedlog.core.keys import Key
 from fedlog.data.catalog import load_federation
 from fedlog.data.data_spec import DataSpec
+from fedlog.data.draft import DraftOptions, draft_schema
 from fedlog.data.federation import Federation
 from fedlog.data.schema import dump_schema
 from fedlog.data.site import load_site, split_key
@@ -282,3 +283,27 @@ def test_a_named_data_set_is_a_federation() -> None:
     assert Federation.named("digits", clients=5).clients == tuple(f"client-{at}" for at in range(5))
     with pytest.raises(InputError, match="unknown setting among: size"):
         Federation.named("digits", size=5)
+
+
+def test_images_of_numbers_are_named_where_rows_are_prepared_alone_and_their_range_reaches_encoders(
+    tmp_path: Path,
+) -> None:
+    for name in ("east", "west"):
+        inputs = Key(4).child(name).numpy().random((40, 1, 3, 3))
+        np.savez(tmp_path / f"{name}.npz", inputs=inputs, labels=np.arange(40) % 2)
+    assert Federation.from_csv(tmp_path).notes == ()
+    notes = Federation.from_csv(tmp_path, rows_alone=True).notes
+    assert [note.split(": ")[0] for note in notes] == ["site east", "site west"]
+    assert all("are not whole numbers from 0 to 255" in note for note in notes)
+    draft = draft_schema(tmp_path / "east.npz", DraftOptions())
+    assert "range = [0.0, 1.0]" in draft
+    agreed = draft.replace("shape = [1, 3, 3]", "shape = [1, 3, 3]\nrange = [0.0, 1.0]")
+    (tmp_path / "schema.toml").write_text(agreed)
+    for alone in (False, True):
+        federation = Federation.from_csv(tmp_path, rows_alone=alone)
+        assert federation.notes == ()
+        assert federation.train.inputs.min() < -0.9
+        assert federation.raw_images is not None
+        raw = federation.raw_images[0]
+        assert raw.min() >= 0
+        assert torch.allclose(2 * raw - 1, federation.train.inputs, atol=1e-6)

@@ -46,6 +46,8 @@ def draft_schema(source: Path, options: DraftOptions) -> str:
         schema, notes = _draft_table(read_frame(source), str(source), options)
     else:
         raise InputError(f"expected a .csv, .tsv, .parquet or .npz file or a folder of images, found: {source}")
+    if schema.input_shape:
+        notes = (*notes, "Are images or arrays numbers of a known range, not bytes? Write it: range = [0.0, 1.0], say.")
     comments = (
         f"Drafted from one site's data ({source.name}). PLEASE REVIEW before it goes to the other sites:",
         "- Are all label values and categories of ALL sites listed? An unlisted category becomes 'other';",

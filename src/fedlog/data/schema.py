@@ -64,6 +64,7 @@ class Schema:
     group_column: str | None = None
     time_column: str | None = None
     number: tuple[float, float] | None = None
+    input_range: tuple[float, float] | None = None  # of images and arrays: agreed by all, it becomes -1 to 1
 
     @property
     def n_class(self) -> int:
@@ -87,6 +88,7 @@ class Schema:
             ],
             "input_shape": list(self.input_shape),
             **({"number": list(self.number)} if self.number else {}),
+            **({"input_range": list(self.input_range)} if self.input_range else {}),
         }
         return hashlib.sha256(json.dumps(agreed, ensure_ascii=True).encode()).hexdigest()[:16]
 
@@ -123,6 +125,7 @@ def _read_schema(document: dict[str, Any], where: str) -> Schema:
         label_values=_read_texts(label, "values", f"{where}, [label]") if number is None else (column,),
         features=tuple(_read_feature(entry, f"{where}, feature {i}") for i, entry in enumerate(entries, start=1)),
         input_shape=_read_shape(document, where),
+        input_range=_read_range(document.get("input", {}), f"{where}, [input]"),
         group_column=_read_text(split, "group", f"{where}, [split]") if "group" in split else None,
         time_column=_read_text(split, "time", f"{where}, [split]") if "time" in split else None,
         number=number,
@@ -170,6 +173,7 @@ def dump_schema(schema: Schema, comments: tuple[str, ...] = ()) -> str:
         lines += [f"time = {quote_toml(schema.time_column)}"] if schema.time_column else []
     if schema.input_shape:
         lines += ["", "[input]", f"shape = {list(schema.input_shape)}"]
+        lines += [f"range = {list(schema.input_range)}"] if schema.input_range else []
     for feature in schema.features:
         lines += [
             "",
@@ -232,7 +236,7 @@ def _read_shape(document: Mapping[str, Any], where: str) -> tuple[int, ...]:
     if "input" not in document:
         return ()
     section = _read_section(document, "input", where)
-    _check_names(section, {"shape"}, f"{where}, [input]")
+    _check_names(section, {"shape", "range"}, f"{where}, [input]")
     shape = section.get("shape")
     sizes = shape if isinstance(shape, list) else []
     if not sizes or not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):

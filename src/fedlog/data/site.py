@@ -30,6 +30,7 @@ class Site:
 
     federation: Federation
     encoder: TableEncoder | None
+    warning: str | None = None  # what the person at the site should know of how the rows were read, with a hint
 
     @property
     def shard(self) -> Shard:
@@ -85,9 +86,11 @@ def load_site(
             f"found: {source}",
             hint="convert it to one of these" if path.exists() else explain_missing(path),
         )
-    if preparation is Preparation.ALONE:
-        arrays = replace(arrays, inputs=_type_by_schema(arrays.inputs, schema))
-    return make_array_site(arrays, schema, name, key, shares, preparation)
+    typed = _type_by_schema(arrays.inputs, schema)
+    warning = _warn_of_changes(arrays.inputs, typed, schema)
+    if preparation is Preparation.ALONE or schema.input_range is not None:
+        arrays = replace(arrays, inputs=typed)
+    return replace(make_array_site(arrays, schema, name, key, shares, preparation), warning=warning)
 
 
 def empty_site(schema: Schema, name: str) -> Site:
@@ -99,7 +102,7 @@ def empty_site(schema: Schema, name: str) -> Site:
     targets = None if schema.number is None else none.astype(np.float32)
     arrays = Arrays(inputs, none.astype(np.int64), targets=targets)
     return Site(
-        _make_federation(name, schema, arrays, Split(none, none, none), _make_public_transform(inputs)), encoder
+        _make_federation(name, schema, arrays, Split(none, none, none), _make_public_transform(inputs, schema)), encoder
     )
 
 
@@ -131,7 +134,7 @@ def make_array_site(
     """The site with these arrays, split as their groups and the key say."""
     if preparation is Preparation.ALONE:
         split = _split_alone(arrays, shares, key)
-        return Site(_make_federation(name, schema, arrays, split, _make_public_transform(arrays.inputs)), None)
+        return Site(_make_federation(name, schema, arrays, split, _make_public_transform(arrays.inputs, schema)), None)
     return site_of_arrays(arrays, schema, name, split_rows(arrays.labels, arrays.groups, None, shares, key))
 
 
@@ -148,11 +151,15 @@ def site_of_table(table: Table, schema: Schema, name: str, split: Split) -> Site
 
 
 def site_of_arrays(arrays: Arrays, schema: Schema, name: str, split: Split) -> Site:
-    """The site with these arrays in these parts; images are scaled by the training rows, other numbers left alone."""
-    return Site(
-        check_federation(_make_federation(name, schema, arrays, split, _fit_image_transform(arrays.inputs, split))),
-        None,
-    )
+    """The site with these arrays in these parts.
+
+    They are scaled by the schema's range; without one, bytes by the training rows, and other numbers are left alone.
+    """
+    if schema.input_range is None:
+        transform = _fit_image_transform(arrays.inputs, split)
+    else:
+        transform = _make_public_transform(arrays.inputs, schema)
+    return Site(check_federation(_make_federation(name, schema, arrays, split, transform)), None)
 
 
 def split_rows(
@@ -210,20 +217,52 @@ def _make_records(arrays: Arrays, rows: NDArray[np.int64]) -> Records:
 
 
 def _type_by_schema(inputs: Tensor, schema: Schema) -> Tensor:
-    """Pixels as bytes, other arrays as floats: the schema's shape decides, since one value can change a file's type.
+    """Numbers cut to the schema's range; without one, pixels as bytes and other arrays as floats.
 
-    Any other number becomes the nearest whole number from 0 to 255, each value by itself.
+    The schema decides, since one value can change a file's type. Without a range any number in an image becomes the
+    nearest whole number from 0 to 255, each value by itself.
     """
-    if len(schema.shape) == 3 and schema.shape[0] in MODES:
+    if schema.input_range is not None:
+        return inputs.float().clamp(*schema.input_range)
+    if _is_image(schema):
         return inputs if inputs.dtype == torch.uint8 else inputs.round().clamp(0, 255).to(torch.uint8)
     return inputs.float()
 
 
-def _make_public_transform(inputs: Tensor) -> Transform:
-    """Pixels from -1 to 1; arrays of floats are left as they are."""
-    if inputs.dtype != torch.uint8:
+def _is_image(schema: Schema) -> bool:
+    return len(schema.shape) == 3 and schema.shape[0] in MODES
+
+
+def _warn_of_changes(inputs: Tensor, typed: Tensor, schema: Schema) -> str | None:
+    """A sentence and a hint where the schema's type changes numbers; None where it changes none."""
+    changed = 0 if typed is inputs else int((inputs != typed).sum())
+    if changed == 0:
+        return None
+    what = f"{100 * changed / typed.numel():.2g} % of the numbers in the {'images' if _is_image(schema) else 'arrays'}"
+    if schema.input_range is not None:
+        low, high = schema.input_range
+        return (
+            f"{what} are outside the schema's range and are cut to its ends, {low:g} and {high:g}\n"
+            "hint: bring them to the range, or agree with all sites on another `range` under [input] in the schema"
+        )
+    return (
+        f"{what} are not whole numbers from 0 to 255, and a run that protects single records rounds them to such: of "
+        "numbers from 0 to 1 only 0 and 1 are left\n"
+        "hint: agree with all sites on `range = [0, 1]`, or whatever it is, under [input] in the schema; or store "
+        "pixels as uint8"
+    )
+
+
+def _make_public_transform(inputs: Tensor, schema: Schema) -> Transform:
+    """The schema's range, or else that of bytes, becomes -1 to 1; arrays of floats without one are left as they are."""
+    if schema.input_range is not None:
+        low, high = schema.input_range
+    elif inputs.dtype == torch.uint8:
+        low, high = 0.0, 1.0  # bytes are divided by 255 first
+    else:
         return IDENTITY
-    return Transform(mean=(0.5,) * inputs.shape[1], std=(0.5,) * inputs.shape[1])
+    channels = inputs.shape[1]
+    return Transform(mean=((low + high) / 2,) * channels, std=((high - low) / 2,) * channels)
 
 
 def _fit_image_transform(inputs: Tensor, split: Split) -> Transform:

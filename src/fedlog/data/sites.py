@@ -144,7 +144,10 @@ def load_sites(
         names = sources.frames or sources.paths
         sites = [_load_site(sources, name, agreed, seed, preparation) for name in names]
         joined = join_sites(sites, agreed, sources.name)
-        return replace(joined, notes=notes, rows_alone=alone, split_again=split_again)
+        # Together, records keep their numbers, unless the schema has a range for them.
+        changed = alone or agreed.input_range is not None
+        told = tuple(f"site {site.shard.name}: {site.warning}" for site in sites if site.warning and changed)
+        return replace(joined, notes=(*notes, *told), rows_alone=alone, split_again=split_again)
 
     return split_again(split_seed)
 
@@ -244,9 +247,9 @@ def join_sites(sites: Sequence[Site], schema: Schema, name: str) -> Federation:
 
 
 def _collect_raw_images(sites: Sequence[Site]) -> tuple[Tensor, Tensor] | None:
-    """The pixels as they were, for encoders that scale them in their own way; None for other records."""
+    """The records as they were, for encoders that scale them in their own way; None where they still are so."""
     pools = [(site.federation.train.inputs, site.federation.test.inputs) for site in sites]
-    if any(train.dtype != torch.uint8 for train, _ in pools):
+    if any(not site.federation.transform.mean for site in sites):
         return None
     return torch.cat([train for train, _ in pools]), torch.cat([test for _, test in pools])
 

@@ -194,7 +194,7 @@ class SiteContext:
     def warn(self) -> None:
         """Log what the person at the site should know before the first upload; the server is told none of it."""
         shard = self.site.shard
-        reasons = [warn_of_delta(self.plan.promise, len(shard.train), 1) if self.by_record else None]
+        reasons = [warn_of_delta(self.plan.promise, len(shard.train), 1), self.site.warning] if self.by_record else []
         parts = {"training": shard.train, "validation": shard.validation, "test": shard.test}
         reasons += [f"there are no {name} records" for name, rows in parts.items() if len(rows) == 0]
         for reason in filter(None, reasons):

@@ -106,7 +106,7 @@ def body_digest(body: Body, key: Key, record_shape: tuple[int, ...]) -> str:
 
 
 def check_site(folder: SiteFolder, config: SiteConfig) -> str:
-    """Check the site's data and body before anything is started, and return one line on what the site brings.
+    """Check the site's data and body before anything is started, and return a line on what it brings, and any warning.
 
     A site that only takes part where single records are protected may lack rows for training, validation or test; any
     other site must have some of each.
@@ -117,8 +117,9 @@ def check_site(folder: SiteFolder, config: SiteConfig) -> str:
     body = load_body(config, load_schema(folder.schema_file).shape)
     shard = site.shard
     present = len(set(site.federation.train.labels.tolist()))
-    return (
+    line = (
         f"site {config.name}: {len(shard.train)} training, {len(shard.validation)} validation and {len(shard.test)} "
         f"test records from {Path(config.data or '').name}; {present} of {site.federation.n_class} classes; "
         f"body {body.name} with {body.width} features"
     )
+    return line if site.warning is None else f"{line}\nwarning: {site.warning}"
