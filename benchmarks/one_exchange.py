@@ -2,6 +2,7 @@
 
     FEDLOG_DATA=... python -m benchmarks.one_exchange runs cifar10 --seeds 0,1,2
     FEDLOG_DATA=... python -m benchmarks.one_exchange privacy cifar10
+    FEDLOG_DATA=... python -m benchmarks.one_exchange networks cifar10 --seeds 0
 
 Each run is a run folder under results/one-exchange-DATA, with the command that repeats it in `command.txt`.
 Features are taken from the cache, and computed where they are missing.
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.experiments.run.execute import Keep, execute
+from fedlog.models.encoders.pretrained import NETWORKS
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.spec import RunSpec
 
@@ -57,6 +59,22 @@ def variants(data: str, side: int) -> dict[str, RunSpec]:
     }
 
 
+def network_variants(data: str) -> dict[str, RunSpec]:
+    """Both networks, each with images of the side it was trained with, on few records: Lite2 is the slower one."""
+    return {
+        name: RunSpec(
+            data=data,
+            body=(f"pretrained:{name}:{network.side}",),
+            train_records=4000,
+            test_records=1000,
+            validation_fraction=VALIDATION,
+            method="fed-heads",
+            options={"classes": "own"},
+        )
+        for name, network in NETWORKS.items()
+    }
+
+
 def private_variants(data: str, side: int) -> dict[str, RunSpec]:
     """First moments alone, and first and second of projected features, at four budgets and two trusts."""
     body = f"pretrained:efficientnet-lite0:{side}"
@@ -92,6 +110,8 @@ def command_of(spec: RunSpec) -> str:
         "body": spec.body[0],
         "project": spec.project,
         "expand": spec.expand,
+        "train-records": spec.train_records,
+        "test-records": spec.test_records,
         "validation-fraction": spec.validation_fraction or None,
         "codec": None if spec.codec == "f32" else spec.codec,
         "partition": spec.partition,
@@ -111,16 +131,20 @@ def command_of(spec: RunSpec) -> str:
 def main() -> None:
     """Run the variants that have no record yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["runs", "privacy"])
+    parser.add_argument("what", choices=["runs", "privacy", "networks"])
     parser.add_argument("data", choices=["cifar10", "cifar100"])
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--side", type=int, default=SIDE, help="of the images that go into the body")
     parser.add_argument("--only", default="", help="these variants alone, by commas")
     parser.add_argument("--results", type=Path, default=RESULTS)
     args = parser.parse_args()
-    rows = variants(args.data, args.side) if args.what == "runs" else private_variants(args.data, args.side)
+    if args.what == "networks":
+        rows = network_variants(args.data)
+    else:
+        rows = variants(args.data, args.side) if args.what == "runs" else private_variants(args.data, args.side)
     suffix = "" if args.side == SIDE else f"-{args.side}"
-    place = args.results / f"one-exchange-{args.data}{suffix}{'-privacy' if args.what == 'privacy' else ''}"
+    suffix += "" if args.what == "runs" else f"-{args.what}"
+    place = args.results / f"one-exchange-{args.data}{suffix}"
     for seed in (int(part) for part in args.seeds.split(",")):
         for name, spec in rows.items():
             if args.only and name not in args.only.split(","):

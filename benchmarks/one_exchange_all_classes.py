@@ -34,12 +34,12 @@ from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation
 from fedlog.engine.software import made_with
 from fedlog.models.encoders.federation import encode_federation
-from fedlog.models.encoders.maps import parse_map
+from fedlog.models.encoders.names import make_encoder_body, split_name
 
 # Head -> the settings to choose among; None is the method's own default, for LDA the closed form.
 HEADS: dict[str, tuple[float | None, ...]] = {
     "fed-lda": (None, 0.003, 0.01, 0.03, 0.1, 0.3),
-    "fed-ridge": (1e-5, 1e-4, 0.001, 0.003, 0.01, 0.03, 0.1),
+    "fed-ridge": (1e-5, 1e-4, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3),
     "fedlog-once": (None,),
     "fed-ncm": (None,),
 }
@@ -70,34 +70,35 @@ def solve(head: str, setting: float | None, moments: Moments) -> Tensor:
     return solve_head(Prior().posterior(moments.statistics)).weights
 
 
-def mapped(name: str, features: Tensor) -> Iterator[Tensor]:
-    """The features after the map, in parts: expanded ones are many times as wide."""
-    maps = []
-    width = features.shape[1]
-    for part in () if name == "none" else name.split("+"):
-        maps.append(parse_map(part, width))
-        width = maps[-1].width
+def name_mapped(body: str, map_name: str) -> str:
+    """The body's name with the map behind it."""
+    return body if map_name == "none" else f"{body}+{map_name}"
+
+
+def mapped(body: str, features: Tensor) -> Iterator[Tensor]:
+    """The features after the maps of the body, in parts: expanded ones are many times as wide."""
+    parts = split_name(body)
+    assert parts is not None
+    maps = make_encoder_body(parts, tuple(features.shape[1:])).maps
     for phi in torch.split(features, CHUNK):
-        for each in maps:
-            phi = each(phi)
-        yield phi
+        yield maps(phi)
 
 
-def sum_moments(name: str, features: Tensor, labels: Tensor, n_class: int) -> Moments:
-    """The moments of all records after the map."""
-    parts = zip(mapped(name, features), torch.split(labels, CHUNK), strict=True)
+def sum_moments(body: str, features: Tensor, labels: Tensor, n_class: int) -> Moments:
+    """The moments of all records after the maps of the body."""
+    parts = zip(mapped(body, features), torch.split(labels, CHUNK), strict=True)
     return reduce(add, (Moments.of(phi, marks, n_class, Detail.SECOND) for phi, marks in parts))
 
 
-def accuracies(heads: list[Tensor], name: str, features: Tensor, labels: Tensor) -> list[float]:
+def accuracies(heads: list[Tensor], body: str, features: Tensor, labels: Tensor) -> list[float]:
     """Of each head, in percent, among all classes."""
     right = torch.zeros(len(heads), dtype=torch.float64)
-    for phi, marks in zip(mapped(name, features), torch.split(labels, CHUNK), strict=True):
+    for phi, marks in zip(mapped(body, features), torch.split(labels, CHUNK), strict=True):
         right += torch.tensor([float((logits(head, phi).argmax(1) == marks).sum()) for head in heads])
     return [100 * float(each) / len(labels) for each in right]
 
 
-def choose(found: Federation, maps: list[str]) -> tuple[list[Choice], Choice, Moments]:
+def choose(found: Federation, body: str, maps: list[str]) -> tuple[list[Choice], Choice, Moments]:
     """Everything tried, the best of it, and the moments of all training records under its map."""
     x, y = found.train.inputs, found.train.labels
     order = torch.randperm(len(y), generator=Key(0).child("choose a head").torch())
@@ -105,9 +106,10 @@ def choose(found: Federation, maps: list[str]) -> tuple[list[Choice], Choice, Mo
     tried: list[Choice] = []
     best, everyone = None, None
     for name in maps:
-        own, other = (sum_moments(name, x[rows], y[rows], found.n_class) for rows in (kept, held))
+        whole = name_mapped(body, name)
+        own, other = (sum_moments(whole, x[rows], y[rows], found.n_class) for rows in (kept, held))
         wanted = [(head, setting) for head, settings in HEADS.items() for setting in settings]
-        right = accuracies([solve(head, setting, own) for head, setting in wanted], name, x[held], y[held])
+        right = accuracies([solve(head, setting, own) for head, setting in wanted], whole, x[held], y[held])
         rows = [Choice(name, *each, score) for each, score in zip(wanted, right, strict=True)]
         print(*rows, sep="\n", flush=True)
         tried += rows
@@ -123,11 +125,11 @@ def describe(data: str, body: str, maps: str) -> dict[str, Any]:
     """The record: what was tried, what was chosen, and its accuracy on test images."""
     found = encode_federation(load_federation(DataSpec(data)), body)
     test, labels = found.test.inputs, found.test.labels
-    tried, best, moments = choose(found, maps.split(","))
-    (chosen,) = accuracies([solve(best.head, best.setting, moments)], best.map, test, labels)
-    simple = sum_moments("none", found.train.inputs, found.train.labels, found.n_class)
-    (plain,) = accuracies([solve("fed-lda", None, simple)], "none", test, labels)
-    named = body if best.map == "none" else f"{body}+{best.map}"
+    tried, best, moments = choose(found, body, maps.split(","))
+    named = name_mapped(body, best.map)
+    (chosen,) = accuracies([solve(best.head, best.setting, moments)], named, test, labels)
+    simple = sum_moments(body, found.train.inputs, found.train.labels, found.n_class)
+    (plain,) = accuracies([solve("fed-lda", None, simple)], body, test, labels)
     told = "" if best.setting is None else f" --set {'share' if best.head == 'fed-lda' else 'strength'}={best.setting}"
     sums = found.n_class * (1 + moments.width)
     second = triangle_entries(moments.width) if best.head in ("fed-lda", "fed-ridge") else 0
