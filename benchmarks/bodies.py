@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from benchmarks.simulator import RECORDS, Ours, matmul_gflops, plain_variants, take_turns
 from benchmarks.workloads import Workload, federation_of, repeated
 from fedlog.engine.software import made_with
-from fedlog.models.cnn import signal_cnn
-from fedlog.models.mobilenet import FEATURES, mobilenet_v2
+from fedlog.models.networks import FEATURES, mobilenet_v2, signal_cnn
 from fedlog.settings.execution import BackendChoice
 
 CLIENTS, TRAIN, TEST, BATCH = 50, 60, 100, 10

@@ -26,10 +26,9 @@ from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor
 
-from fedlog.core.family import log_partition_gradient
 from fedlog.core.keys import Key
 from fedlog.core.map_head import solve_head
-from fedlog.core.posterior import Posterior, Prior
+from fedlog.core.posterior import Posterior, Prior, log_partition_gradient
 from fedlog.core.stats import Statistics
 
 RECORDS = Path(__file__).parent / "records"

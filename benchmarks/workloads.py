@@ -15,7 +15,7 @@ from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import Transform
 from fedlog.errors import InputError
-from fedlog.models.cnn import cifar_cnn, mnist_cnn
+from fedlog.models.networks import cifar_cnn, mnist_cnn
 
 
 @dataclass(frozen=True, eq=False)

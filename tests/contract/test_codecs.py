@@ -15,8 +15,7 @@ from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.wire.codec import CODECS, Codec, WireError
-from fedlog.wire.frame import Reader, varint, zigzag
-from fedlog.wire.known import checksum_of
+from fedlog.wire.frame import Reader, checksum_of, varint, zigzag
 from fedlog.wire.message import Kind, Message
 
 ALL = sorted(CODECS)

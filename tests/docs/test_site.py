@@ -16,7 +16,7 @@ from headless_browser import DESKTOP, PHONE, look_as, open_browser, read_console
 from markdown_it import MarkdownIt
 
 from fedlog.algorithms import registry
-from fedlog.cli.command_page import command_page
+from fedlog.cli.docs import command_page
 from fedlog.report.documents.method_results import END, START, TITLE, write_method_results
 
 ROOT = Path(__file__).parents[2]

@@ -33,10 +33,9 @@ from fedlog.flower.site.budget import describe_spending
 from fedlog.flower.site.data import load_data
 from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.accounting import Entropy, NoiseKind
-from fedlog.privacy.across_runs import add_up_across_runs
 from fedlog.privacy.guarantee import Trust, Unit
 from fedlog.privacy.protection import Protection
-from fedlog.privacy.release_log import FILE_NAME, read_log
+from fedlog.privacy.release_log import FILE_NAME, add_up_across_runs, read_log
 from fedlog.settings.promise import Promise
 from fedlog.wire.codec import codec
 from fedlog.wire.ledger import Direction

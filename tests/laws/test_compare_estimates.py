@@ -15,9 +15,8 @@ from scipy.stats import t
 from fedlog.core.keys import Key
 from fedlog.data.split import Shares, split_by_class
 from fedlog.experiments.compare.advice import AdviceKind, advise
-from fedlog.experiments.compare.estimates import Splits, estimate
 from fedlog.experiments.compare.findings import Findings, ScoredRun
-from fedlog.experiments.compare.row_estimates import Answers, Scale, estimate_from_rows
+from fedlog.experiments.compare.row_estimates import Answers, Scale, Splits, estimate, estimate_from_rows
 from fedlog.experiments.run.records import Summary
 from fedlog.experiments.run.scores import ClientScore, RunScores
 from fedlog.settings.spec import RunSpec

@@ -27,11 +27,12 @@ from fedlog.privacy.accounting import (
     allow,
     closeness,
 )
-from fedlog.privacy.across_runs import add_up_across_runs, allow_across_runs
 from fedlog.privacy.calibration import epsilon_of, paper_sigma, sigma_of
 from fedlog.privacy.discrete import grid_for, rounding_divergence, share_divergence
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 from fedlog.privacy.release_log import (
+    add_up_across_runs,
+    allow_across_runs,
     budget_line,
     count_across_runs,
     parse_log,

@@ -11,9 +11,16 @@ from hypothesis import strategies as st
 from fedlog.cli.main import main
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import BudgetSpentError, Entropy, NoiseKind, Release, add_up, allow
-from fedlog.privacy.across_runs import add_up_across_runs, allow_across_runs
 from fedlog.privacy.guarantee import Budget, Trust, Unit
-from fedlog.privacy.release_log import count_across_runs, read_log, record_across_runs, record_release, start_log
+from fedlog.privacy.release_log import (
+    add_up_across_runs,
+    allow_across_runs,
+    count_across_runs,
+    read_log,
+    record_across_runs,
+    record_release,
+    start_log,
+)
 
 DELTA = 1e-5
 

@@ -16,9 +16,8 @@ from torch.nn import functional
 from fedlog.engine.training.block import compile_body, convolve
 from fedlog.engine.training.block.registry import BLOCKS
 from fedlog.engine.training.block.trace import Add, Concatenate, SpatialMean
-from fedlog.models.cnn import signal_cnn
 from fedlog.models.masking import MaskedDropout, replace_dropout
-from fedlog.models.mobilenet import InvertedResidual
+from fedlog.models.networks import InvertedResidual, signal_cnn
 
 ACTIVATIONS = (
     nn.ReLU(),

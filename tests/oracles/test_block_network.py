@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.block import BlockNetwork, compile_body, convolve
 from fedlog.models.body import adopt
-from fedlog.models.cnn import cifar_cnn, cifar_cnn_small, mnist_cnn, small_cnn
 from fedlog.models.masking import MaskedDropout
+from fedlog.models.networks import cifar_cnn, cifar_cnn_small, mnist_cnn, small_cnn
 
 
 @pytest.fixture(autouse=True, scope="module")

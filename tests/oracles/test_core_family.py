@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import dblquad
 
-from fedlog.core.family import log_partition, log_partition_gradient
 from fedlog.core.keys import Key
-from fedlog.core.posterior import Posterior
+from fedlog.core.posterior import Posterior, log_partition, log_partition_gradient
 
 
 @settings(deadline=None, max_examples=8)

@@ -11,9 +11,8 @@ import pytest
 from fedlog.experiments.tables.bits import ROUNDS
 from fedlog.experiments.tables.catalog import experiment
 from fedlog.experiments.tables.finished_cells import collect
-from fedlog.report.documents.bits_goal import judge
 from fedlog.report.documents.bits_page import END, PLACE, bits_tables, write_bits_page
-from fedlog.report.documents.bits_runs import AccuracyDifference, cut_run
+from fedlog.report.documents.bits_runs import AccuracyDifference, cut_run, judge
 from fedlog.settings.resolve import resolve
 
 ROOT = Path(__file__).parents[2]

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from fedlog.algorithms.registry import Factory, name_method
-from fedlog.api.comparison_bar import ComparisonBar
-from fedlog.api.frames import make_frame
-from fedlog.api.result import Result
+from fedlog.api.live_bar import ComparisonBar
+from fedlog.api.result import Result, make_frame
 from fedlog.api.run import (
     Body,
     check_callbacks,

@@ -1,4 +1,4 @@
-"""A bar on a terminal or in a notebook, plain lines now and then elsewhere."""
+"""A bar on a terminal or in a notebook, plain lines now and then elsewhere; also one for all runs of a comparison."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import Progress, ProgressColumn, TaskID
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 
 class LiveBar:
@@ -51,3 +59,24 @@ class LiveBar:
         if due:
             self._told_at = time.monotonic()
         return due
+
+
+class ComparisonBar(LiveBar):
+    """Tells on a console how far a comparison is."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console, seconds_between_lines=10.0)
+        self._rounds = 0
+
+    def begin(self, rounds: int) -> None:
+        """Show the bar."""
+        self._rounds = rounds
+        columns = (TextColumn("rounds"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[said]}"))
+        self._show_bar(*columns, TimeRemainingColumn(), title="rounds", total=rounds)
+
+    def advance(self, done: int, said: str) -> None:
+        """Move the bar, or print a line now and then."""
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=done, said=said)
+        elif self._is_line_due():
+            self._console.print(f"{done} of {self._rounds} rounds  {said}", soft_wrap=True, markup=False)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedlog.api.frames import make_frame
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
@@ -36,10 +35,22 @@ from fedlog.wire.bits_text import describe_bits
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
+from collections.abc import Sequence
+from importlib.util import find_spec
 
 WRITTEN_BY = "name a folder that `fedlog run`, fedlog.run(out=...) or result.save(...) wrote"
 NOTES = (CLIENTS, GEOMETRY, SCORES, CALIBRATION)  # files that only the page of a run reads
+
+
+def make_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """The rows as a pandas data frame, or as a polars one where pandas is not installed."""
+    if find_spec("pandas") is not None:
+        import pandas
+
+        return pandas.DataFrame(list(rows))
+    import polars
+
+    return polars.DataFrame(list(rows))
 
 
 class Models(Mapping[str, Model]):

@@ -1,18 +1,25 @@
-"""`fedlog docs`: the generated pages of the documentation, from the committed records."""
+"""`fedlog docs`: the generated pages of the documentation, from the committed records and the parsers of commands."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 
-from fedlog.cli.command_page import write_command_page
+from fedlog.cli.main import COMMANDS, parser
 from fedlog.errors import InputError
+from fedlog.files.durable import write_file
 from fedlog.report.documents.bits_page import write_bits_page
 from fedlog.report.documents.method_results import write_method_results
 from fedlog.report.documents.overview import write_overview
 from fedlog.report.documents.recipe_table import write_recipe_table
 from fedlog.report.results.conditions import write_when_to_choose
 from fedlog.report.results.reproduction import write_markdown
+
+HEAD = """# Command line
+
+Every command and every flag, written by `fedlog docs` from the commands themselves. `fedlog COMMAND --help` prints the same. [Running](../running.md) says what the settings of a run mean, and [how to](../how-to/index.md) which commands a task takes.
+"""  # noqa: E501
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,3 +44,69 @@ def docs_command(args: argparse.Namespace) -> int:
     for path in (*pages, *bits, *methods, *chosen, *recipes, *commands, *write_overview(args.results, args.out)):
         print(f"wrote: {path}")
     return 0
+
+
+def write_command_page(path: Path) -> list[Path]:
+    """Write the page and return its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(path, command_page())
+    return [path]
+
+
+def command_page() -> str:
+    """The page as Markdown: the list of commands, then each with its flags."""
+    rows = [f"| [`fedlog {name}`](#fedlog-{name}) | {summary} |" for name, summary in COMMANDS.items()]
+    parts = [HEAD, "\n".join(["| command | what it does |", "|---|---|", *rows])]
+    for name, command in _subparsers(parser(COMMANDS)).items():
+        parts += _sections(command, name, level=2)
+    return "\n\n".join(parts) + "\n"
+
+
+def _sections(command: argparse.ArgumentParser, name: str, level: int) -> Iterator[str]:
+    """A heading, what the command does, a table of its flags; then the commands below it."""
+    yield f"{'#' * level} `fedlog {name}`"
+    said = (command.description or "").strip().rstrip(".").replace("%%", "%")
+    yield f"{said[:1].upper()}{said[1:]}."
+    for title, actions in _groups(command).items():
+        if actions:
+            table = "\n".join(["| flag | what it decides |", "|---|---|", *map(_row, actions)])
+            yield f"**{title}**\n\n{table}" if title else table
+    for below, parser_below in _subparsers(command).items():
+        yield from _sections(parser_below, f"{name} {below}", level + 1)
+
+
+def _groups(command: argparse.ArgumentParser) -> dict[str, list[argparse.Action]]:
+    """The flags by the title of their group; those without one together."""
+    found: dict[str, list[argparse.Action]] = {}
+    for group in command._action_groups:
+        title = "" if group.title in (None, "options", "positional arguments") else str(group.title)
+        for action in group._group_actions:
+            shown = action.help != argparse.SUPPRESS and action.dest != "help"
+            if shown and not isinstance(action, argparse._SubParsersAction):
+                found.setdefault(title, []).append(action)
+    return found
+
+
+def _row(action: argparse.Action) -> str:
+    value = action.metavar or ("{" + ",".join(map(str, action.choices)) + "}" if action.choices else "")
+    if isinstance(value, tuple):
+        value = " ".join(value)
+    if not action.option_strings:
+        names = f"`{value or action.dest}`"
+    else:
+        shown = value or ("" if action.nargs == 0 else action.dest.upper())
+        names = ", ".join(f"`{option}{' ' + shown if shown else ''}`" for option in action.option_strings)
+    said = (action.help or "") % vars(action)  # as argparse does
+    return f"| {_escape(names)} | {_escape(said)} |"
+
+
+def _escape(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;") if "`" not in text else text.replace("|", "\\|")
+
+
+def _subparsers(command: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The commands below this one, by name."""
+    return {
+        name: below for action in command._actions if isinstance(action, argparse._SubParsersAction)
+        for name, below in action.choices.items()
+    }  # fmt: skip

@@ -11,9 +11,8 @@ from typing import Any
 from fedlog.cli import privacy_audit, privacy_calibrate
 from fedlog.cli.command import command
 from fedlog.privacy.accounting import Spending, TrainingRound, describe_unbounded
-from fedlog.privacy.across_runs import add_up_across_runs
 from fedlog.privacy.guarantee import DEFAULT_DELTA, Unit
-from fedlog.privacy.release_log import FILE_NAME, ReleaseLog, read_log
+from fedlog.privacy.release_log import FILE_NAME, ReleaseLog, add_up_across_runs, read_log
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

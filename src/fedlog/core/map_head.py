@@ -27,8 +27,7 @@ import torch
 from scipy.special import wrightomega
 from torch import Tensor
 
-from fedlog.core.family import log_partition
-from fedlog.core.posterior import Posterior
+from fedlog.core.posterior import Posterior, log_partition
 from fedlog.errors import RunError
 
 _EPS = float(np.finfo(np.float64).eps)

@@ -6,6 +6,7 @@ or the new one. A line is appended as a whole: when the disk is full, what was w
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
@@ -15,6 +16,10 @@ from pathlib import Path
 
 PUBLIC_MODE = 0o666  # less the user's umask
 PRIVATE_MODE = 0o600
+# No space, a user's quota, or a limit on the size of a file.
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# What a round writes is far smaller; with less than this something will not fit soon.
+LEAST_FREE_BYTES = 16 * 2**20
 
 
 def write_file(path: Path, content: str | bytes, mode: int = PUBLIC_MODE) -> None:
@@ -129,3 +134,13 @@ def _write_all(descriptor: int, content: bytes) -> None:
 
 def _encode(content: str | bytes) -> bytes:
     return content.encode() if isinstance(content, str) else content
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether the error says that the disk is full."""
+    return isinstance(error, OSError) and error.errno in FULL
+
+
+def is_nearly_full(folder: Path) -> bool:
+    """Whether the disk of this folder has hardly any room left."""
+    return shutil.disk_usage(folder).free < LEAST_FREE_BYTES

@@ -17,11 +17,19 @@ from fedlog.core.clip import parse_clip
 from fedlog.errors import InputError
 from fedlog.files.names import closest, did_you_mean, import_callable, name_callable, was_given
 from fedlog.models.body import Body, adopt
-from fedlog.models.cnn import cifar_cnn, cifar_cnn_small, mnist_cnn, signal_cnn, small_cnn, without_dropout
 from fedlog.models.encoders.names import make_encoder_body, split_name
 from fedlog.models.frozen import make_frozen_factory
-from fedlog.models.mlp import mlp, mlp_signed
-from fedlog.models.mobilenet import mobilenet_v2
+from fedlog.models.networks import (
+    cifar_cnn,
+    cifar_cnn_small,
+    mlp,
+    mlp_signed,
+    mnist_cnn,
+    mobilenet_v2,
+    signal_cnn,
+    small_cnn,
+    without_dropout,
+)
 from fedlog.models.own_code import check_code
 
 _FIXED = ("cnn", "cnn-plain", "cnn-small", "signal-cnn", "mobilenet-v2")

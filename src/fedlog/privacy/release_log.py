@@ -3,6 +3,9 @@
 The first line holds the budget, so a resumed run is held to the budget it started with. The log of all runs of a site
 is held to the site's own limit, which the site may change: a later budget line replaces the one before, and whatever
 was released before it still counts. Such a log begins without a budget where exact statistics were the first to leave.
+
+A run protects records or whole clients. A site may take part in one run of each kind; both reveal something about its
+records, so for all runs of a site they are added up as guarantees for single records.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,14 +22,62 @@ import msgspec
 from fedlog.errors import InputError
 from fedlog.files.durable import append_line, write_file
 from fedlog.files.lock import lock_file
-from fedlog.privacy.accounting import Event, Release, TrainingRound, Unbounded, allow
-from fedlog.privacy.across_runs import allow_across_runs
-from fedlog.privacy.guarantee import Budget, Calibration
+from fedlog.privacy.accounting import (
+    Event,
+    Release,
+    Spending,
+    TrainingRound,
+    Unbounded,
+    add_up,
+    add_up_under,
+    allow,
+    check_covered,
+    promises_of,
+)
+from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 
+_WEAKEST_FIRST = (Trust.CENTRAL, Trust.DISTRIBUTED, Trust.LOCAL)
 FILE_NAME = "privacy.jsonl"
 _VERSION = 1
 _EVENTS: dict[str, type[Event]] = {kind.kind: kind for kind in (Release, TrainingRound, Unbounded)}
 _Entry = TypeVar("_Entry")
+
+
+def add_up_across_runs(releases: Sequence[Event], delta: float) -> Spending:
+    """The epsilon at `delta` after each release of all runs of a site, and the guarantee of them all.
+
+    If the runs promised different things, it is a guarantee for single records under the weakest trust among them.
+    """
+    if len(promises := promises_of(releases)) < 2:
+        return add_up(releases, delta)
+    weakest = min((trust for _, trust in promises), key=_WEAKEST_FIRST.index)
+    return add_up_under(releases, for_one_record(releases), (Unit.RECORD, weakest), delta)
+
+
+def allow_across_runs(releases: Sequence[Event], upcoming: Event, budget: Budget) -> tuple[Event, ...]:
+    """The releases of all runs of a site with the upcoming one, if its limit covers them; BudgetSpentError if not."""
+    together = (*releases, upcoming)
+    if len(promises_of(together)) == 1:
+        return allow(releases, upcoming, budget)
+    check_covered(for_one_record(together), Calibration.EXACT, budget)
+    return together
+
+
+def for_one_record(releases: Sequence[Event]) -> tuple[Event, ...]:
+    """Convert releases of different promises to the sensitivity of one record, an upper bound for all of them.
+
+    Local noise for a whole client hides any change of its data, so also that of one record. In a promise about one
+    client more or less, a changed record replaces one message of norm at most S by another: the sum moves by 2S. No
+    release counts less than it does alone, so the promises of single runs are bounded too.
+    """
+    if any(unit is Unit.PAPER for unit, _ in promises_of(releases)):
+        raise InputError("runs in mode paper have no guarantee that could be added to those of other runs")
+    return tuple(
+        replace(release, sensitivity=2 * release.sensitivity)
+        if isinstance(release, Release) and release.unit is Unit.CLIENT and release.trust is not Trust.LOCAL
+        else release
+        for release in releases
+    )
 
 
 @dataclass(frozen=True)

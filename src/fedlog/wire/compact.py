@@ -17,23 +17,74 @@ from math import prod
 
 import numpy as np
 import torch
+import zstandard
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.wire import frame
-from fedlog.wire.compression import compress, decompress
-from fedlog.wire.counts import counts_and_means, pack_counts, unpack_counts
-from fedlog.wire.frame import Reader, WireError, packed_bits, varint, zigzag
-from fedlog.wire.known import checksum_of, comparable
+from fedlog.wire.frame import Reader, WireError, checksum_of, comparable, largest_from, packed_bits, varint, zigzag
 from fedlog.wire.message import Kind, Message
 from fedlog.wire.numbers import Floats, Numbers, Singles
 
+STORED_WHOLE = 2**53  # counts up to here are exact in the arithmetic of both sides
 VERSION = 2
 _HEAD = struct.Struct("<2sBBBB")
 _DIFFERENCE, _COMPRESSED = 1, 2  # flags
 _BITS, _WHOLE, _WIDE_WHOLE, _FLOATS, _MEANS = range(5)  # layouts
 _SIGNED, _FRACTIONAL, _SAME_COUNTS = 16, 32, 64  # beside the layout, in the same byte
+
+
+def counts_and_means(sums: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """Statistics as counts and class means; None if that is impossible (negative counts, sums with a count of 0)."""
+    if sums.ndim != 2 or not sums.shape[1] or not sums.is_floating_point():
+        return None
+    entries = sums.to(torch.float64).numpy()
+    counts = entries[:, 0]
+    if not np.isfinite(entries).all() or (counts < 0).any() or entries[counts == 0].any():
+        return None
+    return counts, entries[:, 1:] / np.where(counts > 0, counts, 1.0)[:, None]
+
+
+def pack_counts(counts: NDArray[np.float64]) -> tuple[bytes, bool]:
+    """The bytes of the counts, and whether they have fractions (those of a decayed posterior do)."""
+    if (counts == np.floor(counts)).all() and (counts <= STORED_WHOLE).all():
+        return b"".join(varint(int(count)) for count in counts), False
+    return counts.astype("<f8").tobytes(), True
+
+
+def unpack_counts(reader: Reader, rows: int, fractional: bool) -> NDArray[np.float64]:
+    """The counts of so many rows."""
+    if not fractional:
+        counts = np.array([reader.varint() for _ in range(rows)], np.float64)
+        if (counts > STORED_WHOLE).any():
+            raise WireError("a count that is too large")
+        return counts
+    counts = np.frombuffer(reader.take(8 * rows), "<f8").astype(np.float64)
+    if not np.isfinite(counts).all() or (counts < 0).any():
+        raise WireError("a count that is negative or not finite")
+    return counts
+
+
+def compress(body: bytes) -> bytes:
+    """The body as one zstandard frame without its magic number."""
+    settings = zstandard.ZstdCompressionParameters(
+        compression_level=19, format=zstandard.FORMAT_ZSTD1_MAGICLESS, write_content_size=True
+    )
+    return zstandard.ZstdCompressor(compression_params=settings).compress(body)
+
+
+def decompress(body: bytes) -> bytes:
+    """The body again; `WireError` for anything else, and for one that would become too large."""
+    limit = largest_from(len(body))
+    try:
+        size = zstandard.get_frame_parameters(body, format=zstandard.FORMAT_ZSTD1_MAGICLESS).content_size
+        if size > limit:  # an unknown size is the largest number there is
+            raise WireError("a message that becomes too large when it is opened")
+        opener = zstandard.ZstdDecompressor(format=zstandard.FORMAT_ZSTD1_MAGICLESS, max_window_size=2**23)
+        return opener.decompress(body, max_output_size=limit, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise WireError(f"a message that zstandard cannot open: {error}") from None
 
 
 @dataclass(frozen=True)

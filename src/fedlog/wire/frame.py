@@ -24,7 +24,6 @@ from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
-from fedlog.wire.known import checksum_of
 from fedlog.wire.message import Kind, Message
 
 MAGIC = b"fl"
@@ -34,11 +33,28 @@ _FLOAT32, _INT64, _BIT = 1, 2, 3
 MAX_ARRAYS = 2**16 - 1  # MobileNetV2 alone has 260
 MAX_DIMENSIONS = 8
 MAX_ENTRIES = 2**31  # refuses a forged size before anything is allocated
-
 # What a forged frame of few bytes may make at most: empty rows and zstandard both stand for more than was sent.
 _FREE, _PER_BYTE = 2**22, 64
 _CRC = struct.Struct("<I")
 _LONGEST_VARINT = 10  # bytes of a 64-bit number, 7 bits in each
+
+
+def comparable(message: Message, known: Message) -> bool:
+    """Whether a message can be sent as a difference to another: the same kind, shapes and types of entries."""
+    found, expected = (
+        [(array.shape, array.is_floating_point(), array.dtype == torch.bool) for array in each.arrays]
+        for each in (message, known)
+    )
+    return message.kind is known.kind and found == expected
+
+
+def checksum_of(known: Message | None) -> int:
+    """The start value of a frame's checksum: 0, or the checksum of the message that it refers to."""
+    found = 0
+    for array in () if known is None else known.arrays:
+        exact = array.to(torch.float64 if array.is_floating_point() else torch.int64)
+        found = zlib.crc32(exact.contiguous().numpy().tobytes(), found)
+    return found
 
 
 class WireError(InputError):

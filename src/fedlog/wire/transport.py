@@ -10,7 +10,7 @@ import torch
 
 from fedlog.errors import InputError
 from fedlog.wire.codec import CODECS, Codec, codec, refuse_open_codec
-from fedlog.wire.known import comparable
+from fedlog.wire.frame import comparable
 from fedlog.wire.message import Kind, Message
 
 

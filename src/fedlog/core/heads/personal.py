@@ -10,9 +10,8 @@ import math
 
 from torch import Tensor
 
-from fedlog.core.family import log_partition_gradient
 from fedlog.core.map_head import solve_head
-from fedlog.core.posterior import Prior
+from fedlog.core.posterior import Prior, log_partition_gradient
 from fedlog.core.stats import Moments, Statistics
 
 STRENGTHS = (math.inf, 1000.0, 100.0, 10.0, 0.0)

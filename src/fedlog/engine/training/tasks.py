@@ -24,6 +24,10 @@ from fedlog.engine.clients import Client
 from fedlog.models.body import Body, Params
 from fedlog.settings.training import Decay, Optimiser
 
+PARTS = ("gather", "forward", "backward", "optimiser", "statistics", "head", "encode", "evaluate", "wait")
+OTHER = "other"
+Item = TypeVar("Item")
+
 
 @dataclass(frozen=True, eq=False)
 class Task:
@@ -149,11 +153,6 @@ def draw_epoch(key: Key, records: int, body: Body, transform: Transform, dtype: 
         masks[site.name] = kept.to(dtype) / (1 - site.p)
     augmentation = draw_augmentation(transform, records, generator) if transform.augments else None
     return EpochDraws(order, masks, augmentation)
-
-
-PARTS = ("gather", "forward", "backward", "optimiser", "statistics", "head", "encode", "evaluate", "wait")
-OTHER = "other"
-Item = TypeVar("Item")
 
 
 class Stopwatch:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from fedlog.experiments.compare.estimates import Estimate
 from fedlog.experiments.compare.findings import Findings
+from fedlog.experiments.compare.row_estimates import Estimate
 from fedlog.wire.bits_text import describe_bits
 
 WORTH = 0.01  # the smallest gain that pays for a federation, unless one is given

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedlog.engine.protocol import checkpoint
 from fedlog.errors import InputError, RunError
-from fedlog.files.space import is_nearly_full
+from fedlog.files.durable import is_nearly_full
 from fedlog.flower.folders.folder import LineFollower
 from fedlog.flower.folders.server_folder import CONNECTION, ServerFolder
 from fedlog.flower.ops.app import app_settings, write_app

@@ -6,7 +6,7 @@ import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
-from fedlog.files.space import is_nearly_full
+from fedlog.files.durable import is_nearly_full
 from fedlog.flower.folders.folder import LineFollower
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.check_in import UnreachableError, check_in, tell

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fedlog.errors import RunError
-from fedlog.files.space import is_nearly_full
+from fedlog.files.durable import is_nearly_full
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.check_in import CertificateError, UnreachableError, check_in
 from fedlog.flower.protocol.check_in import AHEAD_SECONDS, BEHIND_SECONDS, News, Standing, describe_clock

@@ -14,7 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedlog.data.schema import load_schema
 from fedlog.errors import FedlogError, InputError
-from fedlog.files.space import is_full
+from fedlog.files.durable import is_full
 from fedlog.flower.folders.roster import read_roster
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.plan import Plan, make_plan, read_plan_settings

@@ -12,7 +12,7 @@ import torch
 from fedlog.algorithms.shape import Exchange
 from fedlog.data.schema import load_schema
 from fedlog.errors import InputError
-from fedlog.files.space import is_full
+from fedlog.files.durable import is_full
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.check_in import describe_clock
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, run_tag

@@ -25,11 +25,12 @@ from fedlog.privacy.accounting import (
     allow,
     describe_unbounded,
 )
-from fedlog.privacy.across_runs import add_up_across_runs, allow_across_runs
 from fedlog.privacy.guarantee import DEFAULT_DELTA
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.release_log import (
     FILE_NAME,
+    add_up_across_runs,
+    allow_across_runs,
     count_across_runs,
     read_log,
     record_across_runs,

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from typing import Any
 
 from fedlog.experiments.compare.advice import Advice
-from fedlog.experiments.compare.estimates import Estimate
 from fedlog.experiments.compare.findings import BESIDE_ACCURACY, Findings, SiteFigures, VariantFigures
+from fedlog.experiments.compare.row_estimates import Estimate
 from fedlog.report.parts.tables import TextTable
 from fedlog.wire.bits_text import describe_bits
 

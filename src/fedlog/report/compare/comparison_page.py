@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedlog.experiments.compare.advice import Advice
-from fedlog.experiments.compare.estimates import Estimate
 from fedlog.experiments.compare.findings import Findings
+from fedlog.experiments.compare.row_estimates import Estimate
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import RECORDS
 from fedlog.files.durable import write_file

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from fedlog.experiments.compare.estimates import Estimate
 from fedlog.experiments.compare.findings import Findings
+from fedlog.experiments.compare.row_estimates import Estimate
 from fedlog.report.parts.style import Style, new_figure, styles_of
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from fedlog.experiments.tables.cost import Cost, cost_to, count_opening_bits
 from fedlog.experiments.tables.finished_cells import Collected, RunResult, collect
 from fedlog.experiments.tables.paper import LABELS, TABLE_1
 from fedlog.files.json_text import read_json
-from fedlog.report.documents.bits_goal import goal_table
-from fedlog.report.documents.bits_runs import DENSE, compare_final, dense_runs, share_of_dense
+from fedlog.report.documents.bits_runs import DENSE, compare_final, dense_runs, goal_table, share_of_dense
 from fedlog.report.parts.marked_places import fill_place
 from fedlog.report.parts.tables import TextTable
 from fedlog.wire.bits_text import describe_bits

@@ -25,7 +25,7 @@ from fedlog.report.results.conditions import conditions_tables, draw_conditions
 from fedlog.report.parts.marked_places import fill_place
 from fedlog.report.results.method_tables import overview_table, tables_of
 from fedlog.report.results.other_tables import grid_table, synthetic_selection_table, synthetic_table
-from fedlog.report.results.privacy_plot import privacy_plot
+from fedlog.report.results.privacy_tables import privacy_plot
 from fedlog.report.results.privacy_tables import privacy_tables, short_guarantee_table
 from fedlog.report.parts.render import render_page
 from fedlog.report.parts.tables import TextTable

@@ -35,6 +35,9 @@ from fedlog.engine.training.tasks import (
 from fedlog.models.body import Body, Params, logits
 from fedlog.settings.training import AdamMoments, Optimiser
 
+_own = threading.local()
+EVALUATION_RECORDS = 50  # a slice of this many records per client stays in the cache
+
 
 class FlatAdam:
     """The moving parameters of a chunk as rows of one (clients, size) tensor, and AdamW on a prefix of the rows.
@@ -103,9 +106,6 @@ class FlatAdam:
         return views
 
 
-_own = threading.local()
-
-
 def _workspace(name: str, like: Tensor) -> Tensor:
     """A tensor of that shape with any content, kept from chunk to chunk: fresh memory costs a page fault a page."""
     kept: dict[tuple[str, torch.dtype, torch.device], Tensor] = _own.__dict__.setdefault("kept", {})
@@ -113,9 +113,6 @@ def _workspace(name: str, like: Tensor) -> Tensor:
     if key not in kept or kept[key].numel() < like.numel():
         kept[key] = torch.empty(like.numel(), dtype=like.dtype, device=like.device)
     return kept[key][: like.numel()].view(like.shape)
-
-
-EVALUATION_RECORDS = 50  # a slice of this many records per client stays in the cache
 
 
 @dataclass(frozen=True, eq=False)
