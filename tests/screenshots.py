@@ -15,8 +15,8 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
 import fedlog
-from fedlog.report.runs.run_page import write_run_page
-from fedlog.report.runs.runs_page import write_runs_page
+from fedlog.report.pages.run_page import write_run_page
+from fedlog.report.pages.runs_page import write_runs_page
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"

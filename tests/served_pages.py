@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fedlog.report.runs.live import Pages, PageServer
+from fedlog.report.pages.live import Pages, PageServer
 
 
 @contextmanager

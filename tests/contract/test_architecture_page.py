@@ -11,7 +11,7 @@ from typing import Any
 from test_imports import LEVEL, ROOT, _room
 
 import fedlog
-from fedlog.report.runs.run_page import write_run_page
+from fedlog.report.pages.run_page import write_run_page
 
 PAGE = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
 

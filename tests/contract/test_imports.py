@@ -31,8 +31,8 @@ LEVELS = (
     {"flower/site", "flower/server", "experiments/workers"},
     {"flower/ops", "experiments/compare"},
     {"report/parts", "testing"},
-    {"report/compare", "report/results"},
-    {"report/runs", "report/documents"},
+    {"report/compare", "report/paper"},
+    {"report/pages", "report/documents"},
     {"report"},  # exported_tables: the tables of every room
     {"api"},
     {"cli"},

@@ -40,8 +40,8 @@ from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.plan import Plan, make_plan
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
+from fedlog.report.pages.live import version_of
 from fedlog.report.parts.render import Live
-from fedlog.report.runs.live import version_of
 from fedlog.settings.flags import read_given_settings
 from fedlog.settings.promise import Promise
 from fedlog.settings.recipes import apply_recipe

@@ -18,7 +18,7 @@ from fedlog.experiments.run.records import accuracy_at_chosen_rounds
 from fedlog.experiments.tables.catalog import experiment as find_experiment
 from fedlog.experiments.tables.cells import cells
 from fedlog.experiments.tables.finished_cells import collect
-from fedlog.report.results.method_tables import tables_of
+from fedlog.report.paper.method_tables import tables_of
 
 SHORT = ["run", "--data", "circle", "--rounds", "6", "--set", "epochs=1", "--jobs", "1", "--quiet", "--json"]
 HELD_OUT = ["--validation-fraction", "0.3"]

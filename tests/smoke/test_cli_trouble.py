@@ -12,7 +12,7 @@ import pytest
 import torch
 from rich.console import Console
 
-import fedlog.report.runs.run_page
+import fedlog.report.pages.run_page
 from fedlog.api.progress import Progress
 from fedlog.cli.main import main, parser
 from fedlog.engine.protocol.cohort import Cohort
@@ -144,7 +144,7 @@ def test_an_interrupted_report_says_how_to_get_it(
     def interrupted(folder: Path) -> Path:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fedlog.report.runs.run_page, "write_run_page", interrupted)
+    monkeypatch.setattr(fedlog.report.pages.run_page, "write_run_page", interrupted)
     assert main([*SHORT, "--quiet"]) == 130
     assert capsys.readouterr().err == "interrupted\nhint: go on with: fedlog run --resume r\n"
     monkeypatch.undo()

@@ -12,7 +12,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
 from fedlog.experiments.run.execute import SUMMARY
-from fedlog.report.results.reproduction import ExperimentPage, sections, write_markdown, write_results_page
+from fedlog.report.paper.reproduction import ExperimentPage, sections, write_markdown, write_results_page
 
 ROOT = Path(__file__).parents[2]
 MOST_BYTES = 2_000_000

@@ -12,7 +12,7 @@ from fedlog.experiments.tables.cells import CellChoice, Experiment, cells
 from fedlog.experiments.tables.equal_chances import EQUAL_CHANCES, METHODS, TABLE_METHODS
 from fedlog.experiments.tables.finished_cells import Collected, collect
 from fedlog.experiments.tables.when_to_choose import ROUNDS, SELECTED, WHEN_TO_CHOOSE
-from fedlog.report.results.conditions import (
+from fedlog.report.paper.conditions import (
     END,
     START,
     bits_table,

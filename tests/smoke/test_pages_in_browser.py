@@ -13,8 +13,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 import fedlog
-from fedlog.report.runs.run_page import write_run_page
-from fedlog.report.runs.runs_page import write_runs_page
+from fedlog.report.pages.run_page import write_run_page
+from fedlog.report.pages.runs_page import write_runs_page
 
 if TYPE_CHECKING:
     from tests.conftest import MakeFederation

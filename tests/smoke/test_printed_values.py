@@ -11,9 +11,9 @@ from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.cells import CellChoice, cells
 from fedlog.experiments.tables.finished_cells import collect
 from fedlog.experiments.tables.paper import LABELS, TABLE_1
+from fedlog.report.paper.cost_table import cost_table
+from fedlog.report.paper.method_tables import accuracy_table
 from fedlog.report.parts.tables import TextTable
-from fedlog.report.results.cost_table import cost_table
-from fedlog.report.results.method_tables import accuracy_table
 
 
 def shown(data: str, out: Path) -> dict[str, tuple[str, str]]:

@@ -28,8 +28,8 @@ from fedlog.experiments.tables.privacy_figure import (
     read_budget_terms,
 )
 from fedlog.privacy.guarantee import Calibration, Trust
-from fedlog.report.results.privacy_tables import guarantee_table, level_table, privacy_plot, verification_table
-from fedlog.report.results.reproduction import GUARANTEES, GUARANTEES_END, write_markdown
+from fedlog.report.paper.privacy_tables import guarantee_table, level_table, privacy_plot, verification_table
+from fedlog.report.paper.reproduction import GUARANTEES, GUARANTEES_END, write_markdown
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
 

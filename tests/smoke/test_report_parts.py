@@ -21,12 +21,12 @@ from fedlog.experiments.run.execute import read_spec
 from fedlog.experiments.run.portraits import project_means, read_clients, read_geometry
 from fedlog.report.compare.comparison_page import comparison_section
 from fedlog.report.exported_tables import find_tables
+from fedlog.report.pages.run_facts import read_run
+from fedlog.report.pages.run_page import headline, render_run
 from fedlog.report.parts.axes import bits_axis, rounds_axis, straight_axis
 from fedlog.report.parts.curves import Curve, curve_plots
 from fedlog.report.parts.plots import Plot
 from fedlog.report.parts.style import style_of
-from fedlog.report.runs.run_facts import read_run
-from fedlog.report.runs.run_page import headline, render_run
 from fedlog.settings.differences import find_differences, repeat_command
 from fedlog.settings.flags import read_given_settings
 from fedlog.settings.recipes import apply_recipe

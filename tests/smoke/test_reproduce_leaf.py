@@ -19,7 +19,7 @@ from fedlog.experiments.tables.cells import CellChoice, cells
 from fedlog.experiments.tables.finished_cells import collect
 from fedlog.experiments.workers.cell_process import carry_out, order_of
 from fedlog.experiments.workers.runner import run_cells
-from fedlog.report.results.method_tables import accuracy_table
+from fedlog.report.paper.method_tables import accuracy_table
 
 USERS = {"0042": 5, "0007": 6, "1234": 5}
 

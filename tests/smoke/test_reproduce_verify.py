@@ -11,7 +11,7 @@ from fedlog.cli.main import main
 from fedlog.experiments.run.execute import Keep, execute
 from fedlog.experiments.tables import catalog
 from fedlog.experiments.tables.cells import Experiment, Row, Shape, cells
-from fedlog.report.results.reproduction import write_markdown
+from fedlog.report.paper.reproduction import write_markdown
 from fedlog.settings.spec import RunSpec
 
 

@@ -14,13 +14,13 @@ from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.cells import CellChoice, cells
 from fedlog.experiments.tables.finished_cells import collect
 from fedlog.experiments.tables.significance import Mean, difference_to_print
+from fedlog.report.paper.comparisons import HOW_TO_READ, family
+from fedlog.report.paper.cost_table import cost_table
+from fedlog.report.paper.figures import _over_rounds
+from fedlog.report.paper.method_tables import accuracy_table, comparison_table, overview_table
+from fedlog.report.paper.other_tables import grid_table
+from fedlog.report.paper.reproduction import write_markdown, write_results_page
 from fedlog.report.parts.tables import TextTable, bits_with_error, p_value, with_error
-from fedlog.report.results.comparisons import HOW_TO_READ, family
-from fedlog.report.results.cost_table import cost_table
-from fedlog.report.results.figures import _over_rounds
-from fedlog.report.results.method_tables import accuracy_table, comparison_table, overview_table
-from fedlog.report.results.other_tables import grid_table
-from fedlog.report.results.reproduction import write_markdown, write_results_page
 
 
 @pytest.fixture

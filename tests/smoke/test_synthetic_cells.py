@@ -16,8 +16,8 @@ from fedlog.experiments.tables.cells import Cell, CellChoice, CellState, Experim
 from fedlog.experiments.tables.finished_cells import Collected, collect
 from fedlog.experiments.workers.cell_process import Outcome, carry_out, order_of
 from fedlog.files.json_text import write_json
-from fedlog.report.results import figures
-from fedlog.report.results.other_tables import synthetic_table
+from fedlog.report.paper import figures
+from fedlog.report.paper.other_tables import synthetic_table
 from fedlog.settings.spec import as_plain
 
 FIGURE = EXPERIMENTS["figure-synthetic"]

@@ -22,7 +22,7 @@ import fedlog
 from fedlog.cli.main import main
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run.callbacks import Callback
-from fedlog.report.runs.live import ADDRESS, PageServer, SimulatedRuns, version_of
+from fedlog.report.pages.live import ADDRESS, PageServer, SimulatedRuns, version_of
 
 if TYPE_CHECKING:
     from tests.conftest import MakeFederation

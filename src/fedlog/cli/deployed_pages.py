@@ -10,8 +10,8 @@ from fedlog.cli.deployed_run import find_deployed_runs, read_deployed_run
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.server.run_folder import PLAN, REPORT, ROUNDS
 from fedlog.privacy.release_log import FILE_NAME
+from fedlog.report.pages.deployed_page import render_deployed, render_deployed_runs
 from fedlog.report.parts.render import Live
-from fedlog.report.runs.deployed_page import render_deployed, render_deployed_runs
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from fedlog.flower.protocol.plan import DEFAULT_OPTIONS, Plan, make_plan, plan_s
 from fedlog.flower.protocol.promise import read_spending
 from fedlog.flower.server.run_folder import PLAN, RunFolder
 from fedlog.privacy.release_log import FILE_NAME
-from fedlog.report.runs.deployed_facts import DeployedRound, DeployedRun, DeployedSite
-from fedlog.report.runs.deployed_page import write_deployed_page
+from fedlog.report.pages.deployed_facts import DeployedRound, DeployedRun, DeployedSite
+from fedlog.report.pages.deployed_page import write_deployed_page
 from fedlog.settings.differences import Difference, say_value
 from fedlog.settings.fields import about
 from fedlog.settings.recipes import apply_recipe

@@ -13,8 +13,8 @@ from fedlog.report.documents.bits_page import write_bits_page
 from fedlog.report.documents.method_results import write_method_results
 from fedlog.report.documents.overview import write_overview
 from fedlog.report.documents.recipe_table import write_recipe_table
-from fedlog.report.results.conditions import write_when_to_choose
-from fedlog.report.results.reproduction import write_markdown
+from fedlog.report.paper.conditions import write_when_to_choose
+from fedlog.report.paper.reproduction import write_markdown
 
 HEAD = """# Command line
 

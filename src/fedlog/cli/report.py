@@ -31,9 +31,9 @@ def report_command(args: argparse.Namespace) -> int:
     from fedlog.experiments.run.execute import CONFIG
     from fedlog.experiments.tables.catalog import on_disk
     from fedlog.report.exported_tables import find_tables
-    from fedlog.report.results.reproduction import write_results_page
-    from fedlog.report.runs.run_page import write_run_page
-    from fedlog.report.runs.runs_page import run_folders, write_runs_page
+    from fedlog.report.pages.run_page import write_run_page
+    from fedlog.report.pages.runs_page import run_folders, write_runs_page
+    from fedlog.report.paper.reproduction import write_results_page
 
     if any((args.folder / experiment.name).is_dir() for experiment in on_disk(args.folder)):
         page = write_results_page(args.folder)
@@ -56,7 +56,7 @@ def _report_deployed(args: argparse.Namespace) -> int:
     # Needs the extra `federate`, as the server does.
     from fedlog.cli.deployed_run import find_deployed_runs, read_deployed_run, write_page
     from fedlog.errors import InputError
-    from fedlog.report.runs.deployed_page import deployed_tables
+    from fedlog.report.pages.deployed_page import deployed_tables
 
     runs = find_deployed_runs(args.folder)
     if not runs:

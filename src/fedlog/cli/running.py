@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     with Progress(console, Console(stderr=True, highlight=False) if args.quiet else console) as progress:
         try:
             summary = execute(spec, folder, Callbacks([progress, Profile()]) if args.profile else progress)
-            from fedlog.report.runs.run_page import write_run_page
+            from fedlog.report.pages.run_page import write_run_page
 
             report = write_run_page(folder)
         except KeyboardInterrupt:

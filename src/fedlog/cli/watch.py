@@ -11,7 +11,7 @@ from fedlog.cli.report import is_deployed
 from fedlog.errors import InputError
 
 if TYPE_CHECKING:
-    from fedlog.report.runs.live import Pages
+    from fedlog.report.pages.live import Pages
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +27,7 @@ def watch_command(args: argparse.Namespace) -> int:
     """Serve the page on this machine until Ctrl-C; return exit code 0."""
     if not args.folder.is_dir():
         raise InputError(f"no folder to watch: {args.folder}", hint="name the --out folder of a run, or runs/")
-    from fedlog.report.runs.live import PageServer  # PyTorch takes a second: not for a mistyped folder
+    from fedlog.report.pages.live import PageServer  # PyTorch takes a second: not for a mistyped folder
 
     try:
         with PageServer(find_pages(args.folder)) as server:
@@ -49,6 +49,6 @@ def find_pages(folder: Path) -> Pages:
         from fedlog.cli.deployed_pages import DeployedRuns  # needs the extra `federate`, as the server does
 
         return DeployedRuns(folder)
-    from fedlog.report.runs.live import SimulatedRuns
+    from fedlog.report.pages.live import SimulatedRuns
 
     return SimulatedRuns(folder)

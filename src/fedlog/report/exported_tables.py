@@ -10,10 +10,10 @@ from fedlog.experiments.run.execute import CONFIG
 from fedlog.experiments.tables.catalog import on_disk
 from fedlog.files.durable import write_file
 from fedlog.report.compare.comparison import methods_table, sites_table
+from fedlog.report.pages.run_facts import RunFacts, read_run
+from fedlog.report.pages.runs_page import run_folders
+from fedlog.report.paper.reproduction import sections
 from fedlog.report.parts.tables import TextTable
-from fedlog.report.results.reproduction import sections
-from fedlog.report.runs.run_facts import RunFacts, read_run
-from fedlog.report.runs.runs_page import run_folders
 
 
 def write_tables(tables: Iterable[tuple[str, TextTable]], out: Path) -> list[Path]:

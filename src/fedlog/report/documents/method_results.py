@@ -13,8 +13,8 @@ from matplotlib.ticker import NullFormatter
 
 from fedlog.files.durable import write_file
 from fedlog.report.documents.overview import MethodFigures, read_figures
+from fedlog.report.paper.figures import svg
 from fedlog.report.parts.style import new_figure, style_of
-from fedlog.report.results.figures import svg
 
 START, END = "<!-- results: written by `fedlog docs` -->", "<!-- end of results -->"
 TITLE = re.compile(r"^# .*\(((?:`[^`]+`(?:, )?)+)\)$", re.MULTILINE)

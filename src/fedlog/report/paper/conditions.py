@@ -17,7 +17,7 @@ from fedlog.experiments.tables.finished_cells import Collected, RunResult, colle
 from fedlog.experiments.tables.significance import CONFIDENCE, Mean, paired_differences
 from fedlog.experiments.tables.when_to_choose import CONDITIONS, ROUNDS, SHOWN_ROUNDS, WHEN_TO_CHOOSE, Condition
 from fedlog.files.durable import write_file
-from fedlog.report.results.figures import svg
+from fedlog.report.paper.figures import svg
 from fedlog.report.parts.style import METHODS as STYLES
 from fedlog.report.parts.tables import NOT_RUN, TextTable, with_error
 from fedlog.wire.bits_text import describe_bits

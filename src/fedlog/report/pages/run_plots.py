@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from fedlog.core.calibration import ReliabilityBin
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import RECORDS
+from fedlog.report.pages.run_facts import ClientFacts, RunFacts, find_lowest_tenth
 from fedlog.report.parts.axes import Axis, straight_axis
 from fedlog.report.parts.curves import curve_plots, make_curve
 from fedlog.report.parts.plots import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Bar, BarPart, Bars, Plot, Point, Series
 from fedlog.report.parts.render import percent, points
-from fedlog.report.runs.run_facts import ClientFacts, RunFacts, find_lowest_tenth
 from fedlog.report.parts.style import COLOURS, style_numbered, style_of
 from fedlog.wire.bits_text import describe_bits
 

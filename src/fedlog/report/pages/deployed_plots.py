@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fedlog.files.duration_text import describe_duration
+from fedlog.report.pages.deployed_facts import DeployedRun
 from fedlog.report.parts.axes import rounds_axis, straight_axis
-from fedlog.report.runs.deployed_facts import DeployedRun
 from fedlog.report.parts.plots import Plot, Point, Series
 from fedlog.report.parts.style import Style, style_numbered
 from fedlog.wire.bits_text import choose_unit, describe_bits

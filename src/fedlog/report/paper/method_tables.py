@@ -15,7 +15,7 @@ from fedlog.experiments.tables.significance import (
     difference_to_print,
     paired_differences,
 )
-from fedlog.report.results.comparisons import (
+from fedlog.report.paper.comparisons import (
     arrow_text,
     comparisons,
     holm_note,
@@ -24,7 +24,7 @@ from fedlog.report.results.comparisons import (
     p_text,
     reference_label,
 )
-from fedlog.report.results.cost_table import cost_table
+from fedlog.report.paper.cost_table import cost_table
 from fedlog.report.parts.tables import NOT_RUN, TextTable, difference_with_error, not_run_note, with_error
 from fedlog.settings.training import Judge
 

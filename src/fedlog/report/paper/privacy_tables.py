@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from fedlog.core.clip import parse_clip
 from fedlog.experiments.tables.cells import Row
@@ -10,6 +14,7 @@ from fedlog.experiments.tables.finished_cells import Collected, RunResult
 from fedlog.experiments.tables.privacy_figure import (
     CLIENTS,
     CLIPS,
+    DELTAS,
     LEVELS,
     READINGS,
     VERIFIED_CLIP,
@@ -20,19 +25,10 @@ from fedlog.experiments.tables.privacy_figure import (
     read_budget_terms,
 )
 from fedlog.experiments.tables.significance import Mean
-from fedlog.privacy.guarantee import Unit
-from fedlog.report.parts.tables import NOT_RUN, TextTable, with_error
-from typing import Any
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
-from fedlog.core.clip import parse_clip
-from fedlog.experiments.tables.finished_cells import Collected
-from fedlog.experiments.tables.privacy_figure import CLIPS, DELTAS, LEVELS, READINGS, level_name, no_noise_name
-from fedlog.privacy.guarantee import Calibration, Trust
-from fedlog.report.results.figures import svg
+from fedlog.privacy.guarantee import Calibration, Trust, Unit
+from fedlog.report.paper.figures import svg
 from fedlog.report.parts.style import COLOURS
+from fedlog.report.parts.tables import NOT_RUN, TextTable, with_error
 
 WIDTH = 101  # columns of the statistics: the body's hundred features and the constant
 STYLES = {"clamp": "--", "l2": "-"}
@@ -187,8 +183,6 @@ def _percent(run: RunResult) -> float:
 
 def _old_head_text(runs: Sequence[RunResult]) -> str:
     return ", ".join(str((run.summary.privacy or {}).get("rounds_with_old_head", "")) for run in runs)
-
-
 
 
 def privacy_plot(found: Collected) -> str:

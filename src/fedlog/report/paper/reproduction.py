@@ -19,14 +19,13 @@ from fedlog.experiments.tables.cells import CellState, Shape
 from fedlog.experiments.tables.finished_cells import Collected, collect, read_verifications
 from fedlog.experiments.tables.privacy_figure import PRIVACY_FIGURE
 from fedlog.files.durable import write_file
-from fedlog.report.results import figures
-from fedlog.report.results.comparisons import HOW_TO_READ
-from fedlog.report.results.conditions import conditions_tables, draw_conditions
+from fedlog.report.paper import figures
+from fedlog.report.paper.comparisons import HOW_TO_READ
+from fedlog.report.paper.conditions import conditions_tables, draw_conditions
+from fedlog.report.paper.method_tables import overview_table, tables_of
+from fedlog.report.paper.other_tables import grid_table, synthetic_selection_table, synthetic_table
+from fedlog.report.paper.privacy_tables import privacy_plot, privacy_tables, short_guarantee_table
 from fedlog.report.parts.marked_places import fill_place
-from fedlog.report.results.method_tables import overview_table, tables_of
-from fedlog.report.results.other_tables import grid_table, synthetic_selection_table, synthetic_table
-from fedlog.report.results.privacy_tables import privacy_plot
-from fedlog.report.results.privacy_tables import privacy_tables, short_guarantee_table
 from fedlog.report.parts.render import render_page
 from fedlog.report.parts.tables import TextTable
 

@@ -9,7 +9,7 @@ from fedlog.experiments.tables.cost import Cost, cost_to, threshold_by_rule
 from fedlog.experiments.tables.finished_cells import Collected
 from fedlog.experiments.tables.paper import COMPETITIVE
 from fedlog.experiments.tables.significance import BySeed, Mean, SignificanceTest, paired_ratio
-from fedlog.report.results.comparisons import arrow_text, comparisons, holm_text, p_text, ratio_text, reference_label
+from fedlog.report.paper.comparisons import arrow_text, comparisons, holm_text, p_text, ratio_text, reference_label
 from fedlog.report.parts.tables import TextTable, bits_with_error, with_error
 
 POOLED = "pooled"  # how the records came to one place is not counted, so that its bits say nothing

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.files.durable import write_file
-from fedlog.report.runs.deployed_facts import DeployedRun
-from fedlog.report.runs.deployed_plots import plot_bits, plot_seconds
-from fedlog.report.runs.first_screen import (
+from fedlog.report.pages.deployed_facts import DeployedRun
+from fedlog.report.pages.deployed_plots import plot_bits, plot_seconds
+from fedlog.report.pages.first_screen import (
     Tile,
     describe_result,
     describe_spending,
@@ -19,10 +19,10 @@ from fedlog.report.runs.first_screen import (
     make_time_tile,
     say_unfinished,
 )
+from fedlog.report.pages.run_facts import ClientFacts
+from fedlog.report.pages.run_plots import bits_bars, clients_plot
+from fedlog.report.pages.runs_page import RunRow
 from fedlog.report.parts.render import PAGE, Live, percent, render_page
-from fedlog.report.runs.run_facts import ClientFacts
-from fedlog.report.runs.run_plots import bits_bars, clients_plot
-from fedlog.report.runs.runs_page import RunRow
 from fedlog.report.parts.style import style_of
 from fedlog.report.parts.tables import TextTable
 from fedlog.wire.bits_text import describe_bits

@@ -18,10 +18,10 @@ from fedlog.experiments.run.calibration import CALIBRATION
 from fedlog.experiments.run.execute import CONFIG, RECORDS, SUMMARY, read_spec
 from fedlog.experiments.run.portraits import CLIENTS, GEOMETRY
 from fedlog.experiments.run.scores import SCORES
+from fedlog.report.pages.run_facts import read_run
+from fedlog.report.pages.run_page import render_run
+from fedlog.report.pages.runs_page import render_runs, run_folders
 from fedlog.report.parts.render import Live
-from fedlog.report.runs.run_facts import read_run
-from fedlog.report.runs.run_page import render_run
-from fedlog.report.runs.runs_page import render_runs, run_folders
 
 ADDRESS = "127.0.0.1"
 FILES = (CONFIG, RECORDS, SUMMARY, SCORES, CLIENTS, GEOMETRY, CALIBRATION)

@@ -8,8 +8,8 @@ from typing import Any
 
 from fedlog.experiments.run.records import mean_parts
 from fedlog.files.durable import write_file
-from fedlog.report.runs import run_plots
-from fedlog.report.runs.first_screen import (
+from fedlog.report.pages import run_plots
+from fedlog.report.pages.first_screen import (
     Tile,
     describe_result,
     describe_spending,
@@ -19,9 +19,9 @@ from fedlog.report.runs.first_screen import (
     make_time_tile,
     say_unfinished,
 )
+from fedlog.report.pages.run_facts import RunFacts, read_run
 from fedlog.report.parts.plots import Plot
 from fedlog.report.parts.render import PAGE, Live, percent, render_page
-from fedlog.report.runs.run_facts import RunFacts, read_run
 from fedlog.report.parts.style import style_of
 from fedlog.settings.differences import Difference, find_differences, repeat_command, say_value
 from fedlog.settings.spec import as_plain

@@ -11,10 +11,10 @@ from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import CONFIG, RECORDS, read_finished_summary, read_spec
 from fedlog.files.durable import write_file
 from fedlog.report.compare.comparison_page import comparison_section
+from fedlog.report.pages.run_page import write_run_page
 from fedlog.report.parts.curves import Curve, curve_plots, make_curve
 from fedlog.report.parts.plots import Plot
 from fedlog.report.parts.render import PAGE, Live, percent, render_page
-from fedlog.report.runs.run_page import write_run_page
 from fedlog.report.parts.style import style_of, styles_of
 from fedlog.wire.bits_text import describe_bits
 
