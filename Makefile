@@ -56,9 +56,10 @@ docs: $(READY)  ## write the generated pages of docs/ from the committed records
 screenshots: $(READY)  ## take the screenshots under docs/images again; needs Chromium and chromedriver
 	$(BIN)/python tests/screenshots.py
 
-# Material's notice about its own future is no warning about our pages.
+# Material's notice about its own future is no warning about our pages. Without --quiet, which would silence warnings
+# before --strict counts them.
 docs-site: $(READY)  ## build the documentation site into site/, with warnings as errors and links checked
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 notebooks: $(READY)  ## run the notebooks of examples/ again, and keep what they show
 	$(BIN)/python examples/execute.py

@@ -1,8 +1,8 @@
 """How the site is made from the repository's Markdown: what mkdocs calls while it builds.
 
 Pages are written for a code host, where a link may lead out of docs/ to a record, a figure or CONTRIBUTING.md. Here
-each such file is taken into the site, and the link follows it; a link to a file that does not exist is left as it is,
-and mkdocs refuses it.
+each such file is taken into the site, and the link follows it; a folder becomes a page that lists its files. A link to
+a file that does not exist is left as it is, and mkdocs refuses it.
 """
 
 from __future__ import annotations
@@ -50,11 +50,26 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         target for page in DOCS.rglob("*.md") for _, link, _ in LINK.findall(page.read_text())
         if (target := _outside(link, page.parent)) is not None
     }  # fmt: skip
-    for target in sorted(linked):
+    for folder in sorted(target for target in linked if target.is_dir()):
+        listing = File.generated(config, _site_name(folder), content=_list_folder(folder))
+        listing.inclusion = InclusionLevel.NOT_IN_NAV
+        files.append(listing)
+        linked |= set(_files_in(folder))
+    for target in sorted(target for target in linked if target.is_file()):
         source = File.generated(config, _site_name(target), abs_src_path=str(target))
         source.inclusion = InclusionLevel.INCLUDED
         files.append(source)
     return files
+
+
+def _list_folder(folder: Path) -> str:
+    """A page with a link to each file of the folder."""
+    items = "\n".join(f"- [{path.name}]({folder.name}/{path.name})" for path in _files_in(folder))
+    return f"# {folder.relative_to(ROOT).as_posix()}\n\n{items}\n"
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_file())
 
 
 def on_post_build(config: MkDocsConfig) -> None:
@@ -98,15 +113,15 @@ def _for_the_root(path: Path) -> str:
 
 
 def _outside(link: str, folder: Path) -> Path | None:
-    """The existing file outside docs/ that a link leads to; of a folder, the page that lists what is in it."""
+    """The existing file or folder outside docs/ that a link leads to."""
     if "://" in link or link.startswith("mailto:"):
         return None
     target = (folder / link).resolve()
-    if target.is_relative_to(DOCS) or not target.is_relative_to(ROOT) or not target.is_file():
+    if target.is_relative_to(DOCS) or not target.is_relative_to(ROOT) or not target.exists():
         return None
     return target
 
 
 def _site_name(target: Path) -> str:
-    name = target.relative_to(ROOT).as_posix()
+    name = target.relative_to(ROOT).as_posix() + (".md" if target.is_dir() else "")
     return name if name in PAGES_OF_THE_REPOSITORY else f"{COPIES}/{name}"

@@ -22,6 +22,7 @@ from fedlog.report.documents.method_results import END, START, TITLE, write_meth
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+BUILD = ("build", "--strict")
 
 
 class Assets(HTMLParser):
@@ -46,7 +47,7 @@ class Assets(HTMLParser):
 
 def build(root: Path, out: Path) -> subprocess.CompletedProcess[str]:
     """Build the site as `make docs-site` does."""
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)]
+    command = [sys.executable, "-m", "mkdocs", *BUILD, "--site-dir", str(out)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
 
@@ -72,6 +73,8 @@ def test_the_site_has_every_page_and_loads_nothing_from_elsewhere(site: Path) ->
         assert not assets.silent, page
     for page in DOCS.rglob("*.md"):
         assert_the_site_shows_it_as_a_code_host_does(page, site)
+    listing = (site / "repository" / "results" / "advice.html").read_text()  # a folder that a page points to
+    assert all(f'href="advice/{path.name}"' in listing for path in (ROOT / "results" / "advice").iterdir())
     reference = (site / "reference" / "python.html").read_text()
     for name in __import__("fedlog").__all__:
         assert f'id="fedlog.{name}"' in reference, f"{name} is not in docs/reference/python.md"
@@ -120,18 +123,26 @@ def test_read_from_a_disk_in_a_browser_pages_fit_and_the_search_finds(site: Path
         assert read_console(chrome) == []
 
 
-@pytest.mark.slow
 def test_a_broken_link_ends_the_build(tmp_path: Path) -> None:
-    for name in ("docs", "src", "results", "benchmarks"):
-        shutil.copytree(ROOT / name, tmp_path / name)
-    for name in ("mkdocs.yml", "CONTRIBUTING.md", "CHANGELOG.md"):
-        shutil.copy(ROOT / name, tmp_path)
+    """On a site of two pages, with the settings of the real one."""
+    settings = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[0]
+    (tmp_path / "mkdocs.yml").write_text(f"{settings}\nnav: [faq.md, deploy.md, CONTRIBUTING.md, CHANGELOG.md]\n")
+    shutil.copytree(DOCS / "_site", tmp_path / "docs" / "_site")
+    for name in ("CONTRIBUTING.md", "CHANGELOG.md"):  # which the site takes from the repository
+        (tmp_path / name).write_text(f"# {name}\n")
+    (tmp_path / "docs" / "deploy.md").write_text("# Deployment\n")
     page = tmp_path / "docs" / "faq.md"
-    page.write_text(page.read_text() + "\n[gone](nowhere.md), [gone too](deploy.md#nothing-of-this-name)\n")
+    page.write_text("[there](deploy.md#deployment), [gone](nowhere.md), [gone too](deploy.md#nothing-of-this-name)\n")
     done = build(tmp_path, tmp_path / "site")
     assert done.returncode != 0
-    assert "nowhere.md" in done.stderr
-    assert "nothing-of-this-name" in done.stderr
+    assert "Aborted with 2 warnings in strict mode" in done.stderr + done.stdout
+    assert "'nowhere.md'" in done.stderr
+    assert "'#nothing-of-this-name'" in done.stderr
+
+
+def test_make_builds_the_site_as_these_tests_do() -> None:
+    done = subprocess.run(["make", "--dry-run", "docs-site"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert f"mkdocs {' '.join(BUILD)}\n" in done.stdout
 
 
 def test_links_of_the_repositorys_own_pages_lead_somewhere() -> None:
