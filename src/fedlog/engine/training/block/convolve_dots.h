@@ -22,56 +22,157 @@ static __attribute__((noinline)) UNFUSED REAL NAME(dot_rest)(const REAL *gradien
     return sum;
 }
 
+/* Turn a square of numbers over: rows[i][j] and rows[j][i] change places. */
+ALWAYS void NAME(turn)(VECTOR rows[LANES])
+{
+    VECTOR pairs[LANES];
+#if SIZE(REAL) == 4
+    VECTOR fours[LANES];
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+        pairs[i] = __builtin_shufflevector(rows[i], rows[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
+        pairs[i + 1] = __builtin_shufflevector(rows[i], rows[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        const int at = i / 2 * 4 + i % 2;
+        fours[at] = __builtin_shufflevector(pairs[at], pairs[at + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+        fours[at + 2] = __builtin_shufflevector(pairs[at], pairs[at + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        rows[i] = __builtin_shufflevector(fours[i], fours[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        rows[i + 4] = __builtin_shufflevector(fours[i], fours[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+#else
+#pragma GCC unroll 2
+    for (int i = 0; i < 4; i += 2) {
+        pairs[i] = __builtin_shufflevector(rows[i], rows[i + 1], 0, 4, 2, 6);
+        pairs[i + 1] = __builtin_shufflevector(rows[i], rows[i + 1], 1, 5, 3, 7);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) {
+        rows[i] = __builtin_shufflevector(pairs[i], pairs[i + 2], 0, 1, 4, 5);
+        rows[i + 2] = __builtin_shufflevector(pairs[i], pairs[i + 2], 2, 3, 6, 7);
+    }
+#endif
+}
+
+#if SIZE(REAL) == 4
+typedef REAL NAME(quarter) __attribute__((vector_size(16), aligned(sizeof(REAL)), may_alias));
+
+/* The rests of runs that have exactly a quarter of a cache line left: four of them side by side, which are rounded as in
+   `dot_rest`. */
+static __attribute__((noinline)) UNFUSED void NAME(quarters)(int m, int n, const struct NAME(runs) *r,
+                                                             const int64_t *reads, REAL *rest)
+{
+    UNFUSED_HERE
+    const int64_t at = r->length / LANES * LANES;
+    for (int first = 0; first < m * n; first += 4) {
+        const REAL *gradients[4], *inputs[4];
+        for (int k = 0; k < 4; k++) {
+            const int one = first + k < m * n ? first + k : m * n - 1;
+            gradients[k] = r->gradient + one / n * r->step + at;
+            inputs[k] = r->inputs + reads[one % n] + at;
+        }
+        NAME(quarter) sum = {0};
+        for (int64_t row = 0; row < r->rows; row++) {
+            NAME(quarter) each[4], pairs[4];
+#pragma GCC unroll 4
+            for (int k = 0; k < 4; k++)
+                each[k] = *(const NAME(quarter) *)(gradients[k] + row * r->gradient_row) *
+                          *(const NAME(quarter) *)(inputs[k] + row * r->input_row);
+#pragma GCC unroll 2
+            for (int k = 0; k < 4; k += 2) {
+                pairs[k] = __builtin_shufflevector(each[k], each[k + 1], 0, 4, 1, 5);
+                pairs[k + 1] = __builtin_shufflevector(each[k], each[k + 1], 2, 6, 3, 7);
+            }
+            sum += __builtin_shufflevector(pairs[0], pairs[2], 0, 1, 4, 5);
+            sum += __builtin_shufflevector(pairs[0], pairs[2], 2, 3, 6, 7);
+            sum += __builtin_shufflevector(pairs[1], pairs[3], 0, 1, 4, 5);
+            sum += __builtin_shufflevector(pairs[1], pairs[3], 2, 3, 6, 7);
+        }
+        for (int k = 0; k < 4 && first + k < m * n; k++)
+            rest[first + k] = sum[k];
+    }
+}
+#endif
+
+/* What is left of all runs behind their last whole vector. Apart from the tile's own loop, which would have to leave
+   its registers to a call. */
+static __attribute__((noinline)) void NAME(rests)(int m, int n, const struct NAME(runs) *r, const int64_t *reads,
+                                                  REAL *rest)
+{
+    const int64_t at = r->length / LANES * LANES;
+    const REAL *gradient = r->gradient + at, *inputs = r->inputs + at;
+#if SIZE(REAL) == 4
+    if (r->length - at == 4) {
+        NAME(quarters)(m, n, r, reads, rest);
+        return;
+    }
+#endif
+    for (int64_t row = 0; row < r->rows; row++, gradient += r->gradient_row, inputs += r->input_row)
+        for (int i = 0; i < m; i++)
+            for (int j = 0; j < n; j++)
+                rest[i * n + j] =
+                    NAME(dot_rest)(gradient + i * r->step, inputs + reads[j], r->length - at, rest[i * n + j]);
+}
+
 /* sums[writes[j]] of channel i += dot product of the i-th run of gradients with the inputs at reads[j]. */
 ALWAYS void NAME(dot_tile)(const int m, const int n, const struct NAME(runs) *r, const int64_t *reads, REAL *sums,
                            const int64_t *writes, int64_t sums_step)
 {
-    VECTOR totals[4][6];
-    REAL rest[4][6];
+    VECTOR totals[40];
+    REAL found[40] = {0};
     const REAL *gradient = r->gradient, *inputs = r->inputs;
     const int64_t whole = r->zeros_follow ? r->length : r->length - LANES + 1;
-#pragma GCC unroll 4
-    for (int i = 0; i < m; i++)
+#pragma GCC unroll 40
+    for (int k = 0; k < 40; k++)
+        totals[k] = (VECTOR){0};
+    for (int64_t row = 0; row < r->rows; row++, gradient += r->gradient_row, inputs += r->input_row)
+        for (int64_t at = 0; at < whole; at += LANES) {
+            VECTOR own[6];
 #pragma GCC unroll 6
-        for (int j = 0; j < n; j++) {
-            totals[i][j] = (VECTOR){0};
-            rest[i][j] = 0;
-        }
-    for (int64_t row = 0; row < r->rows; row++, gradient += r->gradient_row, inputs += r->input_row) {
-        int64_t at = 0;
-        for (; at < whole; at += LANES) {
-            VECTOR own[4];
-#pragma GCC unroll 4
             for (int i = 0; i < m; i++)
                 own[i] = *(const VECTOR *)(gradient + i * r->step + at);
 #pragma GCC unroll 6
             for (int j = 0; j < n; j++) {
                 const VECTOR seen = *(const VECTOR *)(inputs + reads[j] + at);
-#pragma GCC unroll 4
+#pragma GCC unroll 6
                 for (int i = 0; i < m; i++)
-                    totals[i][j] += own[i] * seen;
+                    totals[i * n + j] += own[i] * seen;
             }
         }
-        if (at < r->length)
-            for (int i = 0; i < m; i++)
-                for (int j = 0; j < n; j++)
-                    rest[i][j] = NAME(dot_rest)(gradient + i * r->step + at, inputs + reads[j] + at, r->length - at,
-                                                rest[i][j]);
+    if (!r->zeros_follow && r->length % LANES)
+        NAME(rests)(m, n, r, reads, found);
+    /* Lane by lane, as many sums side by side as a vector has lanes. */
+#pragma GCC unroll 10
+    for (int k = 0; k < m * n; k += LANES) {
+        NAME(turn)(totals + k);
+        VECTOR sum = *(const VECTOR *)(found + k);
+#pragma GCC unroll 8
+        for (int lane = 0; lane < LANES; lane++)
+            sum += totals[k + lane];
+        *(VECTOR *)(found + k) = sum;
     }
     for (int i = 0; i < m; i++)
-        for (int j = 0; j < n; j++) {
-            REAL sum = rest[i][j];
-            for (int lane = 0; lane < LANES; lane++)
-                sum += totals[i][j][lane];
-            sums[i * sums_step + writes[j]] += sum;
-        }
+        for (int j = 0; j < n; j++)
+            sums[i * sums_step + writes[j]] += found[i * n + j];
 }
 
-/* How many dot products per channel stay in registers beside those of four channels. */
+/* How many channels of gradients are taken at once, and how many dot products of each: as many as registers hold. */
 #ifdef LONG_VECTORS
-enum { NAME(dots_at_once) = 6 };
+static int64_t NAME(runs_at_once)(int64_t channels)
+{
+    return channels % 5 == 0 ? 5 : channels % 4 && channels % 6 == 0 ? 6 : 4;
+}
+static int64_t NAME(dots_beside)(int64_t runs) { return runs == 4 ? 6 : runs == 5 ? 5 : 4; }
+enum { NAME(dots_at_once) = 6 }; /* beside four */
 #else
-enum { NAME(dots_at_once) = 3 };
+/* 4 x 3 sums read least per multiplication; six channels are better taken as twice three than as four and two. */
+static int64_t NAME(runs_at_once)(int64_t channels) { return channels % 4 && channels % 3 == 0 ? 3 : 4; }
+static int64_t NAME(dots_beside)(int64_t runs) { return runs > 0 ? 3 : 0; }
+enum { NAME(dots_at_once) = 3 }; /* beside four */
 #endif
 
 static void NAME(dots)(int m, int n, const struct NAME(runs) *r, const int64_t *reads, REAL *sums,
@@ -88,6 +189,8 @@ static void NAME(dots)(int m, int n, const struct NAME(runs) *r, const int64_t *
         CASE(2, 4) CASE(2, 5) CASE(2, 6)
         CASE(3, 4) CASE(3, 5) CASE(3, 6)
         CASE(4, 4) CASE(4, 5) CASE(4, 6)
+        CASE(5, 1) CASE(5, 2) CASE(5, 3) CASE(5, 4) CASE(5, 5)
+        CASE(6, 1) CASE(6, 2) CASE(6, 3) CASE(6, 4)
 #endif
     }
 #undef CASE

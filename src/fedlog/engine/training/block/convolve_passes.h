@@ -178,16 +178,15 @@ static void NAME(weight_gradient)(const struct sizes *s, const struct geometry *
 {
     const int64_t kernel = s->kernel_rows * s->kernel_columns, pairs = s->channels_in * s->kernel_columns;
     const int64_t at_once = g->length >= 2048 ? 1 : 2048 / g->length;
-    /* 4 x 3 sums read least per multiplication; six channels are better taken as twice three than as four and two. */
-    const int64_t most = s->channels_out % 4 && s->channels_out % 3 == 0 ? 3 : 4;
+    const int64_t most = NAME(runs_at_once)(s->channels_out), beside = NAME(dots_beside)(most);
     memset(of_weight, 0, (size_t)(s->channels_out * s->channels_in * kernel) * sizeof(REAL));
     for (int64_t row = 0; row < g->rows; row += at_once)
         for (int64_t out = 0; out < s->channels_out; out += most)
-            for (int64_t down = 0; down < s->kernel_rows; down++)
-                for (int64_t pair = 0; pair < pairs; pair += NAME(dots_at_once)) {
+            for (int64_t pair = 0; pair < pairs; pair += beside)
+                for (int64_t down = 0; down < s->kernel_rows; down++) {
                     const int64_t m = s->channels_out - out < most ? s->channels_out - out : most;
                     int64_t n = 0, reads[6], writes[6];
-                    for (; n < NAME(dots_at_once) && pair + n < pairs; n++) {
+                    for (; n < beside && pair + n < pairs; n++) {
                         const int64_t in = (pair + n) / s->kernel_columns, along = (pair + n) % s->kernel_columns;
                         reads[n] = in * g->rows_framed * g->run + column_offset(s, g, along);
                         writes[n] = in * kernel + along;
