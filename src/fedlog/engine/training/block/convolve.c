@@ -15,6 +15,9 @@
 
 #include <stdint.h>
 #include <string.h>
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#endif
 
 struct sizes { /* the same in convolve.py */
     int64_t clients, batch, channels_in, channels_out, rows_in, columns_in;

@@ -25,12 +25,77 @@ ALWAYS void NAME(pool_vector)(const struct sizes *s, const REAL *window, int64_t
         *(VECTOR *)winners = winner;
 }
 
+#if defined(LONG_VECTORS) && SIZE(REAL) == 4
+/* All windows of 2 x 2 of one row, sixteen records at a time; the same as below. */
+ALWAYS void NAME(pool_pairs)(const int rectify, const int keep, int64_t batch, const REAL *convolved, int64_t row_step,
+                             int64_t windows, REAL bias, REAL *pooled, REAL *winners)
+{
+    const __m512 shift = _mm512_set1_ps(bias), zero = _mm512_setzero_ps();
+    for (int64_t window = 0; window < windows; window++, convolved += 2 * batch, pooled += batch, winners += batch)
+        for (int64_t b = 0; b < batch; b += 16) {
+            const __mmask16 own = batch - b >= 16 ? 0xffff : (__mmask16)((1 << (batch - b)) - 1);
+            const REAL *first = convolved + b;
+            __m512 best = _mm512_maskz_loadu_ps(own, first), winner = zero;
+#pragma GCC unroll 3
+            for (int place = 1; place < 4; place++) {
+                const __m512 value = _mm512_maskz_loadu_ps(own, first + place / 2 * row_step + place % 2 * batch);
+                const __mmask16 better =
+                    _mm512_mask_cmp_ps_mask(_mm512_cmp_ps_mask(best, best, _CMP_ORD_Q), value, best, _CMP_NLE_UQ);
+                best = _mm512_mask_mov_ps(best, better, value);
+                if (keep)
+                    winner = _mm512_mask_mov_ps(winner, better, _mm512_set1_ps((REAL)place));
+            }
+            best = _mm512_add_ps(best, shift);
+            if (rectify) {
+                const __mmask16 stopped = _mm512_cmp_ps_mask(best, zero, _CMP_LE_OQ);
+                best = _mm512_mask_mov_ps(best, stopped, zero);
+                if (keep)
+                    winner = _mm512_mask_mov_ps(winner, stopped, _mm512_set1_ps(-1));
+            }
+            _mm512_mask_storeu_ps(pooled + b, own, best);
+            if (keep)
+                _mm512_mask_storeu_ps(winners + b, own, winner);
+        }
+}
+
+/* The gradient of a pooled row of 2 x 2 windows, brought back to the places that won. */
+ALWAYS void NAME(unpool_pairs)(int64_t batch, const REAL *gradient, const REAL *winners, int64_t windows, REAL *spread,
+                               int64_t row_step)
+{
+    for (int64_t window = 0; window < windows; window++, gradient += batch, winners += batch, spread += 2 * batch)
+        for (int64_t b = 0; b < batch; b += 16) {
+            const __mmask16 own = batch - b >= 16 ? 0xffff : (__mmask16)((1 << (batch - b)) - 1);
+            const __m512 value = _mm512_maskz_loadu_ps(own, gradient + b);
+            const __m512 won = _mm512_maskz_loadu_ps(own, winners + b);
+#pragma GCC unroll 4
+            for (int place = 0; place < 4; place++) {
+                const __mmask16 here = _mm512_cmp_ps_mask(won, _mm512_set1_ps((REAL)place), _CMP_EQ_OQ);
+                _mm512_mask_storeu_ps(spread + b + place / 2 * row_step + place % 2 * batch, own,
+                                      _mm512_maskz_mov_ps(here, value));
+            }
+        }
+}
+#endif
+
 /* All windows of one row. The last vector of a window begins earlier and repeats a few records; a batch smaller than a
    vector is computed beside its place, with whatever lies behind it in the scratch space. */
 static void NAME(pool_row)(const struct sizes *s, const REAL *convolved, int64_t row_step, int64_t windows, REAL bias,
                            REAL *pooled, REAL *winners)
 {
     const int64_t batch = s->batch, step = s->pool_columns * batch;
+#if defined(LONG_VECTORS) && SIZE(REAL) == 4
+    if (s->pool_rows == 2 && s->pool_columns == 2) {
+        if (s->rectify && winners)
+            NAME(pool_pairs)(1, 1, batch, convolved, row_step, windows, bias, pooled, winners);
+        else if (s->rectify)
+            NAME(pool_pairs)(1, 0, batch, convolved, row_step, windows, bias, pooled, pooled);
+        else if (winners)
+            NAME(pool_pairs)(0, 1, batch, convolved, row_step, windows, bias, pooled, winners);
+        else
+            NAME(pool_pairs)(0, 0, batch, convolved, row_step, windows, bias, pooled, pooled);
+        return;
+    }
+#endif
     for (int64_t window = 0; window < windows; window++) {
         REAL *best = pooled + window * batch, *won = winners ? winners + window * batch : NULL;
         if (batch < LANES) {
@@ -53,6 +118,12 @@ static void NAME(unpool_row)(const struct sizes *s, const REAL *gradient, const 
                              REAL *spread, int64_t row_step)
 {
     const int64_t batch = s->batch, places = s->pool_rows * s->pool_columns;
+#if defined(LONG_VECTORS) && SIZE(REAL) == 4
+    if (s->pool_rows == 2 && s->pool_columns == 2) {
+        NAME(unpool_pairs)(batch, gradient, winners, windows, spread, row_step);
+        return;
+    }
+#endif
     for (int64_t window = 0; window < windows; window++, gradient += batch, winners += batch)
         for (int64_t place = 0; place < places; place++) {
             REAL *to = spread + place / s->pool_columns * row_step;
