@@ -1,11 +1,12 @@
 /* The passes of convolve.c for numbers of type REAL on instruction set TARGET. No include guard: included for each. */
 
-/* Where a weighted sum over windows reads: `rows` x `channels` runs, in each at `columns` offsets. */
+/* Where a weighted sum over windows reads: `rows` x `channels` runs, in each at `columns` offsets. Outside of places
+   begins[column] to ends[column] only zeros are read, and need not be; NULL: everything is. */
 struct NAME(windows) {
     const REAL *first;
     int64_t row_step, channel_step;
     int64_t rows, channels, columns;
-    const int64_t *offsets;
+    const int64_t *offsets, *begins, *ends;
 };
 
 /* The sums of m channels for one place, where a run is shorter than a vector. */
@@ -152,7 +153,7 @@ static void NAME(forward)(const struct sizes *s, const REAL *inputs, const REAL 
             for (int64_t part = 0; part < s->pool_rows; part++) {
                 const struct NAME(windows) w = {
                     map + (row * s->pool_rows + part) * s->stride_rows * g.run, g.run, g.rows_framed * g.run,
-                    s->kernel_rows, s->channels_in, s->kernel_columns, offsets};
+                    s->kernel_rows, s->channels_in, s->kernel_columns, offsets, NULL, NULL};
                 REAL *to = g.direct ? own + row * run_out : convolved + part * g.length;
                 NAME(output_row)(s->channels_out, g.length, &w, packed, kernel, 0, to,
                                  g.direct ? out_channel : s->pool_rows * g.length);
@@ -210,12 +211,15 @@ static void NAME(phase_row)(const struct sizes *s, const struct geometry *g, con
     const int64_t tall = places_at(s->kernel_rows, s->stride_rows, row % s->stride_rows);
     const int64_t top = row / s->stride_rows - (tall - 1);
     const int64_t first = top < 0 ? -top : 0, end = g->rows - top < tall ? g->rows - top : tall;
-    int64_t offsets[s->kernel_columns];
-    for (int64_t column = 0; column < columns; column++)
+    int64_t offsets[s->kernel_columns], begins[s->kernel_columns], ends[s->kernel_columns];
+    for (int64_t column = 0; column < columns; column++) {
         offsets[column] = column * s->batch;
+        begins[column] = (columns - 1 - from - column) * s->batch; /* before and behind: the frame */
+        ends[column] = begins[column] + g->length;
+    }
     const struct NAME(windows) w = {spread + (top + first) * spread_run + (g->left - (columns - 1) + from) * s->batch,
                                     spread_run, g->rows * spread_run, end > first ? end - first : 0, s->channels_out,
-                                    columns, offsets};
+                                    columns, offsets, begins, ends};
     NAME(output_row)(s->channels_in, length, &w, packed, s->channels_out * tall * columns, first, out, out_step);
 }
 

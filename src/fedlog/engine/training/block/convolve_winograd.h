@@ -216,7 +216,7 @@ static void NAME(convolve_tiles)(const struct tiles *t, const REAL *frame, const
     for (struct block b = first_block(t); b.rows > 0; next_block(t, &b)) {
         NAME(transform_block)(t, &b, frame, t->in, 0, values);
         for (int64_t point = 0; point < 16; point++) {
-            const struct NAME(windows) w = {values + point * t->in * t->span, 0, 0, 1, 1, t->in, offsets};
+            const struct NAME(windows) w = {values + point * t->in * t->span, 0, 0, 1, 1, t->in, offsets, NULL, NULL};
             NAME(output_row)(t->out, b.rows * b.tiles * t->batch, &w, packed + point * t->kernels, t->in, 0,
                              points + point * t->out * t->span, t->span);
         }
