@@ -50,6 +50,13 @@ static void fetch(const struct pixels *p, const uint8_t *pool, const int64_t *po
             __builtin_prefetch(pool + positions[b] * size + at, 0, 2);
 }
 
+/* Ask for memory that is written soon, column by column: one place after another, each would be waited for. */
+static void expect(const void *first, int64_t bytes)
+{
+    for (int64_t at = 0; at < bytes; at += 64)
+        __builtin_prefetch((const char *)first + at, 1, 3);
+}
+
 /* `crops` holds every record's row and column in the frame and whether it is flipped, (3, clients, batch); NULL: no
    crops. Returns whether all positions are in the pool; nothing is written for one that is not. */
 #define GATHER(REAL)                                                                                               \
@@ -63,10 +70,14 @@ static void fetch(const struct pixels *p, const uint8_t *pool, const int64_t *po
             known = known && positions[one] >= 0 && positions[one] < p->records;                                   \
         for (int64_t client = 0; client < p->clients && known; client++) {                                         \
             fetch(p, pool, positions + client * p->batch);                                                         \
-            for (int64_t line = 0; line < p->channels * p->rows; line++)                                           \
+            for (int64_t line = 0; line < p->channels * p->rows; line++) {                                         \
+                const int64_t channel = line / p->rows, above = channel * p->rows;                                 \
+                if (p->innermost && line + 1 < p->channels * p->rows)                                              \
+                    expect(out + client * p->batch * size + (line + 1) * p->columns * p->batch,                    \
+                           p->columns * p->batch * (int64_t)sizeof(REAL));                                         \
                 for (int64_t b = 0; b < p->batch; b++) {                                                           \
-                    const int64_t one = client * p->batch + b, channel = line / p->rows;                           \
-                    const int64_t down = crops ? crops[one] - p->padding : 0, row = line % p->rows + down;         \
+                    const int64_t one = client * p->batch + b;                                                     \
+                    const int64_t down = crops ? crops[one] - p->padding : 0, row = line - above + down;           \
                     const int64_t shift = crops ? crops[all + one] - p->padding : 0;                               \
                     const int64_t flipped = crops ? crops[2 * all + one] : 0;                                      \
                     const uint8_t *from = pool + positions[one] * size + channel * map + row * p->columns;         \
@@ -75,6 +86,7 @@ static void fetch(const struct pixels *p, const uint8_t *pool, const int64_t *po
                     row_##REAL(row >= 0 && row < p->rows ? from : NULL, p->columns,                                \
                                span_of(p->columns, shift, flipped), flipped, levels + 256 * channel, step, to);    \
                 }                                                                                                  \
+            }                                                                                                      \
         }                                                                                                          \
         return known;                                                                                              \
     }
