@@ -23,13 +23,20 @@ from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops import site as ops_site
 from fedlog.flower.ops import site_service, site_trouble
-from fedlog.flower.ops.check_in import CertificateError, UnreachableError, check_in, tell
 from fedlog.flower.ops.event_text import describe_presence, describe_run_event, describe_site_event
 from fedlog.flower.ops.processes import Command, find_free_port, start, wait_for_port
 from fedlog.flower.ops.server import create_server, gate_command
 from fedlog.flower.ops.site import create_site
 from fedlog.flower.ops.site_service import LONG_LIFE_SECONDS, WATCH_SECONDS, NodeLog, SiteService
-from fedlog.flower.ops.site_trouble import NOT_ACTIVATED, Restart, find_trouble
+from fedlog.flower.ops.site_trouble import (
+    NOT_ACTIVATED,
+    CertificateError,
+    Restart,
+    UnreachableError,
+    check_in,
+    find_trouble,
+    tell,
+)
 from fedlog.flower.protocol.check_in import CHECK_IN_PATH, LIMIT_BYTES, News, Standing, describe_clock
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.callers import Callers, sign_call

@@ -29,9 +29,8 @@ from fedlog.flower.folders.certificates import (
     days_left,
     renew_server_certificate,
 )
-from fedlog.flower.folders.keys import create_site_key, fingerprint, read_public_key
+from fedlog.flower.folders.keys import check_secret, create_site_key, fingerprint, read_public_key, write_secret
 from fedlog.flower.folders.layout import check_site_name, parse_server_address
-from fedlog.flower.folders.secrets import check_secret, write_secret
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops.processes import Command, call, find_free_port, start, wait_for_port

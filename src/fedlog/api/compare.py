@@ -29,7 +29,6 @@ from fedlog.errors import InputError
 from fedlog.experiments.compare import running
 from fedlog.experiments.compare.advice import WORTH, Advice, advise
 from fedlog.experiments.compare.findings import Findings, VariantFigures
-from fedlog.experiments.compare.quick import shorten
 from fedlog.experiments.compare.reading import read_runs
 from fedlog.experiments.compare.variants import (
     METHODS,
@@ -40,6 +39,7 @@ from fedlog.experiments.compare.variants import (
     lay_out,
     leave_out_equal_bodies,
     make_variants,
+    shorten,
     with_references,
 )
 from fedlog.experiments.run.callbacks import Callback

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedlog.cli import federate_caps, federate_ledger, federate_privacy, federate_run
-from fedlog.cli.command import Subparsers, command, say
+from fedlog.cli.command import Subparsers, command, say, server_command, site_command
 from fedlog.cli.own_code import add_allow_code
 
 # Nothing of Flower, polars or cryptography is imported here: without the extra, `fedlog --help` must work.
@@ -19,22 +19,15 @@ from fedlog.cli.own_code import add_allow_code
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fedlog federate`."""
     commands = parser.add_subparsers(dest="federate_command", required=True, metavar="COMMAND")
-    _add_schema(commands)
-    _add_init(commands)
-    _add_renew(commands)
-    _add_server(commands)
-    _add_register(commands)
-    _add_unregister(commands)
-    _add_status(commands)
-    _add_join(commands)
-    _add_site(commands)
+    _add_server_commands(commands)
+    _add_site_commands(commands)
     federate_run.add_commands(commands)
     federate_privacy.add_roster(commands)
     federate_ledger.add_commands(commands)
     federate_caps.add_commands(commands)
 
 
-def _add_schema(commands: Subparsers) -> None:
+def _add_server_commands(commands: Subparsers) -> None:
     parser = command(commands, "schema", "draft a schema from one site's data, for people to review", _schema)
     parser.add_argument("data", type=Path, help="a .csv, .tsv, .parquet or .npz file, or a folder of images by class")
     parser.add_argument("--label", help="the column to predict (default: guessed from its name)")
@@ -43,6 +36,59 @@ def _add_schema(commands: Subparsers) -> None:
     split = parser.add_mutually_exclusive_group()
     split.add_argument("--group", help="a column whose groups (people, devices) stay whole when rows are held out")
     split.add_argument("--time", help="a column by which the latest rows are held out")
+    parser = server_command(commands, "init", "make the server's folder: certificates, configuration, app", _init)
+    parser.add_argument("--schema", type=Path, required=True, help="the reviewed schema file")
+    parser.add_argument(
+        "--host", action="append", required=True, help="a name or address the sites reach the server by; repeatable"
+    )
+    parser.add_argument("--port", type=int, default=8443, help="the one port to open in the firewall (default: 8443)")
+    parser.add_argument("--listen", help="the address to listen on (default: all, or the loopback for a local host)")
+    server_command(commands, "renew", "make a new server certificate under the same authority", _renew)
+    parser = server_command(commands, "server", "run the server (SuperLink and gate) until Ctrl-C", _server)
+    _add_metrics(parser)
+    parser = server_command(
+        commands, "register", "let a site in: register its public key with the running server", _register
+    )
+    parser.add_argument(
+        "key", type=Path, help="the site's site.pub, a folder of NAME.pub files, or `-` for a line on standard input"
+    )
+    parser.add_argument("--name", help="the site's name, as it stands in reports (in a folder: the files' names)")
+    parser = server_command(
+        commands, "unregister", "lock a site out: take its key off the running server's list", _unregister
+    )
+    parser.add_argument("name", help="the site's name")
+    parser = server_command(commands, "status", "show which sites are connected, and which lag or miss", _status)
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+
+
+def _add_site_commands(commands: Subparsers) -> None:
+    parser = site_command(commands, "join", "at a site: make its key and folder, print the public key", _join)
+    parser.add_argument("--server", required=True, metavar="HOST[:PORT]", help="the address of the server")
+    parser.add_argument("--name", help="the site's name (default: the folder's)")
+    parser.add_argument("--ca", type=Path, help="the authority's certificate from the operator (default: DIR/ca.crt)")
+    parser.add_argument("--schema", type=Path, help="the agreed schema file (default: DIR/schema.toml)")
+    parser.add_argument(
+        "--ledger", type=Path, metavar="FILE", help="rows that took part from another folder: its state/privacy.jsonl"
+    )
+    parser = site_command(commands, "site", "at a site: take part with this site's data until Ctrl-C", _site)
+    parser.add_argument("--data", help="a table, a folder of images, an .npz file, or package.module:function")
+    parser.add_argument("--body", help="this site's own body, e.g. mlp:64,64 (default: mlp:64,64, or the one before)")
+    parser.add_argument(
+        "--hold-out", metavar="V,T", help="shares of the rows for validation and test (default: 0.2,0.2)"
+    )
+    parser.add_argument(
+        "--world",
+        choices=("open", "closed"),
+        help="closed: this site meets no other classes than those in its training rows, and never predicts one "
+        "(used in runs with --world closed)",
+    )
+    parser.add_argument(
+        "--require-privacy",
+        metavar="[U:]T:E:D",
+        help="noise and budget for all runs together, e.g. local:8:1e-5, or client:local:8:1e-5 for that unit only",
+    )
+    _add_metrics(parser)
+    add_allow_code(parser)
 
 
 def _schema(args: argparse.Namespace) -> int:
@@ -51,17 +97,6 @@ def _schema(args: argparse.Namespace) -> int:
     sys.stdout.write(draft_schema(args.data, DraftOptions(args.label, args.group, args.time, args.text, args.number)))
     say("review the draft before it goes to the other sites; the comments at its top say what to look for")
     return 0
-
-
-def _add_init(commands: Subparsers) -> None:
-    parser = command(commands, "init", "make the server's folder: certificates, configuration, app", _init)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the server's folder")
-    parser.add_argument("--schema", type=Path, required=True, help="the reviewed schema file")
-    parser.add_argument(
-        "--host", action="append", required=True, help="a name or address the sites reach the server by; repeatable"
-    )
-    parser.add_argument("--port", type=int, default=8443, help="the one port to open in the firewall (default: 8443)")
-    parser.add_argument("--listen", help="the address to listen on (default: all, or the loopback for a local host)")
 
 
 def _init(args: argparse.Namespace) -> int:
@@ -80,11 +115,6 @@ def _init(args: argparse.Namespace) -> int:
     return 0
 
 
-def _add_renew(commands: Subparsers) -> None:
-    parser = command(commands, "renew", "make a new server certificate under the same authority", _renew)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the server's folder")
-
-
 def _renew(args: argparse.Namespace) -> int:
     from fedlog.flower.folders.certificates import days_left, renew_server_certificate
     from fedlog.flower.folders.server_folder import ServerFolder
@@ -93,12 +123,6 @@ def _renew(args: argparse.Namespace) -> int:
     renew_server_certificate(folder.certificates, folder.read_config().hosts, now)
     say(f"valid for {days_left(folder.certificates, now):.0f} days; restart the server; the sites change nothing")
     return 0
-
-
-def _add_server(commands: Subparsers) -> None:
-    parser = command(commands, "server", "run the server (SuperLink and gate) until Ctrl-C", _server)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the server's folder")
-    _add_metrics(parser)
 
 
 def _server(args: argparse.Namespace) -> int:
@@ -112,15 +136,6 @@ def _server(args: argparse.Namespace) -> int:
     except StopRequestedError:
         say("stopped")
     return 0
-
-
-def _add_register(commands: Subparsers) -> None:
-    parser = command(commands, "register", "let a site in: register its public key with the running server", _register)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the server's folder")
-    parser.add_argument(
-        "key", type=Path, help="the site's site.pub, a folder of NAME.pub files, or `-` for a line on standard input"
-    )
-    parser.add_argument("--name", help="the site's name, as it stands in reports (in a folder: the files' names)")
 
 
 def _register(args: argparse.Namespace) -> int:
@@ -144,12 +159,6 @@ def _register(args: argparse.Namespace) -> int:
     return 0
 
 
-def _add_unregister(commands: Subparsers) -> None:
-    parser = command(commands, "unregister", "lock a site out: take its key off the running server's list", _unregister)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the server's folder")
-    parser.add_argument("name", help="the site's name")
-
-
 def _unregister(args: argparse.Namespace) -> int:
     from fedlog.flower.folders.server_folder import ServerFolder
     from fedlog.flower.ops.server import unregister
@@ -157,12 +166,6 @@ def _unregister(args: argparse.Namespace) -> int:
     unregister(ServerFolder(args.folder), args.name, say)
     say(f"{args.name} is refused from now on; what it has sent stays in the head until `leave`")
     return 0
-
-
-def _add_status(commands: Subparsers) -> None:
-    parser = command(commands, "status", "show which sites are connected, and which lag or miss", _status)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the server's folder")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
 def _status(args: argparse.Namespace) -> int:
@@ -190,18 +193,6 @@ def _status(args: argparse.Namespace) -> int:
     return 0
 
 
-def _add_join(commands: Subparsers) -> None:
-    parser = command(commands, "join", "at a site: make its key and folder, print the public key", _join)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the site's folder")
-    parser.add_argument("--server", required=True, metavar="HOST[:PORT]", help="the address of the server")
-    parser.add_argument("--name", help="the site's name (default: the folder's)")
-    parser.add_argument("--ca", type=Path, help="the authority's certificate from the operator (default: DIR/ca.crt)")
-    parser.add_argument("--schema", type=Path, help="the agreed schema file (default: DIR/schema.toml)")
-    parser.add_argument(
-        "--ledger", type=Path, metavar="FILE", help="rows that took part from another folder: its state/privacy.jsonl"
-    )
-
-
 def _join(args: argparse.Namespace) -> int:
     from fedlog.flower.folders.keys import fingerprint
     from fedlog.flower.folders.layout import parse_server_address
@@ -215,29 +206,6 @@ def _join(args: argparse.Namespace) -> int:
     say(f"fingerprint {fingerprint(line)}: read it to the operator when you send the line above ({folder.public_key})")
     say(f"the private key stays in {folder.private_key}; nobody else ever needs it")
     return 0
-
-
-def _add_site(commands: Subparsers) -> None:
-    parser = command(commands, "site", "at a site: take part with this site's data until Ctrl-C", _site)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the site's folder")
-    parser.add_argument("--data", help="a table, a folder of images, an .npz file, or package.module:function")
-    parser.add_argument("--body", help="this site's own body, e.g. mlp:64,64 (default: mlp:64,64, or the one before)")
-    parser.add_argument(
-        "--hold-out", metavar="V,T", help="shares of the rows for validation and test (default: 0.2,0.2)"
-    )
-    parser.add_argument(
-        "--world",
-        choices=("open", "closed"),
-        help="closed: this site meets no other classes than those in its training rows, and never predicts one "
-        "(used in runs with --world closed)",
-    )
-    parser.add_argument(
-        "--require-privacy",
-        metavar="[U:]T:E:D",
-        help="noise and budget for all runs together, e.g. local:8:1e-5, or client:local:8:1e-5 for that unit only",
-    )
-    _add_metrics(parser)
-    add_allow_code(parser)
 
 
 def _add_metrics(parser: argparse.ArgumentParser) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedlog.cli.command import Subparsers, command
+from fedlog.cli.command import Subparsers, site_command
 
 if TYPE_CHECKING:
     from fedlog.flower.folders.caps import Caps
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
 
 def add_commands(commands: Subparsers) -> None:
     """Add `caps`."""
-    parser = command(commands, "caps", "at a site: show, set or remove the most that a server can ask for", _caps)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the site's folder")
+    parser = site_command(commands, "caps", "at a site: show, set or remove the most that a server can ask for", _caps)
     parser.add_argument("--rounds", type=int, metavar="N", help="the most rounds of a run (default: 1000)")
     parser.add_argument("--epochs", type=int, metavar="N", help="the most epochs of a round (default: 100)")
     parser.add_argument("--plain-runs", type=int, metavar="N", help="new runs without noise in 24 hours (default: 10)")

@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedlog.cli.command import Subparsers, command, say
+from fedlog.cli.command import Subparsers, say, site_command
 
 
 def add_commands(commands: Subparsers) -> None:
     """Add `rekey` and `ledger`."""
-    parser = command(commands, "rekey", "at a site: make new keys, and keep everything else", _rekey)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the site's folder")
-    parser = command(commands, "ledger", "at a site: show the record of what has left it, or restore it", _ledger)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the site's folder")
+    site_command(commands, "rekey", "at a site: make new keys, and keep everything else", _rekey)
+    parser = site_command(commands, "ledger", "at a site: show the record of what has left it, or restore it", _ledger)
     change = parser.add_mutually_exclusive_group()
     change.add_argument("--restore", type=Path, metavar="FILE", help="take over the record of an earlier folder")
     change.add_argument("--lost", action="store_true", help="state that the record is lost: no guarantee from here on")

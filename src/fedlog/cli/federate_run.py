@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.cli import federate_privacy
-from fedlog.cli.command import Subparsers, command, say
+from fedlog.cli.command import Subparsers, command, say, server_command
 from fedlog.files.duration_text import describe_duration
 from fedlog.settings.flags import add_flags, read_given_settings
 from fedlog.settings.recipes import apply_recipe
@@ -23,15 +23,7 @@ DEMO_ROUNDS = 4
 
 def add_commands(commands: Subparsers) -> None:
     """Add the four commands; each sets `handler`, which returns the exit code."""
-    _add_run(commands)
-    _add_drop(commands)
-    _add_leave(commands)
-    _add_demo(commands)
-
-
-def _add_run(commands: Subparsers) -> None:
-    parser = command(commands, "run", "at the server: train with the connected sites", _run)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the server's folder")
+    parser = server_command(commands, "run", "at the server: train with the connected sites", _run)
     parser.add_argument("--name", help="a new name, or that of a run to go on with (default: run-1, run-2, ...)")
     parser.add_argument(
         "--minimum-sites",
@@ -46,6 +38,28 @@ def _add_run(commands: Subparsers) -> None:
     )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     add_flags(parser, [entry.name for entry in list_deployed_settings()])
+    parser = server_command(
+        commands, "drop", "go on without a site that does not answer: not asked, not waited for", _drop
+    )
+    parser.add_argument("name", metavar="SITE", help="the name of the site")
+    parser.add_argument("--run", help="the run that goes on without it (default: the newest that is not finished)")
+    parser.add_argument("--back", action="store_true", help="ask it again, from the next round on")
+    parser = server_command(
+        commands, "leave", "take a site's key off the list and its statistics out of the head", _leave
+    )
+    parser.add_argument("name", metavar="SITE", help="the name of the site that leaves")
+    parser.add_argument("--run", help="the run whose head it is (default: the newest)")
+    parser = command(commands, "demo", "a server and three sites on this machine, with real records", _demo)
+    parser.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="keep everything here (default: nowhere)")
+    parser.add_argument("--rounds", type=int, help="rounds of training (default: 4)")
+    parser.add_argument(
+        "--pretrained",
+        action="store_true",
+        help="images and a frozen pretrained body: one exchange, epsilon 1, a secure sum (needs fedlog[pretrained])",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the division of the records and of the training")
+    parser.add_argument("--verbose", action="store_true", help="show every step, and the commands of Flower behind it")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -84,20 +98,6 @@ def _write_page(args: argparse.Namespace, run: Path) -> None:
 
     page = write_page(run)
     print(f"report: {page}", file=sys.stderr if args.json else sys.stdout)
-
-
-def _add_demo(commands: Subparsers) -> None:
-    parser = command(commands, "demo", "a server and three sites on this machine, with real records", _demo)
-    parser.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="keep everything here (default: nowhere)")
-    parser.add_argument("--rounds", type=int, help="rounds of training (default: 4)")
-    parser.add_argument(
-        "--pretrained",
-        action="store_true",
-        help="images and a frozen pretrained body: one exchange, epsilon 1, a secure sum (needs fedlog[pretrained])",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the division of the records and of the training")
-    parser.add_argument("--verbose", action="store_true", help="show every step, and the commands of Flower behind it")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
 def _demo(args: argparse.Namespace) -> int:
@@ -180,14 +180,6 @@ def _describe_interval(share: float, records: int) -> str:
     return f"{low:.3f} to {high:.3f}"
 
 
-def _add_drop(commands: Subparsers) -> None:
-    parser = command(commands, "drop", "go on without a site that does not answer: not asked, not waited for", _drop)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the server's folder")
-    parser.add_argument("name", metavar="SITE", help="the name of the site")
-    parser.add_argument("--run", help="the run that goes on without it (default: the newest that is not finished)")
-    parser.add_argument("--back", action="store_true", help="ask it again, from the next round on")
-
-
 def _drop(args: argparse.Namespace) -> int:
     from fedlog.flower.folders.server_folder import ServerFolder
     from fedlog.flower.ops.run import drop, find_open_run, take_back
@@ -203,13 +195,6 @@ def _drop(args: argparse.Namespace) -> int:
     say(f"{run} goes on without {args.name}; its key stays registered, and what it has sent stays in the head")
     say("`--back` asks it again; `unregister` locks it out; `leave` takes its statistics out of the head")
     return 0
-
-
-def _add_leave(commands: Subparsers) -> None:
-    parser = command(commands, "leave", "take a site's key off the list and its statistics out of the head", _leave)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the server's folder")
-    parser.add_argument("name", metavar="SITE", help="the name of the site that leaves")
-    parser.add_argument("--run", help="the run whose head it is (default: the newest)")
 
 
 def _leave(args: argparse.Namespace) -> int:

@@ -1,7 +1,8 @@
-"""What a comparison runs: methods, codecs, bodies and recipes crossed into variants, each once for every seed."""
+"""The runs of a comparison: methods, codecs, bodies and recipes crossed into variants, for every seed; and `quick`."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from fedlog.experiments.run.prepare import bodies_of
 from fedlog.files.names import did_you_mean
 from fedlog.models.catalog import body as make_body
 from fedlog.settings.fields import type_hints
+from fedlog.settings.presets import preset
 from fedlog.settings.recipes import apply_recipe
 from fedlog.settings.spec import RunSpec, from_plain
 from fedlog.wire.codec import codec as make_codec
@@ -26,6 +28,9 @@ REFERENCES = (LOCAL, POOLED)  # training alone, and all rows in one place: what 
 METHODS = ("fedlog", "fedlog-c", "fedproto", "fedavg", *REFERENCES)
 # Sites choose their bodies, so a deployment starts from another first head; what is compared must be what they run.
 DEPLOYED_OPTIONS: dict[str, dict[str, Any]] = {"fedlog-c": {"first_head": "random"}}
+QUICK_METHODS = ("fedlog", "fedavg", *REFERENCES)
+QUICK_ROUNDS, QUICK_BATCH = 5, 50
+QUICK_STEPS = 40  # of an epoch at the largest site
 
 
 @dataclass(frozen=True)
@@ -154,3 +159,26 @@ def lay_out(variants: Sequence[Variant], seeds: Sequence[int], out: Path) -> lis
     return [
         ComparedRun(variant, seed, out / variant.folder_name / f"seed-{seed}") for seed in seeds for variant in variants
     ]
+
+
+def shorten(
+    spec: RunSpec, choices: Choices, federation: Federation | None, *, asked_for: bool
+) -> tuple[RunSpec, Choices, tuple[str, ...]]:
+    """The settings and choices of a quick comparison, and what it leaves out. What was asked for by name stays.
+
+    A step takes as many rows as suits the largest site of the federation, where one's own data are given.
+    """
+    notes = []
+    if not asked_for:
+        choices = replace(choices, methods=QUICK_METHODS)
+        notes.append(f"quick: left out {', '.join(name for name in METHODS if name not in QUICK_METHODS)}")
+    usual = preset(spec.data)
+    if spec.rounds is None and usual.rounds > QUICK_ROUNDS:
+        spec = replace(spec, rounds=QUICK_ROUNDS)
+        notes.append(f"quick: {QUICK_ROUNDS} rounds instead of {usual.rounds}")
+    largest = 0 if federation is None else max(len(shard.train) for shard in federation.shards)
+    batch = max(QUICK_BATCH, math.ceil(largest / QUICK_STEPS))
+    if spec.batch_size is None and usual.batch_size < batch:
+        spec = replace(spec, batch_size=batch)
+        notes.append(f"quick: steps on {batch} rows instead of {usual.batch_size}, so fewer of them")
+    return spec, choices, tuple(notes)

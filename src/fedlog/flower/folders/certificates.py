@@ -19,7 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
-from fedlog.flower.folders.secrets import check_secret, write_secret
+from fedlog.flower.folders.keys import check_secret, write_secret
 
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 397

@@ -1,8 +1,12 @@
-"""A site's own key: made at the site, the public half printed for the operator, the private half never copied."""
+"""A site's own key, and files that only their owner may read.
+
+The key is made at the site: the public half is printed for the operator, the private half is never copied.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import stat
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -10,8 +14,34 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedlog.errors import InputError
-from fedlog.files.durable import write_file
-from fedlog.flower.folders.secrets import write_secret
+from fedlog.files.durable import PRIVATE_MODE, create_file, write_file
+
+SECRET_FOLDER_MODE = 0o700
+
+
+def write_secret(path: Path, content: bytes) -> None:
+    """Create a file that only its owner can read; refuse an existing one, since an overwritten key is lost."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=SECRET_FOLDER_MODE)
+    try:
+        create_file(path, content, PRIVATE_MODE)
+    except FileExistsError:
+        raise InputError(
+            f"expected to create a new secret, found a file already there: {path}",
+            hint="move it away if you really want a new one; whoever knows the old one must then be told",
+        ) from None
+
+
+def check_secret(path: Path) -> None:
+    """Refuse a secret that is not there, or that others than its owner can read or write."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        raise InputError(f"expected a secret file, found none: {path}") from None
+    if mode & 0o077:
+        raise InputError(
+            f"expected a secret that only its owner can read, found mode {mode:04o}: {path}",
+            hint=f"chmod 600 {path}, and make a new one if others may have read it",
+        )
 
 
 def create_site_key(private: Path, public: Path, comment: str) -> str:

@@ -22,8 +22,7 @@ from fedlog.errors import FedlogError
 from fedlog.flower.folders.certificates import days_left
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
-from fedlog.flower.ops.overview import RunView, view_runs
-from fedlog.flower.ops.site_overview import view_site
+from fedlog.flower.ops.overview import RunView, view_runs, view_site
 from fedlog.flower.protocol.promise import read_spending
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.flower.site.budget import add_up_site

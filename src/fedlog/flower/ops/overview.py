@@ -1,4 +1,4 @@
-"""A run as the server's log tells it: how far it is, and the part of each site in it."""
+"""A run as the server's log tells it, and a site as its own log does: how far it is, and each site's part."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from fedlog.files.duration_text import describe_duration
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerFolder
+from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.server.run_folder import RunFolder
 
 # A site lags where it takes this many times as long as the others in the middle, and this many seconds more.
@@ -128,3 +129,57 @@ def _mark_lagging(sites: Mapping[str, SitePart]) -> dict[str, SitePart]:
         if seconds > max(LAG_TIMES * usual, usual + LAG_SECONDS):
             marked[name] = replace(marked[name], lagging=True)
     return marked
+
+
+@dataclass
+class SiteWork:
+    """The work of a site in one run."""
+
+    rounds: list[Mapping[str, Any]] = field(default_factory=list)  # the events of its rounds
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of reading and training, all rounds together."""
+        return sum(float(event["load_seconds"]) + float(event["work_seconds"]) for event in self.rounds)
+
+    @property
+    def bits_up(self) -> int:
+        """Bits that left."""
+        return sum(int(event["bits_up"]) for event in self.rounds)
+
+    @property
+    def bits_down(self) -> int:
+        """Bits that came."""
+        return sum(int(event["bits_down"]) for event in self.rounds)
+
+
+@dataclass
+class SiteView:
+    """A site so far."""
+
+    connected: bool = False
+    refusals: int = 0
+    restarts: int = 0
+    runs: dict[str, SiteWork] = field(default_factory=dict)  # the newest last
+
+
+def view_site(folder: SiteFolder) -> SiteView:
+    """The site of this folder."""
+    view = SiteView()
+    for event in read_events(folder.event_log):
+        run = event.get("run")
+        work = view.runs.pop(str(run), SiteWork()) if run is not None else SiteWork()
+        if run is not None:
+            view.runs[str(run)] = work
+        match event["event"]:
+            case "worked":
+                work.rounds.append(event)
+            case "refused" | "failed":
+                view.refusals += 1
+            case "starting again":
+                view.connected, view.restarts = False, view.restarts + 1
+            case "connected" | "server found":
+                view.connected = True
+            case "server lost" | "ended" | "stopped":
+                view.connected = False
+    return view

@@ -18,9 +18,8 @@ from fedlog.data.schema import load_schema
 from fedlog.errors import InputError, RunError
 from fedlog.flower.folders.certificates import create_certificates, days_left
 from fedlog.flower.folders.folder import LineFollower
-from fedlog.flower.folders.keys import fingerprint
+from fedlog.flower.folders.keys import SECRET_FOLDER_MODE, check_secret, fingerprint
 from fedlog.flower.folders.layout import check_site_name
-from fedlog.flower.folders.secrets import SECRET_FOLDER_MODE, check_secret
 from fedlog.flower.folders.server_folder import CONNECTION, ServerConfig, ServerFolder
 from fedlog.flower.ops.app import app_settings, write_app
 from fedlog.flower.ops.event_text import describe_presence

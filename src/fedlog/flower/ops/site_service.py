@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from fedlog.files.durable import is_nearly_full
 from fedlog.flower.folders.folder import LineFollower
 from fedlog.flower.folders.site_folder import SiteFolder
-from fedlog.flower.ops.check_in import UnreachableError, check_in, tell
 from fedlog.flower.ops.event_text import SiteEventText
 from fedlog.flower.ops.metrics import render_site
 from fedlog.flower.ops.processes import Say, StopRequestedError
@@ -18,9 +17,12 @@ from fedlog.flower.ops.site_trouble import (
     SET_THE_CLOCK,
     Restart,
     Trouble,
+    UnreachableError,
+    check_in,
     find_clock_trouble,
     find_trouble,
     make_error,
+    tell,
 )
 from fedlog.flower.ops.status_page import render_site_page
 from fedlog.flower.ops.watch import Watch, serve_watch

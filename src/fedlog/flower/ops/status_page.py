@@ -13,8 +13,7 @@ from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.event_text import describe_presence, describe_run_event, describe_site_event
 from fedlog.flower.ops.metrics import read_json
-from fedlog.flower.ops.overview import view_newest_run
-from fedlog.flower.ops.site_overview import view_site
+from fedlog.flower.ops.overview import view_newest_run, view_site
 from fedlog.flower.site.budget import describe_spending
 
 REFRESH_SECONDS = 5

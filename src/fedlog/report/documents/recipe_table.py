@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedlog.errors import InputError
-from fedlog.files.durable import write_file
+from fedlog.report.parts.marked_places import fill_place
 from fedlog.report.parts.style import style_of
 from fedlog.report.parts.tables import TextTable
 from fedlog.settings.recipes import TUNED
@@ -33,9 +32,5 @@ def write_recipe_table(page: Path) -> list[Path]:
     """Put the table into its place in the page, if that page is there."""
     if not page.exists():
         return []
-    before, start, rest = page.read_text().partition(START)
-    _, end, after = rest.partition(END)
-    if not (start and end):
-        raise InputError(f"{page} has no place for the tuned settings", hint=f"{START} and {END}")
-    write_file(page, f"{before}{start}\n{recipe_table().markdown()}{end}{after}")
+    fill_place(page, START, END, recipe_table().markdown())
     return [page]
