@@ -98,7 +98,7 @@ class FedLog(Algorithm):
 
     @property
     def loss(self) -> Loss:
-        """What the body is trained under."""
+        """The loss that trains the body."""
         return cross_entropy
 
     @property

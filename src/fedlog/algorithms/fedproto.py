@@ -31,7 +31,7 @@ from fedlog.wire.message import Contribution, Kind, Message
 
 
 class Prediction(StrEnum):
-    """What classifies a record."""
+    """The rule that classifies a record."""
 
     LOCAL_HEAD = "local-head"
     NEAREST_PROTOTYPE = "nearest-prototype"

@@ -42,7 +42,7 @@ class TrainingRecords(Enum):
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """What the clients agree on: the classes, the width of the features, and the layers of the common model.
+    """The agreement of all clients: the classes, the width of the features, and the layers of the common model.
 
     `layers` are names of parameters, bottom to top, the head last. Methods that accept any body use its top layer only.
     """
@@ -79,7 +79,7 @@ class HiddenParams(Mapping[str, Tensor]):
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """What a loss sees. The leading axes `...` are the clients of a block; in the loop there are none."""
+    """The input of a loss. The leading axes `...` are the clients of a block; in the loop there are none."""
 
     features: Tensor  # (..., B, width), before the dropout on them and before any shift
     logits: Tensor  # (..., B, n_class), after both
@@ -150,7 +150,7 @@ class Phase:
 
 
 class BodySummary(Enum):
-    """What the engine computes from the trained body, in evaluation mode, over all training records."""
+    """The summary that the engine computes from the trained body, in evaluation mode, over all training records."""
 
     NOTHING = "nothing"
     STATISTICS = "statistics"
@@ -176,7 +176,7 @@ class Exchange:
 
 
 class Audience(Enum):
-    """Who hears a broadcast: the next participants, or everyone where broadcasts build on each other."""
+    """The receivers of a broadcast: the next participants, or everyone where broadcasts build on each other."""
 
     NEXT = "whoever takes part next"
     EVERYONE = "everyone"
@@ -194,7 +194,7 @@ class Schedule:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What a client trains from: the whole model, constants for its loss and `close`, and the loss's first carry."""
+    """The start of a client's training: the whole model, constants for loss and `close`, and the loss's first carry."""
 
     params: Params
     constants: Params = field(default_factory=dict)
@@ -207,7 +207,7 @@ NO_MIXTURES = Mixtures(*torch.zeros(3, 0, 0))
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """What came out of the local work; empty statistics and mixtures where the exchange asks for none."""
+    """The outcome of the local work; empty statistics and mixtures where the exchange asks for none."""
 
     params: Params
     statistics: Statistics
@@ -267,24 +267,24 @@ class Algorithm(ABC):
         return {"seed": torch.tensor([key.integer()])}
 
     def join(self, initial: Params) -> Params:
-        """What a client keeps at home at first, given the freshly initialised whole model."""
+        """The parameters that a client keeps at home at first, given the freshly initialised whole model."""
         return initial
 
     @abstractmethod
     def broadcast(self, server: Params) -> Message:
-        """What the server sends to every client."""
+        """The message that the server sends to every client."""
 
     @abstractmethod
     def hear(self, message: Message, known: Params) -> Params:
-        """What every client knows after a broadcast, given what it knew before."""
+        """The knowledge of every client after a broadcast, given the one before."""
 
     @abstractmethod
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """What the client trains from in this exchange."""
+        """The start of the client's training in this exchange."""
 
     @abstractmethod
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
-        """What the client keeps at home, and what it uploads."""
+        """The parameters that the client keeps at home, and the message that it uploads."""
 
     @abstractmethod
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
@@ -299,5 +299,5 @@ class Algorithm(ABC):
         return {}
 
     def advice(self, rounds: int) -> tuple[str, ...]:
-        """What a user should know before a run of that many rounds."""
+        """A remark for the user before a run of that many rounds; empty if there is none."""
         return ()

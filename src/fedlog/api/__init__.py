@@ -1,1 +1,1 @@
-"""What `import fedlog` offers: run, compare, load, and what they return."""
+"""The functions behind `import fedlog`: run, compare, load, and their results."""

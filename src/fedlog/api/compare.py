@@ -94,7 +94,7 @@ class Comparison:
 
     @cached_property
     def advice(self) -> Advice:
-        """What to do, from validation rows; `str(comparison.advice)` is one sentence."""
+        """The advice, drawn from validation rows; `str(comparison.advice)` is one sentence."""
         return advise(self.findings, self.worth)
 
     @property
@@ -244,7 +244,7 @@ def repeat(
 
 @dataclass(frozen=True)
 class Parallelism:
-    """Where the runs are carried out: how many side by side, and by whom."""
+    """How many runs are computed side by side, and by which executor."""
 
     jobs: int = 1
     executor: str = "processes"

@@ -20,7 +20,7 @@ from rich.progress import (
 
 
 class LiveBar:
-    """What the bars of a run, of a comparison and of many cells have in common; a quiet console hears nothing."""
+    """The base of the bars of a run, a comparison and many cells; a quiet console shows nothing."""
 
     def __init__(self, console: Console, seconds_between_lines: float) -> None:
         self._console = console

@@ -1,4 +1,4 @@
-"""What a run returns: its figures, its history and its models, in memory or from a folder."""
+"""The result of a run: its figures, its history and its models, in memory or from a folder."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ LONGEST_VALUE = 500  # what MLflow takes of a setting
 
 
 class _Tracker(Callback):
-    """What trackers share: each figure of a round goes to `_write`, and the end of the run closes `_ending`."""
+    """The base of both trackers: each figure of a round goes to `_write`, and the end of the run closes `_ending`."""
 
     _write: Callable[[str, float, int], None]
     """(name, value, round)"""

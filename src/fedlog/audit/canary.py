@@ -144,11 +144,11 @@ class _Rounds:
     key: Key
 
     def observe(self, trial: int) -> Tensor:
-        """What an attacker sees of all releases, each with fresh noise: the number of bytes, and every entry."""
+        """The attacker's view of all releases, each with fresh noise: the number of bytes, and every entry."""
         return torch.cat([self._observe_release(trial, number) for number in range(len(self.messages))])
 
     def _observe_release(self, trial: int, number: int) -> Tensor:
-        """What an attacker sees of one release, (1 + entries,): the number of bytes, then every entry."""
+        """The attacker's view of one release, (1 + entries,): the number of bytes, then every entry."""
         messages = self.messages[number]
         trial = trial * len(self.messages) + number
         keys = [self.key.child("client", at, trial) for at in range(len(messages))]

@@ -19,7 +19,7 @@ THRESHOLDS = 21  # more would cost more confidence each than they find
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """What an attacker saw in one trial, and after which training; only the noise is secret."""
+    """The attacker's view in one trial, and the training it came after; only the noise is secret."""
 
     training: int
     seen: Tensor

@@ -1,4 +1,4 @@
-"""What an audit is asked to refute, and what it found."""
+"""An audit as values: the claim that it tries to refute, and its finding."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Training(StrEnum):
 
 @dataclass(frozen=True)
 class Audit:
-    """What is claimed, and how hard to try to refute it."""
+    """A claim, and the effort spent on refuting it."""
 
     unit: Unit
     budget: Budget

@@ -1,4 +1,4 @@
-"""What commands are made of: a place among the commands of a group, and a way to talk to people."""
+"""The parts of every command: its place in a group of commands, and a way to talk to people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `fedlog compare` does: run the comparison, print its tables and its advice, write its page."""
+"""The work of `fedlog compare`: run the comparison, print its tables and its advice, write its page."""
 
 from __future__ import annotations
 

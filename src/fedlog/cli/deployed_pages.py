@@ -32,7 +32,7 @@ class DeployedRuns:
         return render_deployed_runs(folder.resolve().name, runs, live)
 
     def list_files(self, folder: Path) -> Iterator[Path]:
-        """What the runs have written, and the server's log, which knows who has answered."""
+        """The files that the runs have written, and the server's log, which knows who has answered."""
         runs = find_deployed_runs(folder)
         yield from (run / name for run in runs for name in (PLAN, ROUNDS, REPORT, FILE_NAME))
         yield from {ServerFolder(run.parent.parent).event_log for run in runs}

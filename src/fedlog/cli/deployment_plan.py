@@ -61,7 +61,7 @@ def _explain(found: Comparison, label: str) -> list[str]:
 
 
 def _site_tables(folder: Path, source: str, site_column: str | None) -> dict[str, Path]:
-    """Where each site's records lie; a single table is cut, its rows in their order."""
+    """The file of each site's records; a single table is cut into one file a site, with its rows in order."""
     several = "," in source and not Path(source).exists()
     sources = SiteSources.at(source.split(",") if several else source, site_column)
     for name, frame in sources.frames.items():

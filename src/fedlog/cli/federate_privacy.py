@@ -1,4 +1,4 @@
-"""What a private run tells on the command line, and `fedlog federate roster`."""
+"""The outcome of a private run on the command line, and `fedlog federate roster`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `fedlog run` shows at the end: the outcome beside training alone, the settings that matter, and what is next."""
+"""The last lines of `fedlog run`: the outcome beside training alone, the settings that matter, and the next step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `fedlog run` does: train one method on one data set, with a live line, a summary and a report."""
+"""The work of `fedlog run`: train one method on one data set, with a live line, a summary and a report."""
 
 from __future__ import annotations
 

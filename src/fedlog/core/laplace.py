@@ -1,4 +1,4 @@
-"""What the posterior of FedLog's head knows beyond its maximum: the Laplace approximation, in closed form.
+"""The Laplace approximation of the posterior of FedLog's head, in closed form.
 
 With p = softmax(|eta_y|^2 / 4) and nu records behind the posterior, minus the Hessian of the log posterior is
 

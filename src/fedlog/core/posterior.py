@@ -43,7 +43,7 @@ def _energies(eta: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """What is believed of the head before any record: `nu` imagined records with summed statistics `chi`.
+    """The belief about the head before any record: `nu` imagined records with summed statistics `chi`.
 
     `chi` is (n_class, m) or None for zeros. `nu` may be 0 (the head of maximum likelihood): that is no proper prior,
     and then there must be data, which `posterior` checks.
@@ -73,7 +73,7 @@ class Prior:
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """What is believed of the head after the records: `chi` (n_class, m) float64 and `nu` > 0, prior included."""
+    """The belief about the head after the records: `chi` (n_class, m) float64 and `nu` > 0, prior included."""
 
     chi: Tensor
     nu: float

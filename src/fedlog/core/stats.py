@@ -196,7 +196,7 @@ class Moments:
 
     @property
     def arrays(self) -> tuple[Tensor, ...]:
-        """What is sent: the sums (n_class, 1 + w), and the second moments where there are some."""
+        """The arrays that are sent: the sums (n_class, 1 + w), and the second moments where there are some."""
         return (self.statistics.sums,) if self.second is None else (self.statistics.sums, self.second)
 
     @staticmethod

@@ -18,7 +18,7 @@ def triangle_entries(width: int) -> int:
 
 
 def diagonal_places(width: int) -> Tensor:
-    """Where in a packed matrix its diagonal stands, (width,)."""
+    """The positions of the diagonal in a packed matrix, (width,)."""
     rows = torch.arange(width)
     return rows * width - rows * (rows - 1) // 2
 

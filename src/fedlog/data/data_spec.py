@@ -63,7 +63,7 @@ class _WatchedSpec(DataSpec):
 
 
 def call_own_function(spec: DataSpec, known: Sequence[str]) -> Federation:
-    """What the function of that name returns; a setting that it does not look at is refused.
+    """Call the function of that name and return its result; refuse a setting that the function does not read.
 
     `known` are the named data sets, one of which a mistyped name may have meant.
     """

@@ -26,7 +26,7 @@ MOST_CLASSES = 1000
 
 @dataclass(frozen=True)
 class DraftOptions:
-    """What the person who drafts already knows; None where the draft should guess."""
+    """The facts that the person who drafts already knows; None where the draft should guess."""
 
     label: str | None = None
     group: str | None = None

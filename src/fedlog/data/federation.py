@@ -52,7 +52,7 @@ class Records:
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """What one client holds: positions in the pools of its federation."""
+    """The records of one client: positions in the pools of its federation."""
 
     name: str
     train: Tensor  # (n_i,) int64 positions in Federation.train

@@ -83,7 +83,7 @@ def read_leaf(folder: Path, *, users: int | None = None, image_size: int = IMAGE
 
 
 def leaf_parts(folder: Path) -> list[Path]:
-    """Where the records are, in the folder or its `data`: LEAF's own `train` and `test` if there are both, else all."""
+    """The folders of records, here or in `data`: LEAF's own `train` and `test` if there are both, else all."""
     for data in (folder, folder / "data"):
         for names in (("train", "test"), ("all_data",)):
             parts = [data / name for name in names]

@@ -1,4 +1,4 @@
-"""Who holds which record: pure functions from labels (or users) and a key to positions.
+"""Divide records among clients: pure functions from labels (or users) and a key to positions.
 
 Each function deals every record of both pools exactly once, and gives the same answer for the same key. The test
 records follow the training records: same class lists, same proportions, same people.

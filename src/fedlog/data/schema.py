@@ -51,7 +51,7 @@ class Feature:
 
 @dataclass(frozen=True)
 class Schema:
-    """What every site's data look like; `features` for a table, `input_shape` for images and arrays.
+    """The form of every site's data; `features` for a table, `input_shape` for images and arrays.
 
     Where a number is to be predicted, `number` is the range on which all sites agree, and the label column is the name
     of the one class that all rows have.

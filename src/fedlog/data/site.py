@@ -283,7 +283,7 @@ def _read_npz(path: Path, schema: Schema) -> Arrays:
 
 
 def _call_function(source: str, schema: Schema) -> Arrays:
-    """What `package.module:function` returns: Records, or (inputs, labels) or (inputs, labels, groups)."""
+    """Call `package.module:function`, which returns Records, or (inputs, labels), or (inputs, labels, groups)."""
     given: Any = import_callable(source, "data source")()
     if isinstance(given, Records):
         users = None if given.users is None else given.users.numpy()

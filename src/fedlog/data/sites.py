@@ -33,7 +33,7 @@ FORMS = "one .csv, .tsv, .parquet or .npz file, or folder of images by class, fo
 
 @dataclass(frozen=True)
 class SiteSources:
-    """Where the records of each site lie, by the site's name, and the schema file beside them, if there is one."""
+    """The path of each site's records, by the site's name, and the schema file beside them, if there is one."""
 
     name: str
     paths: dict[str, Path]
@@ -59,7 +59,7 @@ class SiteSources:
 
 
 def _explain_missing(path: Path) -> str:
-    """What to do about a path that is not there, or is not what was expected."""
+    """A hint for a path that does not exist, or holds something unexpected."""
     if path.exists():
         return "a folder, or one table with --site-column COLUMN"
     return explain_missing(path)

@@ -60,7 +60,7 @@ class Source:
 
 
 class FileState(Enum):
-    """What is known of a file on disk."""
+    """The state of a downloaded file on disk."""
 
     VERIFIED = "verified"
     PRESENT = "present, no checksum published"

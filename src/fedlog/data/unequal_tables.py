@@ -34,7 +34,7 @@ class NumberTable:
 
     @property
     def schema(self) -> Schema:
-        """What the sites agree on."""
+        """The schema that the sites agree on."""
         features = _numeric_features({name: ends for name, ends in self.ranges.items() if name != self.target})
         return Schema(self.target, (self.target,), features, number=self.ranges[self.target])
 
@@ -55,7 +55,7 @@ class ClassTable:
 
     @property
     def schema(self) -> Schema:
-        """What the sites agree on."""
+        """The schema that the sites agree on."""
         return Schema(self.target, self.classes, _numeric_features(self.ranges))
 
     def cut(self, columns: Columns, rows: NDArray[np.int64]) -> Table:

@@ -1,4 +1,4 @@
-"""Who takes part: each client's body, its training records, and the test sets it is judged on."""
+"""The clients of a run: each one's body, its training records, and the test sets it is judged on."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Client:
 
 
 def model_plan(federation: Federation, bodies: Sequence[Body]) -> ModelPlan:
-    """What the clients agree on; a body with another feature width than the first client's is refused by name."""
+    """The plan that all clients share; a body with another feature width than the first client's is refused by name."""
     first = bodies[0]
     for shard, body in zip(federation.shards, bodies, strict=True):
         if body.width != first.width:

@@ -24,7 +24,7 @@ def write_json(path: Path, values: Any) -> None:
 
 
 def read_json(path: Path, missing: Any) -> Any:
-    """What the file holds; `missing` where there is no such file."""
+    """The content of the file; `missing` where there is no such file."""
     return json.loads(path.read_text()) if path.exists() else missing
 
 

@@ -31,7 +31,7 @@ class MaskedDropout(nn.Module):
 
 @dataclass(frozen=True)
 class DropoutSite:
-    """Where a multiplier is needed: the layer's name, its rate, and the shape of one record's multiplier."""
+    """A place of dropout: the layer's name, its rate, and the shape of one record's multiplier."""
 
     name: str
     p: float

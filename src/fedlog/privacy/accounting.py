@@ -36,7 +36,7 @@ class NoiseKind(StrEnum):
 
 
 class Entropy(StrEnum):
-    """Where the randomness of a release came from."""
+    """The source of a release's randomness."""
 
     SYSTEM = "system"
     SEED = "seed"
@@ -148,7 +148,7 @@ _UNKNOWN_PROMISE = (Unit.RECORD, Trust.LOCAL)
 
 @dataclass(frozen=True)
 class Spending:
-    """What a run has spent after each release, and the guarantee for all of them."""
+    """A run's spending after each release, and the guarantee for all of them."""
 
     releases: tuple[Event, ...]
     epsilons: tuple[float, ...]
@@ -257,7 +257,7 @@ def add_up(releases: Sequence[Event], delta: float) -> Spending:
 def add_up_under(
     releases: Sequence[Event], counted: Sequence[Event], promise: tuple[Unit, Trust], delta: float
 ) -> Spending:
-    """What `releases` cost under one promise. Each costs as much as the entry of `counted` at the same position."""
+    """The cost of `releases` under one promise: each costs as much as the entry of `counted` at the same position."""
     Budget(1.0, delta)  # refuses what is no delta
     unit, trust = promise
     losses = accumulate(_Loss.of(release) for release in counted)
@@ -308,7 +308,7 @@ def check_covered(together: Sequence[Event], formula: Calibration, budget: Budge
 
 
 def describe_unbounded(releases: Sequence[Event]) -> str | None:
-    """Why there is no guarantee, in words; None where an epsilon bounds everything that left."""
+    """The reason why there is no guarantee, in words; None where an epsilon bounds everything that left."""
     reasons = dict.fromkeys(release.reason for release in releases if isinstance(release, Unbounded))
     return f"no guarantee: {'; '.join(reasons)}" if reasons else None
 

@@ -1,4 +1,4 @@
-"""What is promised, to whom, and against whom: values that are printed whole or not at all.
+"""Privacy guarantees as values, which are printed whole or not at all: what is promised, to whom, against whom.
 
 An epsilon without its delta, its unit, its neighbouring relation, its number of releases and its trusted party says
 nothing. `Guarantee` carries all of them, and is the only thing in this package that prints an epsilon.

@@ -1,4 +1,4 @@
-"""Where noise is added, how much, and what may be concluded from noisy statistics: pure functions and values.
+"""Plan the noise (its place and its amount), and draw conclusions from noisy statistics: pure functions and values.
 
 All private statistics live on a grid of step `grid`, a power of two: records (or whole messages) are clipped and
 rounded *towards zero* to the grid before they are summed, so rounding shortens vectors and adds no sensitivity. The
@@ -36,7 +36,7 @@ from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 
 @dataclass(frozen=True)
 class Mechanism:
-    """Who adds how much noise, and the noise and sensitivity of what is released."""
+    """A plan of noise: who adds it, how much, and the noise and sensitivity of the release."""
 
     unit: Unit
     trust: Trust
@@ -128,7 +128,7 @@ class DiscreteSampler:
 
     @property
     def entropy(self) -> Entropy:
-        """Where the randomness comes from: any source but the system's counts as a seed."""
+        """The source of randomness: any other than the system's counts as a seed."""
         return Entropy.SYSTEM if self.source is os.urandom else Entropy.SEED
 
     def draw(self, shape: torch.Size, std: float) -> Tensor:

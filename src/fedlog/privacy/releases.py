@@ -1,4 +1,4 @@
-"""Where a run records what it releases: in memory, or in the log of its folder."""
+"""Record the releases of a run, in memory or in the log of its folder."""
 
 from __future__ import annotations
 

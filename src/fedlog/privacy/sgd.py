@@ -145,7 +145,7 @@ class TrainingPlan:
 
 @dataclass(frozen=True)
 class SgdTraining:
-    """What a backend needs for DP-SGD: the plan, the parameters of a body, and where noise comes from."""
+    """The input of a backend for DP-SGD: the plan, the parameters of a body, and the source of noise."""
 
     plan: SgdPlan
     coordinates: int

@@ -37,7 +37,7 @@ class Difference:
 
     @property
     def usual_text(self) -> str:
-        """What it would have been, for people."""
+        """The default value, for people."""
         return say_value(self.usual)
 
 

@@ -1,4 +1,4 @@
-"""Where and how fast a run is computed. Nothing of it changes a result beyond the last bits."""
+"""Settings of the computation: device, processes, threads. They change no result beyond the last bits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class BackendChoice(StrEnum):
 
 @dataclass(frozen=True)
 class Execution(Section):
-    """Where and how a run is computed."""
+    """Settings of the computation of a run."""
 
     device: str = local_setting("cpu", "cpu, cuda, ...")
     backend: BackendChoice = local_setting(

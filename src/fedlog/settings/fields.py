@@ -1,4 +1,4 @@
-"""What a setting is: a field of a frozen dataclass with its type, its bounds and its help text.
+"""Settings as fields of frozen dataclasses, each with its type, its bounds and its help text.
 
 Flags, TOML files, `config.json` and Flower's settings are all read from the same fields, and checked in one way.
 """
@@ -39,7 +39,7 @@ class Recorded(Enum):
 
 @dataclass(frozen=True)
 class About:
-    """What is known of a setting beside its name, type and default."""
+    """The facts about a setting beside its name, type and default."""
 
     help: str
     recorded: Recorded = Recorded.ALWAYS
@@ -69,7 +69,7 @@ local_setting = partial(setting, recorded=Recorded.NEVER)
 
 
 def about(entry: Field[Any]) -> About:
-    """What is known of the setting."""
+    """The facts about the setting."""
     found: About = entry.metadata["about"]
     return found
 
@@ -142,7 +142,7 @@ def check_value(name: str, value: Any, hint: Any) -> Any:
 
 
 def _describe_mistake(name: str, value: Any, hint: Any) -> tuple[str, str | None]:
-    """What is wrong with the value, and what would be right."""
+    """The mistake in the value, and a value that would be right."""
     words, kind, known = name.replace("_", " "), value_type(hint), choices(hint)
     if known:
         return f"unknown {words}: {value}", f"one of {', '.join(known)}"

@@ -14,7 +14,7 @@ METHOD_OPTIONS = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Preset:
-    """What a run on this data set does unless told otherwise."""
+    """The defaults of a run on this data set."""
 
     rounds: int
     batch_size: int

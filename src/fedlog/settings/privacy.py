@@ -25,7 +25,7 @@ class Aggregation(StrEnum):
 
 @dataclass(frozen=True)
 class PrivacySettings(Section):
-    """What is protected, how much, and against whom."""
+    """Settings of privacy: what is protected, how much, and against whom."""
 
     privacy: Unit | None = setting(
         None, "what is protected: one record, or a whole client or site; paper is no formal guarantee", deployed=True

@@ -1,4 +1,4 @@
-"""What a private run promises, and the rules for its settings: the same in the simulator and over Flower."""
+"""The promise of a private run, and the rules for its settings: the same in the simulator and over Flower."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NEED_DP_SGD = ("sgd_noise", "sgd_clip", "sample_rate")
 
 @dataclass(frozen=True)
 class Promise(Section):
-    """What a private run promises: every part is known and was checked."""
+    """The promise of a private run: every part is known and was checked."""
 
     unit: Unit
     trust: Trust
@@ -80,14 +80,14 @@ class DpSgd(Section):
 
 @dataclass(frozen=True)
 class SecureSumTerms:
-    """What a run asks of its secure sums. How many clients must survive also depends on the round."""
+    """The terms of a run's secure sums. How many clients must survive also depends on the round."""
 
     honest: int | None
     dropout_rate: float | None = None
 
 
 def resolve_promise(given: PrivacySettings, noise: NoiseSource) -> Promise | None:
-    """What the settings promise; `noise` is the default source of noise. None without --privacy."""
+    """The promise in the settings; `noise` is the default source of noise. None without --privacy."""
     if given.privacy is None:
         _refuse_given(given, _NEED_PRIVACY, "--privacy", "--privacy record, or --privacy client")
         return None
@@ -124,7 +124,7 @@ def resolve_dp_sgd(given: PrivacySettings, promise: Promise | None) -> DpSgd | N
 
 
 def resolve_sums(given: SumSettings, promise: Promise | None, refused_share: float | None) -> SecureSumTerms | None:
-    """What the run asks of its secure sums; None for a run in which the server sees every upload."""
+    """The terms of the run's secure sums; None for a run in which the server sees every upload."""
     distributed = promise is not None and promise.trust is Trust.DISTRIBUTED
     if given.aggregation is None and not distributed:
         _refuse_given(given, ("honest", "dropout_rate"), "a secure sum", "--aggregation secure, or --trust distributed")
@@ -242,7 +242,7 @@ def protect(
 
 
 def _make_clip(clip: str | None, algorithm: Algorithm) -> Clip | None:
-    """What bounds one record's part of the sums."""
+    """The clip that bounds one record's part of the sums."""
     if clip is None:
         return None
     features = parse_clip(clip)

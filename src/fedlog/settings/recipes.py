@@ -19,7 +19,7 @@ PAPERS_DATA = ("circle", "mnist", "mnist-selection", "cifar10", "cifar100", "lea
 
 @dataclass(frozen=True)
 class TunedSettings:
-    """What a selection supports for one method: the rate as a multiple of the data set's, and its own options."""
+    """The settings that a selection supports for one method: rate (as a multiple of the data set's) and options."""
 
     times_rate: float
     moments: AdamMoments = AdamMoments.RUN

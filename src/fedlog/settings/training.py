@@ -34,7 +34,7 @@ class AdamMoments(StrEnum):
 
 
 class Decay(StrEnum):
-    """What becomes of the learning rate over a run."""
+    """The course of the learning rate over a run."""
 
     NONE = "none"
     """It stays as it is, as in the paper."""
@@ -73,7 +73,7 @@ class Initialisation(StrEnum):
 
 
 class Down(StrEnum):
-    """What a broadcast contains: whole values, or differences."""
+    """The content of a broadcast: whole values, or differences."""
 
     WHOLE = "whole"
     DIFFERENCES = "differences"
@@ -108,7 +108,7 @@ class Optimiser(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundSettings(Section):
-    """Who takes part in a round, what is sent, and what the outcome is judged on."""
+    """Settings of a round: who takes part, what is sent, and which records judge the outcome."""
 
     seed: int = setting(0, "seed of everything random except private noise", deployed=True, metavar="N")
     participation: PositiveShare = setting(1.0, "share of the clients in each round", metavar="F")
@@ -151,7 +151,7 @@ class RoundSettings(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings(RoundSettings):
-    """What a run is asked to do, apart from its method, its data and its models. Nothing is left open."""
+    """All settings of a run apart from its method, its data and its models. None is left open."""
 
     rounds: AtLeastOne = 10
     batch_size: AtLeastOne = 10

@@ -1,1 +1,1 @@
-"""What crosses the network: typed messages, their bytes, and the count of their bits."""
+"""The messages that cross the network, their bytes, and the count of their bits."""

@@ -119,7 +119,7 @@ class Compact:
         return self.numbers.rounding
 
     def _for_kind(self, kind: int) -> Compact:
-        """This codec for messages of that kind: moments stay float32, since a variance is a small difference of two."""
+        """The codec for messages of that kind: moments stay float32, since a variance is a small difference of two."""
         return replace(self, numbers=Singles()) if kind == Kind.MOMENTS else self
 
     def encode(self, message: Message, key: Key | None = None, known: Message | None = None) -> bytes:

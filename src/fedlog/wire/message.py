@@ -19,7 +19,7 @@ from fedlog.errors import InputError
 
 
 class Kind(IntEnum):
-    """What a message carries, array by array. The numbers are part of the wire format: never reuse one."""
+    """The kinds of messages, array by array. The numbers are part of the wire format: never reuse one."""
 
     SEED = 1  # (1,) int64: everyone derives the same start from it
     HEAD = 2  # (n_class, m): the global head, column 0 its bias

@@ -1,4 +1,4 @@
-"""What all one-exchange methods share: sums go up once, the server solves a head from them, the head comes back.
+"""The base of all one-exchange methods: sums go up once, the server solves a head from them, the head comes back.
 
 The head is the one that all records in one place would give: sums do not know who added to them.
 """
@@ -179,7 +179,7 @@ class OneExchange(Algorithm):
         return {"records": float(Statistics(server[SUMS]).total)} if SUMS in server else {}
 
     def advice(self, rounds: int) -> tuple[str, ...]:
-        """That one round is enough."""
+        """Tell the user that one round is enough."""
         if rounds == 1:
             return ()
         return (f"note: {self.name} is done after one round; {rounds} send the same sums {rounds} times",)

@@ -51,7 +51,7 @@ class LinearPosterior:
 
     @property
     def intercept(self) -> float:
-        """What is predicted for features of zeros."""
+        """The prediction for features of zeros."""
         return self.level - float(self.weights @ self.centre)
 
     def predict(self, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,7 +97,7 @@ class NumberHead:
 
     @property
     def arrays(self) -> tuple[Tensor, Tensor, Tensor]:
-        """What is sent."""
+        """The arrays that are sent."""
         return self.linear, self.spread, self.noise
 
     def predict(self, features: Tensor) -> tuple[Tensor, Tensor]:

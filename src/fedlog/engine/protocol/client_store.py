@@ -1,4 +1,4 @@
-"""What clients have between two exchanges: what each keeps at home, its optimiser's memory, and what all have heard.
+"""The state of clients between two exchanges: own parameters, the optimiser's memory, and what all have heard.
 
 A cohort keeps it in memory, and in a safetensors file for checkpoints and between the messages of a site.
 """

@@ -1,4 +1,4 @@
-"""What every client has of the server's broadcasts, and the bytes that bring each of them up to date.
+"""Keep track of the broadcasts that each client has, and make the bytes that bring each of them up to date.
 
 The difference is taken to what a client really decoded, so that the rounding of one message is made good by the next.
 Clients that have the same message get the same bytes; a client of which nothing is known gets a whole message.
@@ -77,7 +77,7 @@ class Downlink:
         return (message.kind, blob), Copy(name, codec.decode(blob, known))
 
     def as_tensors(self) -> Params:
-        """What the clients have, for a checkpoint. Names are JSON: a client may have any name."""
+        """The broadcasts that the clients have, for a checkpoint. Names are JSON: a client may have any name."""
         return {
             json.dumps([client, copy.name, int(copy.message.kind), sorted(self.classes.get(client, ())), at]): array
             for client, copy in self.copies.items()

@@ -98,7 +98,7 @@ class Server:
         )
 
     def state_after(self, round_number: int, sums: SumsPosition | None = None) -> ServerState:
-        """What a checkpoint keeps of the server."""
+        """The server's part of a checkpoint."""
         known = {} if self.downlink is None else self.downlink.as_tensors()
         return ServerState(round_number, self.state, self.ledger, self.memory or {}, sums, known)
 

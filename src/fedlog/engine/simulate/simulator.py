@@ -43,7 +43,7 @@ ACCURACY_ROUNDING = 1e-11
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What is known after a round. Bits are this round's, all clients together; `observed` is the method's own."""
+    """The figures of one round. Bits are this round's, all clients together; `observed` is the method's own."""
 
     round: int
     accuracy_mean_over_clients: float
@@ -314,7 +314,7 @@ class Simulation:
         )
 
     def _privacy_figures(self) -> dict[str, float]:
-        """What privacy adds to a round's figures."""
+        """The figures that privacy adds to a round's."""
         kept = {} if self.protection is None else {"kept_old_head": float(self.server.kept_state)}
         if self.secure is None:
             return kept

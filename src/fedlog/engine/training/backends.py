@@ -88,7 +88,7 @@ class Engine:
         return f"body {body.name}: {decision.reason}{', each client alone' if alone else ''}"
 
     def make(self, backend: BackendChoice, federation: Federation, clients: list[Client]) -> Backend:
-        """That backend for clients of one body."""
+        """Make the chosen backend for clients of one body."""
         body = clients[0].body
         if self.training is not None:
             return DpSgdBackend(body, federation, self.settings, self.training)

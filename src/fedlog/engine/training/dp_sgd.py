@@ -84,7 +84,7 @@ class DpSgdBackend:
         return self._plain.features(looks)
 
     def train(self, tasks: Sequence[Task]) -> list[Fit]:
-        """What the tasks came to, in their order."""
+        """Train, and return the outcome of each task, in their order."""
         return [self._train_one(task) for task in tasks]
 
     def _train_one(self, task: Task) -> Fit:

@@ -97,7 +97,7 @@ class LoopBackend:
         self._device = torch.device(settings.device)
 
     def train(self, tasks: Sequence[Task]) -> list[Fit]:
-        """What the tasks came to, in their order."""
+        """Train, and return the outcome of each task, in their order."""
         return [self._train_one(task) for task in tasks]
 
     def features(self, looks: Sequence[Look]) -> list[Tensor]:

@@ -74,7 +74,7 @@ def _run_trial(
 
 
 def _make_key(body: Body, clients: int, settings: Settings, n_class: int, kinds: list[str]) -> str:
-    """What a decision depends on, as a digest."""
+    """A digest of everything that a decision depends on."""
     architecture = [str(body.training), [(name, tuple(v.shape)) for name, v in collect_values(body.training).items()]]
     sizes = [
         body.input_shape,
@@ -99,7 +99,7 @@ def _name_processor() -> str:
 
 
 def memory_file() -> Path:
-    """Where decisions are remembered."""
+    """The file in which decisions are remembered."""
     return cache_folder() / "backends.json"
 
 

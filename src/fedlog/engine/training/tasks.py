@@ -1,4 +1,4 @@
-"""What local training is, whoever runs it: tasks, the draws of an epoch, the rule for batches, and a stopwatch.
+"""Local training, the same for every backend: tasks, the draws of an epoch, the rule for batches, and a stopwatch.
 
 Both backends take every random number from `draw_epoch`, so the same key gives the same batches, dropout and crops.
 """
@@ -43,7 +43,7 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """What a task came to."""
+    """The outcome of a task."""
 
     params: Params
     moments: Params = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Pool(Enum):
     TEST = "test"
 
     def records(self, federation: Federation) -> Records:
-        """That pool of the federation."""
+        """The records of this pool in the federation."""
         return federation.train if self is Pool.TRAIN else federation.test
 
 
@@ -72,14 +72,14 @@ class Look:
 
 
 class Backend(Protocol):
-    """What runs tasks of clients that share a body."""
+    """Trains clients that share a body, and computes their features."""
 
     @property
     def clients_at_once(self) -> int:
         """How many clients to hand over at once: only their activations are in memory at the same time."""
 
     def train(self, tasks: Sequence[Task]) -> list[Fit]:
-        """What the tasks came to, in their order."""
+        """Train, and return the outcome of each task, in their order."""
 
     def features(self, looks: Sequence[Look]) -> list[Tensor]:
         """(n, width) for each look, in evaluation mode."""
@@ -87,7 +87,7 @@ class Backend(Protocol):
 
 @dataclass(frozen=True)
 class Settings:
-    """What all clients' training has in common, and how it is computed."""
+    """The settings that all clients' training shares, and those of its computation."""
 
     batch_size: int = 10
     device: str = "cpu"

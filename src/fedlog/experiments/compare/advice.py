@@ -15,7 +15,7 @@ ERROR = 0.05  # how often, at most, a gain is claimed where there is none
 
 
 class AdviceKind(Enum):
-    """What is advised."""
+    """The kinds of advice."""
 
     FEDERATE = "federate"
     ALONE = "train alone"
@@ -24,7 +24,7 @@ class AdviceKind(Enum):
 
 @dataclass(frozen=True)
 class Advice:
-    """What to do, as a value and as one sentence; `confirmation` is what the test rows say to it."""
+    """The advice, as a value and as one sentence; `confirmation` says whether the test rows agree."""
 
     kind: AdviceKind
     sentence: str

@@ -1,4 +1,4 @@
-"""What a comparison found: each variant's figures over all repetitions, against training alone, overall and by site."""
+"""The findings of a comparison: each variant's figures against training alone, overall and by site."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class Findings:
 
     @property
     def basis(self) -> str:
-        """What gains and advice go by: accuracy, or balanced accuracy where classes are unbalanced."""
+        """The measure behind gains and advice: accuracy, or balanced accuracy where classes are unbalanced."""
         return "balanced_accuracy" if self.unbalanced else "accuracy"
 
     @cached_property
@@ -171,7 +171,7 @@ class Findings:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """What could be advised: everything but training alone and pooling."""
+        """The variants that could be advised: all but training alone and pooling."""
         return tuple(label for label in self.labels if self.method_of(label) not in REFERENCES)
 
     @cached_property

@@ -45,7 +45,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Splits:
-    """What the repetitions of a comparison have in common."""
+    """The properties that all repetitions of a comparison share."""
 
     redrawn: bool  # whether every repetition holds out other rows
     judged_share: float  # rows that are judged, over rows that are trained on

@@ -68,7 +68,7 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class Choices:
-    """What is crossed; an empty tuple of codecs, bodies or recipes means: the one of the settings."""
+    """The choices that are crossed; an empty tuple of codecs, bodies or recipes stands for the one of the settings."""
 
     methods: tuple[str, ...] = METHODS
     codecs: tuple[str, ...] = ()

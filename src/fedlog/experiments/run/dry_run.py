@@ -1,4 +1,4 @@
-"""What a run would cost, before it is started: bits from real messages, time from its real first round.
+"""Forecast the cost of a run before it is started: bits from real messages, time from its real first round.
 
 Rounds without a secure sum are all alike but for the last broadcast. With one, keys come a sum early: the first round
 has two sets of them and the last has none, so a first, a middle and a last round are gone through.

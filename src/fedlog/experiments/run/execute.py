@@ -49,7 +49,7 @@ CONFIG, RECORDS, SUMMARY, MODELS = "config.json", "records.jsonl", "summary.json
 
 
 class Keep(Enum):
-    """What a finished run leaves beside its configuration and summary."""
+    """Which files a finished run keeps beside its configuration and summary."""
 
     MODELS = "records and models"
     RECORDS = "records only"

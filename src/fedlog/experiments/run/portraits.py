@@ -1,4 +1,4 @@
-"""What a run notes for its report beside the records: who the clients are, and where their class means lie.
+"""Notes for a run's report beside the records: who the clients are, and where their class means lie.
 
 `clients.json` is written before the first round, `geometry.json` after the last. Older folders have neither.
 """

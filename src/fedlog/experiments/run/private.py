@@ -28,7 +28,7 @@ OUTSIDE_THE_PROTOCOL = "accuracies are measured by the simulator, outside the pr
 
 
 def make_protection(run: ResolvedRun, algorithm: Algorithm, plan: ModelPlan, clients: int) -> Protection | None:
-    """What protects the uploads of a run; None for one without privacy."""
+    """The protection of a run's uploads; None for a run without privacy."""
     if run.promise is None:
         return None
     training = None
@@ -92,7 +92,7 @@ def warn_before_start(spec: RunSpec, simulation: Simulation) -> list[str]:
 
 
 def releases_in(folder: Path) -> ReleasesInFile:
-    """Where the run in the folder records its releases."""
+    """The log in which the run in the folder records its releases."""
     return ReleasesInFile(folder / FILE_NAME)
 
 
@@ -115,7 +115,7 @@ def start_release_log(simulation: Simulation, folder: Path) -> None:
 def describe_spending(
     folder: Path, rounds: Sequence[RoundRecord], ended_early: str | None = None
 ) -> dict[str, Any] | None:
-    """What the run in the folder has spent and promises, as plain values; None for a run without privacy."""
+    """The spending and promise of the run in the folder, as plain values; None for a run without privacy."""
     if not (folder / FILE_NAME).exists():
         return None
     log = read_log(folder / FILE_NAME)

@@ -49,7 +49,7 @@ class Summary:
 
     @property
     def title(self) -> str:
-        """What ran: `fedlog on digits, 10 rounds, seed 0`."""
+        """The run in a few words: `fedlog on digits, 10 rounds, seed 0`."""
         return f"{self.method} on {self.data}, {self.rounds} round{'s' if self.rounds != 1 else ''}, seed {self.seed}"
 
 
@@ -142,7 +142,7 @@ def keep_until(path: Path, round_number: int) -> list[RoundRecord]:
 
 
 def read_as(path: Path, kind: type[Value], what: str) -> Value | None:
-    """What a JSON file of a run holds, as this type; None where there is no such file."""
+    """The content of a run's JSON file, as this type; None where there is no such file."""
     if not path.exists():
         return None
     try:

@@ -1,4 +1,4 @@
-"""What the messages cost: the paper's thresholds with every way of sending, and partial participation.
+"""Experiments on the cost of messages: the paper's thresholds with every way of sending, and partial participation.
 
 These have a page of their own, `docs/bits.md`. `rows` and `+zstd` are lossless, so a run with `rows+q8` is the run with
 `q8`: the long runs have one of each family, and short ones measure the bits of a round with every codec.

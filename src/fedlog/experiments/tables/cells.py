@@ -25,7 +25,7 @@ class Arrow(StrEnum):
 
 @dataclass(frozen=True)
 class Printed:
-    """What the paper prints for one row: per cent, and bits to the threshold."""
+    """The paper's printed figures for one row: per cent, and bits to the threshold."""
 
     accuracy: float
     accuracy_error: float
@@ -99,7 +99,7 @@ class Experiment:
 
 
 class CellState(Enum):
-    """What is on disk of a cell."""
+    """The state of a cell on disk."""
 
     DONE = "done"
     BEGUN = "begun"
@@ -139,7 +139,7 @@ class Cell:
         return self.folder / RECORDS
 
     def state(self) -> CellState:
-        """What is on disk, compared with what is asked for."""
+        """The state on disk, compared with the settings that are asked for."""
         if not (self.folder / CONFIG).exists():
             return CellState.ABSENT
         if _read_digest(self.folder) != self.spec.digest:

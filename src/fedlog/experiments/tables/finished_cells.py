@@ -27,7 +27,7 @@ VERIFIED = "verified.json"
 
 @dataclass(frozen=True)
 class Verification:
-    """What `fedlog reproduce --verify` found for one cell."""
+    """The finding of `fedlog reproduce --verify` for one cell."""
 
     rounds: int
     first_difference: int | None  # the first round whose counts did not come out again

@@ -1,4 +1,4 @@
-"""What there is to reproduce: the data each experiment needs, what has been run, and the hours that are left."""
+"""List the experiments to reproduce: the data of each, the cells that have been run, and the hours that are left."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def compare_all(rows: Mapping[str, BySeed], reference: str, family: Collection[s
 
 
 class Verdict(Enum):
-    """What the interval of a difference to a printed figure says."""
+    """The verdict from the interval of a difference to a printed figure."""
 
     AGREES = "agrees"
     ABOVE = "above"

@@ -45,7 +45,7 @@ DRAWN_SEED = 0  # whose points and separators the figure shows
 
 @dataclass(frozen=True)
 class IterationRecord:
-    """What is known after one round with so many local iterations; accuracies are means over the clients."""
+    """The figures of one round with so many local iterations; accuracies are means over the clients."""
 
     local_iterations: int
     train_accuracy: float
@@ -157,7 +157,7 @@ def read_sweep(folder: Path) -> list[IterationRecord]:
 
 
 def _representations(found: OneRound, federation: Federation) -> list[dict[str, Any]]:
-    """What the figure draws of each client: its points, and its features and separators before and after."""
+    """The parts of the figure for each client: its points, and its features and separators before and after."""
     drawn = []
     for number, client in enumerate(found.clients):
         own = federation.train.at(client.train)

@@ -1,1 +1,1 @@
-"""Where cells run: processes on this machine, or Dask."""
+"""Run cells in processes on this machine, or on Dask."""

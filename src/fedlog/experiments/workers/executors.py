@@ -1,4 +1,4 @@
-"""Where cells run: processes on this machine, or the workers of a Dask cluster that sees the same folder."""
+"""Run cells in processes on this machine, or on the workers of a Dask cluster that sees the same folder."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from fedlog.settings.resolve import resolve
 
 @dataclass(frozen=True)
 class Repetition:
-    """What running the first rounds of a cell again gave."""
+    """The outcome of running the first rounds of a cell again."""
 
     cell: Cell
     rounds: int

@@ -1,4 +1,4 @@
-"""What a site lets a server ask of it, whatever a plan says: the `[caps]` of `site.toml`.
+"""The most that a site lets a server ask of it, whatever a plan says: the `[caps]` of `site.toml`.
 
 A cap that the file does not name is at its safe default, so deleting a line removes no cap; `fedlog federate caps DIR
 --remove NAME` does, and writes it down as "none".

@@ -29,7 +29,7 @@ CLOCK_SLACK = dt.timedelta(hours=1)
 
 @dataclass(frozen=True)
 class CertificateFiles:
-    """Where one federation keeps its certificates; the two keys are secrets, the two certificates are public."""
+    """The certificate files of one federation; the two keys are secret, the two certificates are public."""
 
     authority: Path
     authority_key: Path

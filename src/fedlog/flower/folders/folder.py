@@ -1,4 +1,4 @@
-"""What the folders of a server and of a site have in common: paths by name, and a log of what happened.
+"""The base of a server's and a site's folder: paths by name, and a log of events.
 
 The log has one JSON object a line, for people who follow a run and for programs that read it later.
 """

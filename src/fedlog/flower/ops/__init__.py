@@ -1,1 +1,1 @@
-"""What operators start: processes, registration, the demo."""
+"""The operator's tasks: start processes, register sites, run the demo."""

@@ -98,7 +98,7 @@ class LocalFederation:
             list(pool.map(lambda name: register(self.server, name, keys[name], say), keys))
 
     def calls(self) -> dict[str, Any]:
-        """What the gate has counted, by kind of call."""
+        """The gate's counts, by kind of call."""
         return dict(json.loads(self.server.traffic_file.read_text()))
 
     def events(self, run: str, event: str) -> list[dict[str, Any]]:

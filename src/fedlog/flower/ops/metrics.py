@@ -1,4 +1,4 @@
-"""What a server and a site count, in the Prometheus text format: names, counts, sizes and times, no figure about rows.
+"""The metrics of a server and a site, in the Prometheus text format: counts, sizes and times, no figure about rows.
 
 Everything is read from files at each scrape: the event log, what the gate counted, and the records of what was
 released. So the figures are those of the processes that do the work, whichever of them were restarted.
@@ -43,7 +43,7 @@ def render_site(folder: SiteFolder) -> bytes:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """What the gate wrote; nothing where it has not run."""
+    """The values that the gate wrote; empty where it has not run."""
     try:
         return dict(json.loads(path.read_text()))
     except (OSError, ValueError):

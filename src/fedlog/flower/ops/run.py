@@ -1,4 +1,4 @@
-"""What the operator does with runs: hand one to Flower, follow it and bring its report back; let a site leave."""
+"""The operator's work with runs: hand one to Flower, follow it and bring its report back; let a site leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operator does: make the server's material, run SuperLink and gate, register sites, ask for the status."""
+"""The operator's work at the server: make its folder, run SuperLink and gate, register sites, ask for the status."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def unregister(folder: ServerFolder, name: str, say: Say) -> None:
 
 @dataclass(frozen=True)
 class SiteStatus:
-    """What the server knows of a site's connection."""
+    """The state of a site's connection, as the server knows it."""
 
     name: str
     state: str  # online, offline, registered

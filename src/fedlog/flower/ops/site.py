@@ -1,4 +1,4 @@
-"""What a site does: make its key, check its data, and run the SuperNode until it is told to stop."""
+"""The operator's work at a site: make its key, check its data, and run the SuperNode until it is told to stop."""
 
 from __future__ import annotations
 

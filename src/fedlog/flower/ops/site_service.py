@@ -43,14 +43,14 @@ LET_IN, RETRYING, RECOVERED = "SuperNode ID: ", "Connection attempt failed, retr
 
 @dataclass
 class NodeLog:
-    """What a SuperNode's log says of its connection, read as it grows."""
+    """Reads the state of the connection from a SuperNode's log as it grows."""
 
     lines: LineFollower
     lost: bool = False
     connected: bool = False
 
     def read_news(self) -> list[str]:
-        """What is new, as names of events: connected, server lost, server found."""
+        """The events since the last call, by name: connected, server lost, server found."""
         found = []
         for line in self.lines.read_new():
             if LET_IN in line and not self.connected:

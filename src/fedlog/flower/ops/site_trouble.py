@@ -38,7 +38,7 @@ class UnreachableError(RunError):
 
 
 class CertificateError(RunError):
-    """What answered is not the server that this site knows."""
+    """Raised when the program that answers is not the server that this site knows."""
 
 
 def check_in(folder: SiteFolder, news: News | None = None, now: dt.datetime | None = None) -> Standing:
@@ -75,7 +75,7 @@ def tell(folder: SiteFolder, news: News) -> None:
 
 
 class Restart(Enum):
-    """What another start of the SuperNode would do."""
+    """Whether another start of the SuperNode would help."""
 
     FINAL = "end in the same way"
     UNKNOWN_KEY = "help once the operator has registered the key"
@@ -86,7 +86,7 @@ class Restart(Enum):
 
 @dataclass(frozen=True)
 class Trouble:
-    """What is wrong, and what to do about it."""
+    """A problem of a site, and the advice for it."""
 
     kind: Restart
     reason: str

@@ -24,7 +24,7 @@ PAGE_HEADERS = {
 
 @dataclass(frozen=True)
 class Watch:
-    """What there is to see, made anew for each request."""
+    """The metrics and the page, made anew for each request."""
 
     metrics: Callable[[], bytes]
     page: Callable[[], str]

@@ -1,1 +1,1 @@
-"""What server and sites say to each other."""
+"""The messages between server and sites."""

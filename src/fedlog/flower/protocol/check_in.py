@@ -21,7 +21,7 @@ NAMED_SECONDS = 5.0  # a clock further off than this, to either side, is named
 
 
 class News(StrEnum):
-    """What a site tells of itself."""
+    """The news that a site tells the gate of itself."""
 
     STARTS = "the site starts"
     STOPS = "stopped at the site"
@@ -35,7 +35,7 @@ class News(StrEnum):
 
 @dataclass(frozen=True)
 class Standing:
-    """What the gate says to a site."""
+    """The gate's answer to a site."""
 
     registered: bool
     ahead_seconds: float  # of the site's clock before the server's, as its signature shows; the way there is part of it
@@ -59,7 +59,7 @@ def encode_news(news: News | None) -> bytes:
 
 
 def read_news(payload: bytes) -> News | None:
-    """What a site tells; None for nothing, or for a word that is not known here."""
+    """The news that a site tells; None for nothing, or for an unknown word."""
     return News.__members__.get(payload[:32].decode("ascii", "replace"))
 
 

@@ -1,4 +1,4 @@
-"""What a Flower message holds: a frame of bytes, with a small header (what it is, of which run) and a payload.
+"""The content of a Flower message: a frame of bytes with a small header (its kind, its run) and a payload.
 
     frame = magic(4) version(1) kind(1) run(8) round(4) exchange(1) length(4) | payload
 
@@ -33,7 +33,7 @@ class FrameError(WireError):
 
 
 class FrameKind(IntEnum):
-    """What a frame is for; requests go down, answers come up."""
+    """The kinds of frames; requests go down, answers come up."""
 
     HELLO = 1  # down: the plan of a run
     WELCOME = 2  # up: the site takes part
@@ -49,7 +49,7 @@ class FrameKind(IntEnum):
 
 @dataclass(frozen=True)
 class Frame:
-    """What one Flower message carries."""
+    """The frame that one Flower message carries."""
 
     kind: FrameKind
     run: bytes  # 8 bytes: see `run_tag`

@@ -1,4 +1,4 @@
-"""What a run does, as the server tells it to every site, and what a site tells of its body in return."""
+"""The plan of a run, which the server sends to every site, and a site's answer about its body."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class Plan(Section):
 
     @staticmethod
     def model_plan(n_class: int, width: int) -> ModelPlan:
-        """What all sites have in common: the head and nothing below it."""
+        """The plan that all sites share: the head and nothing below it."""
         return ModelPlan(n_class, width, ((HEAD,),), n_class * (1 + width))
 
     def as_plain(self) -> dict[str, Any]:
@@ -157,7 +157,7 @@ class Plan(Section):
 
 @dataclass(frozen=True)
 class Guest:
-    """What a site tells the server about itself when it joins a run."""
+    """A site's statement about itself when it joins a run."""
 
     body: str
     width: Annotated[int, Meta(gt=0, lt=2**20)]
@@ -168,7 +168,7 @@ class Guest:
 
     @property
     def equal_body(self) -> EqualBody:
-        """This site's body as the one that every site must have."""
+        """The body of this site, which every other site must have too."""
         return EqualBody(self.body, self.digest)
 
 
@@ -320,7 +320,7 @@ def encode_welcome(ours: Identity, guest: Guest, now: float | None = None) -> by
 
 
 def read_welcome(payload: bytes) -> Guest:
-    """What the site tells of its body."""
+    """The site's statement about its body."""
     what = "a body and its number of features"
     guest = read_greeting(payload, Guest, what)
     if not is_body_name(guest.body):

@@ -1,4 +1,4 @@
-"""What a private run releases and spends, at the server and at its sites, and what a site asks of every run.
+"""The releases and spending of a private run, at the server and at its sites, and a site's conditions for every run.
 
 A site keeps its own record of what it has released in a run, and its own limit, so that no server can have more of it
 than the plan that the site accepted.
@@ -36,7 +36,7 @@ def warn_of_delta(promise: Promise | None, records: int, sites: int) -> str | No
 
 
 def read_spending(folder: Path) -> dict[str, object] | None:
-    """What the run in the folder has spent, as a whole guarantee; None where nothing was released."""
+    """The spending of the run in the folder, as a whole guarantee; None where nothing was released."""
     log = read_log(folder / FILE_NAME)
     found = add_up(log.events, log.budget.delta).guarantee
     return None if found is None else found.as_json()
@@ -44,7 +44,7 @@ def read_spending(folder: Path) -> dict[str, object] | None:
 
 @dataclass(frozen=True)
 class Limit:
-    """What a site asks of every run: who may add the noise, and how much all runs together may spend.
+    """A site's conditions for every run: who may add the noise, and how much all runs together may spend.
 
     With a unit, only promises for that unit count. A promise for whole sites is no promise of the same epsilon for
     single records where one site more or less is the neighbour, and one for records says nothing about whole sites.

@@ -1,1 +1,1 @@
-"""What the server does in a run."""
+"""The server's part of a run."""

@@ -1,4 +1,4 @@
-"""What each site is sent of the server's broadcast: the same bytes for all, or what brings each of them up to date.
+"""The broadcast for each site: the same bytes for all, or bytes that bring each of them up to date.
 
 A site is taken to have what it was sent once it has answered. Of one that did not answer, or whose upload is not in the
 server's memory, nothing is taken for granted: it is told to forget, gets a whole broadcast and sends a whole upload.

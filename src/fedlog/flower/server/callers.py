@@ -1,4 +1,4 @@
-"""Who calls at the gate: the key that signed a call, as Flower's SuperNodes do, and whether it is registered."""
+"""Identify callers at the gate by the key that signed a call, as Flower's SuperNodes do; refuse unregistered keys."""
 
 from __future__ import annotations
 

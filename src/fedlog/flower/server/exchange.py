@@ -40,7 +40,7 @@ class Post(Protocol):
 
 @dataclass(frozen=True)
 class Replies:
-    """What came of a question: each site that was asked is in exactly one of the four fields."""
+    """The outcome of a question: each site that was asked is in exactly one of the four fields."""
 
     answers: Mapping[str, Frame]
     refused: Mapping[str, str]
@@ -149,7 +149,7 @@ def ask(
 
 @dataclass
 class _Asking:
-    """What has come of a question so far: each site that was asked is in exactly one of the five fields."""
+    """The state of a question so far: each site that was asked is in exactly one of the five fields."""
 
     nodes: Mapping[str, int]
     requests: Mapping[str, Frame]

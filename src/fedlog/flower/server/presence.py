@@ -1,4 +1,4 @@
-"""Who is connected, as the gate sees it, and what is wrong with the calls that it refuses; told in the server's log."""
+"""Log which sites the gate sees connected, and why it refuses calls."""
 
 from __future__ import annotations
 

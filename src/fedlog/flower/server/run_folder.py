@@ -1,4 +1,4 @@
-"""What the server keeps of a run: its plan, its checkpoint, the newest uploads, a line for each round, the report."""
+"""The server's files of a run: its plan, its checkpoint, the newest uploads, a line for each round, the report."""
 
 from __future__ import annotations
 

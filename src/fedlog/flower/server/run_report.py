@@ -31,7 +31,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class SiteReport:
-    """What a site tells of its results: figures over its test records, none of a single record."""
+    """A site's report of its results: figures over its test records, none of a single record."""
 
     body: str
     kept: Literal["federated", "local-only"]
@@ -47,7 +47,7 @@ class SiteReport:
 
 @dataclass(frozen=True)
 class PrivateSiteReport:
-    """What a site tells where its figures stay with it."""
+    """A site's report where its figures stay with it."""
 
     body: str
 

@@ -1,1 +1,1 @@
-"""What a site does with one message."""
+"""A site's work on one message."""

@@ -1,4 +1,4 @@
-"""What a site has released in all its runs together, and the limit that it set itself with `--require-privacy`.
+"""A site's releases in all its runs together, and the limit that it set itself with `--require-privacy`.
 
 Every release of a private run is counted in `state/privacy.jsonl`, with a limit or without one, so that a limit that is
 set or changed later finds all of them. Runs may promise different things: they are added up as what one record bears.
@@ -198,7 +198,7 @@ def _read_releases(folder: SiteFolder) -> tuple[Event, ...]:
 
 
 def _read_run_logs(folder: SiteFolder) -> tuple[Event, ...]:
-    """What the folders of the single runs hold."""
+    """The release logs in the folders of the single runs."""
     logs = sorted(folder.state.glob(f"*/{FILE_NAME}"))
     return (*(event for path in logs for event in read_log(path).events), *_find_exact_runs(folder))
 

@@ -88,7 +88,7 @@ class SiteContext:
 
     @cached_property
     def guest(self) -> Guest:
-        """What this site tells of itself; the digest is that of the body with which its cohort begins."""
+        """The site's statement about itself; the digest is that of the body with which its cohort begins."""
         key = Key(self.plan.seed).child("initial", "body")
         digest = body_digest(self.body, key, self.schema.shape) if self.plan.equal_bodies else None
         return Guest(self.body.name, self.body.width, digest, self.closed_world)
@@ -110,7 +110,7 @@ class SiteContext:
 
     @cached_property
     def guard(self) -> Protection | None:
-        """What protects the uploads."""
+        """The protection of the uploads."""
         return self.plan.protection(self.schema.n_class, self.body.width)
 
     @cached_property
@@ -120,7 +120,7 @@ class SiteContext:
 
     @cached_property
     def _misfit(self) -> InputError | None:
-        """Why the site's caps or target do not allow this plan; None where they do. New settings make a new context."""
+        """The reason why the site's caps or target do not allow this plan; None where they do."""
         try:
             # For a head of no matter which shape: what the method asks for shows before the body is looked at.
             algorithm = self.plan.algorithm(2, 2)

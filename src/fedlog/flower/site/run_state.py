@@ -1,4 +1,4 @@
-"""What a site keeps of a run between messages: its state after every exchange, with the reply that it gave.
+"""A site's files of a run between messages: its state after every exchange, with the reply that it gave.
 
 A step is a folder `state/RUN/step-ROUND-EXCHANGE` with the state (safetensors), the payload of the reply, and the
 digest of the request's payload. It is written beside and renamed, so that a kill at any moment leaves a whole step or

@@ -1,4 +1,4 @@
-"""What an encoder is: a fixed function from raw records to features, with a digest that sites can compare."""
+"""An encoder: a fixed function from raw records to features, with a digest that sites can compare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels: signed envelopes from clients, and what the server passes on."""
+"""The messages of a secure sum: signed envelopes from clients, and deliveries from the server."""
 
 from __future__ import annotations
 

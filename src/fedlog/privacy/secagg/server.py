@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SecureSum:
-    """What a round is for: the sum over the survivors, and who they are."""
+    """The outcome of a round: the sum over the survivors, and their names."""
 
     total: Words
     survivors: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""What all parties of one round have agreed on before it starts, and the numbers that make it safe."""
+"""The terms that all parties of a round agree on before it starts, and the numbers that make it safe."""
 
 from __future__ import annotations
 

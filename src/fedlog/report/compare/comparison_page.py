@@ -129,7 +129,7 @@ def _path(curve: Curve, end: float) -> tuple[Point, ...]:
 def _why_without_path(
     findings: Findings, sending: Iterable[str], paths: Mapping[str, Sequence[Point]]
 ) -> tuple[str, ...]:
-    """Why some methods have only their last point: rounds not judged on test rows, or their records are gone."""
+    """A note on methods with only their last point: rounds not judged on test rows, or records that are gone."""
     bare = [label for label in sending if not paths.get(label)]
     if not bare:
         return ()
@@ -166,7 +166,7 @@ def _accuracy_by_round(findings: Findings, curves: Mapping[str, Curve], name: st
 
 
 def _gain_by_site(findings: Findings, styles: dict[str, Style], name: str) -> Plot | None:
-    """What each method gains at each site over training alone, on validation rows."""
+    """The gain of each method at each site over training alone, on validation rows."""
     others = [label for label in findings.labels if label != findings.alone]
     sites = findings.sites[:MOST_SITES]
     if findings.alone is None or not others:

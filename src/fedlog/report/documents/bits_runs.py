@@ -124,7 +124,7 @@ def _goal_row(
 
 
 def judge(share: float | None, difference: AccuracyDifference | None) -> str:
-    """What is reached of the aim, in words."""
+    """The verdict on the aim, in words."""
     if share is None or difference is None:
         return ""
     few = share <= AIM_SHARE

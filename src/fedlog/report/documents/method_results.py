@@ -1,4 +1,4 @@
-"""What each method reaches on our tables, written into its page with a picture; from the committed records alone."""
+"""Write each method's results and picture into its page, from the committed records alone."""
 
 from __future__ import annotations
 

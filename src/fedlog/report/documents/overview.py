@@ -59,7 +59,7 @@ def overview_table(results: Path) -> str:
 
 
 def write_paired_sentence(results: Path) -> str:
-    """What FedLog gains on training alone and on FedAvg, on the same divisions of the data, as one sentence."""
+    """One sentence on the gain of FedLog over training alone and over FedAvg, on the same divisions of the data."""
     found = overview(results)
     parts = []
     for other in ("local", "fedavg"):

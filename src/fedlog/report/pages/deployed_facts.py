@@ -26,7 +26,7 @@ class DeployedSite:
 
     @property
     def gain(self) -> float | None:
-        """What the site has more than alone, as a share."""
+        """The site's gain over training alone, as a share."""
         return None if self.accuracy is None or self.alone is None else self.accuracy - self.alone
 
 
@@ -72,7 +72,7 @@ class DeployedRun:
 
     @property
     def measure(self) -> str:
-        """What the sites' accuracies are: where a number is predicted, the share inside intervals."""
+        """The name of the sites' measure: accuracy or, where a number is predicted, the share inside intervals."""
         number = any(site.error is not None for site in self.sites)
         return "share inside 90 % intervals" if number else "test accuracy"
 

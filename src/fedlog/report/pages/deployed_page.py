@@ -141,7 +141,7 @@ def _tiles(facts: DeployedRun) -> list[Tile]:
 
 
 def _notes(facts: DeployedRun) -> list[str]:
-    """What a reader must know before believing the headline."""
+    """Warnings that a reader needs before believing the headline."""
     found = []
     if not facts.finished:
         found.append(say_unfinished(len(facts.rounds), facts.planned))
@@ -163,7 +163,7 @@ def _as_clients(facts: DeployedRun) -> list[ClientFacts]:
 
 
 def _privacy(facts: DeployedRun) -> dict[str, Any] | None:
-    """What a private run has promised and spent; None for one without privacy."""
+    """The promise and spending of a private run; None for a run without privacy."""
     if facts.budget is None:
         return None
     return describe_spending(facts.budget, facts.spent or {})

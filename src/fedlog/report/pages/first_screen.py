@@ -24,7 +24,7 @@ class Tile:
 
 
 def describe_result(share: float | None, error: float | None) -> str:
-    """What a run has reached; where a number is predicted, its error first. Empty where nothing is known."""
+    """A run's accuracy in words; where a number is predicted, its error first. Empty where nothing is known."""
     if share is None:
         return ""
     reached = percent(share)
@@ -32,7 +32,7 @@ def describe_result(share: float | None, error: float | None) -> str:
 
 
 def make_gain_tiles(gains: Sequence[float], who: str) -> list[Tile]:
-    """What the clients (or sites) have more than alone; no tile where that is not known."""
+    """A tile with the mean gain of the clients (or sites) over training alone; no tile where that is unknown."""
     if not gains:
         return []
     better, worse = sum(gain > EQUAL for gain in gains), sum(gain < -EQUAL for gain in gains)
@@ -46,7 +46,7 @@ def make_bits_tile(bits: int, who: str, up: str) -> Tile:
 
 
 def make_privacy_tile(epsilon: float | None, budget: Mapping[str, float]) -> Tile:
-    """What was spent of the budget."""
+    """A tile with the spent part of the budget."""
     spent = "nothing released" if epsilon is None else f"ε = {epsilon:.3g}"
     return Tile("privacy spent", spent, f"of {_describe_budget(budget)}")
 
@@ -59,7 +59,7 @@ def make_time_tile(seconds: float, rounds: int) -> Tile:
 def describe_spending(
     budget: Mapping[str, float], spent: Mapping[str, Any], left_out: Collection[str] = (), caveats: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """What a private run has promised and spent, for the page's section about it."""
+    """The promise and spending of a private run, for the page's section on privacy."""
     rows = [("budget", _describe_budget(budget))]
     rows += [
         (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else say_value(value))
@@ -74,5 +74,5 @@ def _describe_budget(budget: Mapping[str, float]) -> str:
 
 
 def say_unfinished(rounds: int, planned: int | None) -> str:
-    """That the run goes on, or was interrupted."""
+    """A note on a run that goes on, or was interrupted."""
     return f"Not finished: round {rounds} of {planned}."

@@ -34,11 +34,11 @@ HEADERS = {
 
 
 class Pages(Protocol):
-    """What a server shows of a folder: its own page, and a page for each run in it."""
+    """The pages of a folder for a server: its own page, and one for each run in it."""
 
     @property
     def folder(self) -> Path:
-        """What is watched."""
+        """The folder that is watched."""
 
     def list_runs(self) -> list[Path]:
         """The folders of the runs, at any depth."""

@@ -81,7 +81,7 @@ class RunFacts:
 
     @property
     def measure(self) -> str:
-        """What is called accuracy in the records: where a number is predicted, it is the share inside intervals."""
+        """The name of the run's measure: accuracy or, where a number is predicted, the share inside intervals."""
         predicts_number = bool(self.lines) and bool(self.lines[-1].rmse_per_client)
         return "share inside 90 % intervals" if predicts_number else f"{self.spec.judge.parts[0].value} accuracy"
 
@@ -131,7 +131,7 @@ class RunFacts:
         return list(known) if len(known) == count else [f"client-{at}" for at in range(count)]
 
     def _alone(self, names: list[str]) -> dict[str, float]:
-        """What each client reaches by training alone, where such a run is beside this one."""
+        """Each client's accuracy by training alone, where such a run lies beside this one."""
         if "local" not in self.baselines:
             return {}
         summary = self.baselines["local"].summary

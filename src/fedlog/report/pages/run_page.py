@@ -113,7 +113,7 @@ def _tiles(facts: RunFacts) -> list[Tile]:
 
 
 def _privacy(facts: RunFacts) -> dict[str, Any] | None:
-    """What a private run has promised and spent; None for one without privacy."""
+    """The promise and spending of a private run; None for a run without privacy."""
     if facts.summary is None or facts.summary.privacy is None:
         return None
     found = facts.summary.privacy
@@ -122,7 +122,7 @@ def _privacy(facts: RunFacts) -> dict[str, Any] | None:
 
 
 def _notes(facts: RunFacts) -> list[str]:
-    """What a reader must know before believing the headline."""
+    """Warnings that a reader needs before believing the headline."""
     found = []
     if facts.summary is None and facts.lines:
         found.append(say_unfinished(len(facts.lines), facts.spec.rounds))

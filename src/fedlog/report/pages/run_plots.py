@@ -147,7 +147,7 @@ def bits_bars(found: Mapping[tuple[str, str], int], rounds: int, who: str = "cli
 
 
 def time_bars(parts: Sequence[tuple[str, float, float]]) -> Bars | None:
-    """Where the time of a round went; None for a run that was not profiled."""
+    """Bars of a round's time by part; None for a run that was not profiled."""
     if not parts:
         return None
     drawn = tuple(

@@ -62,7 +62,7 @@ def accuracy_at(runs: Sequence[RunResult], number: int) -> dict[int, float]:
 
 
 def find_gain(runs: Sequence[RunResult], alone: Sequence[RunResult], number: int) -> Gain | None:
-    """What the method gains on training alone after that round; None without a common seed."""
+    """The method's gain over training alone after that round; None without a common seed."""
     differences = paired_differences(accuracy_at(runs, number), accuracy_at(alone, number))
     return Gain(Mean.of(differences)) if differences else None
 

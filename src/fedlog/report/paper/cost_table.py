@@ -108,7 +108,7 @@ def _notes(experiment: Experiment, ran: Mapping[str, object]) -> Sequence[str]:
 
 
 def _rule_note(found: Collected) -> tuple[str, ...]:
-    """What the paper's rule for thresholds gives on these runs."""
+    """A note on the outcome of the paper's rule for thresholds on these runs."""
     names = [name for name in COMPETITIVE if any(row.name == name for row in found.experiment.rows)]
     best = [run.summary.best_accuracy for name in names for run in found.runs[name]]
     threshold = threshold_by_rule(best)

@@ -81,7 +81,7 @@ def synthetic(found: Collected) -> str:
 
 
 def _points_of_clients(found: Collected, row: Row) -> list[dict[str, Any]]:
-    """What is drawn of each client, nothing if the drawn seed was not run."""
+    """The drawn points of each client; empty if the drawn seed was not run."""
     path = found.folder / row.name / f"seed-{DRAWN_SEED}" / REPRESENTATIONS
     if DRAWN_SEED not in found.sweeps[row.name] or not path.exists():
         return []

@@ -42,7 +42,7 @@ def grid_table(found: Collected) -> TextTable:
 
 
 def _settings(spec: RunSpec) -> str:
-    """What the specification sets: the method's options, and what else is not the default."""
+    """The settings of the specification: the method's options, and all others that are not the default."""
     told = [f"{name} {_value_text(value)}" for name, value in spec.options.items()]
     if spec.moments is not RunSpec.moments:
         told.append(f"moments for the {spec.moments}")

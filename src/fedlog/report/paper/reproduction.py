@@ -83,7 +83,7 @@ class ExperimentPage:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What the specification says, unless a table says it already."""
+        """The remarks of the specification that no table shows already."""
         noted = {note for table in self.tables for note in table.notes}
         return tuple(remark for remark in self.found.experiment.remarks if remark not in noted)
 

@@ -158,7 +158,7 @@ def draw_series(plot: Plot, series: Series) -> DrawnSeries:
 
 
 def _beyond_tip(plot: Plot, tip: tuple[float, float]) -> tuple[float, float]:
-    """Where the name of an arrow stands: behind its tip, whichever way it points."""
+    """The position of an arrow's name: behind its tip, whichever way it points."""
     wide, high = (end - start for end, start in zip(tip, plot.at(0, 0), strict=True))
     length = math.hypot(wide, high) or 1.0
     # A name is written above its place; half a line lower, its middle is there.
@@ -277,7 +277,7 @@ class LegendEntry:
 
 
 def legend_of(plots: Sequence[Drawing]) -> list[LegendEntry]:
-    """What can be switched off in these plots, each once."""
+    """The series that a reader can switch off in these plots, each once."""
     found: dict[str, LegendEntry] = {}
     for plot in plots:
         if isinstance(plot, Plot):

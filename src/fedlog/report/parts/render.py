@@ -20,7 +20,7 @@ MINUS = "\N{MINUS SIGN}"
 
 @dataclass(frozen=True)
 class Live:
-    """What a page of `fedlog watch` must know: the version of the records that it shows."""
+    """The version of the records that a page of `fedlog watch` shows."""
 
     version: str
 

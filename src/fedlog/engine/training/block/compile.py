@@ -120,7 +120,7 @@ class _Compiler:
         return tuple(chain)
 
     def _chain(self, one: Operation) -> Iterator[Operation]:
-        """What reads this operation and nothing else, what reads that, and so on."""
+        """The operation that alone reads this one, then the one that alone reads that, and so on."""
         while (after := self._only_reader(one)) is not None:
             yield (one := after)
 

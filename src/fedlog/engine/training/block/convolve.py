@@ -190,7 +190,7 @@ def _call(direction: str, shape: ConvShape, inputs: Tensor, tensors: tuple[Tenso
 
 @lru_cache(maxsize=256)
 def _sizes(shape: ConvShape, clients: int, batch: int) -> tuple[_Sizes, int]:
-    """What a pass is told, and how many numbers of scratch space it needs."""
+    """The sizes that a pass is given, and how many numbers of scratch space it needs."""
     sizes = _Sizes(clients * shape.groups, batch, *(int(getattr(shape, name)) for name in _FIELDS[2:]))
     return sizes, LIBRARY.convolve_scratch(ctypes.byref(sizes))
 

@@ -44,7 +44,7 @@ class Windows:
 
     @cached_property
     def tables(self) -> tuple[Tensor, ...]:
-        """What the passes read: where rows begin and end, where columns begin and end, the divisors."""
+        """The tables for the passes: where rows begin and end, where columns begin and end, the divisors."""
         ends = [torch.tensor(list(part)) for spans in (self.rows, self.columns) for part in zip(*spans, strict=True)]
         return (*ends, torch.zeros(0, dtype=torch.float64) if self.divisors is None else self.divisors.contiguous())
 

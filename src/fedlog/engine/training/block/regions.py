@@ -1,4 +1,4 @@
-"""What has no block, inside a network of blocks: a part of the traced module, by `vmap` or client by client."""
+"""A part of the traced module without a block, run by `vmap` or client by client inside a network of blocks."""
 
 from __future__ import annotations
 

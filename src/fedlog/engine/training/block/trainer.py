@@ -155,7 +155,7 @@ class BlockBackend:
         }
 
     def train(self, tasks: Sequence[Task]) -> list[Fit]:
-        """What the tasks came to, in their order."""
+        """Train, and return the outcome of each task, in their order."""
         order = sorted(range(len(tasks)), key=lambda at: -tasks[at].client.records)
         stacked, moments = self._train_chunk([tasks[at] for at in order])
         fits = [Fit({})] * len(tasks)
