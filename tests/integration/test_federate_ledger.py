@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from three_sites import SCHEMA, InProcess, events_named, fill_site, make_server, quick_clock
 
 from fedlog.cli.main import main
+from fedlog.errors import RunError
 from fedlog.flower.folders.keys import create_site_key
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
@@ -20,6 +22,7 @@ from fedlog.flower.protocol.frame import run_tag
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules
+from fedlog.flower.site import budget
 from fedlog.flower.site.budget import describe_spending
 from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.accounting import Unbounded
@@ -80,6 +83,7 @@ def test_a_plain_run_of_before_there_was_a_record_counts(post: InProcess, server
     east = post.sites["east"]
     conduct(post, server, PLAIN)
     (east.state / FILE_NAME).unlink()
+    east.took_part_file.unlink()  # which is as old as the record
     assert NO_GUARANTEE in str(describe_spending(east))
     conduct(post, server, PRIVATE)
     assert isinstance(read_log(east.state / FILE_NAME).events[0], Unbounded)
@@ -143,3 +147,67 @@ def test_a_site_whose_record_is_missing_answers_nobody_until_someone_says_why(
     conduct(post, server, replace(PRIVATE, name="run-5"))
     assert refusals(server, "east", "run-5") == []
     assert "epsilon 4 at delta" in str(describe_spending(east))
+
+
+def test_a_record_that_is_lost_is_not_made_from_the_runs_that_happen_to_remain(
+    post: InProcess, server: ServerFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Folders of old runs may be removed, since the record counts them; without it what remains is too little."""
+    east = post.sites["east"]
+    for name in ("run-2", "run-3"):
+        conduct(post, server, replace(PRIVATE, name=name))
+    shutil.rmtree(RunState.of(east, run_tag("run-2")).path)
+    (east.state / FILE_NAME).unlink()
+    conduct(post, server, replace(PRIVATE, name="run-4"))
+    assert "cannot find its record" in refusals(server, "east", "run-4")[0]
+    assert main(["federate", "site", str(east.path)]) == 2
+    assert main(["federate", "ledger", str(east.path), "--lost"]) == 0
+    assert "no guarantee: the record of what left before is lost" in capsys.readouterr().out
+    assert len(read_log(east.state / FILE_NAME).releases) == 2  # of the run that remains
+
+
+def test_an_old_copy_of_the_record_is_completed_by_the_runs_since_then(post: InProcess, server: ServerFolder) -> None:
+    east = post.sites["east"]
+    conduct(post, server, PRIVATE)
+    copy = shutil.copy(east.state / FILE_NAME, east.path.parent / "copy.jsonl")
+    conduct(post, server, replace(PRIVATE, name="run-3"))
+    conduct(post, server, PLAIN)
+    whole = read_log(east.state / FILE_NAME)
+    (east.state / FILE_NAME).unlink()
+    assert main(["federate", "ledger", str(east.path), "--restore", str(copy)]) == 0
+    restored = read_log(east.state / FILE_NAME)
+    assert Counter(restored.releases) == Counter(whole.releases)
+    assert NO_GUARANTEE in str(describe_spending(east))
+    assert [event.reason for event in restored.events if isinstance(event, Unbounded)] == [
+        NO_GUARANTEE.removeprefix("no guarantee: ")
+    ]
+
+
+def test_a_whole_copy_of_the_record_is_taken_over_as_it_is(post: InProcess, server: ServerFolder) -> None:
+    east = post.sites["east"]
+    conduct(post, server, PRIVATE)
+    conduct(post, server, PLAIN)
+    whole = (east.state / FILE_NAME).read_text()
+    copy = (east.state / FILE_NAME).rename(east.path.parent / "copy.jsonl")
+    assert main(["federate", "ledger", str(east.path), "--restore", str(copy)]) == 0
+    assert (east.state / FILE_NAME).read_text() == whole
+
+
+def test_a_site_that_was_stopped_before_its_first_release_was_counted_has_lost_nothing(
+    post: InProcess, server: ServerFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    east = post.sites["east"]
+    with monkeypatch.context() as patch:
+        patch.setattr(budget, "count_across_runs", raise_interrupt)
+        patch.setattr(budget, "record_without_bound", raise_interrupt)
+        for plan in (PRIVATE, PLAIN):
+            with pytest.raises(RunError, match="found none"):
+                conduct(post, server, plan)
+    assert not (east.state / FILE_NAME).exists()
+    conduct(post, server, replace(PRIVATE, name="run-3"))
+    assert refusals(server, "east", "run-3") == []
+    assert east.took_part_file.exists()
+
+
+def raise_interrupt(*_: object) -> None:
+    raise OSError("stopped here")

@@ -209,6 +209,14 @@ def record_without_bound(path: Path, events: Sequence[Unbounded], earlier: Seque
                 _append(path, release_line(event))
 
 
+def restore_log(path: Path, source: Path, missing: Sequence[Event]) -> None:
+    """Write a new log from a copy, with the releases that the copy does not have, in one step."""
+    lines, torn = _split_torn_line(source.read_text(encoding="utf-8"))
+    cut_off = [_make_torn_release(torn, len(lines) + 1)] if torn else []
+    with _lock(path):
+        _create(path, [*lines, *map(release_line, (*cut_off, *missing))])
+
+
 def _read_under_budget(path: Path, budget: Budget, earlier: Sequence[Event]) -> ReleaseLog:
     """The log with this as its present budget."""
     if not path.exists():

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedlog.errors import InputError
@@ -36,6 +38,7 @@ from fedlog.privacy.release_log import (
     record_across_runs,
     record_release,
     record_without_bound,
+    restore_log,
     start_log,
 )
 
@@ -57,7 +60,7 @@ def record_release_at_site(folder: SiteFolder, run: Path, guard: Protection, upc
     # Before anything is counted: a server that asks for more than the run has must not use the site's limit up.
     allow(own.events, upcoming, own.budget)
     limit, path = read_limit(folder.read_config()), folder.state / FILE_NAME
-    earlier = _begin_record(folder)
+    earlier = _find_earlier(folder)
     try:
         if limit is None:
             count_across_runs(path, upcoming, guard.budget, earlier)
@@ -65,18 +68,23 @@ def record_release_at_site(folder: SiteFolder, run: Path, guard: Protection, upc
             record_across_runs(path, upcoming, limit.budget, earlier)
     except BudgetSpentError as error:
         raise FrameError(_limit_message(error)) from None
+    _mark_part(folder)
     record_release(run / FILE_NAME, upcoming)
 
 
 def record_exact_statistics(folder: SiteFolder, run: str, round_number: int, exchange: str) -> None:
     """Record that exact statistics leave in this run: once a run, since no epsilon bounds the first of them."""
     event = Unbounded(round_number, exchange, _exact_reason(run))
-    record_without_bound(folder.state / FILE_NAME, [event], _begin_record(folder))
+    record_without_bound(folder.state / FILE_NAME, [event], _find_earlier(folder))
+    _mark_part(folder)
 
 
 def check_record(folder: SiteFolder) -> None:
-    """Raise InputError where this site has taken part and its record of what left is missing."""
-    if folder.took_part_file.exists() and not (folder.state / FILE_NAME).exists() and not _read_run_logs(folder):
+    """Raise InputError where this site has taken part and its record of what left is missing.
+
+    The folders of single runs do not replace it: some of them may have been removed.
+    """
+    if folder.took_part_file.exists() and not (folder.state / FILE_NAME).exists():
         raise InputError(
             f"expected the record of what has left this site, found none: {folder.state / FILE_NAME}",
             hint=f"`fedlog federate ledger {folder.path} --restore FILE` takes over a copy; with --lost you state that "
@@ -93,16 +101,19 @@ def refuse_without_record(folder: SiteFolder) -> None:
 
 
 def restore_record(folder: SiteFolder, source: Path) -> None:
-    """Take over a copy of the record, or the one of an earlier folder of the same rows."""
+    """Take over a copy of the record, or the one of an earlier folder of the same rows.
+
+    A copy may be older than the last runs: what their folders hold beyond it is added.
+    """
     path = folder.state / FILE_NAME
-    read_log(source)
+    copied = read_log(source)
     if path.exists():
         raise InputError(
             f"expected no record of what has left this site, found one: {path}",
             hint="both count: move this one away, restore the other, and state with --lost what is then missing",
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, source.read_text(encoding="utf-8"))
+    restore_log(path, source, _find_missing(copied.events, _read_run_logs(folder)))
     _mark_part(folder)
 
 
@@ -174,15 +185,15 @@ def add_up_site(folder: SiteFolder) -> tuple[float | None, int]:
     return (math.inf if spent is None or spent.epsilon is None else spent.epsilon), len(events)
 
 
-def _begin_record(folder: SiteFolder) -> tuple[Event, ...]:
-    """Mark that the site takes part, and return what left before it had a record of all runs."""
+def _find_earlier(folder: SiteFolder) -> tuple[Event, ...]:
+    """What left before the site had a record of all runs; FrameError where it had one that is missing."""
     refuse_without_record(folder)
     folder.state.mkdir(parents=True, exist_ok=True)
-    _mark_part(folder)
     return () if (folder.state / FILE_NAME).exists() else _read_run_logs(folder)
 
 
 def _mark_part(folder: SiteFolder) -> None:
+    """Mark that the site has taken part: after the record was begun, and before anything leaves."""
     if not folder.took_part_file.exists():
         write_file(folder.took_part_file, f"what has left this site is counted in {folder.state.name}/{FILE_NAME}\n")
 
@@ -193,8 +204,22 @@ def _read_releases(folder: SiteFolder) -> tuple[Event, ...]:
     if not path.exists():
         return _read_run_logs(folder)
     counted = read_log(path).events
-    known = {event.reason for event in counted if isinstance(event, Unbounded)}
-    return (*counted, *(event for event in _find_exact_runs(folder) if event.reason not in known))
+    return (*counted, *_find_missing(counted, _find_exact_runs(folder)))
+
+
+def _find_missing(counted: Sequence[Event], found: Sequence[Event]) -> tuple[Event, ...]:
+    """What was found beyond what is counted already; of losses without bound each reason counts once."""
+    reasons = {event.reason for event in counted if isinstance(event, Unbounded)}
+    left = Counter(counted)
+    missing = []
+    for event in found:
+        if isinstance(event, Unbounded):
+            known = event.reason in reasons
+        else:
+            known = left[event] > 0
+            left[event] -= 1
+        missing += [] if known else [event]
+    return tuple(missing)
 
 
 def _read_run_logs(folder: SiteFolder) -> tuple[Event, ...]:
