@@ -121,7 +121,7 @@ class Comparison:
             A matplotlib figure, which notebooks show; `figure.savefig("compare.png")` writes it.
 
         """
-        from fedlog.report.compare.comparison_plot import draw_comparison
+        from fedlog.report.compare.comparison import draw_comparison
 
         return draw_comparison(self.findings)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.plan import DEFAULT_OPTIONS, Plan, make_plan, plan_settings
 from fedlog.flower.protocol.promise import read_spending
-from fedlog.flower.server.run_folder import PLAN, RunFolder
+from fedlog.flower.server.run_folder import PLAN, REPORT, ROUNDS, RunFolder
 from fedlog.privacy.release_log import FILE_NAME
 from fedlog.report.pages.deployed_facts import DeployedRound, DeployedRun, DeployedSite
-from fedlog.report.pages.deployed_page import write_deployed_page
+from fedlog.report.pages.deployed_page import render_deployed, render_deployed_runs, write_deployed_page
+from fedlog.report.parts.render import Live
 from fedlog.settings.differences import Difference, say_value
 from fedlog.settings.fields import about
 from fedlog.settings.recipes import apply_recipe
@@ -159,3 +161,27 @@ def _repeat_command(server: Path, method: str, differences: Sequence[Difference]
         value = each.value if isinstance(each.value, str) else json.dumps(each.value)
         words += ["--set", f"{each.name}={value}"] if each.is_option else [f"--{each.name.replace('_', '-')}", value]
     return shlex.join(words)
+
+
+@dataclass(frozen=True)
+class DeployedRuns:
+    """The pages of a server's folder, or of one of its runs."""
+
+    folder: Path
+
+    def list_runs(self) -> list[Path]:
+        """Every run of the server that has a plan."""
+        return find_deployed_runs(self.folder)
+
+    def render(self, folder: Path, live: Live) -> str:
+        """The page of one run, or the list of all."""
+        if (folder / PLAN).exists():
+            return render_deployed(read_deployed_run(folder), live)
+        runs = {f"{run.relative_to(folder).as_posix()}/": read_deployed_run(run) for run in find_deployed_runs(folder)}
+        return render_deployed_runs(folder.resolve().name, runs, live)
+
+    def list_files(self, folder: Path) -> Iterator[Path]:
+        """The files that the runs have written, and the server's log, which knows who has answered."""
+        runs = find_deployed_runs(folder)
+        yield from (run / name for run in runs for name in (PLAN, ROUNDS, REPORT, FILE_NAME))
+        yield from {ServerFolder(run.parent.parent).event_log for run in runs}

@@ -46,7 +46,7 @@ def watch_command(args: argparse.Namespace) -> int:
 def find_pages(folder: Path) -> Pages:
     """The pages of a folder of simulated runs, or of a server's."""
     if is_deployed(folder):
-        from fedlog.cli.deployed_pages import DeployedRuns  # needs the extra `federate`, as the server does
+        from fedlog.cli.deployed_run import DeployedRuns  # needs the extra `federate`, as the server does
 
         return DeployedRuns(folder)
     from fedlog.report.pages.live import SimulatedRuns

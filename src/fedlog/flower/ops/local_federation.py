@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,6 @@ from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops.processes import Say, find_free_port, stop_together
-from fedlog.flower.ops.relay import Traffic, open_counting_relay
 from fedlog.flower.ops.run import run_federation
 from fedlog.flower.ops.server import create_server, register, run_server
 from fedlog.flower.ops.site import create_site, run_site
@@ -25,8 +26,74 @@ from fedlog.flower.server.run_folder import RoundRules
 from fedlog.flower.site.data import check_site
 from fedlog.models.threads import compute_on_one_thread
 
+CHUNK_BYTES = 65536
 # Far more than a round takes on an idle machine; a busy one should still come to an end.
 DEADLINE_SECONDS = 240.0
+
+
+@dataclass
+class Traffic:
+    """The bytes counted so far; up is towards the server."""
+
+    up: int = 0
+    down: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add_up(self, count: int) -> None:
+        """Count bytes towards the server."""
+        with self._lock:
+            self.up += count
+
+    def add_down(self, count: int) -> None:
+        """Count bytes from the server."""
+        with self._lock:
+            self.down += count
+
+
+@contextmanager
+def open_counting_relay(target_port: int) -> Iterator[tuple[int, Traffic]]:
+    """Open a loopback port that leads to another one, and count the bytes until the block ends."""
+    traffic = Traffic()
+    listener = socket.create_server(("127.0.0.1", 0))
+    open_sockets: list[socket.socket] = [listener]
+
+    def accept() -> None:
+        while True:
+            try:
+                near, _ = listener.accept()
+            except OSError:
+                return
+            try:
+                far = socket.create_connection(("127.0.0.1", target_port))
+            except OSError:
+                near.close()
+                continue
+            open_sockets.extend((near, far))
+            for source, sink, count in ((near, far, traffic.add_up), (far, near, traffic.add_down)):
+                threading.Thread(target=_pump, args=(source, sink, count), daemon=True).start()
+
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
+    try:
+        yield int(listener.getsockname()[1]), traffic
+    finally:
+        for each in open_sockets:
+            # A shutdown wakes the thread that waits in accept or recv; a close alone does not.
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        thread.join(2)
+
+
+def _pump(source: socket.socket, sink: socket.socket, count: Callable[[int], None]) -> None:
+    with suppress(OSError):
+        while data := source.recv(CHUNK_BYTES):
+            count(len(data))
+            sink.sendall(data)
+    for each in (source, sink):
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+        each.close()
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from fedlog.experiments.tables.finished_cells import Collected, RunResult, colle
 from fedlog.experiments.tables.paper import LABELS, TABLE_1
 from fedlog.files.json_text import read_json
 from fedlog.report.documents.bits_runs import DENSE, compare_final, dense_runs, goal_table, share_of_dense
-from fedlog.report.parts.marked_places import fill_place
-from fedlog.report.parts.tables import TextTable
+from fedlog.report.parts.tables import TextTable, fill_place
 from fedlog.wire.bits_text import describe_bits
 from fedlog.wire.codec import CODECS
 

@@ -11,9 +11,9 @@ from statistics import mean, stdev
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
 from fedlog.report.paper.figures import svg
-from fedlog.report.parts.marked_places import fill_place
 from fedlog.report.parts.style import METHODS as STYLES
 from fedlog.report.parts.style import new_figure
+from fedlog.report.parts.tables import fill_place
 from fedlog.wire.bits_text import describe_bits
 
 METHODS = {name: STYLES[name].label for name in ("local", "fedavg", "fedproto", "fedlog", "fedlog-c")}

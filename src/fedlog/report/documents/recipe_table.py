@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedlog.report.parts.marked_places import fill_place
 from fedlog.report.parts.style import style_of
-from fedlog.report.parts.tables import TextTable
+from fedlog.report.parts.tables import TextTable, fill_place
 from fedlog.settings.recipes import TUNED
 
 START, END = "<!-- tuned: written by `fedlog docs` -->", "<!-- end of tuned -->"

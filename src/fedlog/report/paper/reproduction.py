@@ -25,9 +25,8 @@ from fedlog.report.paper.conditions import conditions_tables, draw_conditions
 from fedlog.report.paper.method_tables import overview_table, tables_of
 from fedlog.report.paper.other_tables import grid_table, synthetic_selection_table, synthetic_table
 from fedlog.report.paper.privacy_tables import privacy_plot, privacy_tables, short_guarantee_table
-from fedlog.report.parts.marked_places import fill_place
 from fedlog.report.parts.render import render_page
-from fedlog.report.parts.tables import TextTable
+from fedlog.report.parts.tables import TextTable, fill_place
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": False})
 DISCUSSION, FIGURE = "discussion.md", "figure.svg"

@@ -1,4 +1,4 @@
-"""A table as text, and how it is written in Markdown and HTML."""
+"""A table as text, how it is written in Markdown and HTML, and its place in a page of the documentation."""
 
 from __future__ import annotations
 
@@ -6,12 +6,26 @@ import csv
 import html
 import io
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from fedlog.errors import InputError
 from fedlog.experiments.tables.finished_cells import Collected
 from fedlog.experiments.tables.significance import Mean
+from fedlog.files.durable import write_file
 from fedlog.wire.bits_text import choose_unit, describe_bits
 
 NOT_RUN = "not run"
+# What LaTeX takes for its own, or does not have.
+_IN_LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "→": r"$\to$",
+    "⇑": r"$\Uparrow$",
+    "⇓": r"$\Downarrow$",
+    "↓": r"$\downarrow$",
+}
 
 
 @dataclass(frozen=True)
@@ -56,19 +70,6 @@ class TextTable:
         return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
 
 
-# What LaTeX takes for its own, or does not have.
-_IN_LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "→": r"$\to$",
-    "⇑": r"$\Uparrow$",
-    "⇓": r"$\Downarrow$",
-    "↓": r"$\downarrow$",
-}
-
-
 def _latex(text: str) -> str:
     return "".join(_IN_LATEX.get(character, character) for character in text)
 
@@ -110,3 +111,12 @@ def bits_with_error(mean: Mean) -> str:
 def p_value(p: float) -> str:
     """A p value with as many digits as it deserves."""
     return f"{p:.4f}" if p >= 0.0001 else f"{p:.1e}"
+
+
+def fill_place(page: Path, start: str, end: str, content: str) -> None:
+    """Replace what stands between the two remarks; InputError where the page has no such place."""
+    before, begun, rest = page.read_text().partition(start)
+    _, ended, after = rest.partition(end)
+    if not (begun and ended):
+        raise InputError(f"{page} has no place that is marked {start}", hint=f"add {start} and {end}")
+    write_file(page, f"{before}{start}\n{content}{end}{after}")
