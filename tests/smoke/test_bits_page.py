@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,15 +14,21 @@ from fedlog.experiments.tables.catalog import experiment
 from fedlog.experiments.tables.finished_cells import collect
 from fedlog.report.documents.bits_page import END, PLACE, bits_tables, write_bits_page
 from fedlog.report.documents.bits_runs import AccuracyDifference, cut_run, judge
+from fedlog.report.parts.tables import TextTable
 from fedlog.settings.resolve import resolve
 
 ROOT = Path(__file__).parents[2]
 
 
+@cache
+def tables_of_records() -> dict[str, TextTable]:
+    return bits_tables(ROOT / "results")
+
+
 def test_the_page_has_the_tables_of_the_records() -> None:
     pattern = re.escape(PLACE).replace(r"\{\}", "([^ ]+)") + r"\n(.*?)" + re.escape(END)
     found = dict(re.findall(pattern, (ROOT / "docs" / "bits.md").read_text(), re.DOTALL))
-    expected = {name: table.markdown() for name, table in bits_tables(ROOT / "results").items()}
+    expected = {name: table.markdown() for name, table in tables_of_records().items()}
     assert found == expected, "run `fedlog docs`"
 
 
@@ -55,7 +62,7 @@ def page_text() -> str:
 
 def rows_of(name: str) -> dict[str, tuple[str, ...]]:
     """The cells of a table of the page by the name of the row."""
-    return {row[0]: row[1:] for row in bits_tables(ROOT / "results")[name].rows}
+    return {row[0]: row[1:] for row in tables_of_records()[name].rows}
 
 
 def test_bytes_in_the_text_are_those_of_the_records() -> None:
