@@ -10,6 +10,7 @@ import torch
 from flwr.supercore.task_identity import TaskIdentity
 from three_sites import SCHEMA, InProcess, events_named, fill_site, make_server, quick_clock, simulation
 
+from fedlog.core.keys import Key
 from fedlog.engine.protocol import checkpoint
 from fedlog.errors import InputError
 from fedlog.flower.folders.server_folder import ServerFolder
@@ -21,6 +22,7 @@ from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.models.body import HEAD
 from fedlog.models.folder import load_model
 from fedlog.settings.promise import Promise
+from fedlog.wire.message import Kind, Message
 
 
 @pytest.fixture(autouse=True)
@@ -98,6 +100,15 @@ def test_a_private_release_of_both_moments_is_one(tmp_path: Path) -> None:
     assert guard is not None
     assert guard.mechanism.sensitivity == pytest.approx(3**0.5)
     assert torch.isfinite(conduct(post, server, plan).values[HEAD]).all()
+
+
+def test_one_norm_bounds_both_moments_of_a_client() -> None:
+    promise = Promise("client", "central", 8.0, 1e-5, message_norm=5.0)  # type: ignore[arg-type]
+    guard = Plan("private", method="fed-lda", rounds=1, promise=promise).protection(2, 3)
+    assert guard is not None
+    sent = guard.protect(Message(Kind.MOMENTS, (torch.full((2, 4), 30.0), torch.full((6,), 40.0))), Key(0))
+    steps = torch.cat([array.reshape(-1).double() for array in sent.arrays])
+    assert float(torch.linalg.vector_norm(steps)) * guard.mechanism.grid == pytest.approx(5, rel=1e-3)
 
 
 @pytest.mark.parametrize("method", ["fed-lda", "fedcof"])

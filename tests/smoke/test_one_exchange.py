@@ -69,6 +69,18 @@ def test_record_privacy_holds_for_second_moments_in_one_release(
     assert promise["epsilon"] == pytest.approx(8, rel=1e-3)
 
 
+@pytest.mark.parametrize("trust", ["central", "local", "distributed"])
+def test_client_privacy_holds_for_second_moments_in_one_release(
+    trust: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--privacy", "client", "--epsilon", "8", "--delta", "1e-5", "--trust", trust, "--message-norm", "50"]
+    found = run(tmp_path, capsys, "--method", "fed-lda", "--body", "identity+unit", *flags)
+    promise = found["privacy"]
+    assert isinstance(promise, dict)
+    assert (promise["unit"], promise["releases"]) == ("client", 1)
+    assert promise["epsilon"] == pytest.approx(8, rel=1e-3)
+
+
 def test_what_cannot_be_is_refused() -> None:
     def prepared(**settings: object) -> None:
         name = "test_one_exchange:vectors"
