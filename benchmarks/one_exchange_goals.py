@@ -56,13 +56,13 @@ def _shards() -> list[Row]:
     spent = float(np.mean([cost_to(0.83, run.rounds, run.summary).both for run in dense.values()]))
     small = find_widest_below(spent)
     found = {name: 100 * _mean(_summaries(name)) for name in (whole, small, "one-exchange-cifar100/fed-heads")}
-    both = f"{found[small]:.2f} % with {_bits(small) / 1e6:.0f} Mb"
+    both = f"{found[small]:.2f} % with {_bits(small) / 1e6:.1f} Mb"
     best = found["one-exchange-cifar100/fed-heads"]
     return [
         ("CIFAR-10 shards, the head that sites choose", "97.5 %", f"{found[whole]:.2f} %", found[whole] >= 97.5),
         (
             "the same with fewer bits than FedLog-C spends to 83 % (dense)",
-            f"97.5 % below {spent / 1e6:.0f} Mb",
+            f"97.5 % below {spent / 1e6:.1f} Mb",
             both,
             found[small] >= 97.5,
         ),
