@@ -9,6 +9,7 @@ import signal
 import ssl
 import stat
 import subprocess
+import sys
 import threading
 from base64 import b64encode
 from itertools import product
@@ -358,6 +359,19 @@ def test_the_guard_starts_the_installed_app_and_no_other_kind_of_task(
         runs = kind is TaskType.CLIENT_APP and not installs
         assert found.status is (LaunchResultStatus.ACCEPTED if runs else LaunchResultStatus.FAILED), kind
     assert started == [serve_worker, serve_task]
+
+
+def test_a_guard_whose_supernode_has_ended_leaves_the_last_words_of_the_log_to_it(tmp_path: Path) -> None:
+    """They say why the SuperNode ended; a traceback behind them would push them out of what is looked at."""
+    gone = subprocess.Popen(["/bin/true"])
+    gone.wait()
+    arguments = ("--insecure", "--runtime-api-address", f"127.0.0.1:{find_free_port()}", "--parent-pid", str(gone.pid))
+    running = start(Command((sys.executable, "-m", "fedlog.flower.site.guard", *arguments)), tmp_path / "log")
+    try:
+        assert running.process.wait(120) is not None
+        assert "KeyboardInterrupt" not in running.log_tail(1000)
+    finally:
+        running.stop()
 
 
 def test_a_command_is_stopped_with_all_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,7 +172,12 @@ def main() -> None:
         run_superexec.time = Naps(int(pipe))
     executor = WarmExecutor()
     run_superexec.get_executor = lambda *_, **__: executor
-    flower_superexec()
+    try:
+        flower_superexec()
+    except KeyboardInterrupt:
+        # So Flower ends this program once the SuperNode is gone. Both write to one log, and the last words there must
+        # be those of the SuperNode, which say why it ended: no traceback.
+        sys.exit(1)
 
 
 def _do_nothing(*_: object, **__: object) -> None:
