@@ -92,8 +92,10 @@ def test_three_csv_files_on_the_command_line_give_the_same_models(
 @pytest.mark.slow
 def test_a_deployment_on_the_same_rows_ends_with_the_same_models(tmp_path: Path) -> None:
     from fedlog.flower.ops.local_federation import LocalFederation, LocalSite
-    from fedlog.flower.protocol.plan import Plan
+    from fedlog.flower.protocol.plan import make_plan
     from fedlog.models.folder import load_model
+    from fedlog.settings.recipes import apply_recipe
+    from fedlog.settings.spec import RunSpec
 
     tables = write_tables(tmp_path / "sites")
     federation = fedlog.Federation.from_csv(tables, label="label")
@@ -106,7 +108,9 @@ def test_a_deployment_on_the_same_rows_ends_with_the_same_models(tmp_path: Path)
     (tmp_path / "deployed").mkdir()
     sites = {name: LocalSite(tables / f"{name}.csv", "mlp:16,8") for name in federation.clients}
     deployed = LocalFederation.make(tmp_path / "deployed", federation.schema, sites)
-    plan = Plan("wine", method="fedlog", options={"epochs": 2, "learning_rate": 0.001}, rounds=3, batch_size=10)
+    # As `fedlog federate run` makes it: what is not given comes from the same recipe.
+    given: dict[str, Any] = {"options": {"epochs": 2, "learning_rate": 0.001}, "rounds": 3, "batch_size": 10}
+    plan = make_plan(apply_recipe(RunSpec(**given), given), "wine", lambda: len(sites))
     report = deployed.run(plan, print).report
     assert report["bits_up"] == simulated["federated"].bits_up
     for name, folder in deployed.sites.items():
