@@ -66,7 +66,7 @@ MISTAKES = [
     ("--clients 0", "at least 1 client", ""),
     ("--clients 99999", "99999", ""),
     ("--partition shards --classes-per-client 3", "classes per client must lie in 1..2; found: 3", ""),
-    ("--partition user", "no partition by the name: user", "ordered"),
+    ("--partition user", "has no such partition: user", "ordered"),
     ("--classes-per-client 2", "classes per client belong to the shards partition", ""),
     ("--train-records 0", "at least 1 training record", ""),
     ("--validation-fraction 1.5", "validation fraction must lie in", ""),

@@ -205,7 +205,7 @@ def test_defaults_are_the_papers_and_resolving_twice_changes_nothing() -> None:
     ("spec", "says"),
     [
         (DataSpec("mnits"), "no data set by the name: mnits"),
-        (DataSpec("digits", partition="user"), "no partition by the name: user"),
+        (DataSpec("digits", partition="user"), "has no such partition: user"),
         (DataSpec("digits", partition="iid", classes_per_client=2), "belong to the shards partition"),
         (DataSpec("digits", dirichlet_alpha=0.5), "belongs to the dirichlet partition"),
         (DataSpec("digits", clients=7), "cannot be cut evenly"),

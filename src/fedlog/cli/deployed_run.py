@@ -70,7 +70,7 @@ def read_deployed_run(folder: Path) -> DeployedRun:
 
 
 def _read_rounds(home: RunFolder) -> tuple[DeployedRound, ...]:
-    """The rounds in their order; one that was begun twice counts as it ended."""
+    """The rounds in their order; of one that was begun twice, only the last attempt."""
     whole = {int(line["round"]): line for line in home.rounds() if "bits_up" in line}
     return tuple(
         DeployedRound(

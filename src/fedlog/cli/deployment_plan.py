@@ -27,7 +27,10 @@ REVIEW = "Drafted by `fedlog compare` from the files of all sites. Review it bef
 def write_plan(folder: Path, found: Comparison, site_column: str | None) -> str:
     """Write the schema and the commands into the folder; the commands come back as text."""
     if not found.data.startswith(SITES):
-        raise InputError(f"a plan is for one's own sites, found: {found.data}", hint=f"--data {SITES}FOLDER")
+        raise InputError(
+            f"a plan of a deployment needs the files of your own sites, found: {found.data}",
+            hint=f"--data {SITES}FOLDER",
+        )
     label = choose_deployable(found)
     spec = found.runs[label, min(seed for name, seed in found.runs if name == label)].spec
     federation = load_federation(resolve(spec).data)

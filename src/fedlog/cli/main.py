@@ -28,7 +28,7 @@ COMMANDS = {
     "watch": "show the page of a run, or of a folder of runs, as rounds end",
     "docs": "write the generated pages and pictures of docs/ from the records",
     "data": "list, fetch and check data sets",
-    "privacy": "noise for a promise, and what a run has spent",
+    "privacy": "compute the noise for a promise, show what a run has spent, audit a promise",
     "federate": "run a real federation of sites, with Flower underneath",
     "predict": "predict labels, or a number with its interval, with a finished model",
     "doctor": "show versions, compiler, cores, memory, data, Flower and browser",

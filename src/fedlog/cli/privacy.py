@@ -19,7 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fedlog privacy`."""
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     privacy_calibrate.add_parser(verbs)
-    spend = command(verbs, "spend", "what a finished or interrupted run has spent, release by release", spend_command)
+    spend = command(
+        verbs, "spend", "show what a finished or interrupted run has spent, release by release", spend_command
+    )
     spend.add_argument("run", type=Path, metavar="RUN", help=f"folder of the run (it holds {FILE_NAME})")
     spend.add_argument("--delta", type=float, help="state epsilon at this delta (default: the run's own)")
     spend.add_argument("--json", action="store_true", help="print one JSON object")

@@ -29,7 +29,7 @@ def add_parser(verbs: Subparsers) -> None:
     """Add the `calibrate` verb."""
     calibrate = verbs.add_parser(
         "calibrate",
-        help="the noise that keeps a number of releases within a budget",
+        help="compute the noise that keeps a number of releases within a budget",
         description="The noise that keeps a number of releases within a budget, and what the promise then means.",
     )
     calibrate.set_defaults(handler=calibrate_command)

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_allow_code(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
     parser.add_argument("--profile", action="store_true", help="say where a round's time went, part by part")
-    parser.add_argument("--quiet", action="store_true", help="no progress; warnings are still said")
+    parser.add_argument("--quiet", action="store_true", help="show no progress, only warnings")
     parser.add_argument(
         "--personal", action="store_true", help="each client solves a head of its own, chosen on validation records"
     )

@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class Profile(Callback):
-    """Has a run note where its time goes."""
+    """Switches on the timing of a run's parts."""
 
     def run_began(self, start: RunStart) -> None:
         """Switch the timing on."""

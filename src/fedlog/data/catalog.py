@@ -115,7 +115,7 @@ def resolve_data(spec: DataSpec) -> DataSpec:
     partition = spec.partition or default.partition
     if partition not in allowed:
         raise InputError(
-            f"data set {spec.name}: no partition by the name: {partition}", hint=f"one of: {', '.join(allowed)}"
+            f"data set {spec.name} has no such partition: {partition}", hint=f"one of: {', '.join(allowed)}"
         )
     if partition != "shards" and spec.classes_per_client is not None:
         raise InputError(

@@ -247,7 +247,7 @@ def join_sites(sites: Sequence[Site], schema: Schema, name: str) -> Federation:
 
 
 def _collect_raw_images(sites: Sequence[Site]) -> tuple[Tensor, Tensor] | None:
-    """The records as they were, for encoders that scale them in their own way; None where they still are so."""
+    """The unscaled records, for encoders that scale them in their own way; None where nothing has been scaled."""
     pools = [(site.federation.train.inputs, site.federation.test.inputs) for site in sites]
     if any(not site.federation.transform.mean for site in sites):
         return None

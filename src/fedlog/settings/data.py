@@ -23,15 +23,15 @@ class DataSettings(Section):
         "package.module:function",
     )
     label: str | None = local_setting(
-        None, "of sites:FOLDER: the column of the labels (default: the schema's)", metavar="COLUMN"
+        None, "with sites:FOLDER: the column of the labels (default: the schema's)", metavar="COLUMN"
     )
     schema: str | None = local_setting(
         None,
-        "of sites:FOLDER: what the sites agree on (default: schema.toml in the folder, or drafted from all files)",
+        "with sites:FOLDER: the schema of all sites (default: schema.toml in the folder, or drafted from all files)",
         metavar="FILE",
     )
     site_column: str | None = local_setting(
-        None, "of sites:TABLE.csv: the column that names each row's site", metavar="COLUMN"
+        None, "with sites:TABLE.csv: the column that names each row's site", metavar="COLUMN"
     )
     split_seed: int = setting(
         0,
@@ -49,7 +49,9 @@ class DataSettings(Section):
         None, "how many classes a client has in the shards partition (default: the data set's)", metavar="K"
     )
     dirichlet_alpha: float | None = setting(
-        None, "of the dirichlet partition; the smaller, the more clients differ (default: 0.5)", metavar="A"
+        None,
+        "concentration of the dirichlet partition; the smaller, the more clients differ (default: 0.5)",
+        metavar="A",
     )
     train_records: int | None = setting(None, "the first N training records only (default: all)", metavar="N")
     test_records: AtLeastOne | None = setting(
@@ -82,9 +84,11 @@ class ModelSettings(Section):
         deployed=True,
     )
     # Written behind the body's name when a run is resolved.
-    project: AtLeastOne | None = setting(None, "features of a frozen encoder projected at random to N", metavar="N")
-    expand: AtLeastOne | None = setting(None, "features of a frozen encoder made into N random ReLUs", metavar="N")
-    buckets: AtLeastOne | None = setting(None, "each feature of a frozen encoder as one of N buckets", metavar="N")
+    project: AtLeastOne | None = setting(None, "project the features of a frozen encoder at random to N", metavar="N")
+    expand: AtLeastOne | None = setting(None, "expand the features of a frozen encoder to N random ReLUs", metavar="N")
+    buckets: AtLeastOne | None = setting(
+        None, "put each feature of a frozen encoder into one of N buckets", metavar="N"
+    )
     # A file counts by its content.
     body_file: str | None = local_setting(
         None, "safetensors with the parameters every body starts from", metavar="FILE"

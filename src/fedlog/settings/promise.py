@@ -150,8 +150,8 @@ def check_largest_share(share: float | None, promise: Promise | None, *, secure:
     if promise is not None:
         # A weight that depends on everyone's counts would let one record move all other contributions.
         raise InputError(
-            f"a largest share makes every client's weight depend on the others' counts, which no noise here covers: "
-            f"{share:g}",
+            f"--largest-share cannot be used with --privacy: {share:g}; each client's weight would depend on the "
+            "others' counts, which no noise covers",
             hint="leave it out; --privacy client bounds each client's whole message by --message-norm",
         )
 

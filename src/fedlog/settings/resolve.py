@@ -1,4 +1,4 @@
-"""From what was asked for to a run in which nothing is left open, and which contradictions are refused on the way."""
+"""Turn the settings that were asked for into a run in which nothing is left open; refuse contradictions."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class RunSpec(
 
     @property
     def digest(self) -> str:
-        """The same for two resolved specifications exactly when they are the same experiment."""
+        """A text that is equal for two resolved specifications exactly when they are the same experiment."""
         values = as_plain(self)
         if self.data.startswith("sites:"):
             values["data"] = "sites"  # wherever they lie: their content counts

@@ -99,10 +99,10 @@ class Optimiser(Section):
         AdamMoments.EPOCH, "how long Adam's moments last: an epoch, a round, or the whole run (kept at home)"
     )
     decay: Decay = late_setting(
-        Decay.NONE, "of the learning rate: none, or a fall along half a cosine to the last round"
+        Decay.NONE, "how the learning rate falls: not at all, or along half a cosine to the last round"
     )
     weight_decay: NotNegative = late_setting(
-        0.0, "AdamW's: each step shrinks the parameters by this share times the learning rate", metavar="W"
+        0.0, "AdamW's weight decay: each step shrinks the parameters by this share times the learning rate", metavar="W"
     )
 
 
@@ -127,13 +127,13 @@ class RoundSettings(Section):
         deployed=True,
         metavar="NAME",
     )
-    codec_down: str | None = late_setting(None, "how broadcasts are written, if not as uploads are", metavar="NAME")
+    codec_down: str | None = late_setting(None, "how broadcasts are written (default: as uploads are)", metavar="NAME")
     down: Down = late_setting(Down.WHOLE, "broadcasts: whole, or the difference to what each client has")
     world: World = late_setting(
         World.OPEN, "closed: a client gets the rows of its own classes only (over Flower: a site that says so)"
     )
     skip_below: NotNegative | None = late_setting(
-        None, "send no message that moved by less than this share of its norm; only say that it stands", metavar="T"
+        None, "replace a message by a short note if it changed by less than this share of its norm", metavar="T"
     )
     largest_share: PositiveShare | None = late_setting(
         None,
@@ -142,7 +142,7 @@ class RoundSettings(Section):
     )
     carry: Share | None = setting(
         None,
-        "this share of the old posterior is the next prior, and the server remembers no client",
+        "take this share of the old posterior as the next prior; the server then remembers no client",
         recorded=Recorded.NEVER,  # it is an option of the method, and recorded as such
         deployed=True,
         metavar="G",

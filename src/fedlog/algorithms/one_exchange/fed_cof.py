@@ -32,7 +32,10 @@ class FedCOF(OneExchange):
         if not self.gamma > 0:
             raise InputError(f"gamma of fedcof must be above 0: {self.gamma}")
         if self.personal:
-            raise InputError("fedcof has no personal heads, nor has its source", hint="fed-ridge and fed-lda have them")
+            raise InputError(
+                "fedcof has no personal heads: the paper it comes from defines none",
+                hint="fed-ridge and fed-lda have them",
+            )
 
     @property
     def schedule(self) -> Schedule:

@@ -78,7 +78,7 @@ class OwnMessages:
         return found
 
     def restore(self, tensors: Mapping[tuple[int, str], Tensor]) -> None:
-        """Take back what `as_tensors` gave, by client and the rest of the name."""
+        """Restore the state from the tensors of `as_tensors`, by client and the rest of the name."""
         found: dict[str, dict[int, Message]] = {"received": {}, "sent": {}}
         self.heard = {}
         for (index, entry), value in sorted(tensors.items(), key=lambda item: item[0]):

@@ -88,7 +88,9 @@ class Dropouts:
 
     def __post_init__(self) -> None:
         if not 0 <= self.rate < 1:
-            raise InputError(f"the rate of dropouts lies in [0, 1): {self.rate}", hint="--dropout-rate 0.1")
+            raise InputError(
+                f"the rate of dropouts must be at least 0 and below 1: {self.rate}", hint="--dropout-rate 0.1"
+            )
 
     def draw(self, sum_number: int, members: Sequence[int]) -> dict[int, Step]:
         """The clients that drop out, each with the first step at which it is silent."""
@@ -139,7 +141,7 @@ class SecureSums:
         return SumsPosition(self.sums_made, tuple(self._early), members, self._early_for.coordinates)
 
     def go_on_from(self, position: SumsPosition | None, folder: Path) -> None:
-        """Go on with the sum that would have come after the folder's checkpoint.
+        """Continue with the sum that follows the folder's checkpoint.
 
         Secrets are in no checkpoint, so the clients that sent keys ahead make them anew. Their bits are booked already.
         """

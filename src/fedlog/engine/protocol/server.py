@@ -195,7 +195,7 @@ class Server:
                 raise InputError("a second upload in the same exchange")
             if message.kind is Kind.SAME:
                 if last is None:
-                    raise InputError("an upload that refers to the last one, and there was none")
+                    raise InputError("an upload that refers to the client's last one, which the server does not have")
                 return last
             _check_pattern(message, self.patterns[exchange.name])
             lifted = self.lift_upload(message)
@@ -265,7 +265,9 @@ def _check_counts(message: Message) -> None:
     if by_class:
         of_nothing = (counts == 0) & (message.arrays[0] != 0).any(dim=1)
         if bool(of_nothing.any()):
-            raise InputError(f"row {int(of_nothing.nonzero()[0, 0])} of {kind} has a count of 0 and is not zero")
+            raise InputError(
+                f"row {int(of_nothing.nonzero()[0, 0])} of {kind} has a count of 0, but other entries than 0"
+            )
 
 
 def _describe_type(array: Tensor) -> str:

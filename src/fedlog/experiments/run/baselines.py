@@ -1,4 +1,4 @@
-"""Runs beside a run that it can be held against: the same records, divided in the same way, by another method."""
+"""Find runs to compare a run with: the same records, divided in the same way, by another method."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Processes:
         self._running: list[CellProcess] = []
 
     def submit(self, orders: Sequence[str]) -> None:
-        """Take these orders."""
+        """Queue these orders."""
         self._waiting.extend(orders)
 
     def wait(self, seconds: float) -> list[Outcome]:

@@ -51,7 +51,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 class _Found(Collector):
-    """Hands metrics that are already computed to Prometheus."""
+    """Passes metrics that are already computed to Prometheus."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = list(metrics)

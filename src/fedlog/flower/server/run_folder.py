@@ -81,7 +81,7 @@ class RunFolder:
         write_json(self.path / REPORT, report)
 
     def forget_report(self) -> None:
-        """Delete the report, so that the run is finished again."""
+        """Delete the report; the sites then report anew when the run goes on."""
         (self.path / REPORT).unlink(missing_ok=True)
 
     def record(self, line: Mapping[str, Any]) -> None:

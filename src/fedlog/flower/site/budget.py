@@ -109,7 +109,7 @@ def restore_record(folder: SiteFolder, source: Path) -> None:
     copied = read_log(source)
     if path.exists():
         raise InputError(
-            f"expected no record of what has left this site, found one: {path}",
+            f"this site already has a record of what has left it: {path}",
             hint="both count: move this one away, restore the other, and state with --lost what is then missing",
         )
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -111,7 +111,7 @@ class SumAtSite:
         name = self.folder.read_config().name
         members = opening.members
         if name not in members or not set(members) <= set(roster) or len(set(members)) != len(members):
-            raise FrameError("expected this site among sites of its own list in a secure sum, found others")
+            raise FrameError("expected a sum of this site and others on its own list of keys, found other sites")
         if len(members) > self.secure.sites:
             raise FrameError(f"expected at most {self.secure.sites} sites in a sum, found: {len(members)}")
         value_bytes = encoding_of(self.guard).value_bytes

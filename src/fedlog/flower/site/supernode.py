@@ -55,7 +55,7 @@ class Pauses:
     has_answered: bool = False
 
     def __post_init__(self) -> None:
-        """Wait for the first message from now on."""
+        """Count the wait for the first message from now on."""
         self.waiting_since = self.now()
 
     def sleep(self, seconds: float) -> None:

@@ -24,7 +24,7 @@ MARKER_SIZE = 4.2
 
 @dataclass(frozen=True)
 class Point:
-    """One value, what is said of it, and the interval around it where there is one."""
+    """One value with its text and, if there is one, its interval."""
 
     x: float
     y: float

@@ -170,7 +170,7 @@ class Stacked(Protocol):
 
 
 class PixelFeed:
-    """A pool of 8-bit images or signals, left as it is."""
+    """Feeds batches from a pool of 8-bit images or signals, without converting the pool."""
 
     def __init__(self, network: Stacked, pixels: PixelPool) -> None:
         self._network = network

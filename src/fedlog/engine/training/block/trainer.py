@@ -64,7 +64,7 @@ class FlatAdam:
         self._steps.zero_()
 
     def resume(self, client: int, first: Tensor, second: Tensor, steps: Tensor) -> None:
-        """Go on from the moments that `moments` gave of that client."""
+        """Set the moments of a client to those that `moments` returned earlier."""
         self._first[client], self._second[client], self._steps[client] = first, second, steps
 
     def moments(self, client: int) -> tuple[Tensor, Tensor, Tensor]:
