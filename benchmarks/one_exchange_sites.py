@@ -13,7 +13,7 @@ import argparse
 import json
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ from fedlog.models.encoders.names import is_encoder
 
 SEEDS = (0, 1, 2, 3, 4)
 IMAGES = (2, 5, 10, 50)
+SHARES = (None, 0.1, 0.3, 0.6, 0.9)  # of the identity in LDA's covariance; None: the closed form
 VALIDATION = 0.2
 DEFAULT_BODY = "pretrained:efficientnet-lite0:128"
 
@@ -159,18 +160,39 @@ def few(positions: Tensor, labels: Tensor, images: int, key: Key) -> Tensor:
     return torch.cat([order[labels[order] == y][:images] for y in sorted(set(labels[order].tolist()))])
 
 
-def alone(data: str, body: str) -> dict[str, Any]:
+def choose_share(x: Tensor, y: Tensor, own: list[Tensor], n_class: int) -> float | None:
+    """The share of the identity that has most right answers over all clients, each on a fifth of its own rows.
+
+    Of every class at least one row is held out; among equals the first.
+    """
+    of_class = [[rows[y[rows] == label] for label in y[rows].unique()] for rows in own]
+    held = [torch.cat([each[: max(1, len(each) // 5)] for each in parts]) for parts in of_class]
+    kept = torch.cat([each[max(1, len(each) // 5) :] for parts in of_class for each in parts])
+    moments = Moments.of(x[kept], y[kept], n_class, Detail.SECOND)
+
+    def count_right(share: float | None) -> float:
+        head = shared_covariance(moments, share)
+        return sum(len(rows) * accuracy(head, x[rows], y[rows], y[rows].unique()) for rows in held)
+
+    return max(SHARES, key=count_right)
+
+
+def alone(data: str, body: str, of_class: Sequence[int]) -> dict[str, Any]:
     """Federated heads against heads on a client's own rows alone, by images of a class at each client."""
     rows: dict[str, Any] = {}
-    for images in IMAGES:
+    for images in of_class:
         scores: dict[str, list[float]] = {}
+        shares: list[float | None] = []
         for seed in SEEDS:
             found = federation_of(data, seed, body)
             x, y = found.train.inputs, found.train.labels
             own = [few(s.train, y, images, Key(seed).child("few", s.name)) for s in found.shards]
             everyone = torch.cat(own)
+            moments = Moments.of(x[everyone], y[everyone], found.n_class, Detail.SECOND)
+            shares.append(choose_share(x, y, own, found.n_class))
             heads = {
-                "federated LDA": shared_covariance(Moments.of(x[everyone], y[everyone], found.n_class, Detail.SECOND)),
+                "federated LDA": shared_covariance(moments),
+                "federated LDA, share chosen": shared_covariance(moments, shares[-1]),
                 "federated FedLog": map_head(x[everyone], y[everyone], found.n_class),
             }
             of_clients: dict[str, list[float]] = {}
@@ -199,6 +221,7 @@ def alone(data: str, body: str) -> dict[str, Any]:
         rows[str(images)] = {
             "accuracy": {name: {**interval(values), "seeds": values} for name, values in scores.items()},
             "best_alone": best,
+            "shares_chosen_on_validation_rows": shares,
             "gain_of_federated_lda_over_best_alone": {**interval(gains), "seeds": gains},
         }
     return {"images_of_a_class": rows}
@@ -332,18 +355,20 @@ def main() -> None:
     parser.add_argument("what", choices=["alone", "personal", "calibration"])
     parser.add_argument("data", choices=["cifar10", "cifar100", "har"])
     parser.add_argument("--body", default=DEFAULT_BODY)
+    parser.add_argument("--images", help="of a class at each client, by commas; for alone (default: 2,5,10,50)")
     parser.add_argument("--partition")
     parser.add_argument("--out", type=Path, default=Path("results/one-exchange-sites"))
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.what == "alone":
-        found = alone(args.data, args.body)
+        found = alone(args.data, args.body, [int(each) for each in args.images.split(",")] if args.images else IMAGES)
     elif args.what == "personal":
         found = personal(args.data, args.body, args.partition)
     else:
         found = calibration(args.data, args.body)
     # Where the record was written is of no use to whoever repeats it.
-    told = [f"--{name} {value}" for name, value in (("body", args.body), ("partition", args.partition)) if value]
+    given = {name: getattr(args, name) for name in ("body", "partition", "images")}
+    told = [f"--{name} {value}" for name, value in given.items() if value]
     command = " ".join(["python -m benchmarks.one_exchange_sites", args.what, args.data, *told])
     record = {"command": command, "body": args.body, "data": args.data, "made_with": made_with(), **found}
     args.out.mkdir(parents=True, exist_ok=True)
