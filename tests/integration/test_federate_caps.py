@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import torch
 from three_sites import SCHEMA, fill_site
 
 from fedlog.cli.main import main
@@ -21,7 +22,8 @@ from fedlog.flower.site.answer import answer_frame, respond
 from fedlog.flower.site.caps import SPARE_ANSWERS
 from fedlog.privacy.release_log import FILE_NAME
 from fedlog.settings.promise import Promise
-from fedlog.wire.codec import WireError
+from fedlog.wire.codec import WireError, codec
+from fedlog.wire.message import Kind, Message
 
 LOCAL = Promise("client", "local", 4.0, 1e-5, message_norm=20.0)
 CENTRAL = replace(LOCAL, trust="central")
@@ -100,6 +102,22 @@ def test_a_round_beyond_the_plan_is_refused_before_anything_is_counted(site: Sit
     greet(site, PLAIN)
     with pytest.raises(FrameError, match="expected one of 2 rounds, found: 3"):
         respond(Frame(FrameKind.WORK, run_tag("run-1"), 3, 0, b""), site)
+    assert not (site.state / FILE_NAME).exists()
+
+
+@pytest.mark.parametrize("promise", [None, LOCAL])
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_a_head_that_is_none_is_refused_before_anything_is_counted(
+    site: SiteFolder, promise: Promise | None, number: float
+) -> None:
+    """Else every such head would cost privacy, and nobody would learn anything from it."""
+    plan = replace(PLAIN, promise=promise)
+    greet(site, plan)
+    head = torch.zeros(SCHEMA.n_class, 9)
+    head[1, 2] = number
+    broadcast = codec(plan.codec).encode(Message(Kind.HEAD, (head,)))
+    with pytest.raises(FrameError, match="expected finite numbers from the server"):
+        respond(Frame(FrameKind.WORK, run_tag("run-1"), 1, 0, broadcast), site)
     assert not (site.state / FILE_NAME).exists()
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+import torch
+
 from fedlog.algorithms import registry
 from fedlog.algorithms.shape import Algorithm, Exchange
 from fedlog.core.keys import Key
@@ -176,14 +178,19 @@ class SiteContext:
         return set_learning_rates(exchange, self.plan.optimiser, number, self.plan.rounds)
 
     def hear(self, cohort: Cohort, broadcast: bytes, *, anew: bool = False) -> None:
-        """Take in a broadcast; with `anew`, forget first which messages were received and sent before."""
+        """Take in a broadcast; with `anew`, forget first which messages were received and sent before.
+
+        One with numbers that are not finite is refused here, before its answer is counted as a release.
+        """
         if not self._has_own_bytes:
             cohort.hear(broadcast)
-            return
-        try:
-            cohort.hear_own({0: broadcast}, (0,) if anew else ())
-        except WireError as error:  # about bytes that the server itself made
-            raise FrameError(error.message) from None
+        else:
+            try:
+                cohort.hear_own({0: broadcast}, (0,) if anew else ())
+            except WireError as error:  # about bytes that the server itself made
+                raise FrameError(error.message) from None
+        if not all(torch.isfinite(value).all() for value in cohort.store.heard_by(0).values()):
+            raise FrameError("expected finite numbers from the server, found others")
 
     def secure_sum(self, state: RunState) -> SumAtSite:
         """Return this site's part in the secure sums of the run; raise FrameError in a run that has none."""
