@@ -12,6 +12,10 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
 from fedlog.experiments.run.execute import SUMMARY
+from fedlog.experiments.tables.catalog import EXPERIMENTS
+from fedlog.experiments.tables.finished_cells import collect
+from fedlog.experiments.tables.significance import Mean
+from fedlog.experiments.tables.when_to_choose import SELECTED
 from fedlog.report.paper.reproduction import ExperimentPage, sections, write_markdown, write_results_page
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +68,28 @@ def test_the_pages_are_made_from_the_records(results: Path, found: list[Experime
     for name in ("reproduction.md", "privacy.md", *pages):
         written, committed = ((root / "docs" / name).read_text() for root in (results.parent, ROOT))
         assert written == committed, f"docs/{name} is older than results/: run `fedlog docs`"
+
+
+@pytest.mark.parametrize(
+    ("grid", "chosen"),
+    [
+        ("select-equal-chances-mnist", SELECTED["mnist"]),
+        ("select-equal-chances-wine", SELECTED["wine"]),
+        ("select-fedlog-c-letter-mnist", {"fedlog-c": "alpha-0.3-g-1.1"}),
+    ],
+)
+def test_the_settings_in_use_are_the_highest_of_their_grid(results: Path, grid: str, chosen: dict[str, str]) -> None:
+    found = collect(EXPERIMENTS[grid], results)
+    for method, name in chosen.items():
+        finals = {row.name: found.final(row.name) for row in found.experiment.rows if row.spec.method == method}
+        assert all(len(by_seed) == len(found.experiment.seeds) for by_seed in finals.values())
+        means = {row: Mean.of(list(by_seed.values())).value for row, by_seed in finals.items()}
+        assert name == max(means, key=means.__getitem__)  # the first of equals
+
+
+def test_the_row_to_the_letter_has_the_highest_setting_of_its_grid() -> None:
+    chosen = EXPERIMENTS["select-fedlog-c-letter-mnist"].row("alpha-0.3-g-1.1").spec
+    assert EXPERIMENTS["table-mnist-letter"].rows[0].spec.options == chosen.options
 
 
 def test_the_page_of_all_results_is_one_file_that_can_be_sent(page: Path) -> None:

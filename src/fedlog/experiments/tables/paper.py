@@ -83,6 +83,13 @@ _FEDLOG_C = (
     "from the untrained bodies' statistics, the distance is taken before the dropout on the features, and its loss is "
     "a batch mean (see docs/deviations.md)."
 )
+# FedLog-C's options as the paper's formula has them. That its loss is a batch mean stays.
+TO_THE_LETTER: dict[str, Any] = {"margin": None, "first_head": "random", "distance": "after-dropout"}
+
+
+def beta_for_growth(alpha: float, growth: float, n_class: int) -> float:
+    """The beta of FedLog-C with which minimising its auxiliary term alone grows the class means by that factor."""
+    return round(alpha * (growth - 1) / (1 + growth * (n_class - 1)), 9)
 
 
 @dataclass(frozen=True)

@@ -8,18 +8,11 @@ from typing import Any
 
 from fedlog.experiments.tables.beyond import FALLING_FROM, FEDLOG_C_WEIGHT_DECAY
 from fedlog.experiments.tables.cells import Experiment, Row, Shape
-from fedlog.experiments.tables.paper import FULL_BATCH, LABELS, SMALL_BATCHES
+from fedlog.experiments.tables.paper import FULL_BATCH, LABELS, SMALL_BATCHES, TO_THE_LETTER, beta_for_growth
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import AdamMoments, Decay, Judge
 
 SELECTION_SEED = 100  # never among a table's seeds
-# FedLog-C's options as the paper's formula has them. That its loss is a batch mean stays.
-TO_THE_LETTER: dict[str, Any] = {"margin": None, "first_head": "random", "distance": "after-dropout"}
-
-
-def beta_for_growth(alpha: float, growth: float, n_class: int) -> float:
-    """The beta of FedLog-C with which minimising its auxiliary term alone grows the class means by that factor."""
-    return alpha * (growth - 1) / (1 + growth * (n_class - 1))
 
 
 def _run(data: str, method: str, rounds: int) -> RunSpec:
@@ -76,7 +69,7 @@ def _details(data: str) -> Experiment:
 
 def _fedlog_c_grid(data: str, n_class: int) -> Experiment:
     settings = {
-        f"alpha-{alpha:g}-g-{growth:g}": {"alpha": alpha, "beta": round(beta_for_growth(alpha, growth, n_class), 9)}
+        f"alpha-{alpha:g}-g-{growth:g}": {"alpha": alpha, "beta": beta_for_growth(alpha, growth, n_class)}
         for alpha in (0.001, 0.01, 0.1)
         for growth in (1.0, 1.1, 1.3)
     }
@@ -105,7 +98,7 @@ def _fedlog_c_letter(data: str) -> Experiment:
     settings: dict[str, dict[str, Any]] = {
         f"alpha-{alpha:g}-g-{growth:g}": {
             "alpha": alpha,
-            "beta": round(beta_for_growth(alpha, growth, 10), 9),
+            "beta": beta_for_growth(alpha, growth, 10),
             **TO_THE_LETTER,
         }
         for alpha in (0.001, 0.01, 0.1, 0.3, 1.0)

@@ -55,9 +55,17 @@ CONDITIONS = (
 )
 
 
-# Method -> the row of its grid that was highest there. Without an entry: the paper's settings, nothing having been run.
+# Method -> the row of its grid that was highest there, the first of equals.
 SELECTED: dict[str, dict[str, str]] = {
-    "mnist": {},
+    "mnist": {
+        "local": "local-kept-0.002",
+        "fedlog": "fedlog-statistics-kept-0.001",
+        "fedlog-c": "fedlog-c-pull-0.1-kept-0.001",
+        "fedproto": "fedproto-lambda-1-kept-0.004",
+        "lg-fedavg-1": "lg-fedavg-1-kept-0.002",
+        "fedavg": "fedavg-kept-0.008",
+        "feddbe": "feddbe-kappa-1-authors-0.004",
+    },
     "wine": {
         "local": "local-authors-0.001",
         "fedlog": "fedlog-random-kept-0.001",
@@ -73,10 +81,8 @@ SELECTED_ON = {"breast-cancer": "wine"}  # data without a grid of their own
 
 def _row(condition: Condition, method: str) -> Row:
     data = condition.spec.data
-    chosen = SELECTED[SELECTED_ON.get(data, data)].get(method)
-    spec = replace(condition.spec, method=method, rounds=ROUNDS)
-    if chosen is not None:
-        spec = take_setting(spec, chosen)
+    chosen = SELECTED[SELECTED_ON.get(data, data)][method]
+    spec = take_setting(replace(condition.spec, method=method, rounds=ROUNDS), chosen)
     return Row(condition.row_name(method), f"{condition.title}: {LABELS[method]}", spec)
 
 
