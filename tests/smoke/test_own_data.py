@@ -75,6 +75,8 @@ def test_files_are_read_as_arrays_are(tmp_path: Path, suffix: str) -> None:
     assert found.content_digest() == expected.content_digest()
     assert found.clients == SITES
     listed = Federation.from_csv(sorted(folder.iterdir(), reverse=True))  # the label is named as labels are
+    assert found.notes == ()
+    assert listed.notes == ("The label column was guessed: label.",)
     assert listed.content_digest() == expected.content_digest()
     assert load_federation(DataSpec(f"sites:{folder}")).content_digest() == expected.content_digest()
 

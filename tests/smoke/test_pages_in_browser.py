@@ -72,6 +72,14 @@ def test_every_figure_is_drawn_and_told(
     assert pages[name].stat().st_size < MOST_BYTES
 
 
+def test_the_three_figures_of_a_comparison_stand_side_by_side(chrome: Chrome, pages: dict[str, Path]) -> None:
+    look_as(chrome, DESKTOP)
+    visit(chrome, pages["comparison"])
+    figures = chrome.find_elements(By.CSS_SELECTOR, ".figures > figure")
+    assert len(figures) == 3
+    assert len({figure.rect["y"] for figure in figures}) == 1
+
+
 def test_the_first_screen_of_a_phone_has_the_result_and_its_baselines(chrome: Chrome, pages: dict[str, Path]) -> None:
     look_as(chrome, PHONE)
     visit(chrome, pages["run"])
@@ -89,7 +97,7 @@ def test_the_run_page_has_everything_that_a_run_knows(chrome: Chrome, pages: dic
     wanted = {"accuracy-by-round", "accuracy-by-bits", "clients", "sizes", "bits", "geometry"}
     assert {f"figure-{name}" for name in wanted} <= shown
     text = chrome.find_element(By.TAG_NAME, "main").text
-    for part in ("Lowest tenth: client-", "gain, points", "calibration error", "validation fraction", "statistics"):
+    for part in ("Lowest: client-", "gain, points", "calibration error", "validation fraction", "statistics"):
         assert part in text, part
     assert chrome.find_element(By.CSS_SELECTOR, "pre.command").text.startswith("fedlog.run(federation, 'fedlog'")
     visit(chrome, pages["frozen"])

@@ -78,6 +78,11 @@ def test_the_first_line_of_a_committed_run_names_its_baselines() -> None:
     }
 
 
+def test_of_many_clients_the_lowest_tenth_is_named() -> None:
+    page = render_run(read_run(RESULTS / "table-mnist" / "fedlog" / "seed-0"))
+    assert len(re.findall(r"<b>client-\d+</b>", page.split("Lowest tenth: ")[1].split("</p>")[0])) == 5  # of 50
+
+
 def test_a_run_notes_its_clients_and_their_class_means(runs: Path, make_federation: MakeFederation) -> None:
     data = make_federation([12, 30, 40])
     clients = read_clients(runs / "fedlog")
@@ -176,6 +181,22 @@ def test_the_threshold_is_drawn_and_its_round_is_said() -> None:
     height = by_round.drawn_rules[0].y
     below, above = by_round.at(2, 80)[1], by_round.at(3, 95)[1]
     assert above < height < below
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "lowest", "cut"),
+    [
+        ([0.60, 0.66, 0.65, 0.65, 0.685, 0.648, 0.63, 0.656, 0.656, 0.656], 60.0, False),  # nothing steep
+        ([0.10, 0.20, 0.90, 0.91, 0.92, 0.88, 0.93, 0.93, 0.94, 0.94], 88.0, True),  # steep, and a dip later
+        ([0.10], 10.0, False),
+    ],
+)
+def test_only_steep_first_rounds_may_lie_below_the_axis(accuracy: list[float], lowest: float, cut: bool) -> None:
+    curve = Curve("run", style_of("fedlog"), tuple(accuracy), tuple(1000.0 * at for at, _ in enumerate(accuracy, 1)))
+    for plot in curve_plots([curve]):
+        assert plot.y.low <= lowest
+        assert (plot.y.low > 100 * min(accuracy)) == cut
+        assert bool(plot.note) == cut
 
 
 def test_axes_hold_their_values_and_have_round_marks() -> None:

@@ -71,11 +71,11 @@ def test_narrow_terminals_pipes_and_no_colour(tmp_path: Path) -> None:
     assert done.stdout == f"report: {tmp_path / 'narrow' / 'report.html'}\n"  # whole, so that it can be copied
 
 
-def test_a_terminal_without_colours_gets_none(tmp_path: Path) -> None:
-    """On a terminal (here a pseudo-terminal) that draws, NO_COLOR leaves no colour."""
+def show_on_a_terminal(*arguments: str, **environment: str) -> str:
+    """What the real program draws on a terminal, here a pseudo-terminal."""
     leader, follower = os.openpty()
-    command = [sys.executable, "-m", "fedlog.cli.main", *RUN, "--out", str(tmp_path / "run")]
-    environment = {**os.environ, "NO_COLOR": "1", "TERM": "xterm-256color"}
+    command = [sys.executable, "-m", "fedlog.cli.main", *arguments]
+    environment = {**os.environ, "TERM": "xterm-256color", **environment}
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=follower, env=environment) as running:
         os.close(follower)
         shown = b""
@@ -89,8 +89,19 @@ def test_a_terminal_without_colours_gets_none(tmp_path: Path) -> None:
             shown += part
         assert running.wait() == 0
     os.close(leader)
-    assert "lowest client" in shown.decode()
-    assert not COLOUR.search(shown.decode())
+    return shown.decode()
+
+
+def test_a_terminal_without_colours_gets_none(tmp_path: Path) -> None:
+    shown = show_on_a_terminal(*RUN, "--out", str(tmp_path / "run"), NO_COLOR="1")
+    assert "lowest client" in shown
+    assert not COLOUR.search(shown)
+
+
+def test_on_a_narrow_terminal_the_live_line_has_the_round_and_the_accuracy(tmp_path: Path) -> None:
+    shown = show_on_a_terminal(*RUN, "--out", str(tmp_path / "run"), NO_COLOR="1", COLUMNS="44")
+    assert re.search(r"round 1/1 accuracy [\d.]+ %", shown)
+    assert "…" not in shown
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -14,6 +14,8 @@ from fedlog.files.duration_text import describe_duration
 from fedlog.wire.bits_text import describe_bits
 from fedlog.wire.ledger import Direction, Ledger
 
+WIDE_ENOUGH_FOR_A_BAR = 70
+
 
 class Progress(LiveBar, Callback):
     """Tells on standard error how a run goes; what must not be missed goes to `loud`."""
@@ -41,7 +43,8 @@ class Progress(LiveBar, Callback):
             self._say(f"  {line}")
         if done:
             self._say(f"  going on after round {done[-1].round}")
-        columns = (TextColumn("round"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[said]}"))
+        bar = (BarColumn(),) if self._console.width >= WIDE_ENOUGH_FOR_A_BAR else ()
+        columns = (TextColumn("round {task.completed}/{task.total}"), *bar, TextColumn("{task.fields[said]}"))
         self._show_bar(*columns, title="rounds", total=self._rounds, done=len(done))
 
     def features_computed(self, done: int, records: int) -> None:
@@ -71,7 +74,9 @@ class Progress(LiveBar, Callback):
                 f"warning: round {record.round}: {client} stated {100 * share:.3g} % of all records and was capped"
             )
         if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=record.round, said=said)
+            room = self._console.width - len(f"round {record.round}/{self._rounds}  ")
+            told = said if len(said) < room else accuracy  # on a narrow terminal the accuracy alone
+            self._bar.update(self._bar.task_ids[0], completed=record.round, said=told)
             return
         if self._is_line_due() or record.round in (1, self._rounds):
             self._say(f"round {record.round}/{self._rounds}  {said}")

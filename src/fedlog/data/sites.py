@@ -206,7 +206,7 @@ def _draft_tables(tables: Mapping[str, pl.DataFrame], label: str | None) -> tupl
                 f"expected the same columns at every site; not in both {first} and {name}: {differ}",
                 hint="name the columns to use in a schema: `fedlog federate schema FILE > schema.toml` drafts one",
             )
-    label = label or find_label_column(frames[0])
+    given, label = label, label or find_label_column(frames[0])
     if label is None:
         raise InputError(
             f"which column of {first} holds the labels? It has: {', '.join(columns)}",
@@ -216,7 +216,8 @@ def _draft_tables(tables: Mapping[str, pl.DataFrame], label: str | None) -> tupl
     # Parquet files keep the types of their columns, which may differ between sites; texts never do.
     everything = pl.concat(frames if len({str(frame.schema) for frame in frames}) == 1 else texts)
     schema, notes = draft_table_schema(everything, f"the {len(frames)} sites", label, DraftOptions())
-    return check_schema(schema, "the schema drafted from all sites"), notes
+    guessed = () if given else (f"The label column was guessed: {label}.",)
+    return check_schema(schema, "the schema drafted from all sites"), (*guessed, *notes)
 
 
 def join_sites(sites: Sequence[Site], schema: Schema, name: str) -> Federation:

@@ -143,8 +143,8 @@ def _notes(facts: RunFacts) -> list[str]:
             found.append(f"Uploads that could not be used: {best.uploads_refused} (records.jsonl names them).")
     if facts.lines and not facts.baselines and facts.spec.method != "local":
         found.append(
-            "No run of training alone lies beside this one. The command at the end with --method local, and --out in "
-            "the same folder, puts it into this page."
+            "Training alone was not run on these records. To see it here, run the command at the end with "
+            "--method local and an --out beside this run's folder, and then fedlog report on this folder."
         )
     return found
 

@@ -58,7 +58,7 @@ def clients_plot(clients: Sequence[ClientFacts], method: str, measure: str, who:
         alternative=(
             f"{len(judged)} {who}s, from {percent(judged[0].accuracy)} ({judged[0].name}) to "
             f"{percent(judged[-1].accuracy)} ({judged[-1].name}). Median {percent(judged[len(judged) // 2].accuracy)}. "
-            f"Lowest tenth: {', '.join(client.name for client in worst)}."
+            f"Lowest{' tenth' if len(judged) >= 10 else ''}: {', '.join(client.name for client in worst)}."
         ),
         x=_ranks([client.name for client in judged], who),
         y=straight_axis("%", shares),

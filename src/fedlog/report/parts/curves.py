@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BELOW = "Steep first rounds lie below the axis."
+STEEP = 2.0  # times the range of the later rounds
 THRESHOLD = Style("threshold", "rose", "dotted")
 
 
@@ -93,8 +94,9 @@ def curve_plots(
 
 
 def later_part(accuracy: Sequence[float]) -> list[float]:
-    """The upper three quarters of the values: the first rounds must not squeeze what people compare."""
-    return [*sorted(accuracy)[len(accuracy) // 4 :], accuracy[-1]]
+    """The values an axis must show: all of them, but for a steep first quarter that would squeeze the others."""
+    later = [*accuracy[len(accuracy) // 4 :], max(accuracy)]
+    return later if max(accuracy) - min(accuracy) > STEEP * (max(later) - min(later)) else list(accuracy)
 
 
 def _series(curve: Curve, by_bits: bool) -> Series:
