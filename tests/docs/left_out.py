@@ -36,7 +36,6 @@ SLOW = (
     r"fedlog run --data digits --privacy (client|paper|record --body-training dp-sgd)",
     r"fedlog run --data sites:(images|sites) --method fed-heads",
     r"fedlog run (my.toml|--method|--body|--out runs/digits|--resume runs/digits)",
-    r"\.venv/bin/fedlog run$",
     r"PYTHONPATH=\. python -c",
     r"fedlog reproduce figure-synthetic",
 )

@@ -12,6 +12,7 @@ from fedlog.experiments.tables.cells import CellChoice, Experiment, cells
 from fedlog.experiments.tables.equal_chances import EQUAL_CHANCES, METHODS, TABLE_METHODS
 from fedlog.experiments.tables.finished_cells import Collected, collect
 from fedlog.experiments.tables.when_to_choose import ROUNDS, SELECTED, WHEN_TO_CHOOSE
+from fedlog.report.documents.overview import GAINS
 from fedlog.report.paper.conditions import (
     END,
     START,
@@ -70,21 +71,20 @@ def test_accuracy_by_bits_counts_whole_rounds(found: Collected) -> None:
     assert row[1:] == ("3.20 Mb", "52.0 ± 0.0", "83.0 ± 0.6", "83.0 ± 0.6")
 
 
-def test_the_readme_has_a_line_for_each_condition_that_was_run_whole(found: Collected, tmp_path: Path) -> None:
+def test_the_page_has_a_line_for_each_condition_that_was_run_whole(found: Collected, tmp_path: Path) -> None:
     assert len(short_table(found).splitlines()) == 2  # most methods are missing in the only one
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{START}\nold\n{END}\nafter\n")
-    assert write_when_to_choose(found.folder.parent, readme) == [readme]
-    assert readme.read_text() == f"before\n{START}\n{short_table(found)}\n{END}\nafter\n"
-    readme.write_text("no place")
-    assert write_when_to_choose(found.folder.parent, readme) == []
+    page = tmp_path / "page.md"
+    assert write_when_to_choose(found.folder.parent, page) == []
+    page.write_text(f"before\n{START}\nold\n{END}\nafter\n")
+    assert write_when_to_choose(found.folder.parent, page) == [page]
+    assert page.read_text() == f"before\n{START}\n{short_table(found)}\n{END}\nafter\n"
 
 
-def test_the_readme_has_the_figures_of_the_records() -> None:
+def test_the_page_has_the_figures_of_the_records() -> None:
     root = Path(__file__).parents[2]
     if not (root / "results").exists():
         pytest.skip("an installed package has no records")
-    assert short_table(collect(WHEN_TO_CHOOSE, root / "results")) in (root / "README.md").read_text()
+    assert short_table(collect(WHEN_TO_CHOOSE, root / "results")) in (root / "docs" / GAINS).read_text()
 
 
 def test_the_picture_has_a_panel_for_what_was_run(found: Collected) -> None:

@@ -11,7 +11,7 @@ from fedlog.errors import InputError
 from fedlog.files.durable import write_file
 from fedlog.report.documents.bits_page import write_bits_page
 from fedlog.report.documents.method_results import write_method_results
-from fedlog.report.documents.overview import write_overview
+from fedlog.report.documents.overview import GAINS, write_overview
 from fedlog.report.documents.recipe_table import write_recipe_table
 from fedlog.report.paper.conditions import write_when_to_choose
 from fedlog.report.paper.reproduction import write_markdown
@@ -38,7 +38,7 @@ def docs_command(args: argparse.Namespace) -> int:
     pages = write_markdown(args.results, args.out)
     bits = write_bits_page(args.results, args.out / "bits.md")
     methods = write_method_results(args.results, args.out)
-    chosen = write_when_to_choose(args.results, args.out.parent / "README.md")
+    chosen = write_when_to_choose(args.results, args.out / GAINS)
     recipes = write_recipe_table(args.out / "running.md")
     commands = write_command_page(args.out / "reference" / "command-line.md")
     for path in (*pages, *bits, *methods, *chosen, *recipes, *commands, *write_overview(args.results, args.out)):

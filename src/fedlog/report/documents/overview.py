@@ -1,4 +1,4 @@
-"""The README's table and picture, from committed records: what is gained, at what cost, and where it is not."""
+"""The table and picture of what is gained, at what cost, and where it is not, from committed records."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ SETTINGS = {
     "table-cifar10": "CIFAR-10, 100 clients with 2 classes each",
     "natural-sites": "UCI HAR, 6 sites with all classes",
 }
+GAINS = "what-it-gains.md"  # under docs/
 OVERVIEW, OVERVIEW_END = "<!-- overview: written by `fedlog docs` -->", "<!-- end of overview -->"
 
 
@@ -77,15 +78,15 @@ def _gain(cell: MethodFigures, other: MethodFigures) -> str:
 
 
 def write_overview(results: Path, docs: Path) -> list[Path]:
-    """Write the table into its place in the README, and its picture; do nothing where there is no such place."""
-    picture, readme = docs / "images" / "overview.svg", docs.parent / "README.md"
-    text = readme.read_text() if readme.exists() else ""
-    if OVERVIEW not in text or OVERVIEW_END not in text:
+    """Write the table into README and page of gains, and its picture; do nothing where there is no such page."""
+    picture, page, readme = docs / "images" / "overview.svg", docs / GAINS, docs.parent / "README.md"
+    if not (page.exists() and readme.exists()):
         return []
     write_file(picture, overview_picture(results))
-    block = f"{overview_table(results)}\n\n{write_paired_sentence(results)}\n"
-    fill_place(readme, OVERVIEW, OVERVIEW_END, block)
-    return [picture, readme]
+    table = f"{overview_table(results)}\n"
+    fill_place(readme, OVERVIEW, OVERVIEW_END, table)
+    fill_place(page, OVERVIEW, OVERVIEW_END, f"{table}\n{write_paired_sentence(results)}\n")
+    return [picture, readme, page]
 
 
 def overview_picture(results: Path) -> str:

@@ -16,10 +16,9 @@ from fedlog.experiments.tables.equal_chances import METHODS
 from fedlog.experiments.tables.finished_cells import Collected, RunResult, collect
 from fedlog.experiments.tables.significance import CONFIDENCE, Mean, paired_differences
 from fedlog.experiments.tables.when_to_choose import CONDITIONS, ROUNDS, SHOWN_ROUNDS, WHEN_TO_CHOOSE, Condition
-from fedlog.files.durable import write_file
 from fedlog.report.paper.figures import svg
 from fedlog.report.parts.style import METHODS as STYLES
-from fedlog.report.parts.tables import NOT_RUN, TextTable, with_error
+from fedlog.report.parts.tables import NOT_RUN, TextTable, fill_place, with_error
 from fedlog.wire.bits_text import describe_bits
 
 ALONE = "local"
@@ -222,12 +221,9 @@ def short_table(found: Collected) -> str:
     return "\n".join(lines)
 
 
-def write_when_to_choose(results: Path, readme: Path) -> list[Path]:
-    """Put the short table into its place in the README; do nothing where there is no such place."""
-    before, start, rest = (readme.read_text() if readme.exists() else "").partition(START)
-    _, end, after = rest.partition(END)
-    if not (start and end):
+def write_when_to_choose(results: Path, page: Path) -> list[Path]:
+    """Put the short table into its place on the page; do nothing where there is no such page."""
+    if not page.exists():
         return []
-    table = short_table(collect(WHEN_TO_CHOOSE, results))
-    write_file(readme, f"{before}{start}\n{table}\n{end}{after}")
-    return [readme]
+    fill_place(page, START, END, f"{short_table(collect(WHEN_TO_CHOOSE, results))}\n")
+    return [page]
