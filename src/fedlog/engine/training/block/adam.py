@@ -1,0 +1,163 @@
+"""AdamW on one flat tensor for a whole chunk of clients."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod, sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedlog.engine.training.block.convolve import LIBRARY
+from fedlog.engine.training.tasks import adam_arguments
+from fedlog.models.body import Params
+from fedlog.settings.training import AdamMoments, Optimiser
+
+_own = threading.local()
+
+
+class FlatAdam:
+    """The moving parameters of a chunk as rows of one (clients, size) tensor, and AdamW on a prefix of the rows.
+
+    One call a step; every client is at an age of its own. The compiled pass of `adam.c` takes the step where it gives
+    PyTorch's bits, and PyTorch's fused AdamW elsewhere.
+    """
+
+    def __init__(self, stacked: Params, learning_rate: float, rule: Optimiser) -> None:
+        self._arguments = adam_arguments(rule, learning_rate)
+        self._shapes = {name: value.shape[1:] for name, value in stacked.items()}
+        self._rows = torch.cat([value.flatten(1) for value in stacked.values()], dim=1)
+        lasting = rule.moments is AdamMoments.RUN  # they are handed out
+        first, second = (
+            torch.empty_like(self._rows) if lasting else _workspace(name, self._rows) for name in ("first", "second")
+        )
+        self._first, self._second = first.zero_(), second.zero_()
+        self._steps = torch.zeros(len(self._rows), dtype=torch.float32, device=self._rows.device)
+        single = self._rows.dtype == torch.float32 and self._rows.device.type == "cpu"
+        self._compiled = single and compiled_is_exact()
+
+    def restart(self) -> None:
+        """Forget the moments, as an optimiser made anew."""
+        self._first.zero_()
+        self._second.zero_()
+        self._steps.zero_()
+
+    def resume(self, client: int, first: Tensor, second: Tensor, steps: Tensor) -> None:
+        """Set the moments of a client to those that `moments` returned earlier."""
+        self._first[client], self._second[client], self._steps[client] = first, second, steps
+
+    def moments(self, client: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Adam's first and second moments, flat, and the number of steps: views."""
+        return self._first[client], self._second[client], self._steps[client]
+
+    def values(self) -> Params:
+        """The parameters by name, stacked: views of the rows."""
+        return self._views(self._rows)
+
+    def leaves(self, clients: int) -> Params:
+        """The parameters of the first clients, ready to be differentiated."""
+        return {name: view.detach().requires_grad_(True) for name, view in self._views(self._rows[:clients]).items()}
+
+    def step(self, clients: int, gradients: Sequence[Tensor | None]) -> None:
+        """Move the parameters of the first clients; the others and their moments stay as they are."""
+        self._steps[:clients] += 1
+        moved = [each[:clients] for each in (self._rows, self._first, self._second, self._steps)]
+        if self._compiled:
+            sizes = tuple(prod(shape) for shape in self._shapes.values())
+            step_compiled(self._arguments, sizes, gradients, *moved)
+            return
+        flat = _workspace("gradients", self._rows)[:clients]
+        for view, gradient in zip(self._views(flat).values(), gradients, strict=True):
+            if gradient is None:
+                view.zero_()
+            else:
+                view.copy_(gradient)
+        step_fused(self._arguments, flat, *moved)
+
+    def _views(self, rows: Tensor) -> Params:
+        views, start = {}, 0
+        for name, shape in self._shapes.items():
+            stop = start + prod(shape)
+            views[name] = rows[:, start:stop].view(len(rows), *shape)
+            start = stop
+        return views
+
+
+class _Adam(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("clients", "size", "parts")),
+        *((name, ctypes.c_double) for name in ("decay", "beta1", "beta2", "epsilon")),
+    ]
+
+
+def step_fused(
+    arguments: dict[str, Any], flat: Tensor, rows: Tensor, first: Tensor, second: Tensor, steps: Tensor
+) -> None:
+    """Move every row by PyTorch's fused AdamW and its gradient, a row of `flat`; `steps` counts this step."""
+    torch._fused_adamw_(rows.unbind(), flat.unbind(), first.unbind(), second.unbind(), [], steps.unbind(), **arguments)
+
+
+def step_compiled(
+    arguments: dict[str, Any],
+    sizes: tuple[int, ...],
+    gradients: Sequence[Tensor | None],
+    rows: Tensor,
+    first: Tensor,
+    second: Tensor,
+    steps: Tensor,
+) -> bool:
+    """Move every row by the compiled pass; returns whether this processor can.
+
+    A row is made of parts of these sizes, each with a gradient (clients, size) of its own, or None for zeros.
+    """
+    clients, size = rows.shape
+    rate, beta1, beta2 = arguments["lr"], arguments["beta1"], arguments["beta2"]
+    told = _Adam(clients, size, len(sizes), 1 - rate * arguments["weight_decay"], beta1, beta2, arguments["eps"])
+    own = [None if gradient is None else gradient.contiguous() for gradient in gradients]
+    corrections = [number for age in steps.tolist() for number in _corrections(rate, beta1, beta2, int(age))]
+    return bool(
+        LIBRARY.adam_step(
+            ctypes.byref(told),
+            (ctypes.c_int64 * len(sizes))(*sizes),
+            (ctypes.c_void_p * len(own))(*(None if one is None else one.data_ptr() for one in own)),
+            (ctypes.c_double * len(corrections))(*corrections),
+            *(ctypes.c_void_p(tensor.data_ptr()) for tensor in (rows, first, second)),
+        )
+    )
+
+
+@lru_cache(maxsize=4096)
+def _corrections(rate: float, beta1: float, beta2: float, age: int) -> tuple[float, float]:
+    """The size of a step at that age, and the root of what the second moment is divided by."""
+    return rate / (1 - beta1**age), sqrt(1 - beta2**age)
+
+
+@lru_cache(maxsize=1)
+def compiled_is_exact() -> bool:
+    """Whether the compiled pass is there and moves parameters to the same bits as PyTorch's fused AdamW."""
+    if not hasattr(LIBRARY, "adam_step"):
+        return False
+    generator = torch.Generator().manual_seed(0)
+    arguments = adam_arguments(Optimiser(weight_decay=0.01), 0.001)
+    sizes = (7, 40, 31)  # together whole vectors, half of one, and a long rest
+    start = torch.randn(2, sum(sizes), generator=generator)
+    ours, theirs = ((start.clone(), torch.zeros_like(start), torch.zeros_like(start)) for _ in range(2))
+    for age in (1.0, 2.0, 3.0):
+        flat, steps = torch.randn(2, sum(sizes), generator=generator), torch.full((2,), age)
+        step_fused(arguments, flat, *theirs, steps)
+        if not step_compiled(arguments, sizes, torch.split_with_sizes(flat, sizes, dim=1), *ours, steps):
+            return False
+    return all(torch.equal(own, other) for own, other in zip(ours, theirs, strict=True))
+
+
+def _workspace(name: str, like: Tensor) -> Tensor:
+    """A tensor of that shape with any content, kept from chunk to chunk: fresh memory costs a page fault a page."""
+    kept: dict[tuple[str, torch.dtype, torch.device], Tensor] = _own.__dict__.setdefault("kept", {})
+    key = (name, like.dtype, like.device)
+    if key not in kept or kept[key].numel() < like.numel():
+        kept[key] = torch.empty(like.numel(), dtype=like.dtype, device=like.device)
+    return kept[key][: like.numel()].view(like.shape)
