@@ -65,7 +65,7 @@ def network_variants(data: str) -> dict[str, RunSpec]:
         name: RunSpec(
             data=data,
             body=(f"pretrained:{name}:{network.side}",),
-            train_records=4000,
+            train_records=2000,
             test_records=1000,
             validation_fraction=VALIDATION,
             method="fed-heads",

@@ -244,7 +244,7 @@ def figures() -> str:
         ),
         "Lite2 beside Lite0": (
             "`fed-heads` among a client's own classes, each network with images of the side it was trained with (224 "
-            "and 260 pixels), on the first 4,000 training and 1,000 test images alone: Lite2 is the slower one.",
+            "and 260 pixels), on the first 2,000 training and 1,000 test images alone: Lite2 is the slower one.",
             _networks(),
         ),
         "Against the same frozen body on a client's own rows alone": (
