@@ -43,8 +43,8 @@ from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.report.pages.live import version_of
 from fedlog.report.parts.render import Live
 from fedlog.settings.flags import read_given_settings
+from fedlog.settings.presets import apply_recipe
 from fedlog.settings.promise import Promise
-from fedlog.settings.recipes import apply_recipe
 from fedlog.settings.spec import RunSpec
 from fedlog.wire.bits_text import describe_bits
 

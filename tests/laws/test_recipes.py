@@ -14,8 +14,7 @@ from fedlog.cli.running import _choose_spec_and_folder
 from fedlog.experiments.compare.variants import Choices, make_variants
 from fedlog.experiments.run.execute import read_spec
 from fedlog.settings.differences import repeat_command
-from fedlog.settings.presets import preset
-from fedlog.settings.recipes import PAPERS_DATA, TUNED, apply_recipe, choose_recipe
+from fedlog.settings.presets import PAPERS_DATA, TUNED, apply_recipe, choose_recipe, preset
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import AdamMoments, Decay, Recipe

@@ -12,7 +12,7 @@ from secagg_parties import COORDINATES, identity, make_terms, make_vectors, walk
 
 from fedlog.privacy.secagg.client import Advertised, Masked, Shared, SumClient
 from fedlog.privacy.secagg.crypto import SigningIdentity, public_of
-from fedlog.privacy.secagg.encoding import decode, encode
+from fedlog.privacy.secagg.encoding import RefusalError, decode, encode
 from fedlog.privacy.secagg.messages import (
     Agreements,
     Delivery,
@@ -23,7 +23,6 @@ from fedlog.privacy.secagg.messages import (
     enclose,
     view_of_survivors,
 )
-from fedlog.privacy.secagg.refusal import RefusalError
 from fedlog.privacy.secagg.rehearsal import answer
 from fedlog.privacy.secagg.terms import Step
 from fedlog.privacy.secagg.used_steps import UsedStepsOnDisk

@@ -20,10 +20,9 @@ from fedlog.privacy.discrete import discrete_gaussian
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 from fedlog.privacy.protection import Bound, protection
 from fedlog.privacy.secagg.crypto import SigningIdentity, check_signature
-from fedlog.privacy.secagg.encoding import decode, encode
+from fedlog.privacy.secagg.encoding import RefusalError, decode, encode
 from fedlog.privacy.secagg.fixed_point import FixedPoint, choose_fixed_point, pack, unpack
 from fedlog.privacy.secagg.messages import KeyList, Survivors, view_of_keys, view_of_peers, view_of_survivors
-from fedlog.privacy.secagg.refusal import RefusalError
 from fedlog.privacy.secagg.shamir import PRIME, combine, split, weights_at_zero
 from fedlog.privacy.secagg.terms import Step, Terms, usual_threshold
 from fedlog.privacy.secagg.used_steps import UsedStepsInMemory, UsedStepsOnDisk

@@ -16,7 +16,7 @@ from fedlog.core.clip import Clamp
 from fedlog.core.keys import Key
 from fedlog.privacy.guarantee import Trust, Unit
 from fedlog.privacy.mechanisms import DiscreteSampler, Mechanism, add_noise, record_statistics
-from fedlog.privacy.secagg.encoding import decode, encode
+from fedlog.privacy.secagg.encoding import RefusalError, RoundFailedError, decode, encode
 from fedlog.privacy.secagg.fixed_point import choose_fixed_point, unpack
 from fedlog.privacy.secagg.messages import (
     Delivery,
@@ -26,7 +26,6 @@ from fedlog.privacy.secagg.messages import (
     UnmaskingShares,
     enclose,
 )
-from fedlog.privacy.secagg.refusal import RefusalError, RoundFailedError
 from fedlog.privacy.secagg.rehearsal import Mail, RoundTraffic, answer, run_round
 from fedlog.privacy.secagg.server import SecureSum, ServerRound, close, receive, secure_sum
 from fedlog.privacy.secagg.terms import Step, Terms, usual_threshold

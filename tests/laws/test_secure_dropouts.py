@@ -16,7 +16,7 @@ from fedlog.data.federation import Federation
 from fedlog.engine.protocol.secure_sums import Dropouts, SecureSums
 from fedlog.errors import InputError
 from fedlog.experiments.run.execute import execute
-from fedlog.privacy.secagg.refusal import RoundFailedError
+from fedlog.privacy.secagg.encoding import RoundFailedError
 from fedlog.privacy.secagg.terms import Step
 from fedlog.settings.spec import RunSpec
 from fedlog.wire.ledger import Direction, Ledger

@@ -94,7 +94,7 @@ def test_a_deployment_on_the_same_rows_ends_with_the_same_models(tmp_path: Path)
     from fedlog.flower.ops.local_federation import LocalFederation, LocalSite
     from fedlog.flower.protocol.plan import make_plan
     from fedlog.models.folder import load_model
-    from fedlog.settings.recipes import apply_recipe
+    from fedlog.settings.presets import apply_recipe
     from fedlog.settings.spec import RunSpec
 
     tables = write_tables(tmp_path / "sites")

@@ -29,7 +29,7 @@ from fedlog.report.parts.plots import Plot
 from fedlog.report.parts.style import style_of
 from fedlog.settings.differences import find_differences, repeat_command
 from fedlog.settings.flags import read_given_settings
-from fedlog.settings.recipes import apply_recipe
+from fedlog.settings.presets import apply_recipe
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import Judge

@@ -24,7 +24,7 @@ from fedlog.files.names import did_you_mean
 from fedlog.files.python_words import speak_python
 from fedlog.models.catalog import name_body
 from fedlog.settings.fields import type_hints
-from fedlog.settings.recipes import apply_recipe
+from fedlog.settings.presets import apply_recipe
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec, from_plain
 

@@ -17,12 +17,18 @@ from fedlog.flower.protocol.plan import DEFAULT_OPTIONS, Plan, make_plan, plan_s
 from fedlog.flower.protocol.promise import read_spending
 from fedlog.flower.server.run_folder import PLAN, REPORT, ROUNDS, RunFolder
 from fedlog.privacy.release_log import FILE_NAME
-from fedlog.report.pages.deployed_facts import DeployedRound, DeployedRun, DeployedSite
-from fedlog.report.pages.deployed_page import render_deployed, render_deployed_runs, write_deployed_page
+from fedlog.report.pages.deployed_page import (
+    DeployedRound,
+    DeployedRun,
+    DeployedSite,
+    render_deployed,
+    render_deployed_runs,
+    write_deployed_page,
+)
 from fedlog.report.parts.render import Live
 from fedlog.settings.differences import Difference, say_value
 from fedlog.settings.fields import about
-from fedlog.settings.recipes import apply_recipe
+from fedlog.settings.presets import apply_recipe
 from fedlog.settings.spec import RunSpec, list_deployed_settings
 from fedlog.settings.training import Recipe
 

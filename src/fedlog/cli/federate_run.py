@@ -12,7 +12,7 @@ from fedlog.cli import federate_privacy
 from fedlog.cli.command import Subparsers, command, say, server_command
 from fedlog.files.duration_text import describe_duration
 from fedlog.settings.flags import add_flags, read_given_settings
-from fedlog.settings.recipes import apply_recipe
+from fedlog.settings.presets import apply_recipe
 from fedlog.settings.spec import RunSpec, list_deployed_settings
 from fedlog.settings.training import REFUSED_SHARE
 

@@ -26,7 +26,7 @@ from fedlog.experiments.run.records import mean_parts
 from fedlog.files.toml import read_toml
 from fedlog.settings.fields import Recorded, about
 from fedlog.settings.flags import read_given_settings
-from fedlog.settings.recipes import apply_recipe
+from fedlog.settings.presets import apply_recipe
 from fedlog.settings.spec import RunSpec, from_toml
 
 

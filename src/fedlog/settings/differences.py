@@ -12,8 +12,7 @@ from fedlog.data.catalog import DEFAULTS
 from fedlog.data.data_spec import SITES
 from fedlog.errors import InputError
 from fedlog.settings.fields import Recorded, about
-from fedlog.settings.presets import preset
-from fedlog.settings.recipes import apply_recipe
+from fedlog.settings.presets import apply_recipe, preset
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec, as_plain
 

@@ -26,8 +26,8 @@ from fedlog.errors import InputError
 from fedlog.privacy.protection import Protection, split_as
 from fedlog.privacy.secagg.client import Advertised, SumClient
 from fedlog.privacy.secagg.crypto import SigningIdentity
+from fedlog.privacy.secagg.encoding import RoundFailedError
 from fedlog.privacy.secagg.fixed_point import FixedPoint, Words
-from fedlog.privacy.secagg.refusal import RoundFailedError
 from fedlog.privacy.secagg.rehearsal import Mail, RoundTraffic, run_round
 from fedlog.privacy.secagg.server import SecureSum
 from fedlog.privacy.secagg.terms import Step, Terms, usual_threshold

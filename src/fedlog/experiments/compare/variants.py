@@ -18,8 +18,7 @@ from fedlog.experiments.run.prepare import bodies_of
 from fedlog.files.names import did_you_mean
 from fedlog.models.catalog import body as make_body
 from fedlog.settings.fields import type_hints
-from fedlog.settings.presets import preset
-from fedlog.settings.recipes import apply_recipe
+from fedlog.settings.presets import apply_recipe, preset
 from fedlog.settings.spec import RunSpec, from_plain
 from fedlog.wire.codec import codec as make_codec
 

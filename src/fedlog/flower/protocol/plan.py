@@ -31,7 +31,7 @@ from fedlog.models.body import HEAD
 from fedlog.privacy.guarantee import Calibration, NoiseSource, Unit
 from fedlog.privacy.protection import Protection
 from fedlog.settings.fields import Section, read_exactly
-from fedlog.settings.presets import OWN
+from fedlog.settings.presets import OWN, apply_recipe
 from fedlog.settings.privacy import Aggregation
 from fedlog.settings.promise import (
     Promise,
@@ -45,7 +45,6 @@ from fedlog.settings.promise import (
     resolve_promise,
     resolve_sums,
 )
-from fedlog.settings.recipes import apply_recipe
 from fedlog.settings.resolve import options_given
 from fedlog.settings.spec import RunSpec, from_plain, list_deployed_settings
 from fedlog.settings.training import Decay, Down, Optimiser, World

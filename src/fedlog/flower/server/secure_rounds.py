@@ -19,7 +19,7 @@ from fedlog.flower.protocol.plan import Secure
 from fedlog.flower.protocol.sum_opening import Opening
 from fedlog.flower.server.exchange import Replies
 from fedlog.flower.server.run_folder import RunFolder
-from fedlog.privacy.secagg.refusal import RefusalError, RoundFailedError
+from fedlog.privacy.secagg.encoding import RefusalError, RoundFailedError
 from fedlog.privacy.secagg.server import SecureSum, ServerRound, close, receive, secure_sum
 from fedlog.privacy.secagg.terms import Step, Terms
 from fedlog.wire.ledger import Direction

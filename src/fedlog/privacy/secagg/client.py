@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fedlog.privacy.discrete import Source
 from fedlog.privacy.secagg import crypto
 from fedlog.privacy.secagg.crypto import SigningIdentity
-from fedlog.privacy.secagg.encoding import decode, encode
+from fedlog.privacy.secagg.encoding import RefusalError, decode, encode
 from fedlog.privacy.secagg.fixed_point import Words, pack
 from fedlog.privacy.secagg.messages import (
     Agreements,
@@ -28,7 +28,6 @@ from fedlog.privacy.secagg.messages import (
     view_of_peers,
     view_of_survivors,
 )
-from fedlog.privacy.secagg.refusal import RefusalError
 from fedlog.privacy.secagg.shamir import SHARE_BYTES, split
 from fedlog.privacy.secagg.terms import Step, Terms
 from fedlog.privacy.secagg.used_steps import UsedSteps

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedlog.privacy.discrete import Source
+from fedlog.privacy.secagg.encoding import RefusalError
 from fedlog.privacy.secagg.fixed_point import Words, unpack
-from fedlog.privacy.secagg.refusal import RefusalError
 from fedlog.privacy.secagg.terms import Step, Terms
 
 TAG_BYTES = 16

@@ -1,4 +1,4 @@
-"""Bytes for the few shapes of value that the protocol sends or keeps: strict, canonical, and no pickle.
+"""Bytes for the few shapes of value that the protocol sends or keeps, strict and without pickle; and its two errors.
 
 A frozen dataclass whose fields are `int`, `bytes`, `tuple[int, ...]` or a mapping from `int` to `bytes` becomes its
 fields in order. Decoding refuses what encoding would not have written: wrong lengths, unsorted keys, bytes left over.
@@ -12,7 +12,18 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
 
-from fedlog.privacy.secagg.refusal import RefusalError
+from fedlog.errors import RunError
+
+_COUNT = struct.Struct("<I")
+_NUMBER = struct.Struct("<Q")
+
+
+class RefusalError(RunError):
+    """One message cannot be used; the state of its receiver has not changed."""
+
+
+class RoundFailedError(RunError):
+    """The round is over without a sum, and nothing was unmasked."""
 
 
 class _Value(Protocol):
@@ -20,9 +31,6 @@ class _Value(Protocol):
 
 
 T = TypeVar("T", bound=_Value)
-
-_COUNT = struct.Struct("<I")
-_NUMBER = struct.Struct("<Q")
 
 
 def encode(value: _Value) -> bytes:

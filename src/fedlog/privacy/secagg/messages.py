@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fedlog.privacy.secagg.crypto import TAG_BYTES, SigningIdentity, check_signature
-from fedlog.privacy.secagg.encoding import decode, encode
-from fedlog.privacy.secagg.refusal import RefusalError
+from fedlog.privacy.secagg.encoding import RefusalError, decode, encode
 from fedlog.privacy.secagg.shamir import SHARE_BYTES
 from fedlog.privacy.secagg.terms import Step, Terms
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fedlog.privacy.secagg.client import Advertised, Agreed, Masked, Shared, SumClient
+from fedlog.privacy.secagg.encoding import RefusalError
 from fedlog.privacy.secagg.fixed_point import Words
-from fedlog.privacy.secagg.refusal import RefusalError
 from fedlog.privacy.secagg.server import SecureSum, ServerRound, close, receive, secure_sum
 from fedlog.privacy.secagg.terms import Step, Terms
 

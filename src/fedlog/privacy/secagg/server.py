@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from fedlog.privacy.secagg import crypto
-from fedlog.privacy.secagg.encoding import decode, encode
+from fedlog.privacy.secagg.encoding import RefusalError, RoundFailedError, decode, encode
 from fedlog.privacy.secagg.fixed_point import Words, unpack
 from fedlog.privacy.secagg.messages import (
     SEALED_BYTES,
@@ -33,7 +33,6 @@ from fedlog.privacy.secagg.messages import (
     view_of_peers,
     view_of_survivors,
 )
-from fedlog.privacy.secagg.refusal import RefusalError, RoundFailedError
 from fedlog.privacy.secagg.shamir import SHARE_BYTES, combine, weights_at_zero
 from fedlog.privacy.secagg.terms import Step, Terms
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fedlog.files.durable import PRIVATE_MODE, create_file, force_names
-from fedlog.privacy.secagg.refusal import RefusalError
+from fedlog.privacy.secagg.encoding import RefusalError
 
 
 class UsedSteps(Protocol):

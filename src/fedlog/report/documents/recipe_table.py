@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedlog.report.parts.style import style_of
 from fedlog.report.parts.tables import TextTable, fill_place
-from fedlog.settings.recipes import TUNED
+from fedlog.settings.presets import TUNED
 
 START, END = "<!-- tuned: written by `fedlog docs` -->", "<!-- end of tuned -->"
 
