@@ -12,9 +12,10 @@ from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.data import pools
-from fedlog.data.data_spec import DIVISION, SITES, DataSpec, Partition, call_own_function, refuse_settings
+from fedlog.data.data_spec import DIVISION, SITES, DataSpec, Partition, refuse_settings
 from fedlog.data.federation import Federation, Records, Shard, check_federation
 from fedlog.data.leaf import leaf_digest, read_leaf
+from fedlog.data.own_function import call_own_function
 from fedlog.data.partition import (
     Deal,
     by_dirichlet,

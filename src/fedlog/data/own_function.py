@@ -1,0 +1,51 @@
+"""Users' own data: a function by its name, called with the specification, and what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
+from typing import Any
+
+from fedlog.data.data_spec import DATA_DEFAULTS, DIVISION, DataSpec, refuse_settings
+from fedlog.data.federation import Federation
+from fedlog.errors import InputError
+from fedlog.files.names import did_you_mean, import_callable
+
+ENTRY_POINT_GROUP = "fedlog.data"
+
+
+class _WatchedSpec(DataSpec):
+    """A specification that remembers which of its settings were looked at."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in DATA_DEFAULTS:
+            object.__getattribute__(self, "__dict__").setdefault("_seen", set()).add(name)
+        return object.__getattribute__(self, name)
+
+
+def call_own_function(spec: DataSpec, known: Sequence[str]) -> Federation:
+    """Call the function of that name and return its result; refuse a setting that the function does not read.
+
+    `known` are the named data sets, one of which a mistyped name may have meant.
+    """
+    function = _find_own_function(spec.name, known)
+    watched = _WatchedSpec(**vars(spec))
+    federation = function(watched)
+    if not isinstance(federation, Federation):
+        raise InputError(f"{spec.name}: expected a fedlog Federation; returned: {type(federation).__name__}")
+    seen: set[str] = vars(watched).get("_seen", set())
+    unseen = [
+        name for name in (*DIVISION, "data_dir", "label", "schema", "site_column", "split_seed") if name not in seen
+    ]
+    refuse_settings(spec, unseen, "its function does not look at them")
+    return federation
+
+
+def _find_own_function(name: str, known: Sequence[str]) -> Callable[[DataSpec], object]:
+    for entry in entry_points(group=ENTRY_POINT_GROUP, name=name):
+        loaded: Callable[[DataSpec], object] = entry.load()
+        return loaded
+    if ":" not in name:
+        others = f"one of: {', '.join(known)}, sites:FOLDER or package.module:function"
+        raise InputError(f"no data set by the name: {name}", hint=did_you_mean(name, known, others))
+    return import_callable(name, "data set", "give package.module:function; is it on PYTHONPATH?")
