@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 from flwr.supercore.task_identity import TaskIdentity
+from PIL import Image
 from safetensors.torch import save_file
 from three_sites import BODIES, SCHEMA, InProcess, events_named, fill_site, make_server, quick_clock
 
 from fedlog.core.keys import Key
+from fedlog.data.rows import BadRows
 from fedlog.data.schema import Schema, dump_schema, parse_schema
 from fedlog.data.site import Preparation, load_site
 from fedlog.data.split import Shares
@@ -348,3 +350,56 @@ def test_images_within_the_agreed_range_become_minus_1_to_1_each_value_by_itself
             assert seen.abs().max() <= 1
             assert raw.min() >= 0
             assert raw.max() <= 1  # as an encoder takes them
+
+
+BAD_ROWS = ["1,2,p,label-nine", "one,2,p,label-one", "inf,2,p,label-one", "1,2,p,", "1,2"]
+
+
+@pytest.mark.parametrize("bad", BAD_ROWS)
+def test_a_row_that_cannot_be_used_moves_no_other_row_in_a_run_that_protects_records(
+    equals: InProcess, server: ServerFolder, bad: str
+) -> None:
+    """Else it would take all others out of the message, which is more than the noise for one record hides."""
+    east = equals.sites["east"]
+    path = east.path / "data.csv"
+    whole = training_rows(east)
+    path.write_text(f"{path.read_text()}{bad}\n")
+    site = SiteContext(east, east.read_config(), plan(RECORD)).site
+    records = site.federation.train.at(site.shard.train)
+    rows = zip(records.inputs.numpy(), records.labels.tolist(), strict=True)
+    assert Counter((row.tobytes(), label) for row, label in rows) == whole
+    conduct(equals, server, plan(RECORD))
+    warned = [str(event["reason"]) for event in read_events(east.event_log) if event["event"] == "warning"]
+    assert any(reason.startswith("rows that cannot be used are left out: 1 of 61; expected ") for reason in warned)
+    assert not events_named(server, "warning")
+    with pytest.raises(InputError, match="row 61 "):
+        check_site(east, east.read_config())  # whoever starts the site is told to mend it
+
+
+def test_a_record_that_cannot_be_used_moves_no_other_one_in_arrays_and_images(tmp_path: Path) -> None:
+    rows = Key(5).numpy().random((10, 1, 2, 2))
+    labels = np.arange(10) % 2
+    beyond = np.concatenate([rows, np.full((1, 1, 2, 2), np.nan), rows[:1]])
+    folder = tmp_path / "images"
+    for at, label in enumerate(labels):
+        (folder / "ab"[label]).mkdir(parents=True, exist_ok=True)
+        Image.fromarray((255 * rows[at, 0]).astype(np.uint8)).save(folder / "ab"[label] / f"{at}.png")
+    found = []
+    for inputs, given in ((rows, labels), (beyond, [*labels, 0, 2])):
+        np.savez(tmp_path / "rows.npz", inputs=inputs, labels=np.array(given))
+        for source in (tmp_path / "rows.npz", folder):
+            site = load_site(
+                str(source), IMAGES, "east", Key(1), Shares(1e-9, 1e-9), Preparation.ALONE, BadRows.LEFT_OUT
+            )
+            found.append(site)
+        (folder / "a" / "broken.png").write_bytes(b"no image")
+        (folder / "c").mkdir(exist_ok=True)
+    arrays, images, fewer_arrays, fewer_images = found
+    assert arrays.left_out is images.left_out is None
+    assert fewer_arrays.left_out is not None
+    assert fewer_arrays.left_out.startswith("rows that cannot be used are left out: 2 of 12; expected ")
+    assert fewer_images.left_out is not None
+    assert fewer_images.left_out.startswith("rows that cannot be used are left out: 1 of 11; expected ")
+    for one, other in ((arrays, fewer_arrays), (images, fewer_images)):
+        assert torch.equal(one.federation.train.inputs, other.federation.train.inputs)
+        assert torch.equal(one.federation.train.labels, other.federation.train.labels)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlog.data.numbers import scale_targets
+from fedlog.data.rows import BadRowsError, read_usable
 from fedlog.data.schema import Schema
 from fedlog.errors import InputError
 
@@ -81,8 +82,9 @@ def check_arrays(
     if groups is not None and groups.shape != labels.shape:
         raise InputError(f"expected one group a record in {where}, found {groups.shape} for {labels.shape} labels")
     if inputs.dtype.kind == "f" and not np.isfinite(inputs).all():
-        row = int(np.flatnonzero(~np.isfinite(inputs.reshape(len(inputs), -1)).all(axis=1))[0])
-        raise InputError(f"expected finite inputs in {where}, found NaN or infinity in row {row + 1}")
+        bad = ~np.isfinite(inputs.reshape(len(inputs), -1)).all(axis=1)
+        row = int(np.flatnonzero(bad)[0])
+        raise BadRowsError(f"expected finite inputs in {where}, found NaN or infinity in row {row + 1}", bad=bad)
     values = inputs if inputs.dtype == np.uint8 else inputs.astype(np.float32)
     tensor = torch.from_numpy(np.ascontiguousarray(values))
     targets = None if schema.number is None else check_targets(labels, schema.number, where)
@@ -93,13 +95,27 @@ def check_arrays(
     return Arrays(tensor, codes, places.astype(np.int64), tuple(str(name) for name in names.tolist()), targets)
 
 
+def take_usable(
+    inputs: NDArray[Any], labels: NDArray[Any], groups: NDArray[Any] | None, schema: Schema, where: str
+) -> tuple[Arrays, str | None]:
+    """The records that can be used, and a sentence on the others; None where all are used."""
+    if len(inputs) != len(labels) or (groups is not None and len(groups) != len(labels)):
+        return check_arrays(inputs, labels, groups, schema, where), None  # which refuses them
+
+    def read(kept: NDArray[np.int64]) -> Arrays:
+        return check_arrays(inputs[kept], labels[kept], None if groups is None else groups[kept], schema, where)
+
+    return read_usable(read, len(labels))
+
+
 def check_targets(labels: NDArray[Any], number: tuple[float, float], where: str) -> NDArray[np.float32]:
     """The labels as numbers in units of the agreed range."""
     if labels.dtype.kind not in "fiu":
         raise InputError(f"expected labels that are numbers in {where}, found: {labels.dtype}")
     if not np.isfinite(labels).all():
-        row = int(np.flatnonzero(~np.isfinite(labels))[0])
-        raise InputError(f"expected a finite label in row {row + 1} of {where}, found: {labels[row]}")
+        bad = ~np.isfinite(labels)
+        row = int(np.flatnonzero(bad)[0])
+        raise BadRowsError(f"expected a finite label in row {row + 1} of {where}, found: {labels[row]}", bad=bad)
     return scale_targets(labels, number)
 
 
@@ -118,5 +134,5 @@ def _label_codes(labels: NDArray[Any], schema: Schema, where: str) -> NDArray[np
         raise InputError(f"expected labels that are whole numbers or texts in {where}, found: {labels.dtype}")
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
-        raise InputError(f"expected {expected} in row {row + 1} of {where}, found: {labels[row]}")
+        raise BadRowsError(f"expected {expected} in row {row + 1} of {where}, found: {labels[row]}", bad=bad)
     return codes

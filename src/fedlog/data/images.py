@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
+from fedlog.data.rows import BadRowsError, read_usable
 from fedlog.data.schema import Schema
 from fedlog.errors import InputError
 from fedlog.files.names import did_you_mean
@@ -38,7 +39,17 @@ def image_files(folder: Path) -> tuple[Path, ...]:
 
 def read_images(folder: Path, schema: Schema) -> tuple[Tensor, NDArray[np.int64]]:
     """Pixels (n, channels, height, width) uint8 and labels (n,); a folder that is no label of the schema is refused."""
-    channels = _require_channels(schema, folder)
+    return _read_files(_list_labelled(folder, schema), schema, folder)
+
+
+def read_usable_images(folder: Path, schema: Schema) -> tuple[tuple[Tensor, NDArray[np.int64]], str | None]:
+    """The images that can be used, of the schema's labels, and a sentence on the others; None where all are used."""
+    files = _list_files(folder, schema)
+    return read_usable(lambda kept: _read_files([files[at] for at in kept], schema, folder), len(files))
+
+
+def _list_labelled(folder: Path, schema: Schema) -> list[tuple[int, Path]]:
+    """The images with their labels; InputError for a folder that is no label of the schema."""
     unknown = sorted(set(class_folders(folder)) - set(schema.label_values))
     if unknown:
         raise InputError(
@@ -47,20 +58,36 @@ def read_images(folder: Path, schema: Schema) -> tuple[Tensor, NDArray[np.int64]
                 unknown[0], schema.label_values, f"the labels are {', '.join(schema.label_values)}; move other folders"
             ),
         )
+    return _list_files(folder, schema)
+
+
+def _list_files(folder: Path, schema: Schema) -> list[tuple[int, Path]]:
+    """The images with their labels, in the schema's order; a site need not have every class."""
+    return [
+        (label, path)
+        for label, name in enumerate(schema.label_values)
+        if (folder / name).is_dir()
+        for path in image_files(folder / name)
+    ]
+
+
+def _read_files(files: Sequence[tuple[int, Path]], schema: Schema, folder: Path) -> tuple[Tensor, NDArray[np.int64]]:
+    channels = _require_channels(schema, folder)
     pixels: list[NDArray[np.uint8]] = []
-    labels: list[int] = []
-    for label, name in enumerate(schema.label_values):
-        if not (folder / name).is_dir():
-            continue  # a site need not have every class
-        for path in image_files(folder / name):
+    bad, first = np.zeros(len(files), dtype=bool), None
+    for at, (_, path) in enumerate(files):
+        try:
             pixels.append(read_image(path, channels, schema.input_shape[1:]))
-            labels.append(label)
+        except InputError as error:
+            bad[at], first = True, first or error
+    if first is not None:
+        raise BadRowsError(first.message, hint=first.hint, bad=bad)
     if not pixels:
         raise InputError(
             f"expected at least one image under {folder}, found none of: {', '.join(schema.label_values)}",
             hint=f"{folder.name}/{schema.label_values[0]}/IMAGE.png, or .jpg",
         )
-    return torch.from_numpy(np.stack(pixels)), np.array(labels, dtype=np.int64)
+    return torch.from_numpy(np.stack(pixels)), np.array([label for label, _ in files], dtype=np.int64)
 
 
 def read_image(path: Path, channels: int, size: tuple[int, ...]) -> NDArray[np.uint8]:

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlog.core.keys import Key
-from fedlog.data.arrays import Arrays, check_arrays, read_npz
+from fedlog.data.arrays import Arrays, check_arrays, read_npz, take_usable
 from fedlog.data.federation import Federation, Records, Shard, check_federation
-from fedlog.data.images import MODES, read_images
+from fedlog.data.images import MODES, read_images, read_usable_images
+from fedlog.data.rows import BadRows
 from fedlog.data.schema import FeatureKind, Schema
 from fedlog.data.split import Shares, Split, split_by_class, split_by_content, split_by_group, split_by_time
-from fedlog.data.tables import TABLE_SUFFIXES, Table, TableEncoder, fit_encoder, read_table
+from fedlog.data.tables import TABLE_SUFFIXES, Table, TableEncoder, fit_encoder, read_table, read_usable_table
 from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.errors import InputError
 from fedlog.files.names import explain_missing, import_callable
@@ -30,6 +31,7 @@ class Site:
 
     federation: Federation
     encoder: TableEncoder | None
+    left_out: str | None = None  # a sentence on rows that cannot be used
     warning: str | None = None  # what the person at the site should know of how the rows were read, with a hint
 
     @property
@@ -61,6 +63,7 @@ def load_site(
     key: Key,
     shares: Shares | None = None,
     preparation: Preparation = Preparation.TOGETHER,
+    bad_rows: BadRows = BadRows.REFUSED,
 ) -> Site:
     """The site behind `source`: a table (.csv, .tsv, .parquet), a folder of images, an .npz, or `module:function`.
 
@@ -73,13 +76,14 @@ def load_site(
     if path.suffix in TABLE_SUFFIXES:
         if not schema.features:
             raise InputError(f"expected [[feature]] tables in the schema for the table {path}, found [input]")
-        return make_table_site(read_table(path, schema), schema, name, key, shares, preparation)
+        table, left_out = _read_table(path, schema, bad_rows)
+        return replace(make_table_site(table, schema, name, key, shares, preparation), left_out=left_out)
     if path.suffix == ".npz":
-        arrays = _read_npz(path, schema)
+        arrays, left_out = _take(*_read_npz(path), schema, str(path), bad_rows)
     elif path.is_dir():
-        arrays = Arrays(*read_images(path, schema))
+        arrays, left_out = _read_images(path, schema, bad_rows)
     elif ":" in source and not path.exists():
-        arrays = _call_function(source, schema)
+        arrays, left_out = _take(*_call_function(source), schema, source, bad_rows)
     else:
         raise InputError(
             f"expected a .csv, .tsv, .parquet or .npz file, a folder of images, or package.module:function, "
@@ -90,7 +94,8 @@ def load_site(
     warning = _warn_of_changes(arrays.inputs, typed, schema)
     if preparation is Preparation.ALONE or schema.input_range is not None:
         arrays = replace(arrays, inputs=typed)
-    return replace(make_array_site(arrays, schema, name, key, shares, preparation), warning=warning)
+    site = make_array_site(arrays, schema, name, key, shares, preparation)
+    return replace(site, left_out=left_out, warning=warning)
 
 
 def empty_site(schema: Schema, name: str) -> Site:
@@ -277,18 +282,42 @@ def _fit_image_transform(inputs: Tensor, split: Split) -> Transform:
     return Transform(mean=tuple(pixels.mean(dim=dims).tolist()), std=tuple(std.tolist()))
 
 
-def _read_npz(path: Path, schema: Schema) -> Arrays:
+def _read_table(path: Path, schema: Schema, bad_rows: BadRows) -> tuple[Table, str | None]:
+    return (read_table(path, schema), None) if bad_rows is BadRows.REFUSED else read_usable_table(path, schema)
+
+
+def _read_images(folder: Path, schema: Schema, bad_rows: BadRows) -> tuple[Arrays, str | None]:
+    if bad_rows is BadRows.REFUSED:
+        return Arrays(*read_images(folder, schema)), None
+    found, left_out = read_usable_images(folder, schema)
+    return Arrays(*found), left_out
+
+
+def _take(
+    inputs: NDArray[Any],
+    labels: NDArray[Any],
+    groups: NDArray[Any] | None,
+    schema: Schema,
+    where: str,
+    bad_rows: BadRows,
+) -> tuple[Arrays, str | None]:
+    if bad_rows is BadRows.REFUSED:
+        return check_arrays(inputs, labels, groups, schema, where), None
+    return take_usable(inputs, labels, groups, schema, where)
+
+
+def _read_npz(path: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
     stored = read_npz(path, ("inputs", "labels"), optional=("groups",))
-    return check_arrays(stored["inputs"], stored["labels"], stored.get("groups"), schema, str(path))
+    return stored["inputs"], stored["labels"], stored.get("groups")
 
 
-def _call_function(source: str, schema: Schema) -> Arrays:
-    """Call `package.module:function`, which returns Records, or (inputs, labels), or (inputs, labels, groups)."""
+def _call_function(source: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+    """What `package.module:function` returns: Records, or (inputs, labels) or (inputs, labels, groups)."""
     given: Any = import_callable(source, "data source")()
     if isinstance(given, Records):
         users = None if given.users is None else given.users.numpy()
-        return check_arrays(given.inputs.numpy(), given.labels.numpy(), users, schema, source)
+        return given.inputs.numpy(), given.labels.numpy(), users
     if not isinstance(given, tuple) or len(given) not in (2, 3):
         raise InputError(f"expected Records or (inputs, labels[, groups]) from {source}, found: {type(given).__name__}")
     groups = np.asarray(given[2]) if len(given) == 3 else None
-    return check_arrays(np.asarray(given[0]), np.asarray(given[1]), groups, schema, source)
+    return np.asarray(given[0]), np.asarray(given[1]), groups

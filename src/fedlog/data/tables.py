@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fedlog.data.csv_shape import check_header, check_rows, list_names
 from fedlog.data.numbers import scale_targets
+from fedlog.data.rows import BadRowsError, read_usable
 from fedlog.data.schema import TEXT_BYTES, Feature, FeatureKind, Schema
 from fedlog.errors import InputError
 from fedlog.files.json_text import parse_json
@@ -51,16 +52,25 @@ def read_frame(path: Path, known: Collection[str] = ()) -> pl.DataFrame:
 
     If there are too many columns, the error names some that are not in `known`, those that are wanted.
     """
-    separator = "\t" if path.suffix == ".tsv" else ","
+    frame = _read_with_short_rows(path, known)
+    # A row that ends early has a gap in its last column; only then the rows have to be counted through.
+    if path.suffix != ".parquet" and frame.width > 1 and frame.height and frame[:, -1].null_count():
+        check_rows(path, _find_separator(path), frame.width)
+    return frame
+
+
+def _find_separator(path: Path) -> str:
+    return "\t" if path.suffix == ".tsv" else ","
+
+
+def _read_with_short_rows(path: Path, known: Collection[str] = ()) -> pl.DataFrame:
+    """The file as `read_frame` has it; a row that ends early has gaps."""
+    separator = _find_separator(path)
     try:
         if path.suffix == ".parquet":
             return pl.read_parquet(path)
         check_header(path, separator, known)
-        frame = pl.read_csv(path, separator=separator, infer_schema=False, null_values=list(MISSING_TEXTS))
-        # A row that ends early has a gap in its last column; only then the rows have to be counted through.
-        if frame.width > 1 and frame.height and frame[:, -1].null_count():
-            check_rows(path, separator, frame.width)
-        return frame
+        return pl.read_csv(path, separator=separator, infer_schema=False, null_values=list(MISSING_TEXTS))
     except FileNotFoundError:
         raise InputError(f"expected a table, found no file: {path}", hint="is the path right?") from None
     except pl.exceptions.NoDataError:
@@ -72,6 +82,15 @@ def read_frame(path: Path, known: Collection[str] = ()) -> pl.DataFrame:
 def read_table(path: Path, schema: Schema) -> Table:
     """The labelled rows of a file; an InputError names the missing column, or the first bad value and its row."""
     return check_table(read_frame(path, _list_columns(schema)), schema, str(path))
+
+
+def read_usable_table(path: Path, schema: Schema) -> tuple[Table, str | None]:
+    """The labelled rows of a file that can be used, and a sentence on the others; None where all are used.
+
+    A row that ends early has gaps.
+    """
+    frame = _read_with_short_rows(path, _list_columns(schema))
+    return read_usable(lambda kept: check_table(frame[kept], schema, str(path)), frame.height)
 
 
 def check_table(frame: pl.DataFrame, schema: Schema, where: str) -> Table:
@@ -296,9 +315,10 @@ def _refuse_first(bad: pl.Series, series: pl.Series, expected: str, where: str) 
     found = "no value" if value is None else repr(value)
     rest = int(bad.sum()) - 1
     more = f" (and {rest} more rows)" if rest else ""
-    raise InputError(
+    raise BadRowsError(
         f"expected {expected} in column {series.name}, row {row + 1} of {where}, found: {found}{more}",
         hint="mend or remove the row; a gap may be left empty"
         if expected == "a finite number"
         else "mend or remove it",
+        bad=bad.to_numpy(),
     )

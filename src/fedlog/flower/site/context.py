@@ -18,6 +18,7 @@ import torch
 from fedlog.algorithms import registry
 from fedlog.algorithms.shape import Algorithm, Exchange
 from fedlog.core.keys import Key
+from fedlog.data.rows import BadRows
 from fedlog.data.schema import Schema, load_schema
 from fedlog.data.site import Preparation, Site, empty_site, refuse_split_by_time
 from fedlog.engine.clients import Client, check_target
@@ -73,11 +74,12 @@ class SiteContext:
     @cached_property
     def site(self) -> Site:
         """The site's data, split and scaled; where single records are protected, each row by itself."""
-        preparation = Preparation.ALONE if self.by_record else Preparation.TOGETHER
         if self.plan.promise is None:
-            return load_data(self.folder, self.config, preparation)
+            return load_data(self.folder, self.config)
         try:
-            return load_data(self.folder, self.config, preparation)
+            if self.by_record:
+                return load_data(self.folder, self.config, Preparation.ALONE, BadRows.LEFT_OUT)
+            return load_data(self.folder, self.config)
         except Exception as error:  # whatever it is, an answer that fails would tell the server of the rows
             reason = error.message if isinstance(error, InputError) else f"{type(error).__name__} while reading"
             self.log("warning", reason=f"this site sends the message of a site without rows: {reason}")
@@ -201,7 +203,9 @@ class SiteContext:
     def warn(self) -> None:
         """Log what the person at the site should know before the first upload; the server is told none of it."""
         shard = self.site.shard
-        reasons = [warn_of_delta(self.plan.promise, len(shard.train), 1), self.site.warning] if self.by_record else []
+        reasons: list[str | None] = []
+        if self.by_record:
+            reasons = [warn_of_delta(self.plan.promise, len(shard.train), 1), self.site.left_out, self.site.warning]
         parts = {"training": shard.train, "validation": shard.validation, "test": shard.test}
         reasons += [f"there are no {name} records" for name, rows in parts.items() if len(rows) == 0]
         for reason in filter(None, reasons):

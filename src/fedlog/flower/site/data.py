@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fedlog.core.keys import Key
+from fedlog.data.rows import BadRows
 from fedlog.data.schema import load_schema
 from fedlog.data.site import Preparation, Site, load_site, split_key
 from fedlog.data.split import Shares
@@ -26,13 +27,18 @@ from fedlog.privacy.guarantee import Unit
 DEFAULT_BODY = "mlp:64,64"
 
 
-def load_data(folder: SiteFolder, config: SiteConfig, preparation: Preparation = Preparation.TOGETHER) -> Site:
+def load_data(
+    folder: SiteFolder,
+    config: SiteConfig,
+    preparation: Preparation = Preparation.TOGETHER,
+    bad_rows: BadRows = BadRows.REFUSED,
+) -> Site:
     """Read the site's data, split and scale them."""
     if config.data is None:
         raise InputError(f"expected data for site {config.name}, found none in {folder.config_file}")
     schema = load_schema(folder.schema_file)
     key = split_key(config.name)
-    site = load_site(config.data, schema, config.name, key, read_shares(config.hold_out), preparation)
+    site = load_site(config.data, schema, config.name, key, read_shares(config.hold_out), preparation, bad_rows)
     return replace(site, federation=encode_federation(site.federation, config.body or DEFAULT_BODY))
 
 
