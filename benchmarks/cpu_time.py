@@ -3,7 +3,8 @@
 python -m benchmarks.cpu_time [--work mnist] [--repeats 3]
 
 For machines that are busy with other work, where seconds on the wall say little: a processor's time is its own, up to
-what others take of the caches. Ours trains all clients (16 of them on CIFAR-10), the plain loop a few.
+what others take of the caches. Ours trains all clients (16 of them on CIFAR-10), the plain loop a few. `har` compares
+UCI HAR with its own body through blocks and through `vmap`, instead of the plain loop.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ import torch
 from benchmarks.bodies import BODIES, workload_of
 from benchmarks.plain import PlainLoop
 from benchmarks.simulator import RECORDS, Ours, Variant, spread
-from benchmarks.workloads import Workload, first_clients, workload
+from benchmarks.workloads import Workload, federation_of, first_clients, workload
 from fedlog.engine.software import made_with
+from fedlog.models.networks import signal_cnn
 from fedlog.settings.execution import BackendChoice
 
 # name -> clients of ours, of the plain loop
@@ -30,6 +32,7 @@ SIZES = {"mnist": (50, 6), "cifar10": (16, 2), "resnet8": (10, 3), "vgg": (12, 3
     "mobilenet-v2": (2, 2),
     "lenet": (20, 6),
     "signal-cnn": (20, 6),
+    "har": (6, 6),
 }
 
 
@@ -39,15 +42,19 @@ def measure(name: str, repeats: int) -> dict[str, Any]:
     ours, few = SIZES[name]
     work = first_clients(_workload(name, ours), ours)
     made = Ours(work, "fedlog", BackendChoice.AUTO, 1)
-    plain = PlainLoop(first_clients(work, few), 1)
-    turns = [(_cpu_ms(made) / ours, _cpu_ms(plain) / few) for _ in range(repeats + 1)][1:]
+    against = "vmap" if name == "har" else "plain"
+    other: Variant = (
+        Ours(work, "fedlog", BackendChoice.VMAP, 1) if name == "har" else PlainLoop(first_clients(work, few), 1)
+    )
+    turns = [(_cpu_ms(made) / ours, _cpu_ms(other) / few) for _ in range(repeats + 1)][1:]
     reason = made.reason
     made.stop()
+    other.stop()
     return {
-        "clients": {"ours": ours, "plain": few},
+        "clients": {"ours": ours, against: few},
         "backend": reason,
-        "milliseconds_a_client": {"ours": [one for one, _ in turns], "plain": [other for _, other in turns]},
-        "times_faster": spread([other / one for one, other in turns]),
+        "milliseconds_a_client": {"ours": [ms for ms, _ in turns], against: [ms for _, ms in turns]},
+        "times_faster": spread([theirs / own for own, theirs in turns]),
         "load_of_the_machine": os.getloadavg()[0],
         "made_with": made_with(),
         "command": f"python -m benchmarks.cpu_time --work {name} --repeats {repeats}",
@@ -55,6 +62,9 @@ def measure(name: str, repeats: int) -> dict[str, Any]:
 
 
 def _workload(name: str, clients: int) -> Workload:
+    if name == "har":
+        federation, real = federation_of(name, None)
+        return Workload(name, federation, 1, 50, 0.001, 50, real, lambda: signal_cnn(9, 128))
     return workload_of(name, clients) if name in BODIES else workload(name)
 
 
@@ -73,9 +83,8 @@ def main(out: Path = RECORDS, names: tuple[str, ...] = tuple(SIZES), repeats: in
         path.write_text(json.dumps(found, indent=1) + "\n")
         took = {who: statistics.median(each) for who, each in one["milliseconds_a_client"].items()}
         ratio = one["times_faster"]
-        print(
-            f"{name:14s} ours {took['ours']:.1f} ms, plain {took['plain']:.1f} ms: {ratio['median']:.2f} times", end=" "
-        )
+        words = ", ".join(f"{who} {ms:.1f} ms" for who, ms in took.items())
+        print(f"{name:14s} {words}: {ratio['median']:.2f} times", end=" ")
         print(f"({ratio['lowest']:.2f} to {ratio['highest']:.2f})\n  {one['backend']}", flush=True)
 
 
