@@ -38,8 +38,11 @@ def _fill(entry: Any) -> Any:
     if not (isinstance(below, str) and below.endswith("/")):
         return entry
     first = f"{below}index.md" if (DOCS / below / "index.md").exists() else f"{below.rstrip('/')}.md"
-    pages = sorted(path.relative_to(DOCS).as_posix() for path in (DOCS / below).glob("*.md"))
-    return {title: [first, *(page for page in pages if page != first)]}
+    folder = DOCS / below
+    listed = [((DOCS / first).parent / link).resolve() for _, link, _ in LINK.findall((DOCS / first).read_text())]
+    order = {path: at for at, path in reversed(list(enumerate(listed)))}  # as the first page lists them
+    pages = sorted(folder.glob("*.md"), key=lambda path: (order.get(path, len(listed)), path.name))
+    return {title: [first, *(page for path in pages if (page := path.relative_to(DOCS).as_posix()) != first)]}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

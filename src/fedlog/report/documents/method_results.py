@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
-from matplotlib.ticker import NullFormatter
+from matplotlib.axes import Axes
+from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from fedlog.files.durable import write_file
 from fedlog.report.documents.overview import MethodFigures, read_figures
@@ -168,12 +169,25 @@ def _picture(panels: Sequence[tuple[Setting, Mapping[str, MethodFigures]]], meth
                 late = cell.bits > max(each.bits for each in figures.values()) / 4  # near the right edge
                 side = {"xytext": (-4, -12), "ha": "right"} if late else {"xytext": (4, -12), "ha": "left"}
                 axes.annotate(name, (cell.bits / 1e6, value), fontsize=8 if ours else 7, **side, **text)
-        if any(cell.bits for cell in figures.values()):
-            axes.set_xscale("log")
-            axes.xaxis.set_minor_formatter(NullFormatter())
         axes.margins(0.15)
+        if any(cell.bits for cell in figures.values()):
+            _mark_powers(axes)
         axes.set_title(setting.title, fontsize=9)
         axes.set_xlabel("Mb, all clients, whole run")
         axes.grid(alpha=0.3)
     figure.axes[0].set_ylabel("accuracy (%)")
     return svg(figure)
+
+
+def _mark_powers(axes: Axes) -> None:
+    """A log axis, with 2 and 5 marked where it has few powers of ten; a straight one where all bits are about equal."""
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    if high < 5 * low:
+        axes.set_xscale("linear")
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        return
+    few = high < 100 * low
+    axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+    axes.xaxis.set_minor_locator(LogLocator(subs=(2, 5) if few else range(2, 10)))
+    axes.xaxis.set_minor_formatter(FormatStrFormatter("%g") if few else NullFormatter())
