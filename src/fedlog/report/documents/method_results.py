@@ -166,7 +166,8 @@ def _picture(panels: Sequence[tuple[Setting, Mapping[str, MethodFigures]]], meth
                 continue
             axes.plot([cell.bits / 1e6], [value], markersize=9 if ours else 5, alpha=alpha, **look.matplotlib_point)
             if ours or name == "fedavg":
-                late = cell.bits > max(each.bits for each in figures.values()) / 4  # near the right edge
+                sent = [each.bits for each in figures.values() if each.bits]
+                late = cell.bits**2 > min(sent) * max(sent)  # in the right half of a log axis
                 side = {"xytext": (-4, -12), "ha": "right"} if late else {"xytext": (4, -12), "ha": "left"}
                 axes.annotate(name, (cell.bits / 1e6, value), fontsize=8 if ours else 7, **side, **text)
         axes.margins(0.15)
