@@ -253,8 +253,8 @@ def figures() -> str:
             "with many LDA. Alone, FedLog's head is far better than logistic regression: over that one, ten images a "
             f"class on CIFAR-10 gain {_over_logistic():.0f} points, and the goal of 4 came from a trial that had no "
             "other baseline. A gain of 4 over the best alone is out of this body's reach there: at 128 pixels LDA of "
-            f"all training images is {_all_images_over_alone():.1f} points ahead of it. The closed form shrinks too "
-            "little where records are few: the columns with chosen shrinkage take the share that has most right "
+            f"all training images is {_all_images_over_alone():.1f} points ahead of it. With 5 and 10 images the "
+            "closed form shrinks too little: the columns with chosen shrinkage take the share that has most right "
             "answers when every client holds out a fifth of its images, an idea that was tried before on training "
             "images that no client uses.",
             _alone(),
