@@ -52,7 +52,7 @@ def replace_dropout(module: nn.Module) -> nn.Module:
 
 
 def collect_values(module: nn.Module) -> dict[str, Tensor]:
-    """The parameters and running statistics by name; dropout multipliers and whole-number buffers are neither."""
+    """The parameters and running statistics by name, without dropout multipliers and whole-number buffers."""
     drawn = {id(layer.multiplier) for layer in module.modules() if isinstance(layer, MaskedDropout)}
     buffers = {
         name: value

@@ -85,7 +85,7 @@ def small_body(name: str = "mlp:6,5") -> Body:
 
 
 def make_dropout_body(choice: BackendChoice = BackendChoice.AUTO) -> Body:
-    """A small body with dropout on its features; losses beside cross-entropy must see the features before it.
+    """A small body with dropout on its features, to check that losses see the features before the dropout.
 
     For the mixed backend the body gets a layer that has no block.
     """

@@ -1,4 +1,4 @@
-"""Whether today's code repeats committed cells: their first rounds run again, and every client's count is compared.
+"""Check that today's code repeats committed cells: run their first rounds again and compare every client's count.
 
 What came out stands beside the records in `verified.json`, so that a table can name the cells that no longer repeat.
 """
