@@ -259,6 +259,22 @@ def test_a_dry_run_foretells_the_bits_and_writes_nothing(
     assert (foretold["bits_total"] == 0) == (method == "local")
 
 
+def test_a_dry_run_shows_how_far_the_features_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fedlog.experiments.run import dry_run
+
+    really_prepare = dry_run.prepare
+
+    def prepare_as_with_an_encoder(run: Any, progress: Any) -> Any:
+        progress(5, 5)
+        return really_prepare(run, progress=progress)
+
+    monkeypatch.setattr(dry_run, "prepare", prepare_as_with_an_encoder)
+    assert main([*SHORT, "--dry-run"]) == 0
+    assert capsys.readouterr().err == "features 5/5\n"
+
+
 def test_a_dry_run_foretells_the_time_from_its_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
     from fedlog.experiments.run import dry_run
 

@@ -35,7 +35,8 @@ def run(args: argparse.Namespace) -> int:
     spec, folder = _choose_spec_and_folder(args)
     console = Console(stderr=True, highlight=False, quiet=args.quiet)
     if args.dry_run:
-        return _dry_run(args, spec)
+        with Progress(console) as progress:
+            return _dry_run(args, spec, progress)
     if args.seeds is not None:
         from fedlog.cli.comparing import run_seeds
 
@@ -114,8 +115,8 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _dry_run(args: argparse.Namespace, spec: RunSpec) -> int:
-    found = forecast(spec)
+def _dry_run(args: argparse.Namespace, spec: RunSpec, progress: Progress) -> int:
+    found = forecast(spec, progress.features_computed)
     if args.resume is not None:
         done = records.count(args.resume / RECORDS)
         print(f"this is the whole run; rounds done before: {done}", file=sys.stderr)

@@ -13,6 +13,7 @@ from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import CHUNK_RECORDS
 from fedlog.experiments.run.prepare import prepare
 from fedlog.files.duration_text import describe_duration
+from fedlog.models.encoders.cache import Progress
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import AdamMoments
@@ -55,9 +56,12 @@ class Forecast:
         ]
 
 
-def forecast(spec: RunSpec) -> Forecast:
-    """The cost of a run, measured on its first round, or under secure sums on three."""
-    simulation = prepare(resolve(replace(spec, jobs=1))).start()
+def forecast(spec: RunSpec, progress: Progress | None = None) -> Forecast:
+    """The cost of a run, measured on its first round, or under secure sums on three.
+
+    `progress` hears how far a frozen encoder is: its features are computed first, and kept for the run itself.
+    """
+    simulation = prepare(resolve(replace(spec, jobs=1)), progress=progress).start()
     settings = simulation.settings
     start = time.perf_counter()
     if simulation.secure is None:
