@@ -195,7 +195,7 @@ def test_status_shows_who_misses_who_lags_and_who_is_dropped(
     going, _ = begin(post, server, 2, deadline=100.0)
     post.at[post.now + 20.0] = lambda: post.silent.add("east")
     going.conduct()
-    RunFolder.of(server, "trial").keep_dropped(["west"])
+    RunFolder.of(server, "trial").write_dropped(["west"])
     listed = (*(SiteStatus(name, "online", "2030") for name in BODIES), SiteStatus("west", "offline", ""))
     # Flower's own list, which only a running server has.
     monkeypatch.setattr(server_side, "site_statuses", lambda folder: listed)

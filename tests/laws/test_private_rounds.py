@@ -28,7 +28,7 @@ from fedlog.engine.protocol.server import Server
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training import speed_trial
 from fedlog.engine.training.backends import Engine
-from fedlog.engine.training.tasks import Look, Pool, Settings, Task
+from fedlog.engine.training.tasks import FeatureRequest, Pool, Settings, Task
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import HEAD, Body, adopt
 from fedlog.models.catalog import body as body_named
@@ -235,8 +235,8 @@ def test_every_backend_trains_and_looks_behind_the_same_clip(make_federation: Ma
         (backend,) = Engine(Settings(3, dtype=torch.float64), choice).backends(federation, clients).values()
         fits = backend.train([Task(c, Work(start), phases, Key(5).child(c.index)) for c in clients])
         trained = [fit.params for fit in fits]
-        looks = [Look(c, p, Pool.TRAIN, c.train) for c, p in zip(clients, trained, strict=True)]
-        found.append([*(p["2.weight"] for p in trained), *backend.features(looks)])
+        requests = [FeatureRequest(c, p, Pool.TRAIN, c.train) for c, p in zip(clients, trained, strict=True)]
+        found.append([*(p["2.weight"] for p in trained), *backend.features(requests)])
     for other in found[1:]:
         for mine, theirs in zip(found[0], other, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-6)

@@ -108,12 +108,12 @@ def test_guesses_of_randomised_answers_are_rarely_above_their_epsilon() -> None:
 
 
 def test_what_one_run_cannot_audit_is_refused() -> None:
-    with pytest.raises(InputError, match="at most 500 of them"):
+    with pytest.raises(InputError, match="at most 500 canaries"):
         replace(CLIENTS_IN_SUM, canaries=501)
     for audit in (replace(DP_SGD, audited=Training.STATISTICS, trust=Trust.DISTRIBUTED), DP_SGD):
-        with pytest.raises(InputError, match="not for a promise about paper"):
+        with pytest.raises(InputError, match="does not support --privacy paper"):
             replace(audit, unit=Unit.PAPER)
-    with pytest.raises(InputError, match="not for a promise about client"):
+    with pytest.raises(InputError, match="does not support --privacy client"):
         replace(DP_SGD, unit=Unit.CLIENT)
     with pytest.raises(InputError, match="one release"):
         replace(DP_SGD, releases=2)

@@ -31,7 +31,7 @@ from fedlog.engine.clients import clients_of, model_plan
 from fedlog.engine.training import dp_sgd
 from fedlog.engine.training.dp_sgd import DpSgdBackend
 from fedlog.engine.training.loop import RecordBatch
-from fedlog.engine.training.tasks import Look, Pool, Settings, Task
+from fedlog.engine.training.tasks import FeatureRequest, Pool, Settings, Task
 from fedlog.errors import InputError, RunError
 from fedlog.experiments.run.execute import execute
 from fedlog.models.body import HEAD, Body, adopt, logits
@@ -426,7 +426,7 @@ def _messages(records: int, plan: SgdPlan, clip: Clip, sigma: float, trials: int
     for trial in range(trials):
         key = Key(7).child(records, trial)
         (fit,) = backend.train([Task(client, work, phases, key)])
-        (features,) = backend.features([Look(client, fit.params, Pool.TRAIN, every)])
+        (features,) = backend.features([FeatureRequest(client, fit.params, Pool.TRAIN, every)])
         sums = record_statistics(features, data.labels, 2, clip, 2.0**-20).sums
         messages.append(add_noise(sums, sigma, FloatSampler(key.child("release"))).reshape(-1))
     return torch.stack(messages)

@@ -19,7 +19,7 @@ from fedlog.data.transforms import Transform
 from fedlog.engine.clients import clients_of, model_plan
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
-from fedlog.engine.training.tasks import Backend, Look, Pool, Settings, Task
+from fedlog.engine.training.tasks import Backend, FeatureRequest, Pool, Settings, Task
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, adopt, initial_head
 from fedlog.models.catalog import body
@@ -81,12 +81,12 @@ def test_a_stacked_backend_trains_what_the_loop_trains(
         for key in one:
             torch.testing.assert_close(other[key], one[key], rtol=1e-9, atol=1e-11)
     for pool, positions in ((Pool.TRAIN, "train"), (Pool.TEST, "tests")):
-        looks = [
-            Look(t.client, model, pool, t.client.train if positions == "train" else t.client.tests[0])
+        requests = [
+            FeatureRequest(t.client, model, pool, t.client.train if positions == "train" else t.client.tests[0])
             for t, model in zip(tasks, expected, strict=True)
         ]
-        seen = [f for start in (0, 3) for f in stacked.features(looks[start : start + 3])]
-        for one, other in zip(loop.features(looks), seen, strict=True):
+        seen = [f for start in (0, 3) for f in stacked.features(requests[start : start + 3])]
+        for one, other in zip(loop.features(requests), seen, strict=True):
             torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-11)
 
 
@@ -221,6 +221,6 @@ def test_clients_evaluated_in_smaller_groups_have_the_same_features(
         _backend(Engine(settings, c), federation, tasks) for c in (BackendChoice.LOOP, BackendChoice.BLOCK)
     )
     models = [{name: value * (1 + at) for name, value in t.work.params.items()} for at, t in enumerate(tasks)]
-    looks = [Look(t.client, m, Pool.TEST, t.client.tests[0]) for t, m in zip(tasks, models, strict=True)]
-    for one, other in zip(loop.features(looks), stacked.features(looks), strict=True):
+    requests = [FeatureRequest(t.client, m, Pool.TEST, t.client.tests[0]) for t, m in zip(tasks, models, strict=True)]
+    for one, other in zip(loop.features(requests), stacked.features(requests), strict=True):
         torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-11)

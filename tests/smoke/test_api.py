@@ -286,7 +286,7 @@ def test_record_privacy_takes_rows_that_were_prepared_alone() -> None:
         "clip": "l2:3",
         "rounds": 1,
     }
-    with pytest.raises(InputError, match="were scaled by each other") as error:
+    with pytest.raises(InputError, match="were scaled together") as error:
         fedlog.run(federation(), **private)
     assert error.value.hint == "make the federation with rows_alone=True"
     alone = Federation.from_arrays(SITES, rows_alone=True)

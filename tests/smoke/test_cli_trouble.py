@@ -163,7 +163,7 @@ def test_a_terminal_shows_the_time_left_however_long_a_round_takes() -> None:
 @pytest.mark.parametrize(
     ("typed", "said", "hint"),
     [
-        ("fetch mnsit", "no data set that is downloaded by the name: mnsit", "did you mean mnist?"),
+        ("fetch mnsit", "no data set to download has the name: mnsit", "did you mean mnist?"),
         ("fetch digits", "digits is not downloaded: installs with scikit-learn", "fedlog run --data digits"),
         ("check leaf", "leaf is not downloaded: your own, by --data-dir", "fedlog run --data leaf"),
     ],

@@ -92,5 +92,5 @@ def test_what_cannot_be_is_refused() -> None:
         prepared(method="fedpft", privacy="record", epsilon=1.0, delta=1e-5, clip="l2:1")
     with pytest.raises(InputError, match="same for everyone"):
         prepared(body=("identity", "mlp:4"))
-    with pytest.raises(InputError, match="already, of one dimension"):
+    with pytest.raises(InputError, match="expects feature vectors"):
         body("identity", (3, 8, 8))

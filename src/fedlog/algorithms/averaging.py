@@ -67,7 +67,7 @@ class Averaging(Algorithm):
         return dict(zip(self.shared, message.arrays[:-1], strict=True))
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """The whole model: the layers at home, and the shared ones as they were last heard."""
+        """The whole model: the client's own layers, and the shared layers as last received."""
         return Work({**home, **heard})
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:

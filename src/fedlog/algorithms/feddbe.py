@@ -32,7 +32,7 @@ OPENING = "mean feature"
 
 @dataclass(frozen=True)
 class FedDBE(Algorithm):
-    """The whole model is averaged; the shift stays; the mean feature of each batch is pulled to the global mean."""
+    """Averages the whole model but a shift that each client keeps; pulls batch mean features to the global mean."""
 
     plan: ModelPlan
     epochs: int = 5

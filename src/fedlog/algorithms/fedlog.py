@@ -112,7 +112,7 @@ class FedLog(Algorithm):
         )
 
     def join(self, initial: Params) -> Params:
-        """The body."""
+        """The parameters that stay at the client: the body without the head."""
         return {name: value for name, value in initial.items() if name != HEAD}
 
     def broadcast(self, server: Params) -> Message:
@@ -183,7 +183,7 @@ class FedLog(Algorithm):
 
 @dataclass(frozen=True)
 class FedLogC(FedLog):
-    """FedLog with features pulled to their global class mean (alpha) and pushed from the others' (beta)."""
+    """FedLog; features are also pulled to their class's global mean (alpha), and pushed from other classes' (beta)."""
 
     first_head: FirstHead = FirstHead.STATISTICS
     alpha: float = 0.1

@@ -256,9 +256,9 @@ class Algorithm(ABC):
 
     @property
     def sums_last_uploads(self) -> bool:
-        """Whether a step sums everyone's last upload, also of those who pause; else only this exchange's.
+        """Whether a step sums the last upload of every client, even of those that skip this exchange.
 
-        If so, the uploads of all exchanges are of one kind.
+        If not, it sums the uploads of this exchange only. If so, all exchanges must have the same kind of upload.
         """
         return False
 

@@ -74,7 +74,7 @@ class TensorBoard(_Tracker):
         self._folder = str(folder)
 
     def run_began(self, start: RunStart) -> None:
-        """Open the folder, write the settings, and the rounds before an interruption.
+        """Open the folder; write the settings and, if the run was interrupted, its earlier rounds.
 
         Args:
             start: what is run.

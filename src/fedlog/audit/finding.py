@@ -80,20 +80,20 @@ class Audit:
         what = "DP-SGD" if training else "a secure sum"
         if self.unit is Unit.PAPER or (training and self.unit is Unit.CLIENT):
             raise InputError(
-                f"{what} is audited with many canaries in one run, and not for a promise about {self.unit}",
+                f"an audit of {what} in one run does not support --privacy {self.unit}",
                 hint="--privacy record",
             )
         if self.unit is Unit.CLIENT and self.canaries > MOST_CLIENTS:
             raise InputError(
-                f"a secure sum of whole clients is audited with at most {MOST_CLIENTS} of them, since each agrees on a "
-                f"mask with each: {self.canaries}",
+                f"an audit of whole clients in a secure sum takes at most {MOST_CLIENTS} canaries, since every pair of "
+                f"clients agrees on a mask: {self.canaries}",
                 hint="--canaries 200",
             )
         able = (Fault.NONE, Fault.SMALL_NOISE)
         if self.releases != 1 or self.fault not in able:
             raise InputError(
-                f"{what} is audited with one release, and no fault but small noise: {self.releases} releases, "
-                f"fault {self.fault}"
+                f"an audit of {what} takes one release and the fault `{Fault.SMALL_NOISE}` or `{Fault.NONE}`: "
+                f"{self.releases} releases, fault {self.fault}"
             )
 
 
@@ -116,7 +116,7 @@ class Finding:
 
     @property
     def blind(self) -> bool:
-        """Whether the audit could not have refuted the claim, however bad the defect: then it says nothing."""
+        """Whether the audit is too weak to refute the claim, even if no noise were added."""
         return self.epsilon_visible <= self.audit.budget.epsilon
 
     @property

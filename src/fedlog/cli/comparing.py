@@ -114,7 +114,7 @@ def _read_recipe(texts: Sequence[str]) -> Recipe | None:
     """The recipe that was named for all methods, `paper` or `tuned`; None if neither was."""
     named = [Recipe(text) for text in texts if text in list(Recipe)]
     if len(named) > 1:
-        raise InputError(f"one recipe for all methods, found: {', '.join(named)}", hint=f"--recipe {named[0]}")
+        raise InputError(f"expected one recipe for all methods, found: {', '.join(named)}", hint=f"--recipe {named[0]}")
     return named[0] if named else None
 
 

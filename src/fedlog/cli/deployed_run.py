@@ -63,7 +63,7 @@ def read_deployed_run(folder: Path) -> DeployedRun:
         sites=_read_sites(report, plan.name, read_events(server.event_log)),
         finished=bool(report),
         ended_early=report.get("ended_early"),
-        figures_stay=plan.figures_stay,
+        hides_figures=plan.hides_figures,
         **bits,
         bits_by_kind=_by_direction(report),
         budget=budget,

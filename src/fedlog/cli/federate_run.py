@@ -109,7 +109,7 @@ def _demo(args: argparse.Namespace) -> int:
     from fedlog.flower.ops.demo_pretrained import describe_pooled, run_pretrained_demo
 
     if args.pretrained and args.rounds is not None:
-        raise InputError(f"one exchange is the whole of --pretrained: --rounds {args.rounds} given")
+        raise InputError(f"--pretrained has exactly one exchange, found: --rounds {args.rounds}", hint="leave it out")
     if args.folder is not None and args.folder.exists() and any(args.folder.iterdir()):
         raise InputError(f"expected a new or empty folder, found: {args.folder}")
     tell = say if args.verbose else _ignore

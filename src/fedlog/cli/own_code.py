@@ -16,7 +16,7 @@ class AllowCode(argparse.Action):
         values: str | Sequence[object] | None,
         option_string: str | None = None,
     ) -> None:
-        """Allow the function that was typed."""
+        """Allow the function that the option names."""
         from fedlog.models.own_code import allow_code
 
         allow_code([str(values)])

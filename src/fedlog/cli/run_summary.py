@@ -21,7 +21,7 @@ SHOWN_ELSEWHERE = ("rounds", "seed")
 
 
 def show_summary(console: Console, summary: Summary, folder: Path, report: Path) -> None:
-    """Print the summary on the console, and where the report is on standard output."""
+    """Print the summary to the console, and the path of the report to standard output."""
     spec = read_spec(folder)
     alone = find_baselines(folder, spec).get("local")
     table = Table(title=summary.title)

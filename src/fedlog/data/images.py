@@ -91,7 +91,7 @@ def _read_files(files: Sequence[tuple[int, Path]], schema: Schema, folder: Path)
 
 
 def read_image(path: Path, channels: int, size: tuple[int, ...]) -> NDArray[np.uint8]:
-    """One image (channels, height, width) uint8, resized where its size is another."""
+    """One image (channels, height, width) uint8, resized to `size` if needed."""
     height, width = size
     with open_image(path) as image:
         converted = image.convert(MODES[channels])

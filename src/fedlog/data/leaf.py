@@ -83,7 +83,7 @@ def read_leaf(folder: Path, *, users: int | None = None, image_size: int = IMAGE
 
 
 def leaf_parts(folder: Path) -> list[Path]:
-    """The folders of records, here or in `data`: LEAF's own `train` and `test` if there are both, else all."""
+    """LEAF's folders `train` and `test` if both are there, else `all_data`; in `folder` or in its `data`."""
     for data in (folder, folder / "data"):
         for names in (("train", "test"), ("all_data",)):
             parts = [data / name for name in names]

@@ -289,7 +289,7 @@ def _find_free_name(columns: Sequence[str]) -> str:
 def _make_site(
     name: str, part: Part, test: Part | Shares, classes: _Classes, schema: Schema, how: ArrayPreparation
 ) -> Site:
-    """The site with these records; `test` has its test records, or the shares of its own that are held out."""
+    """The site with these records; `test` holds separate test records, or the shares of `part` to hold out."""
     codes, targets = _read_labels([part], classes, how)
     names: tuple[str, ...] = ()
     groups: NDArray[np.int64] | None = None

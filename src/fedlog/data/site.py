@@ -79,11 +79,11 @@ def load_site(
         table, left_out = _read_table(path, schema, bad_rows)
         return replace(make_table_site(table, schema, name, key, shares, preparation), left_out=left_out)
     if path.suffix == ".npz":
-        arrays, left_out = _take(*_read_npz(path), schema, str(path), bad_rows)
+        arrays, left_out = _handle_bad_rows(*_read_npz(path), schema, str(path), bad_rows)
     elif path.is_dir():
         arrays, left_out = _read_images(path, schema, bad_rows)
     elif ":" in source and not path.exists():
-        arrays, left_out = _take(*_call_function(source), schema, source, bad_rows)
+        arrays, left_out = _handle_bad_rows(*_call_function(source), schema, source, bad_rows)
     else:
         raise InputError(
             f"expected a .csv, .tsv, .parquet or .npz file, a folder of images, or package.module:function, "
@@ -293,7 +293,7 @@ def _read_images(folder: Path, schema: Schema, bad_rows: BadRows) -> tuple[Array
     return Arrays(*found), left_out
 
 
-def _take(
+def _handle_bad_rows(
     inputs: NDArray[Any],
     labels: NDArray[Any],
     groups: NDArray[Any] | None,

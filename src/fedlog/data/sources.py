@@ -216,5 +216,5 @@ def find_source(name: str) -> Source:
     """The public data set of that name."""
     if name not in SOURCES:
         hint = did_you_mean(name, SOURCES, f"one of: {', '.join(SOURCES)}; see fedlog data list")
-        raise InputError(f"no data set that is downloaded by the name: {name}", hint=hint)
+        raise InputError(f"no data set to download has the name: {name}", hint=hint)
     return SOURCES[name]

@@ -118,9 +118,9 @@ def split_by_group(groups: Positions, shares: Shares, key: Key) -> Split:
 
 
 def _take_turn_by_group(others: Positions, first: Positions, sizes: Positions, shares: Shares, key: Key) -> list[int]:
-    """The validation groups of this repetition: those that have not had their turn, about the share of the rows.
+    """The validation groups of this repetition: the next ones in turn, with about the asked share of rows.
 
-    `others` are the groups that are not for test, `first` those of the first repetition.
+    `others` are all groups outside the test set, `first` the validation groups of repetition 0.
     """
     waiting = [int(group) for group in others if group not in first]
     chosen: list[int] = []

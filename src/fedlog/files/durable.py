@@ -92,7 +92,7 @@ def move_folder(draft: Path, folder: Path) -> None:
 
 
 def force_folder(folder: Path) -> None:
-    """Force everything in a folder to the disk, before another file says that it is whole."""
+    """Force every file in a folder to the disk. Call it before writing a file that marks the folder as complete."""
     for path in folder.iterdir():
         if path.is_dir():
             force_folder(path)

@@ -295,7 +295,7 @@ def check_covered(together: Sequence[Event], formula: Calibration, budget: Budge
     if found := describe_unbounded(together):
         raise BudgetSpentError(
             f"the privacy budget does not cover another release: {found}",
-            hint="no later noise makes up for it; a guarantee needs rows that have not left",
+            hint="later noise cannot undo that; a guarantee needs rows from which nothing was released yet",
         )
     loss = sum((_Loss.of(release) for release in together), _Loss())
     if not loss.within(formula, budget):

@@ -129,7 +129,7 @@ class Guarantee:
 
     def __post_init__(self) -> None:
         if self.unit is Unit.PAPER and self.epsilon is not None:
-            raise InputError(f"mode paper has no epsilon to state: {self.epsilon!r}", hint="use nominal_epsilon")
+            raise InputError(f"mode paper guarantees no epsilon, found: {self.epsilon!r}", hint="use nominal_epsilon")
 
     @property
     def neighbours(self) -> str:

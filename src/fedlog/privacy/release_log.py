@@ -179,9 +179,9 @@ def record_release(path: Path, upcoming: Event) -> ReleaseLog:
 
 
 def record_across_runs(path: Path, upcoming: Event, limit: Budget, earlier: Sequence[Event]) -> ReleaseLog:
-    """The log of all runs of a site with one more release; BudgetSpentError if the limit does not cover them all.
+    """Add a release to the log of all runs of a site; BudgetSpentError if all together exceed the limit.
 
-    The limit is the present one. `earlier`: what was released before there was such a log.
+    `limit` is the limit as it is set now, `earlier` the releases from before the log existed.
     """
     with _lock(path):
         log = _read_under_budget(path, limit, earlier)

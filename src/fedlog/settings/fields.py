@@ -51,9 +51,9 @@ class About:
 
 
 def setting(default: Any, text: str, **more: Any) -> Any:
-    """A dataclass field with this default and help text, and more about it as `About` has it.
+    """A dataclass field with this default and help text; `more` are further fields of `About`.
 
-    None as default means: not set.
+    The default None means: not set.
     """
     about = About(text, **more)
     if isinstance(default, dict):

@@ -29,7 +29,7 @@ _NEED_DP_SGD = ("sgd_noise", "sgd_clip", "sample_rate")
 
 @dataclass(frozen=True)
 class Promise(Section):
-    """The promise of a private run: every part is known and was checked."""
+    """The privacy promise of a run, with all values filled in and checked."""
 
     unit: Unit
     trust: Trust
@@ -89,7 +89,7 @@ class SecureSumTerms:
 def resolve_promise(given: PrivacySettings, noise: NoiseSource) -> Promise | None:
     """The promise in the settings; `noise` is the default source of noise. None without --privacy."""
     if given.privacy is None:
-        _refuse_given(given, _NEED_PRIVACY, "--privacy", "--privacy record, or --privacy client")
+        _refuse_settings_that_need(given, _NEED_PRIVACY, "--privacy", "--privacy record, or --privacy client")
         return None
     if given.epsilon is None or given.delta is None:
         raise InputError(f"--privacy {given.privacy} needs a budget", hint="--epsilon 1 --delta 1e-5")
@@ -109,7 +109,7 @@ def resolve_promise(given: PrivacySettings, noise: NoiseSource) -> Promise | Non
 def resolve_dp_sgd(given: PrivacySettings, promise: Promise | None) -> DpSgd | None:
     """How bodies are trained under noise; None where they are not."""
     if given.body_training is not BodyTraining.DP_SGD:
-        _refuse_given(given, _NEED_DP_SGD, "--body-training dp-sgd", "--body-training dp-sgd")
+        _refuse_settings_that_need(given, _NEED_DP_SGD, "--body-training dp-sgd", "--body-training dp-sgd")
         return None
     if promise is None or promise.unit is not Unit.RECORD:
         raise InputError(
@@ -127,7 +127,9 @@ def resolve_sums(given: SumSettings, promise: Promise | None, refused_share: flo
     """The terms of the run's secure sums; None for a run in which the server sees every upload."""
     distributed = promise is not None and promise.trust is Trust.DISTRIBUTED
     if given.aggregation is None and not distributed:
-        _refuse_given(given, ("honest", "dropout_rate"), "a secure sum", "--aggregation secure, or --trust distributed")
+        _refuse_settings_that_need(
+            given, ("honest", "dropout_rate"), "a secure sum", "--aggregation secure, or --trust distributed"
+        )
         return None
     check_noise_of_sums(promise, secure=True)
     if refused_share is not None:
@@ -263,7 +265,7 @@ def normal_clip(clip: str | None) -> str | None:
     return f"{kind}:{float(number):g}"
 
 
-def _refuse_given(given: Section, names: tuple[str, ...], needed: str, hint: str) -> None:
+def _refuse_settings_that_need(given: Section, names: tuple[str, ...], needed: str, hint: str) -> None:
     found = [name for name in names if getattr(given, name) is not None]
     if found:
         raise InputError(f"these settings need {needed}: {', '.join(found)}", hint=hint)

@@ -99,7 +99,7 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
         refuse_settings(data, (*DIVISION, *own), "the federation is given as it is")
         if data.rows_alone and federation.encodings and not federation.rows_alone:
             raise InputError(
-                f"--privacy record protects single rows, and those of {federation.name} were scaled by each other",
+                f"--privacy record needs rows scaled one by one; those of {federation.name} were scaled together",
                 hint="make the federation with rows_alone=True",
             )
     written = replace(
@@ -159,11 +159,11 @@ def _resolve_options(method: str, defaults: Mapping[str, Any], given: Mapping[st
 
 
 def _with_maps(spec: RunSpec) -> RunSpec:
-    """The specification with the maps of features written behind the name of the encoder."""
+    """The specification with its feature maps appended to the name of each body: `identity+project:64`."""
     asked = {"project": spec.project, "expand": spec.expand, "buckets": spec.buckets}
     maps = "".join(f"+{name}:{number}" for name, number in asked.items() if number is not None)
     if maps and not all(is_encoder(name) for name in spec.body):
-        raise InputError(f"maps of features follow a frozen encoder: {', '.join(spec.body)}", hint="--body identity")
+        raise InputError(f"feature maps need a frozen encoder, found: {', '.join(spec.body)}", hint="--body identity")
     return replace(spec, body=tuple(name + maps for name in spec.body), project=None, expand=None, buckets=None)
 
 
@@ -204,7 +204,7 @@ def _check_dp_sgd(spec: RunSpec, dp_sgd: DpSgd | None) -> None:
 
 
 def _check_promise(spec: RunSpec, promise: Promise | None) -> None:
-    """Refuse settings under which the promise would not hold."""
+    """Refuse settings that would break the privacy promise."""
     if promise is None:
         return
     if promise.unit is Unit.RECORD:

@@ -15,7 +15,7 @@ from fedlog.algorithms.shape import Audience, Bodies, TrainingRecords, Work
 from fedlog.core.keys import Key
 from fedlog.engine.clients import clients_of
 from fedlog.engine.simulate.simulator import Simulation
-from fedlog.engine.training.tasks import Look, Pool, Task
+from fedlog.engine.training.tasks import FeatureRequest, Pool, Task
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, initial_head
 from fedlog.settings.execution import BackendChoice
@@ -227,7 +227,7 @@ def _check_start(trial: Trial, what: str, make: Callable[[Mapping[str, Any] | No
             make(None)
         except InputError:
             return
-        raise AssertionError(f"a method with one body for everyone was not refused {what}")
+        raise AssertionError(f"a method that needs the same body everywhere accepted {what}")
     if algorithm.schedule.opening is not None:
         try:
             make(None)
@@ -235,7 +235,7 @@ def _check_start(trial: Trial, what: str, make: Callable[[Mapping[str, Any] | No
             if "first_head" not in registry.options(trial.method):
                 return
         else:
-            raise AssertionError(f"an opening exchange was not refused {what}")
+            raise AssertionError(f"a method with an opening exchange accepted {what}")
     simulation = make({"first_head": "random"} if algorithm.schedule.opening is not None else None)
     assert len(run_all(simulation)) == 2
     _require_finite(models_of(simulation))
@@ -315,8 +315,8 @@ def check_backend(trial: Trial, choice: BackendChoice) -> None:
             assert gap < 1e-10, f"{where}: {choice} differs from the loop by {gap:g}; does the loss use the weights?"
             moved = max(float((a[key] - task.work.params[key]).abs().max()) for key in a)
             assert (moved > 0) == (task.client.records > 0), f"{where}: moved by {moved:g}"
-        looks = [Look(task.client, task.work.params, Pool.TRAIN, task.client.train) for task in tasks]
-        for ours, theirs in zip(loop.features(looks), other.features(looks), strict=True):
+        requests = [FeatureRequest(task.client, task.work.params, Pool.TRAIN, task.client.train) for task in tasks]
+        for ours, theirs in zip(loop.features(requests), other.features(requests), strict=True):
             assert ours.shape == theirs.shape
             assert not len(ours) or float((ours - theirs).abs().max()) < 1e-10
 

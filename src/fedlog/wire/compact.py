@@ -89,7 +89,7 @@ def decompress(body: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Compact:
-    """A codec with a format of floats; it may leave out rows of zeros, and may compress by zstandard."""
+    """A codec that writes floats as `numbers` does; optionally without rows of zeros, and zstandard-compressed."""
 
     number: int
     numbers: Numbers
@@ -234,7 +234,7 @@ class Compact:
     def _unpack_means(self, reader: Reader, marks: int, rows: int, columns: int, known: Tensor | None) -> Tensor:
         old = None if known is None else counts_and_means(known)
         if marks & _SAME_COUNTS and (old is None or marks & _FRACTIONAL):
-            raise WireError("a message without counts, which refers to one that is not here")
+            raise WireError("the message takes its counts from an earlier message that is not here")
         present = reader.bits(rows) if self.rows else np.ones(rows, bool)
         counts = np.zeros(rows)
         if marks & _SAME_COUNTS and old is not None:

@@ -105,7 +105,7 @@ class OneExchange(Algorithm):
         if message.kind in (Kind.MOMENTS, Kind.STATISTICS):
             moments = Moments.from_arrays(tuple(array.to(torch.float64) for array in message.arrays), self.detail)
             sums = dict(zip((SUMS, SECOND), message.arrays, strict=False))
-            return {**single(_name_parts(self.solve(moments, Noise()))), **sums}
+            return {**to_float32(_name_parts(self.solve(moments, Noise()))), **sums}
         if message.kind is Kind.QUADRATIC_HEAD:
             linear, quadratic = message.arrays
             diagonal = quadratic.shape[1] == self.plan.width and self.detail is Detail.SQUARES
@@ -140,7 +140,7 @@ class OneExchange(Algorithm):
         return _name_parts(self.solve(moments, noise))
 
     def deploy(self, home: Params, heard: Params) -> Params:
-        """The frozen body under the global head, among the site's own classes if that is asked for."""
+        """The frozen body with the global head; with `classes = own` it predicts only classes that the site has."""
         body = {name: value for name, value in home.items() if name not in AT_HOME}
         quadratic = {QUADRATIC: heard[QUADRATIC]} if QUADRATIC in heard else {}
         return {**body, HEAD: self.restrict(heard[HEAD], home), **quadratic}
@@ -165,7 +165,7 @@ class OneExchange(Algorithm):
         for strength in STRENGTHS:
             solved = None if math.isinf(strength) else self.solve_own(own, heard, strength)
             if solved is not None:
-                model = {**deployed, **single(_name_parts(solved))}
+                model = {**deployed, **to_float32(_name_parts(solved))}
                 found.append((f"own {strength:g}", {**model, HEAD: self.restrict(model[HEAD], home)}))
         return found
 
@@ -185,8 +185,8 @@ class OneExchange(Algorithm):
         return (f"note: {self.name} is done after one round; {rounds} send the same sums {rounds} times",)
 
 
-def single(params: Params) -> Params:
-    """The parameters in float32, the type of features and of what is sent."""
+def to_float32(params: Params) -> Params:
+    """The parameters as float32, like the features and the messages."""
     return {name: value.to(torch.float32) for name, value in params.items()}
 
 

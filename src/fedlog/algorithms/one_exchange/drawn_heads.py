@@ -101,14 +101,14 @@ class FedPFT(DrawnHead):
         return Schedule(round=(Exchange("mixtures", (), BodySummary.MIXTURES, parts=self.parts),))
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
-        """The mixtures go."""
+        """Send the mixtures; keep the body at home."""
         found = trained.mixtures
         message = Message(Kind.MIXTURES, (found.records, found.means, found.variances))
         counts = found.records.reshape(self.plan.n_class, -1).sum(1)
         return {**self.join(trained.params), **self.own_classes(counts)}, message
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
-        """The head trained on drawn features, as many as there are records."""
+        """Train the head on features drawn from the mixtures, one for each record at the sites."""
         mixtures = Mixtures(*total.arrays)
         # Every client lists `parts` Gaussians of class 0, then of class 1, and so on.
         of_one = torch.arange(self.plan.n_class).repeat_interleave(self.parts)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedlog.algorithms.one_exchange.base import OWN_SECOND, OWN_SUMS, Noise, OneExchange, single
+from fedlog.algorithms.one_exchange.base import OWN_SECOND, OWN_SUMS, Noise, OneExchange, to_float32
 from fedlog.algorithms.one_exchange.solved_heads import FedLDA, FedLogOnce, FedNCM, FedRidge
 from fedlog.core.heads.gaussian import QuadraticHead, find_needed_detail
 from fedlog.core.heads.personal import STRENGTHS
@@ -103,4 +103,4 @@ class FedHeads(OneExchange):
                 solved = self._methods[name].solve_own(own, {HEAD: heads[name]}, strength) if name in heads else None
                 if isinstance(solved, Tensor):
                     found[f"{name}, own {strength:g}"] = solved
-        return single(found)
+        return to_float32(found)

@@ -140,11 +140,11 @@ class FedRidge(OneExchange):
     sends_moments_for_personal = False
 
     def solve(self, moments: Moments, noise: Noise) -> Tensor:
-        """The ridge of everyone's moments."""
+        """The ridge head of everyone's moments."""
         return ridge_head(moments, self.strength, noise.std, noise.count_above)
 
     def solve_own(self, own: Moments, heard: Params, strength: float) -> Tensor:
-        """The ridge of the own moments around the global head; with strength 0, the usual ridge of the own records."""
+        """A ridge head from the site's moments, shrunk to the global head; with strength 0, a plain ridge head."""
         if not strength:
             return ridge_head(own, self.strength)
         return ridge_around(own, heard[HEAD], strength / max(1.0, own.statistics.total))

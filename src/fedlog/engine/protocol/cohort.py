@@ -25,7 +25,7 @@ from fedlog.data.numbers import half_width
 from fedlog.engine.clients import Client
 from fedlog.engine.protocol.client_store import ClientStore, read_clients, write_clients
 from fedlog.engine.training.backends import Engine
-from fedlog.engine.training.tasks import CLOCK, Backend, Fit, Look, Pool, Task
+from fedlog.engine.training.tasks import CLOCK, Backend, FeatureRequest, Fit, Pool, Task
 from fedlog.errors import RunError
 from fedlog.models.body import HEAD, QUADRATIC, SHIFT, Params, initial_head, logits, number_head
 from fedlog.models.weights_file import weights_name, write_weights
@@ -199,48 +199,52 @@ class Cohort:
         for client, fit in zip(group, fits, strict=True):
             self.store.keep_moments(client.index, exchange.name, fit.moments)
         trained = [fit.params for fit in fits]
-        looks = [Look(c, p, Pool.TRAIN, c.train) for c, p in zip(group, trained, strict=True)]
-        summaries = CLOCK.along("statistics", self._summarise(backend, looks, exchange, keys))
+        requests = [FeatureRequest(c, p, Pool.TRAIN, c.train) for c, p in zip(group, trained, strict=True)]
+        summaries = CLOCK.along("statistics", self._summarise(backend, requests, exchange, keys))
         for client, work, params, summary in zip(group, works, trained, summaries, strict=True):
             _require_finite(client, params, round_number)
             yield client, work, replace(summary, params=params, records=client.records)
 
     def _summarise(
-        self, backend: Backend, looks: Sequence[Look], exchange: Exchange, keys: Sequence[Key]
+        self, backend: Backend, requests: Sequence[FeatureRequest], exchange: Exchange, keys: Sequence[Key]
     ) -> Iterator[Trained]:
-        """The summary that the exchange asks for, of each look's records."""
+        """The summary that the exchange asks for, of each request's records."""
         nothing = Trained({}, NO_STATISTICS, 0)
         if exchange.summary in (BodySummary.STATISTICS, BodySummary.NUMBERS):
-            for moments in self._sum_moments(backend, looks, exchange):
+            for moments in self._sum_moments(backend, requests, exchange):
                 yield replace(nothing, statistics=moments.statistics, second=moments.second)
         elif exchange.summary is BodySummary.MIXTURES:
             labels, n_class = self._federation.train.labels, self._federation.n_class
-            for look, features, key in zip(looks, backend.features(looks), keys, strict=True):
-                own = labels[look.positions]
+            for request, features, key in zip(requests, backend.features(requests), keys, strict=True):
+                own = labels[request.positions]
                 yield replace(nothing, mixtures=fit_mixtures(features, own, n_class, exchange.parts, key))
         else:
-            yield from [nothing] * len(looks)
+            yield from [nothing] * len(requests)
 
-    def _sum_moments(self, backend: Backend, looks: Sequence[Look], exchange: Exchange) -> Iterator[Moments]:
-        """The moments of each look's records, behind the clip if there is one."""
+    def _sum_moments(
+        self, backend: Backend, requests: Sequence[FeatureRequest], exchange: Exchange
+    ) -> Iterator[Moments]:
+        """The moments of each request's records, behind the clip if there is one."""
         guard, labels, n_class = self._protection, self._federation.train.labels, self._federation.n_class
         summarise = Moments.of if guard is None else guard.moments
         joins_number = exchange.summary is BodySummary.NUMBERS
-        for look, features in self._features_to_sum(backend, looks):
-            summed = self._join_number(features, look.positions) if joins_number else features
-            yield summarise(summed, labels[look.positions], n_class, exchange.detail)
+        for request, features in self._features_to_sum(backend, requests):
+            summed = self._join_number(features, request.positions) if joins_number else features
+            yield summarise(summed, labels[request.positions], n_class, exchange.detail)
 
-    def _features_to_sum(self, backend: Backend, looks: Sequence[Look]) -> Iterator[tuple[Look, Tensor]]:
-        """The features of each look's records."""
+    def _features_to_sum(
+        self, backend: Backend, requests: Sequence[FeatureRequest]
+    ) -> Iterator[tuple[FeatureRequest, Tensor]]:
+        """The features of each request's records."""
         guard = self._protection
         if guard is None or guard.mechanism.unit is not Unit.RECORD:
-            yield from zip(looks, backend.features(looks), strict=True)
+            yield from zip(requests, backend.features(requests), strict=True)
             return
         # Each record in a call of its own: how its features are rounded would else depend on how many are computed
         # with it, an input can be such that all is rounding, and then one record more moves the others.
-        for look in looks:
-            alone = [backend.features([replace(look, positions=at)])[0] for at in torch.split(look.positions, 1)]
-            yield look, torch.cat(alone) if alone else torch.zeros(0, look.client.body.width)
+        for request in requests:
+            alone = [backend.features([replace(request, positions=at)])[0] for at in torch.split(request.positions, 1)]
+            yield request, torch.cat(alone) if alone else torch.zeros(0, request.client.body.width)
 
     def _join_number(self, features: Tensor, positions: Tensor) -> Tensor:
         """The features, then the number to predict; in a private run it is cut to its agreed range."""
@@ -277,7 +281,7 @@ class Cohort:
             if not candidates or not len(held_out):
                 continue
             # One pass through the body: candidates differ in their heads alone.
-            (features,) = backend.features([Look(client, candidates[0][1], Pool.TRAIN, held_out)])
+            (features,) = backend.features([FeatureRequest(client, candidates[0][1], Pool.TRAIN, held_out)])
             right = [
                 int((logits(features, _cast_head(model, features)).argmax(1) == labels[held_out]).sum())
                 for _, model in candidates
@@ -292,23 +296,25 @@ class Cohort:
         pool = Pool.TEST if judge is Judge.TEST else Pool.TRAIN
         labels = pool.records(self._federation).labels
         held_out = {c.index: c.tests if judge is Judge.TEST else c.validations for c in group}
-        looks = [Look(c, models[c.index], pool, torch.cat(held_out[c.index])) for c in group]
+        requests = [FeatureRequest(c, models[c.index], pool, torch.cat(held_out[c.index])) for c in group]
         scores = []
-        for look, features in zip(looks, backend.features(looks), strict=True):
-            sizes = [len(part) for part in held_out[look.client.index]]
+        for request, features in zip(requests, backend.features(requests), strict=True):
+            sizes = [len(part) for part in held_out[request.client.index]]
             if self._range is not None:
                 unit = half_width(self._range)
-                scores.append((look.client.index, self._score_numbers(look, features, sizes, unit)))
+                scores.append((request.client.index, self._score_numbers(request, features, sizes, unit)))
                 continue
-            right = logits(features, _cast_head(look.params, features)).argmax(1) == labels[look.positions]
+            right = logits(features, _cast_head(request.params, features)).argmax(1) == labels[request.positions]
             parts = torch.split(right, sizes)
-            scores.append((look.client.index, tuple(Score(int(part.sum()), len(part)) for part in parts)))
+            scores.append((request.client.index, tuple(Score(int(part.sum()), len(part)) for part in parts)))
         return scores
 
-    def _score_numbers(self, look: Look, features: Tensor, sizes: list[int], unit: float) -> tuple[Score, ...]:
+    def _score_numbers(
+        self, request: FeatureRequest, features: Tensor, sizes: list[int], unit: float
+    ) -> tuple[Score, ...]:
         """How many numbers lie inside their intervals, and the error."""
-        truth = look.pool.records(self._federation).numbers[look.positions]
-        head = number_head(look.params)
+        truth = request.pool.records(self._federation).numbers[request.positions]
+        head = number_head(request.params)
         found = [
             judge_numbers(head, phi, own, unit)
             for phi, own in zip(torch.split(features, sizes), torch.split(truth, sizes), strict=True)
@@ -325,7 +331,7 @@ def _all_finite(params: Params) -> bool:
 
 
 def _is_finite(value: Tensor) -> bool:
-    """Whether all numbers are finite. A finite sum shows it in one pass; a sum may also overflow by itself."""
+    """Whether all numbers are finite. The sum is a fast first test; it may overflow although they are."""
     return math.isfinite(value.sum().item()) or bool(torch.isfinite(value).all())
 
 

@@ -26,9 +26,9 @@ class Capped:
 def cap_shares(
     uploads: Mapping[str, Contribution], largest: float
 ) -> tuple[dict[str, Contribution], tuple[Capped, ...]]:
-    """The uploads, scaled so that none has more than the share `largest` of all counts, and whose were scaled.
+    """The uploads, scaled so that none has more than the share `largest` of all counts, and the scaled clients.
 
-    With fewer clients than 1 / largest all of them count alike.
+    With fewer than 1 / largest clients, all get the same weight.
     """
     counts = {client: float(upload.arrays[0][:, 0].sum()) for client, upload in uploads.items()}
     most = _largest_count(sorted((count for count in counts.values() if count > 0), reverse=True), largest)

@@ -99,7 +99,7 @@ class Engine:
             raise RunError(f"body {body.name} cannot be trained by backend {backend.value}: it has no blocks")
         network: Stacked = compiled or VmapNetwork(body)
         at_once = self.clients_at_once or self._best_group_size(network)
-        return BlockBackend(body, federation, clients, self.settings, network, at_once, _looks_at_once(network))
+        return BlockBackend(body, federation, clients, self.settings, network, at_once, _requests_at_once(network))
 
     def _best_group_size(self, network: Stacked) -> int:
         """How many clients are best trained together."""
@@ -149,7 +149,7 @@ class Engine:
         return [*(Decision(kind, reason) for kind, reason in stacked.items()), _decide_loop(why_not or "")]
 
 
-def _looks_at_once(network: Stacked) -> int | None:
+def _requests_at_once(network: Stacked) -> int | None:
     """How many clients to evaluate together; None: as many as are trained together."""
     if not isinstance(network, StackedBody) or network.training.is_plain:
         return None

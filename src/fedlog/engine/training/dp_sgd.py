@@ -20,7 +20,7 @@ from fedlog.algorithms.shape import Batch, Phase
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.engine.training.loop import LoopBackend, StepwiseAdam
-from fedlog.engine.training.tasks import Fit, Look, Settings, Task
+from fedlog.engine.training.tasks import FeatureRequest, Fit, Settings, Task
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, Params, logits
 from fedlog.models.masking import MaskedDropout
@@ -79,9 +79,9 @@ class DpSgdBackend:
             self._all_values[name].requires_grad_(False)
         self._module: nn.Module = GradSampleModule(module, loss_reduction="sum")
 
-    def features(self, looks: Sequence[Look]) -> list[Tensor]:
-        """(n, width) for each look, in evaluation mode."""
-        return self._plain.features(looks)
+    def features(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
+        """(n, width) for each request, in evaluation mode."""
+        return self._plain.features(requests)
 
     def train(self, tasks: Sequence[Task]) -> list[Fit]:
         """Train, and return the outcome of each task, in their order."""

@@ -16,8 +16,8 @@ from fedlog.data.transforms import Augmentation
 from fedlog.engine.training.tasks import (
     CLOCK,
     EpochDraws,
+    FeatureRequest,
     Fit,
-    Look,
     Settings,
     Task,
     adam_arguments,
@@ -100,9 +100,9 @@ class LoopBackend:
         """Train, and return the outcome of each task, in their order."""
         return [self._train_one(task) for task in tasks]
 
-    def features(self, looks: Sequence[Look]) -> list[Tensor]:
-        """(n, width) for each look, in evaluation mode."""
-        return [self._look_at(look) for look in looks]
+    def features(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
+        """(n, width) for each request, in evaluation mode."""
+        return [self._compute_features(request) for request in requests]
 
     def _train_one(self, task: Task) -> Fit:
         params = {name: self._to_device(value).clone() for name, value in task.work.params.items()}
@@ -190,12 +190,12 @@ class LoopBackend:
         return self._batch(task, replace(draws, order=chosen), slice(None))
 
     @torch.no_grad()
-    def _look_at(self, look: Look) -> Tensor:
-        params = {name: self._to_device(value) for name, value in look.params.items()}
-        inputs = look.pool.records(self._federation).inputs
+    def _compute_features(self, request: FeatureRequest) -> Tensor:
+        params = {name: self._to_device(value) for name, value in request.params.items()}
+        inputs = request.pool.records(self._federation).inputs
         parts = [
             self._body.features(params, self._to_device(self._federation.transform.prepare(inputs[part])), None).cpu()
-            for part in torch.split(look.positions, EVALUATION_BATCH)
+            for part in torch.split(request.positions, EVALUATION_BATCH)
         ]
         return torch.cat(parts) if parts else torch.zeros(0, self._body.width, dtype=self._settings.dtype)
 

@@ -62,7 +62,7 @@ class Pool(Enum):
 
 
 @dataclass(frozen=True, eq=False)
-class Look:
+class FeatureRequest:
     """A request for one client's features in evaluation mode: of which records, under which model."""
 
     client: Client
@@ -81,13 +81,13 @@ class Backend(Protocol):
     def train(self, tasks: Sequence[Task]) -> list[Fit]:
         """Train, and return the outcome of each task, in their order."""
 
-    def features(self, looks: Sequence[Look]) -> list[Tensor]:
-        """(n, width) for each look, in evaluation mode."""
+    def features(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
+        """(n, width) for each request, in evaluation mode."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings that all clients' training shares, and those of its computation."""
+    """The training settings that all clients share, with the device and number type to compute on."""
 
     batch_size: int = 10
     device: str = "cpu"
@@ -156,9 +156,9 @@ def draw_epoch(key: Key, records: int, body: Body, transform: Transform, dtype: 
 
 
 class Stopwatch:
-    """Seconds by part of a round since they were last taken.
+    """Counts the seconds of each part of a round since the last `take`.
 
-    A part inside another counts for the outer one: the forward passes of an evaluation are evaluation.
+    Time in a nested part counts for the outer part: forward passes during evaluation count as evaluation.
     """
 
     def __init__(self) -> None:
@@ -179,7 +179,7 @@ class Stopwatch:
             self._seconds[part] += time.perf_counter() - start
 
     def along(self, part: str, items: Iterable[Item]) -> Iterator[Item]:
-        """The items; the time that it takes to make each is added to this part."""
+        """Yield the items, and add the time that making each one takes to this part."""
         iterator = iter(items)
         while True:
             with self.time(part):
@@ -189,7 +189,7 @@ class Stopwatch:
             yield item
 
     def take(self) -> dict[str, float]:
-        """The seconds of every part; counting starts anew."""
+        """Return the seconds of each part, and reset them to 0."""
         taken, self._seconds = self._seconds, dict.fromkeys(PARTS, 0.0)
         return taken
 

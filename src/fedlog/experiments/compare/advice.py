@@ -60,7 +60,7 @@ def advise(findings: Findings, worth: float = WORTH) -> Advice:
     found = {label: findings.gain(label, "validation", 1 - 2 * ERROR) for label in gains}
     bounds = {label: gain for label, gain in found.items() if gain is not None}
     if len(bounds) == len(gains) and all((gain.high or 0) < worth for gain in bounds.values()):
-        return _advise_alone(findings, best, bounds[best], worth)
+        return _advise_training_alone(findings, best, bounds[best], worth)
     return _advise_more_rows(findings, best, top)
 
 
@@ -85,7 +85,7 @@ def _advise_method(findings: Findings, label: str, gains: dict[str, Estimate]) -
     return Advice(AdviceKind.FEDERATE, sentence, _confirm(findings, label), label, gain, winners, losers)
 
 
-def _advise_alone(findings: Findings, best: str, gain: Estimate, worth: float) -> Advice:
+def _advise_training_alone(findings: Findings, best: str, gain: Estimate, worth: float) -> Advice:
     sentence = (
         f"Training alone is as good: do not federate. The best other method on validation rows, {best}, gains "
         f"{describe_gain(gain)}, and no method gains {100 * worth:g} or more."

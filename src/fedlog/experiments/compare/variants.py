@@ -154,7 +154,7 @@ def lay_out(variants: Sequence[Variant], seeds: Sequence[int], out: Path) -> lis
     """The runs, all variants of the first seed before those of the second."""
     names = [variant.folder_name for variant in variants]
     if len(set(names)) < len(names):
-        raise InputError(f"the same thing twice in one comparison: {', '.join(sorted(names))}")
+        raise InputError(f"the same variant twice in one comparison: {', '.join(sorted(names))}")
     return [
         ComparedRun(variant, seed, out / variant.folder_name / f"seed-{seed}") for seed in seeds for variant in variants
     ]
@@ -163,9 +163,9 @@ def lay_out(variants: Sequence[Variant], seeds: Sequence[int], out: Path) -> lis
 def shorten(
     spec: RunSpec, choices: Choices, federation: Federation | None, *, asked_for: bool
 ) -> tuple[RunSpec, Choices, tuple[str, ...]]:
-    """The settings and choices of a quick comparison, and what it leaves out. What was asked for by name stays.
+    """The settings and choices of a quick comparison, and notes on what it leaves out.
 
-    A step takes as many rows as suits the largest site of the federation, where one's own data are given.
+    Methods, rounds and batch size that the user has set stay. Batches grow with the largest site of a given federation.
     """
     notes = []
     if not asked_for:

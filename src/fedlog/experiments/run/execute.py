@@ -216,7 +216,7 @@ def _remove_empty_folders(made: list[Path]) -> None:
 
 
 def _claim(folder: Path, spec: RunSpec, simulation: Simulation) -> None:
-    """Make the folder this run's."""
+    """Write the run's settings into the folder, which marks it as taken."""
     written = {"digest": spec.digest, "spec": as_plain(spec), "backends": simulation.engine.name_backends()}
     write_json(folder / CONFIG, {**written, "made_with": made_with()})
 

@@ -128,7 +128,7 @@ class Cell:
 
     @property
     def steps(self) -> int:
-        """The number of lines its records will have."""
+        """The number of rounds, or of epochs on synthetic data: one line of records each."""
         if self.experiment.shape is Shape.SYNTHETIC:
             return int(self.spec.options["epochs"])
         return self.spec.rounds or 0

@@ -156,7 +156,7 @@ def _rates(data: str) -> Experiment:
 
 
 def _weight_decay(data: str) -> Experiment:
-    """AdamW's weight decay for bodies that keep their optimiser, at each method's falling rate."""
+    """Select AdamW's weight decay where Adam's moments last for the run, with each method's cosine rate."""
     base = replace(_run(data, "fedlog", rounds=30), moments=AdamMoments.RUN, decay=Decay.COSINE)
     rows = [
         Row(

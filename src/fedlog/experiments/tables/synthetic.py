@@ -68,7 +68,7 @@ class OneRound:
 
 
 def one_round(spec: RunSpec, federation: Federation) -> OneRound:
-    """The round that the specification describes, bodies dealt out in the order in which it names them."""
+    """Run the one round of the specification; client i gets the i-th body that it names."""
     if len(spec.body) != len(federation.shards):
         raise InputError(f"one body for each client: {len(spec.body)} bodies, {len(federation.shards)} clients")
     bodies = [body(name, federation.input_shape) for name in spec.body]

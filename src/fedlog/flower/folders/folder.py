@@ -50,7 +50,7 @@ def log_event(path: Path, event: str, **fields: Value) -> None:
 
 
 def show(text: str) -> str:
-    """The text without signs that steer a terminal: part of it may come from the other side of a federation."""
+    """The text without control characters, since part of it may come from another party of the federation."""
     return "".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in text)
 
 
@@ -68,7 +68,7 @@ class LineFollower:
 
     @classmethod
     def from_now(cls, path: Path) -> LineFollower:
-        """A follower that begins behind the lines that are there now."""
+        """A follower that skips the lines already in the file."""
         return cls(path, path.stat().st_size if path.exists() else 0)
 
     def read_new(self) -> list[str]:

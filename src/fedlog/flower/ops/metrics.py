@@ -34,7 +34,7 @@ Values = Mapping[Any, float]
 
 def render_server(folder: ServerFolder) -> bytes:
     """The metrics of a server's folder."""
-    return _render([*_gate(folder), *_runs(folder), *_certificate(folder)])
+    return _render([*_gate_metrics(folder), *_run_metrics(folder), *_certificate_metrics(folder)])
 
 
 def render_site(folder: SiteFolder) -> bytes:
@@ -82,7 +82,7 @@ def _fill(family: GaugeMetricFamily | CounterMetricFamily, values: Values) -> Me
     return family
 
 
-def _gate(folder: ServerFolder) -> list[Metric]:
+def _gate_metrics(folder: ServerFolder) -> list[Metric]:
     presence, traffic = read_json(folder.presence_file), read_json(folder.traffic_file)
     connected = set(presence.get("connected", ()))
     seen = {
@@ -107,7 +107,7 @@ def _gate(folder: ServerFolder) -> list[Metric]:
     ]
 
 
-def _runs(folder: ServerFolder) -> list[Metric]:
+def _run_metrics(folder: ServerFolder) -> list[Metric]:
     views = {(view.name,): view for view in view_runs(folder)}
     begun = {key: view for key, view in views.items() if view.rounds}
     seconds = {key: sum(float(line["seconds"]) for line in view.rounds) for key, view in begun.items()}
@@ -143,7 +143,7 @@ def _spent(folder: ServerFolder, run: RunView) -> float | None:
     return float(epsilon) if isinstance(epsilon, int | float) else math.inf
 
 
-def _certificate(folder: ServerFolder) -> list[Metric]:
+def _certificate_metrics(folder: ServerFolder) -> list[Metric]:
     if not folder.certificates.server.exists():
         return []
     left = days_left(folder.certificates, dt.datetime.now(dt.UTC))

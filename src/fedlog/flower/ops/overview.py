@@ -144,12 +144,12 @@ class SiteWork:
 
     @property
     def bits_up(self) -> int:
-        """Bits that left."""
+        """The bits that the site sent."""
         return sum(int(event["bits_up"]) for event in self.rounds)
 
     @property
     def bits_down(self) -> int:
-        """Bits that came."""
+        """The bits that the site received."""
         return sum(int(event["bits_down"]) for event in self.rounds)
 
 

@@ -49,7 +49,7 @@ def find_open_run(folder: ServerFolder) -> str:
 def drop(folder: ServerFolder, site: str, name: str) -> None:
     """Let a run go on without a site: it is not asked and not waited for, from this moment on."""
     home = _check_drop(folder, site, name)
-    home.keep_dropped({*home.dropped(), site})
+    home.write_dropped({*home.dropped(), site})
     folder.log("dropped", run=name, site=site)
 
 
@@ -58,7 +58,7 @@ def take_back(folder: ServerFolder, site: str, name: str) -> None:
     home = _check_drop(folder, site, name)
     if site not in home.dropped():
         raise InputError(f"expected a site that was dropped from {name}, found: {site}")
-    home.keep_dropped(home.dropped() - {site})
+    home.write_dropped(home.dropped() - {site})
     folder.log("taken back", run=name, site=site)
 
 

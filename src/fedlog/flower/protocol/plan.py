@@ -96,9 +96,9 @@ class Plan(Section):
     secure: Secure | None = None
 
     def same_run(self, other: Plan) -> bool:
-        """Whether one can go on where the other stopped: only the number of rounds may differ.
+        """Whether a run of this plan may continue a run of the other: only the number of rounds may differ.
 
-        The noise of a private run and a falling learning rate are set for its rounds.
+        Not even that may differ with a privacy promise or a falling learning rate: both depend on the number of rounds.
         """
         if self.promise is not None or self.optimiser.decay is not Decay.NONE:
             return self == other
@@ -126,7 +126,7 @@ class Plan(Section):
         return registry.find_own_rounds(self.method) is not None or (self.promise is not None and self.promise.frozen)
 
     @property
-    def figures_stay(self) -> bool:
+    def hides_figures(self) -> bool:
         """Whether a site keeps to itself how well it does, and on how many records."""
         return self.promise is not None or self.secure is not None
 
@@ -257,7 +257,7 @@ def check_plan(plan: Plan) -> Plan:
         )
     check_transport(plan.transport, plan.promise, secure=plan.secure is not None)
     check_largest_share(plan.largest_share, plan.promise, secure=plan.secure is not None)
-    check_differences(plan.transport, hidden=plan.figures_stay)
+    check_differences(plan.transport, hidden=plan.hides_figures)
     check_seed(plan.seed)
     check_options(plan.options)
     check_weight_decay(plan.optimiser.weight_decay)

@@ -14,9 +14,9 @@ PATIENCE_SECONDS = 30.0
 
 
 def pack_database(database: Path) -> str | None:
-    """Write the database anew without what was deleted from it; return why that was not possible, else None.
+    """Rewrite the database without its deleted rows; return None, or the reason if that failed.
 
-    The SuperLink may be running: SQLite's locks let one wait for the other, and the file is small.
+    The SuperLink may be running: SQLite's locks make each wait for the other, briefly, since the file is small.
     """
     if not database.exists():
         return None

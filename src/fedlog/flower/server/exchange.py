@@ -127,7 +127,7 @@ def ask(
     machine heartbeats come late: Flower then takes a site for gone and its question back, though it is at work. As long
     as it is heard, it is asked again; a site gives the reply that it has already made.
     """
-    asking = _Asking(nodes, requests, kind, wait)
+    asking = _OpenQuestion(nodes, requests, kind, wait)
     begun = clock.now()
     asking.sites = _push(post, nodes, requests, wait, 0.0)
     asking.refuse(set(requests) - set(asking.sites.values()), "Flower did not take the message")
@@ -148,7 +148,7 @@ def ask(
 
 
 @dataclass
-class _Asking:
+class _OpenQuestion:
     """The state of a question so far: each site that was asked is in exactly one of the five fields."""
 
     nodes: Mapping[str, int]

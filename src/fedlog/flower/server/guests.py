@@ -66,7 +66,7 @@ class Guests:
             return
         found = Counter(guest.digest for _, guest in sorted(self.known.items())).most_common(1)[0][0]
         usual = next(guest.equal_body for _, guest in sorted(self.known.items()) if guest.digest == found)
-        self.home.keep_body(usual)
+        self.home.write_body(usual)
         for site, guest in sorted(self.known.items()):
             if reason := usual.difference(guest):
                 self._leave_out(site, reason)

@@ -13,7 +13,7 @@ from fedlog.flower.server.run_folder import RunFolder
 
 
 def check_leave(folder: ServerFolder, site: str, name: str) -> None:
-    """Refuse to take the site out of that run where its part cannot be told from the rest, or is all there is."""
+    """Refuse if the site's part of the run's head cannot be subtracted, or if there is no other site in it."""
     home = RunFolder.of(folder, name)
     if not checkpoint.exists(home.checkpoint):
         raise InputError(f"expected a run with a checkpoint, found none: {home.path}")
@@ -54,7 +54,7 @@ def take_site_out(folder: ServerFolder, site: str, name: str) -> tuple[str, ...]
     server.ledger.entries.clear()
     server.ledger.entries.update(booked)
     save_server(home, server, done)
-    home.keep_uploads(uploads)
+    home.write_uploads(uploads)
     home.forget_report()
     folder.log("left", run=name, site=site, remaining=list(uploads))
     return tuple(uploads)

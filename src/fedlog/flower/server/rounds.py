@@ -129,7 +129,7 @@ class Run:
         return begin_server(self.plan, self.schema, self.guests.width, self.rules.refused_share)
 
     def _save(self, server: Server, number: int) -> None:
-        self.home.keep_width(self.guests.width)
+        self.home.write_width(self.guests.width)
         save_server(self.home, server, number)
 
     def _gather_sites(self) -> dict[str, int]:
@@ -204,7 +204,7 @@ class Run:
             self._log_event("too few", round=number, sites=sorted(uploads), minimum=self.minimum)
             return False
         if self.plan.promise is None:  # else no site can be taken out of the sum, so nothing is kept for that
-            self.home.keep_uploads(select_summed_uploads(server, self.home.uploads(), uploads))
+            self.home.write_uploads(select_summed_uploads(server, self.home.uploads(), uploads))
         self._log_uploads(number, sorted(uploads))
         return True
 
@@ -288,5 +288,5 @@ class Run:
         if not sites:
             raise RunError(f"expected reports of the sites after the last round, found none within {patience:.0f} s")
         self._save(server, number)
-        self.home.keep_report(run_report(self.plan, server, ending, sites, self.home))
+        self.home.write_report(run_report(self.plan, server, ending, sites, self.home))
         self._log_event("finished", sites=[str(site["name"]) for site in sites])

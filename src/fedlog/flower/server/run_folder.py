@@ -76,7 +76,7 @@ class RunFolder:
         found: dict[str, Any] | None = read_json(self.path / REPORT, None)
         return found
 
-    def keep_report(self, report: Mapping[str, Any]) -> None:
+    def write_report(self, report: Mapping[str, Any]) -> None:
         """Write the report: the run is finished."""
         write_json(self.path / REPORT, report)
 
@@ -109,7 +109,7 @@ class RunFolder:
         """The sites that the operator has dropped from this run."""
         return frozenset(read_json(self.path / DROPPED, ()))
 
-    def keep_dropped(self, sites: Iterable[str]) -> None:
+    def write_dropped(self, sites: Iterable[str]) -> None:
         """Write which sites are dropped; a run under way notices at once."""
         write_json(self.path / DROPPED, sorted(sites))
 
@@ -117,7 +117,7 @@ class RunFolder:
         """The feature width of the checkpoint's head."""
         return int(json.loads((self.path / WIDTH).read_text()))
 
-    def keep_width(self, width: int) -> None:
+    def write_width(self, width: int) -> None:
         """Write the feature width beside the checkpoint."""
         write_json(self.path / WIDTH, width)
 
@@ -126,11 +126,11 @@ class RunFolder:
         found = read_json(self.path / BODY, None)
         return None if found is None else EqualBody(**found)
 
-    def keep_body(self, body: EqualBody) -> None:
+    def write_body(self, body: EqualBody) -> None:
         """Write the body that every site must have."""
         write_json(self.path / BODY, asdict(body))
 
-    def keep_uploads(self, uploads: Mapping[str, bytes]) -> None:
+    def write_uploads(self, uploads: Mapping[str, bytes]) -> None:
         """Keep the uploads behind the head and no other, so that one site's part can be taken out of the sum later."""
         folder = self.path / UPLOADS
         folder.mkdir(parents=True, exist_ok=True)

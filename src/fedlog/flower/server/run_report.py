@@ -58,7 +58,7 @@ def read_private_report(payload: bytes) -> dict[str, Any]:
 
 
 def read_report(payload: bytes) -> dict[str, Any]:
-    """Return the figures of a REPORT payload; raise FrameError when they are none."""
+    """Return the figures of a REPORT payload; raise FrameError for any other content."""
     return _read(payload, SiteReport, "a site's figures in a report")
 
 
@@ -75,7 +75,7 @@ def _read(payload: bytes, kind: type[SiteReport | PrivateSiteReport], what: str)
 
 def read_reports(plan: Plan, answers: Mapping[str, Frame]) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Return the sites' reports, and for each site whose report cannot be read what is wrong with it."""
-    read = read_private_report if plan.figures_stay else read_report
+    read = read_private_report if plan.hides_figures else read_report
     sites: list[dict[str, Any]] = []
     wrong: dict[str, str] = {}
     for site, answer in sorted(answers.items()):

@@ -54,7 +54,7 @@ class SumAtServer:
         if pattern is None:
             raise RunError(f"method {server.algorithm.name} uploads nothing in {exchange.name}, so nothing is summed")
         shapes = [tuple(array.shape) for array in server.lift_upload(pattern).arrays]
-        opening = self._make_opening(members)
+        opening = self._open_sum(members)
         terms = self._terms(opening, roster, server, sum(prod(shape) for shape in shapes))
         names = {number: name for number, name in enumerate(sorted(roster)) if name in members}
         try:
@@ -116,7 +116,7 @@ class SumAtServer:
         value_bytes = encoding_of(server.protection).value_bytes
         return sum_terms(opening.session, opening.number, keys, self.secure.honest, coordinates, value_bytes)
 
-    def _make_opening(self, members: tuple[str, ...]) -> Opening:
+    def _open_sum(self, members: tuple[str, ...]) -> Opening:
         """Open a sum under a new number, which is stored first so that it is never used again."""
         path = self.home.path / "secure.json"
         stored = read_json(path, {"session": os.urandom(16).hex(), "next": 0})

@@ -22,7 +22,7 @@ from fedlog.flower.site.budget import (
     record_exact_statistics,
     record_release_at_site,
     refuse_beyond_limit,
-    refuse_without_record,
+    refuse_run_without_record,
 )
 from fedlog.flower.site.caps import check_plain_runs, check_training
 from fedlog.flower.site.context import SiteContext, site_context
@@ -82,7 +82,7 @@ def respond(request: Frame, folder: SiteFolder) -> Frame:
     if request.kind in WORK_KINDS:
         return request.reply(kind, work(request, context, state))
     _count_answer(context, state)
-    if not context.plan.figures_stay:
+    if not context.plan.hides_figures:
         record_exact_statistics(folder, context.plan.name, request.round_number, "report")
     return request.reply(kind, finish(request, context, state))
 
@@ -97,7 +97,7 @@ def greet(request: Frame, folder: SiteFolder) -> Frame:
         raise FrameError(f"expected the tag of run {plan.name} in its greeting, found another")
     context = SiteContext(folder, config, plan)
     context.check_plan()
-    refuse_without_record(folder)
+    refuse_run_without_record(folder)
     _refuse_more_plain_runs(context)
     state = RunState.of(folder, request.run)
     if context.guard is not None:

@@ -92,7 +92,7 @@ def check_record(folder: SiteFolder) -> None:
         )
 
 
-def refuse_without_record(folder: SiteFolder) -> None:
+def refuse_run_without_record(folder: SiteFolder) -> None:
     """Refuse every run until someone at the site has said what became of its missing record."""
     try:
         check_record(folder)
@@ -187,7 +187,7 @@ def add_up_site(folder: SiteFolder) -> tuple[float | None, int]:
 
 def _find_earlier(folder: SiteFolder) -> tuple[Event, ...]:
     """What left before the site had a record of all runs; FrameError where it had one that is missing."""
-    refuse_without_record(folder)
+    refuse_run_without_record(folder)
     folder.state.mkdir(parents=True, exist_ok=True)
     return () if (folder.state / FILE_NAME).exists() else _read_run_logs(folder)
 

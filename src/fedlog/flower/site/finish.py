@@ -102,7 +102,7 @@ def _find_unseen(context: SiteContext) -> list[str]:
 
 def _report(context: SiteContext, kept: str, models: Mapping[str, ScoredModel]) -> dict[str, str | int | float | None]:
     """Return what the server is told: figures over all test rows, or none where they stay at the site."""
-    if context.plan.figures_stay:
+    if context.plan.hides_figures:
         return {"body": context.body.name}
     return {
         "body": context.body.name,

@@ -80,7 +80,7 @@ def serve_task(
 
 
 def serve_worker(socket: str, secret: bytes) -> None:
-    """Do the work of all tasks."""
+    """Answer the frames that the tasks pass on, until this process is stopped."""
     from fedlog.flower.site.worker import serve_frames
 
     serve_frames(socket, secret)

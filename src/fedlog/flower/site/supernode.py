@@ -117,7 +117,7 @@ def main() -> None:
 
 
 def replace_parts() -> None:
-    """Put the guard, the pauses and the heartbeats in place; RunError where Flower has not what they stand for."""
+    """Replace parts of Flower by our guard, pauses and heartbeats; RunError if Flower's parts are not as expected."""
     from flwr.supercore import heartbeat
     from flwr.supernode import fleet_http_client, start_client_internal
 

@@ -17,7 +17,7 @@ LARGEST_WIDTH = 2**16
 
 
 class FeatureMap(nn.Module):
-    """A fixed function of features (n, in) -> (n, out). Its numbers come from a name, so they are no parameters."""
+    """A fixed function of features (n, in) -> (n, out). The name fixes its weights: nothing to train."""
 
     def __init__(self, function: Callable[[Tensor], Tensor], width: int) -> None:
         super().__init__()

@@ -39,7 +39,7 @@ def split_name(name: str) -> EncoderName | None:
     if encoder == IDENTITY or encoder.startswith((PRETRAINED, ONNX, TEXT)):
         return EncoderName(encoder, tuple(maps), clip)
     if maps:
-        raise InputError(f"body {name}: maps of features follow an encoder", hint="identity+unit, or pretrained:...")
+        raise InputError(f"body {name}: feature maps need an encoder", hint="identity+unit, or pretrained:...")
     return None
 
 
@@ -97,7 +97,7 @@ class EncoderBody(nn.Module):
         self.maps = nn.Sequential(*maps)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The features. Pixels arrive as 0 to 1, as records are prepared, and go on as 0 to 255; vectors stay."""
+        """The features. Images are scaled from 0..1 to 0..255 for the encoder; vectors are not changed."""
         raw = scale_to_bytes(inputs) if inputs.ndim == 4 else inputs
         features = inputs if self._encoder is None else self._encoder.encode(raw).to(inputs)
         mapped: Tensor = self.maps(features)
@@ -130,7 +130,7 @@ def make_encoder_body(parts: EncoderName, input_shape: tuple[int, ...]) -> Encod
     encoder = None if _is_encoded(parts.encoder, input_shape) else load_encoder(parts.encoder, input_shape)
     if encoder is None and len(input_shape) != 1:
         raise InputError(
-            f"body {parts.encoder} takes records that are features already, of one dimension: {input_shape} found",
+            f"body {parts.encoder} expects feature vectors, found records of shape {input_shape}",
             hint="--body pretrained:efficientnet-lite0 for images",
         )
     width = input_shape[0] if encoder is None else encoder.width

@@ -142,7 +142,7 @@ def load_onnx(name: str, input_shape: tuple[int, ...]) -> OnnxEncoder:
     width = encoder._encode_batch(torch.zeros(1, *input_shape)).shape[1]
     if input_shape == (width,):
         raise InputError(
-            f"body {name}: it gives as many features as it gets, so encoded records look like raw ones: {width}",
+            f"body {name}: its input and output have the same width, so raw and encoded records look alike: {width}",
             hint="apply it to the table before, and use --body identity",
         )
     return OnnxEncoder(name, width, encoder.digest, session, pixels)

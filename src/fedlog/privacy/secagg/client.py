@@ -35,7 +35,7 @@ from fedlog.privacy.secagg.used_steps import UsedSteps
 
 @dataclass(frozen=True)
 class Advertised:
-    """After step keys: this round's secrets."""
+    """A client's state after step `keys`: its secrets for this round."""
 
     cipher_secret: bytes
     mask_secret: bytes
@@ -44,7 +44,7 @@ class Advertised:
 
 @dataclass(frozen=True)
 class Shared:
-    """After step shares: how to mask, how to open what the others send, and what was kept for oneself."""
+    """A client's state after step `shares`: keys for masks and for the peers' shares, and its own shares."""
 
     mask_secret: bytes
     seed: bytes
@@ -120,7 +120,7 @@ class SumClient:
         return following, enclose(self.terms, self.identity, Step.SHARES, encode(SealedShares(view, sealed)))
 
     def mask(self, state: Shared, blob: bytes, vector: Words) -> tuple[Masked, bytes]:
-        """Add one mask for each peer and one of its own to the vector. These masks never hide another vector."""
+        """Hide the vector under one mask for each peer and a private one; the masks are used only once."""
         if vector.shape != (self.terms.coordinates,):
             raise RefusalError(f"a vector of {self.terms.coordinates} words was agreed on, found shape: {vector.shape}")
         delivery = decode(Delivery, blob)

@@ -129,7 +129,7 @@ def _path(curve: Curve, end: float) -> tuple[Point, ...]:
 def _why_without_path(
     findings: Findings, sending: Iterable[str], paths: Mapping[str, Sequence[Point]]
 ) -> tuple[str, ...]:
-    """A note on methods with only their last point: rounds not judged on test rows, or records that are gone."""
+    """Why some methods show only their last round: others were not judged on test rows, or have no records left."""
     bare = [label for label in sending if not paths.get(label)]
     if not bare:
         return ()

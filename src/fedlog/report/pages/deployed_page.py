@@ -78,7 +78,7 @@ class DeployedRun:
     sites: tuple[DeployedSite, ...]  # until they report, those that have answered
     finished: bool
     ended_early: str | None
-    figures_stay: bool  # at the sites: the run is private or has secure sums
+    hides_figures: bool  # sites keep them to themselves: the run is private or has secure sums
     bits_up: int
     bits_down: int  # at the end of a run the last head goes down too, after its last round
     bits_by_kind: Mapping[tuple[str, str], int]  # (up or down, kind)
@@ -221,11 +221,11 @@ def _notes(facts: DeployedRun) -> list[str]:
         found.append(say_unfinished(len(facts.rounds), facts.planned))
     if facts.ended_early is not None:
         found.append(f"Ended early: {facts.ended_early}.")
-    if facts.figures_stay:
+    if facts.hides_figures:
         found.append(AT_HOME)
     if facts.finished and facts.rounds and not any(each.new_head for each in facts.rounds):
         found.append("Learned nothing: no round moved the head from where the run began.")
-    if facts.figures_stay and facts.budget is None:
+    if facts.hides_figures and facts.budget is None:
         found.append("Privacy: none. Secure sums hid each site's part from the server, and the sums are exact.")
     return found
 

@@ -69,14 +69,14 @@ class RunFacts:
 
     @property
     def bits(self) -> int:
-        """Up and down, all clients, so far."""
+        """The bits sent so far, up and down, by all clients together."""
         if self.summary is not None:
             return self.summary.bits_up + self.summary.bits_down
         return sum(line.bits_up + line.bits_down for line in self.lines)
 
     @property
     def accuracy(self) -> float | None:
-        """The mean over clients in the last round; None before the first one ends."""
+        """The mean accuracy over clients in the last round; None before the first round ends."""
         return self.lines[-1].accuracy_mean_over_clients if self.lines else None
 
     @property

@@ -58,7 +58,7 @@ def _over_rounds(runs: Sequence[RunResult]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def synthetic(found: Collected) -> str:
-    """The paper's six panels, for the drawn seed and the mean over all seeds; one without records says so."""
+    """The paper's six panels: points of one seed, accuracies over all seeds. A panel without records says so."""
     ours, averaged = found.experiment.rows
     figure = Figure(figsize=(12, 7), layout="constrained")
     panels = figure.subplots(2, 3)
@@ -81,7 +81,7 @@ def synthetic(found: Collected) -> str:
 
 
 def _points_of_clients(found: Collected, row: Row) -> list[dict[str, Any]]:
-    """The drawn points of each client; empty if the drawn seed was not run."""
+    """The points to plot for each client; empty if seed DRAWN_SEED was not run."""
     path = found.folder / row.name / f"seed-{DRAWN_SEED}" / REPRESENTATIONS
     if DRAWN_SEED not in found.sweeps[row.name] or not path.exists():
         return []

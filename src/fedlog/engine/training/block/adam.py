@@ -132,7 +132,7 @@ def step_compiled(
 
 @lru_cache(maxsize=4096)
 def _corrections(rate: float, beta1: float, beta2: float, age: int) -> tuple[float, float]:
-    """The size of a step at that age, and the root of what the second moment is divided by."""
+    """Adam's bias corrections in step `age`: rate / (1 - beta1^age), and sqrt(1 - beta2^age)."""
     return rate / (1 - beta1**age), sqrt(1 - beta2**age)
 
 

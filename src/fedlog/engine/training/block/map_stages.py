@@ -66,7 +66,7 @@ def _with_rows(shape: tuple[int, ...], flat: bool) -> Span:
 
 
 def _each(value: int | tuple[int, ...], flat: bool, of_rows: int = 1) -> Span:
-    """The value for rows and the one for columns; for signals, which have a single row, the first is `of_rows`."""
+    """A layer's setting as (rows, columns); signals (`flat`) have one row, so `of_rows` stands for it."""
     if isinstance(value, int):
         return (of_rows, value) if flat else (value, value)
     return (of_rows, value[0]) if flat else (value[0], value[1])
@@ -94,7 +94,7 @@ class SpatialMeanStage:
     keeps_axes: bool
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
-        """(clients, channels, *space, batch) -> (clients, batch, channels), or a map with one place."""
+        """(clients, channels, *space, batch) -> (clients, batch, channels), or (..., 1, 1, batch) if `keeps_axes`."""
         (maps,) = values
         means = maps.flatten(2, -2).mean(2)
         return means.view(*means.shape[:2], *(1,) * (maps.ndim - 3), -1) if self.keeps_axes else means.mT

@@ -33,13 +33,13 @@ class Stage(Protocol):
 
 
 def parameter(layer: str, name: str, params: Params, clients: int) -> Tensor:
-    """That parameter of a layer, (clients, *shape); one that they share is expanded."""
+    """The parameter `name` of a layer, (clients, *shape); one that all clients share is expanded."""
     value = params[f"{layer}.{name}" if layer else name]
     return value if value.shape[0] == clients else value.expand(clients, *value.shape[1:])
 
 
 def find_parameter(layer: str, name: str, params: Params, clients: int) -> Tensor | None:
-    """The same; None where the layer was made without it."""
+    """As `parameter`, but None if the layer has no such parameter."""
     return parameter(layer, name, params, clients) if (f"{layer}.{name}" if layer else name) in params else None
 
 
@@ -219,7 +219,7 @@ class ArrangedFeed:
         return self._network.gather(arranged, torch.arange(clients * batch, device=self._device).view(clients, batch))
 
 
-def make_feed(
+def choose_feed(
     network: Stacked, records: Records, transform: Transform, held: Sequence[Tensor], settings: Settings
 ) -> PixelFeed | ArrangedFeed:
     """The fastest feed for the records of one pool that these clients hold."""

@@ -16,12 +16,12 @@ from fedlog.algorithms.shape import Batch, Carry, Phase
 from fedlog.data.federation import Federation
 from fedlog.engine.clients import Client
 from fedlog.engine.training.block.adam import FlatAdam
-from fedlog.engine.training.block.network import Stacked, make_feed
+from fedlog.engine.training.block.network import Stacked, choose_feed
 from fedlog.engine.training.tasks import (
     CLOCK,
     EpochDraws,
+    FeatureRequest,
     Fit,
-    Look,
     Pool,
     Settings,
     Task,
@@ -58,10 +58,10 @@ class BlockBackend:
         settings: Settings,
         network: Stacked,
         clients_at_once: int,
-        looks_at_once: int | None = None,
+        requests_at_once: int | None = None,
     ) -> None:
         self.clients_at_once = clients_at_once
-        self._looks_at_once = looks_at_once
+        self._requests_at_once = requests_at_once
         self._body = body
         self._settings = settings
         self._network = network
@@ -71,8 +71,8 @@ class BlockBackend:
         trained_on = [c.train for c in clients]
         judged_on = [part for c in clients for part in c.tests]
         self._feeds = {
-            Pool.TRAIN: make_feed(network, federation.train, federation.transform, trained_on + held_out, settings),
-            Pool.TEST: make_feed(network, federation.test, federation.transform, judged_on, settings),
+            Pool.TRAIN: choose_feed(network, federation.train, federation.transform, trained_on + held_out, settings),
+            Pool.TEST: choose_feed(network, federation.test, federation.transform, judged_on, settings),
         }
 
     def train(self, tasks: Sequence[Task]) -> list[Fit]:
@@ -86,25 +86,25 @@ class BlockBackend:
         return fits
 
     @torch.inference_mode()
-    def features(self, looks: Sequence[Look]) -> list[Tensor]:
-        """(n, width) for each look, in evaluation mode."""
-        size = self._looks_at_once or max(len(looks), 1)
-        parts = [looks[at : at + size] for at in range(0, len(looks), size)]
-        return [found for part in parts for found in self._look_at(part)]
+    def features(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
+        """(n, width) for each request, in evaluation mode."""
+        size = self._requests_at_once or max(len(requests), 1)
+        parts = [requests[at : at + size] for at in range(0, len(requests), size)]
+        return [found for part in parts for found in self._compute_features(part)]
 
-    def _look_at(self, looks: Sequence[Look]) -> list[Tensor]:
-        order = sorted(range(len(looks)), key=lambda at: -len(looks[at].positions))
-        params = _stack([looks[at].params for at in order], self._settings)
-        sizes = [len(looks[at].positions) for at in order]
-        positions = _pad([looks[at].positions for at in order])
-        feed = self._feeds[looks[0].pool]
+    def _compute_features(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
+        order = sorted(range(len(requests)), key=lambda at: -len(requests[at].positions))
+        params = _stack([requests[at].params for at in order], self._settings)
+        sizes = [len(requests[at].positions) for at in order]
+        positions = _pad([requests[at].positions for at in order])
+        feed = self._feeds[requests[0].pool]
         parts = []
         for start in range(0, max(sizes), EVALUATION_RECORDS):
             active = sum(size > start for size in sizes)
             batch = feed.plain(positions[:active, start : start + EVALUATION_RECORDS])
             found = self._network.features({n: v[:active] for n, v in params.items()}, batch, None)
             parts.append(self._body.clip_features(found))
-        each = [torch.zeros(0)] * len(looks)
+        each = [torch.zeros(0)] * len(requests)
         for row, at in enumerate(order):
             rows = [part[row] for part in parts if row < len(part)]
             empty = torch.zeros(0, self._body.width, dtype=self._settings.dtype)
