@@ -295,6 +295,15 @@ def fill_image_site(folder: SiteFolder, schema: Schema, inputs: np.ndarray) -> S
     return folder
 
 
+@pytest.mark.parametrize("brightest", [0.9, 1.9])
+def test_the_schema_and_no_image_decides_whether_an_encoder_takes_the_range(tmp_path: Path, brightest: float) -> None:
+    schema = replace(IMAGES, input_range=(0.0, 2.0))
+    folder = fill_image_site(SiteFolder(tmp_path / "east"), schema, np.full((20, 1, 2, 2), brightest))
+    config = replace(folder.read_config(), body="pretrained:efficientnet-lite0:32")
+    with pytest.raises(InputError, match=r"found in the schema: range = \[0, 2\]"):
+        load_data(folder, config, Preparation.ALONE)
+
+
 @pytest.mark.parametrize(
     ("schema", "inputs", "told"),
     [

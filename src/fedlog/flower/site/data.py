@@ -11,7 +11,7 @@ from torch import nn
 
 from fedlog.core.keys import Key
 from fedlog.data.rows import BadRows
-from fedlog.data.schema import load_schema
+from fedlog.data.schema import Schema, load_schema
 from fedlog.data.site import Preparation, Site, load_site, split_key
 from fedlog.data.split import Shares
 from fedlog.errors import InputError
@@ -20,7 +20,7 @@ from fedlog.flower.site.budget import read_limit
 from fedlog.models.body import Body
 from fedlog.models.catalog import body as body_named
 from fedlog.models.encoders.federation import encode_federation
-from fedlog.models.encoders.names import describe_encoder, find_encoded_shape
+from fedlog.models.encoders.names import IDENTITY, describe_encoder, find_encoded_shape, split_name
 from fedlog.models.frozen import FROZEN, architecture, refuse_trained
 from fedlog.privacy.guarantee import Unit
 
@@ -36,10 +36,26 @@ def load_data(
     """Read the site's data, split and scale them."""
     if config.data is None:
         raise InputError(f"expected data for site {config.name}, found none in {folder.config_file}")
-    schema = load_schema(folder.schema_file)
+    schema, body = load_schema(folder.schema_file), config.body or DEFAULT_BODY
+    _refuse_range_of_encoder(schema, body)
     key = split_key(config.name)
     site = load_site(config.data, schema, config.name, key, read_shares(config.hold_out), preparation, bad_rows)
-    return replace(site, federation=encode_federation(site.federation, config.body or DEFAULT_BODY))
+    return replace(site, federation=encode_federation(site.federation, body))
+
+
+def _refuse_range_of_encoder(schema: Schema, body: str) -> None:
+    """Raise InputError if the schema's range of images is more than 0 to 1 and the body is an image encoder.
+
+    The schema decides, not the rows: one bright image would otherwise refuse all the others in a private run.
+    """
+    parts, agreed = split_name(body), schema.input_range
+    if parts is None or parts.encoder == IDENTITY or agreed is None or len(schema.input_shape) != 3:
+        return
+    if agreed[0] < 0 or agreed[1] > 1:
+        raise InputError(
+            f"an image encoder takes numbers from 0 to 1, found in the schema: range = [{agreed[0]:g}, {agreed[1]:g}]",
+            hint="divide the images by the largest value that a pixel can have, and agree on range = [0, 1]",
+        )
 
 
 def read_shares(text: str | None) -> Shares:
