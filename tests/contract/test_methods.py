@@ -76,7 +76,7 @@ def test_the_facts_of_the_methods() -> None:
     adding = {"fedlog", "fedlog-c"} | ONE_EXCHANGE
     statistics = adding - {"fedcof", "fedpft"}  # class means and mixtures: the server sees each client's by itself
     assert set(methods_that(lambda method: method.bodies is Bodies.ANY)) == ANY_BODY
-    deployed = (ANY_BODY - SILENT) | (ONE_EXCHANGE - {"fedpft"})  # a Gaussian may be a single record
+    deployed = (ANY_BODY - SILENT) | ONE_EXCHANGE
     assert set(methods_that(lambda method: method.may_federate)) == deployed
     assert set(methods_that(lambda method: method.may_leave)) == adding
     assert set(methods_that(lambda method: method.sums_last_uploads)) == adding

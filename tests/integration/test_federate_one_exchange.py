@@ -54,6 +54,8 @@ def conduct(post: InProcess, server: ServerFolder, plan: Plan) -> checkpoint.Ser
         ("fed-ridge", {"personal": True}),
         ("ccvr", {}),
         ("fedcof", {}),
+        ("fedpft", {}),
+        ("fedpft", {"parts": 3, "fewest": 12}),
     ],
 )
 def test_a_federation_solves_the_simulators_head(tmp_path: Path, method: str, options: dict[str, Any]) -> None:
@@ -69,18 +71,36 @@ def test_a_federation_solves_the_simulators_head(tmp_path: Path, method: str, op
         assert model.predict(folder.path / "data.csv").shape == (60,)
 
 
-def test_mixtures_stay_in_the_simulator() -> None:
-    with pytest.raises(InputError, match="expected a method that sites take part in, found: fedpft") as refused:
-        check_plan(Plan("once", method="fedpft", rounds=1))
-    assert "`fedlog run`" in str(refused.value.hint)
+def test_sites_send_no_gaussian_of_a_few_records() -> None:
+    """A site reads a plan by `check_plan` too, so a server cannot ask for more."""
+    for options in ({"parts": 50}, {"parts": 2, "fewest": 10}, {"fewest": 1}):
+        check_plan(Plan("once", method="fedpft", options=options, rounds=1))
+    with pytest.raises(InputError, match="needs 10 records or more, found: 9") as refused:
+        check_plan(Plan("once", method="fedpft", options={"parts": 2, "fewest": 9}, rounds=1))
+    assert "parts=1" in str(refused.value.hint)
+    with pytest.raises(InputError, match="needs 10 records or more, found: None"):
+        check_plan(Plan("once", method="fedpft", options={"parts": 2, "fewest": None}, rounds=1))
+    with pytest.raises(InputError, match="at most 50 Gaussians a class, found: 51"):
+        check_plan(Plan("once", method="fedpft", options={"parts": 51}, rounds=1))
 
 
-def test_class_means_are_sent_in_the_open_alone() -> None:
+def test_asked_again_a_site_sends_the_same_gaussians(tmp_path: Path) -> None:
+    """Else each round would say more about single records than the one before."""
+    post, server = sites(tmp_path), make_server(ServerFolder(tmp_path / "server"))
+    heads = [
+        conduct(post, server, Plan("once", method="fedpft", options={"parts": 2}, rounds=rounds, seed=4)).values[HEAD]
+        for rounds in (1, 2)
+    ]
+    assert torch.equal(*heads)
+
+
+@pytest.mark.parametrize("method", ["fedcof", "fedpft"])
+def test_class_means_and_gaussians_are_sent_in_the_open_alone(method: str) -> None:
     with pytest.raises(InputError, match="which a secure sum hides"):
-        check_plan(Plan("once", method="fedcof", rounds=1, secure=Secure(3, 3)))
+        check_plan(Plan("once", method=method, rounds=1, secure=Secure(3, 3)))
     promise = Promise("record", "central", 8.0, 1e-5, clip="l2:1")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"method fedcof .* sends no statistics"):
-        check_plan(Plan("once", method="fedcof", rounds=1, promise=promise))
+    with pytest.raises(InputError, match=rf"method {method} .* sends no statistics"):
+        check_plan(Plan("once", method=method, rounds=1, promise=promise))
 
 
 def test_a_site_with_another_encoder_is_left_out(tmp_path: Path) -> None:
@@ -111,7 +131,7 @@ def test_one_norm_bounds_both_moments_of_a_client() -> None:
     assert float(torch.linalg.vector_norm(steps)) * guard.mechanism.grid == pytest.approx(5, rel=1e-3)
 
 
-@pytest.mark.parametrize("method", ["fed-lda", "fedcof"])
+@pytest.mark.parametrize("method", ["fed-lda", "fedcof", "fedpft"])
 def test_a_late_site_joins_and_the_sums_of_one_that_went_home_stay(tmp_path: Path, method: str) -> None:
     """The run goes on with one round more: the head is that of all three, though one answered only at first."""
     post, server = sites(tmp_path), make_server(ServerFolder(tmp_path / "server"))
@@ -124,7 +144,7 @@ def test_a_late_site_joins_and_the_sums_of_one_that_went_home_stay(tmp_path: Pat
     torch.testing.assert_close(found.values[HEAD], everyone.server.state[HEAD], rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("method", ["fed-lda", "fedcof"])
+@pytest.mark.parametrize("method", ["fed-lda", "fedcof", "fedpft"])
 def test_after_a_site_left_the_head_is_that_of_the_others(tmp_path: Path, method: str) -> None:
     post, server = sites(tmp_path), make_server(ServerFolder(tmp_path / "server"))
     plan = Plan("once", method=method, rounds=1, seed=4)

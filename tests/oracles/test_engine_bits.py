@@ -180,6 +180,15 @@ def test_an_upload_that_cannot_be_used_stops_the_run_and_names_the_client(said: 
         server.receive(4, exchange, sent)
 
 
+def test_a_gaussian_with_a_negative_variance_is_refused(begin: Begin) -> None:
+    server, exchange = begin("fedpft")
+    records, means, variances = torch.ones(3), torch.ones(3, 4), torch.ones(3, 4)
+    variances[2, 1] = -1e-3
+    blob = CODEC.encode(Message(Kind.MIXTURES, (records, means, variances)))
+    with pytest.raises(RunError, match="south: Gaussian 2 of mixtures has a negative variance"):
+        server.receive(1, exchange, [("south", blob)])
+
+
 @pytest.mark.parametrize(
     "blob", [b"", b"nonsense of some length", CODEC.encode(_good())[:-1]], ids=["nothing", "noise", "cut"]
 )

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedlog.algorithms import registry
 from fedlog.algorithms.one_exchange.base import Noise
 from fedlog.algorithms.shape import ModelPlan
+from fedlog.core.heads import mixtures as mixtures_module
 from fedlog.core.heads.class_means import MeanScatter, ridge_from_means
 from fedlog.core.heads.gaussian import (
     QuadraticHead,
@@ -23,7 +24,7 @@ from fedlog.core.heads.gaussian import (
     shared_covariance,
 )
 from fedlog.core.heads.logistic import fit_logistic
-from fedlog.core.heads.mixtures import fit_mixtures
+from fedlog.core.heads.mixtures import Mixtures, draw_features, fit_mixtures, join_small
 from fedlog.core.heads.personal import own_fedlog_head
 from fedlog.core.heads.ridge import ridge_around, ridge_head
 from fedlog.core.heads.shrinkage import oracle_share
@@ -213,6 +214,47 @@ def test_one_gaussian_a_class_has_its_mean_and_variance_and_more_fit_no_worse() 
     two = fit_mixtures(far, torch.zeros(200, dtype=torch.int64), 1, 2, Key(7))
     assert sorted(round(float(mean)) for mean in two.means[:, 0]) == [0, 20]
     assert float(two.records.sum()) == pytest.approx(200)
+
+
+def test_joined_gaussians_have_the_moments_of_all_their_records_and_none_is_small() -> None:
+    generator = Key(8).torch()
+    sizes = torch.tensor([3, 40, 1, 12, 7])
+    groups = [torch.randn(int(n), 3, dtype=torch.float64, generator=generator) + 5 * at for at, n in enumerate(sizes)]
+    apart = Mixtures(
+        sizes.double(), torch.stack([g.mean(0) for g in groups]), torch.stack([g.var(0, correction=0) for g in groups])
+    )
+    joined = join_small(apart, 10)
+    assert len(joined.records) > 1
+    assert float(joined.records.min()) >= 10
+    # The records lie on a line, so the neighbours of each joined Gaussian are known: 3 + 40, and 1 + 12 + 7.
+    expected = [torch.cat(groups[:2]), torch.cat(groups[2:])]
+    for at, every in zip(joined.means[:, 0].argsort().tolist(), expected, strict=True):
+        assert float(joined.records[at]) == len(every)
+        torch.testing.assert_close(joined.means[at], every.mean(0))
+        torch.testing.assert_close(joined.variances[at], every.var(0, correction=0))
+    (alone,) = join_small(apart, 1000).records.tolist()
+    assert alone == 63
+
+
+def test_a_mixture_with_a_bound_has_no_small_gaussian_and_all_records() -> None:
+    features, labels = records(200)
+    found = fit_mixtures(features, labels, N_CLASS, 6, Key(1), fewest=10)
+    of_class = found.records.reshape(N_CLASS, 6)
+    counts = torch.bincount(labels, minlength=N_CLASS)
+    torch.testing.assert_close(of_class.sum(1), counts.double())
+    for row in of_class:
+        used = row[row > 0]
+        assert len(used) == 1 or float(used.min()) >= 10
+    assert int((of_class > 0).sum()) > N_CLASS
+    assert float(fit_mixtures(features, labels, N_CLASS, 40, Key(1)).records[:40].clamp_min(1e-9).min()) < 10
+
+
+def test_whoever_states_a_billion_records_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mixtures_module, "MOST_ENTRIES", 3000)
+    stated = Mixtures(torch.tensor([1e15, 5.0]), torch.zeros(2, 3, dtype=torch.float64), torch.ones(2, 3).double())
+    features, labels = draw_features(stated, torch.tensor([0, 1]), Key(0))
+    assert features.shape == (1001, 3)
+    assert labels.tolist().count(1) == 1
 
 
 def test_ccvr_draws_the_same_features_whatever_order_the_sums_were_added_in() -> None:

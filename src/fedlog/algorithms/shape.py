@@ -169,6 +169,8 @@ class Exchange:
     """What is summed beyond the class sums, where the summary is STATISTICS."""
     parts: int = 1
     """Gaussians a class, where the summary is MIXTURES."""
+    fewest: int | None = None
+    """Records that each of several Gaussians stands for at least, where the summary is MIXTURES."""
 
     def summed_width(self, width: int) -> int:
         """How many features are summed: the body's, and one more for a number to predict."""

@@ -80,25 +80,29 @@ class CCVR(DrawnHead):
 
 @dataclass(frozen=True)
 class FedPFT(DrawnHead):
-    """A softmax head trained on features drawn from every client's mixtures of `parts` Gaussians a class."""
+    """A softmax head trained on features drawn from every client's mixtures of `parts` Gaussians a class.
+
+    Of many Gaussians each may be a single record. With `fewest`, small ones are joined before anything is sent.
+    """
 
     parts: int = 1
+    fewest: int | None = None
 
     name = "fedpft"
     sums_in_the_open = True
     sends_statistics = False
-    # Of many Gaussians a class each may be a single record, and the server would say how many.
-    may_federate = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.parts < 1:
             raise InputError(f"fedpft needs at least one Gaussian a class: {self.parts}")
+        if self.fewest is not None and self.fewest < 1:
+            raise InputError(f"a Gaussian of fedpft has at least one record: {self.fewest}")
 
     @property
     def schedule(self) -> Schedule:
         """One exchange of mixtures."""
-        return Schedule(round=(Exchange("mixtures", (), BodySummary.MIXTURES, parts=self.parts),))
+        return Schedule(round=(Exchange("mixtures", (), BodySummary.MIXTURES, parts=self.parts, fewest=self.fewest),))
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
         """Send the mixtures; keep the body at home."""

@@ -12,6 +12,7 @@ from fedlog.core.keys import Key
 
 STEPS = 30
 FLOOR = 1e-6  # of a variance, in units of the class's mean variance
+MOST_ENTRIES = 2**27  # of all drawn features together, a gigabyte: a client may state any number of records
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,27 +24,58 @@ class Mixtures:
     variances: Tensor
 
 
-def fit_mixtures(features: Tensor, labels: Tensor, n_class: int, parts: int, key: Key) -> Mixtures:
-    """A mixture for each class that has records, by expectation maximisation; other classes have 0 records."""
+def fit_mixtures(
+    features: Tensor, labels: Tensor, n_class: int, parts: int, key: Key, fewest: int | None = None
+) -> Mixtures:
+    """A mixture for each class that has records, by expectation maximisation; other classes have 0 records.
+
+    With `fewest`, Gaussians of fewer records are joined until each has as many, or is the only one of its class.
+    """
     width = features.shape[1]
     records = torch.zeros(n_class, parts, dtype=torch.float64)
     means, variances = torch.zeros(2, n_class, parts, width, dtype=torch.float64)
     x = features.to(torch.float64)
     for label in sorted(set(labels.tolist())):
         own = x[labels == label]
-        used = min(parts, len(own))
-        found = _fit_one(own, used, key.child("class", label))
-        records[label, :used], means[label, :used], variances[label, :used] = found
+        found = join_small(_fit_one(own, min(parts, len(own)), key.child("class", label)), fewest or 0)
+        used = len(found.records)
+        records[label, :used], means[label, :used] = found.records, found.means
+        variances[label, :used] = found.variances
     return Mixtures(records.reshape(-1), means.reshape(-1, width), variances.reshape(-1, width))
+
+
+def join_small(mixture: Mixtures, fewest: int) -> Mixtures:
+    """The Gaussians of one class, the smallest joined to the one with the nearest mean until none is below `fewest`.
+
+    Joining keeps the number, the mean and the variance of the records behind both. One Gaussian is always left.
+    """
+    records, means, variances = mixture.records, mixture.means, mixture.variances
+    while len(records) > 1 and float(records.min()) < fewest:
+        small = int(records.argmin())
+        distances = (means - means[small]).square().sum(1)
+        distances[small] = torch.inf
+        pair = torch.tensor([small, int(distances.argmin())])
+        others = torch.ones(len(records), dtype=torch.bool).index_fill(0, pair, False)
+        number = records[pair].sum()
+        mean = (records[pair, None] * means[pair]).sum(0) / number
+        around = variances[pair] + (means[pair] - mean).square()
+        variance = (records[pair, None] * around).sum(0) / number
+        records = torch.cat([records[others], number[None]])
+        means, variances = torch.cat([means[others], mean[None]]), torch.cat([variances[others], variance[None]])
+    return Mixtures(records, means, variances)
 
 
 def draw_features(mixtures: Mixtures, labels: Tensor, key: Key) -> tuple[Tensor, Tensor]:
     """As many features (n, w) from each Gaussian as it has records, rounded, and their labels (n,).
 
-    `labels` (parts of all mixtures,) says which class each Gaussian belongs to.
+    `labels` (parts of all mixtures,) says which class each Gaussian belongs to. Where more than `MOST_ENTRIES` numbers
+    would be drawn, every Gaussian gives fewer, in proportion and at least one.
     """
     mixtures, labels = _sort_by_content(mixtures, labels)
-    counts = mixtures.records.round().clamp_min(0).to(torch.int64)
+    counts, width = mixtures.records.round().clamp_min(0), mixtures.means.shape[1]
+    if float(counts.sum()) * width > MOST_ENTRIES:
+        counts = (counts * (MOST_ENTRIES / width / float(counts.sum()))).ceil()
+    counts = counts.to(torch.int64)
     which = torch.repeat_interleave(torch.arange(len(counts)), counts)
     noise = torch.randn(len(which), mixtures.means.shape[1], dtype=torch.float64, generator=key.torch())
     return mixtures.means[which] + noise * mixtures.variances[which].sqrt(), labels[which]
@@ -57,11 +89,12 @@ def _sort_by_content(mixtures: Mixtures, labels: Tensor) -> tuple[Mixtures, Tens
     return Mixtures(mixtures.records[at], mixtures.means[at], mixtures.variances[at]), labels[at]
 
 
-def _fit_one(x: Tensor, parts: int, key: Key) -> tuple[Tensor, Tensor, Tensor]:
-    """Records, means and variances of one class's mixture."""
+def _fit_one(x: Tensor, parts: int, key: Key) -> Mixtures:
+    """The mixture of one class."""
     floor = FLOOR * float(x.var(0, correction=0).mean()) + 1e-12
     if parts == 1:
-        return torch.tensor([float(len(x))]), x.mean(0)[None], x.var(0, correction=0).clamp_min(floor)[None]
+        number = torch.tensor([float(len(x))], dtype=torch.float64)
+        return Mixtures(number, x.mean(0)[None], x.var(0, correction=0).clamp_min(floor)[None])
     means = x[torch.randperm(len(x), generator=key.torch())[:parts]]
     variances = x.var(0, correction=0).clamp_min(floor).expand(parts, -1).clone()
     shares = torch.full((parts,), 1 / parts, dtype=torch.float64)
@@ -72,7 +105,7 @@ def _fit_one(x: Tensor, parts: int, key: Key) -> tuple[Tensor, Tensor, Tensor]:
         means = chances.mT @ x / weights[:, None]
         variances = (chances.mT @ x.square() / weights[:, None] - means.square()).clamp_min(floor)
         shares = weights / weights.sum()
-    return shares * len(x), means, variances
+    return Mixtures(shares * len(x), means, variances)
 
 
 def _log_densities(x: Tensor, means: Tensor, variances: Tensor) -> Tensor:

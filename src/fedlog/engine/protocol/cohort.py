@@ -200,14 +200,12 @@ class Cohort:
             self.store.keep_moments(client.index, exchange.name, fit.moments)
         trained = [fit.params for fit in fits]
         requests = [FeatureRequest(c, p, Pool.TRAIN, c.train) for c, p in zip(group, trained, strict=True)]
-        summaries = CLOCK.along("statistics", self._summarise(backend, requests, exchange, keys))
+        summaries = CLOCK.along("statistics", self._summarise(backend, requests, exchange))
         for client, work, params, summary in zip(group, works, trained, summaries, strict=True):
             _require_finite(client, params, round_number)
             yield client, work, replace(summary, params=params, records=client.records)
 
-    def _summarise(
-        self, backend: Backend, requests: Sequence[FeatureRequest], exchange: Exchange, keys: Sequence[Key]
-    ) -> Iterator[Trained]:
+    def _summarise(self, backend: Backend, requests: Sequence[FeatureRequest], exchange: Exchange) -> Iterator[Trained]:
         """The summary that the exchange asks for, of each request's records."""
         nothing = Trained({}, NO_STATISTICS, 0)
         if exchange.summary in (BodySummary.STATISTICS, BodySummary.NUMBERS):
@@ -215,9 +213,12 @@ class Cohort:
                 yield replace(nothing, statistics=moments.statistics, second=moments.second)
         elif exchange.summary is BodySummary.MIXTURES:
             labels, n_class = self._federation.train.labels, self._federation.n_class
-            for request, features, key in zip(requests, backend.features(requests), keys, strict=True):
+            for request, features in zip(requests, backend.features(requests), strict=True):
                 own = labels[request.positions]
-                yield replace(nothing, mixtures=fit_mixtures(features, own, n_class, exchange.parts, key))
+                # The key of round 1 in every round: other Gaussians of the same records would say more about them.
+                key = self._work_key(request.client, 1, exchange)
+                mixtures = fit_mixtures(features, own, n_class, exchange.parts, key, exchange.fewest)
+                yield replace(nothing, mixtures=mixtures)
         else:
             yield from [nothing] * len(requests)
 

@@ -252,7 +252,7 @@ def _check_pattern(message: Message, pattern: Message | None) -> None:
 
 
 def _check_counts(message: Message) -> None:
-    """Refuse negative counts, and sums with a count of 0; the error names the entry."""
+    """Refuse negative counts and variances, and sums with a count of 0; the error names the entry."""
     kind = message.kind.name.lower()
     by_class = message.kind in (Kind.STATISTICS, Kind.MOMENTS)
     if message.kind is Kind.MIXTURES:
@@ -262,6 +262,9 @@ def _check_counts(message: Message) -> None:
     if bool((counts < 0).any()):
         entry = int((counts < 0).nonzero()[0, 0])
         raise InputError(f"count {entry} of {kind} is negative: {float(counts[entry]):g}")
+    if message.kind is Kind.MIXTURES and bool((message.arrays[2] < 0).any()):
+        entry = int((message.arrays[2] < 0).any(dim=1).nonzero()[0, 0])
+        raise InputError(f"Gaussian {entry} of {kind} has a negative variance")
     if by_class:
         of_nothing = (counts == 0) & (message.arrays[0] != 0).any(dim=1)
         if bool(of_nothing.any()):

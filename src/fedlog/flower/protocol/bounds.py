@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from fedlog.algorithms.shape import Algorithm
 from fedlog.errors import InputError
 from fedlog.settings.promise import Promise
 from fedlog.wire.transport import Transport
@@ -17,6 +18,9 @@ NORMS = (1e-6, 1e9)
 EPSILONS = (1e-6, 1e4)
 SMALLEST_DELTA = 1e-30
 LARGEST_SEED = 2**63
+MOST_GAUSSIANS = 50  # of a class
+FEWEST_RECORDS = 10
+"""Of each of several Gaussians of a class, which else may be single records. One Gaussian says no more than sums do."""
 
 
 def check_options(options: Mapping[str, object]) -> None:
@@ -27,6 +31,18 @@ def check_options(options: Mapping[str, object]) -> None:
         most = MOST_EPOCHS if "epochs" in name else LARGEST_COUNT if isinstance(value, int) else LARGEST_NUMBER
         if not (math.isfinite(value) and abs(value) <= most):
             raise InputError(f"option {name} must lie within {most:g}: {_show(value)}")
+
+
+def check_gaussians(algorithm: Algorithm) -> None:
+    """Refuse mixtures in which a Gaussian may stand for a few records only."""
+    for exchange in algorithm.schedule.round:
+        if exchange.parts > MOST_GAUSSIANS:
+            raise InputError(f"a site sends at most {MOST_GAUSSIANS} Gaussians a class, found: {exchange.parts}")
+        if exchange.parts > 1 and (exchange.fewest or 0) < FEWEST_RECORDS:
+            raise InputError(
+                f"each of several Gaussians a class needs {FEWEST_RECORDS} records or more, found: {exchange.fewest}",
+                hint=f"--set fewest={FEWEST_RECORDS}, or one Gaussian a class: --set parts=1",
+            )
 
 
 def check_seed(seed: int) -> None:

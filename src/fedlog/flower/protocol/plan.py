@@ -18,8 +18,10 @@ from fedlog.errors import InputError
 from fedlog.files.json_text import parse_json
 from fedlog.flower.folders.layout import check_site_name
 from fedlog.flower.protocol.bounds import (
+    FEWEST_RECORDS,
     check_clip,
     check_differences,
+    check_gaussians,
     check_options,
     check_promise_numbers,
     check_seed,
@@ -50,8 +52,11 @@ from fedlog.settings.spec import RunSpec, from_plain, list_deployed_settings
 from fedlog.settings.training import Decay, Down, Optimiser, World
 from fedlog.wire.transport import Transport
 
-# Sites choose their bodies, so a first head from untrained features that are added up has no meaning here.
-DEFAULT_OPTIONS: dict[str, dict[str, Any]] = {"fedlog-c": {"first_head": "random"}}
+DEFAULT_OPTIONS: dict[str, dict[str, Any]] = {
+    # Sites choose their bodies, so a first head from untrained features that are added up has no meaning here.
+    "fedlog-c": {"first_head": "random"},
+    "fedpft": {"fewest": FEWEST_RECORDS},
+}
 Option = str | int | float | bool | None
 Count = Annotated[int, Meta(ge=1, le=100_000)]
 SettingValue = str | int | float
@@ -267,6 +272,7 @@ def check_plan(plan: Plan) -> Plan:
     if plan.promise is not None:
         _check_promise(plan.promise)
     algorithm = plan.algorithm(2, 2)
+    check_gaussians(algorithm)
     check_uploads_may_hide(algorithm, secure=plan.secure is not None)
     check_method_transport(algorithm, plan.transport)
     plan.protection(2, 2)
