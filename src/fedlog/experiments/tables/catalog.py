@@ -12,11 +12,13 @@ from fedlog.experiments.tables.equal_chances import EQUAL_CHANCES
 from fedlog.experiments.tables.every_method import EVERY_METHOD
 from fedlog.experiments.tables.paper import PAPER
 from fedlog.experiments.tables.selection import SELECTION
+from fedlog.experiments.tables.tuned_tables import TUNED_TABLES
 from fedlog.experiments.tables.when_to_choose import WHEN_TO_CHOOSE
 from fedlog.files.names import did_you_mean
 
 EXPERIMENTS: dict[str, Experiment] = {
-    experiment.name: experiment for experiment in (*PAPER, *BEYOND, WHEN_TO_CHOOSE, *SELECTION, *EQUAL_CHANCES)
+    experiment.name: experiment
+    for experiment in (*PAPER, *BEYOND, *TUNED_TABLES, WHEN_TO_CHOOSE, *SELECTION, *EQUAL_CHANCES)
 }
 # Measurements with a page of their own: they can be run, and are no part of the reproduction's pages.
 APART: dict[str, Experiment] = {experiment.name: experiment for experiment in (*BITS, *EVERY_METHOD)}

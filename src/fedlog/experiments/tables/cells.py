@@ -55,6 +55,7 @@ class Shape(Enum):
     SYNTHETIC = "one round, by the number of local iterations"
     PRIVACY = "accuracy by privacy budget"
     CONDITIONS = "methods against training alone, in several conditions"
+    TUNED = "methods at their selected settings, beside the paper's settings"
 
 
 @dataclass(frozen=True)

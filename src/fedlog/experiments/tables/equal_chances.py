@@ -124,6 +124,13 @@ EQUAL_CHANCES = (
     HAR,
 )
 
+RECIPE_GRIDS = (TABLE_MNIST, TABLE_CIFAR10, HAR)  # their rows stand in the same order
+
+
+def settings_of(method: str, grid: Experiment) -> list[Row]:
+    """The eight settings of the method, in the same order in every grid."""
+    return [row for row in grid.rows if row.spec.method == method]
+
 
 def take_setting(spec: RunSpec, name: str) -> RunSpec:
     """The specification with the optimiser and the options of that row of the grids."""

@@ -43,9 +43,15 @@ class Gain:
         return float(t.ppf((1 + CONFIDENCE) / 2, self.mean.seeds - 1)) * self.mean.error
 
     def __str__(self) -> str:
+        return format(self, ".1f")
+
+    def __format__(self, digits: str) -> str:
+        """The mean with its sign and its interval, each with so many digits: `.1f` or `.2f`."""
+        mean = format(self.mean.value, f"+{digits}")
         if self.reach is None:
-            return f"{self.mean.value:+.1f}"
-        return f"{self.mean.value:+.1f} [{self.mean.value - self.reach:+.1f}, {self.mean.value + self.reach:+.1f}]"
+            return mean
+        low, high = (format(self.mean.value + side * self.reach, f"+{digits}") for side in (-1, 1))
+        return f"{mean} [{low}, {high}]"
 
     @property
     def verdict(self) -> str:

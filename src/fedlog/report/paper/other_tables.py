@@ -31,7 +31,7 @@ def grid_table(found: Collected) -> TextTable:
         mean = means[row.name]
         marks = ["highest"] if mean.value == highest[row.spec.method] else []
         marks += ["in the tables"] if _in_the_tables(row.spec) else []
-        rows.append((row.label, _settings(row.spec), str(mean.seeds), with_error(mean), ", ".join(marks)))
+        rows.append((row.label, settings_text(row.spec), str(mean.seeds), with_error(mean), ", ".join(marks)))
     columns = ("setting", "what was set", "seeds", "validation accuracy, final round, %", "")
     return TextTable(
         columns,
@@ -41,7 +41,7 @@ def grid_table(found: Collected) -> TextTable:
     )
 
 
-def _settings(spec: RunSpec) -> str:
+def settings_text(spec: RunSpec) -> str:
     """The settings of the specification: the method's options, and all others that are not the default."""
     told = [f"{name} {_value_text(value)}" for name, value in spec.options.items()]
     if spec.moments is not RunSpec.moments:

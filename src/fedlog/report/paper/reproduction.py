@@ -25,6 +25,7 @@ from fedlog.report.paper.conditions import conditions_tables, draw_conditions
 from fedlog.report.paper.method_tables import overview_table, tables_of
 from fedlog.report.paper.other_tables import grid_table, synthetic_selection_table, synthetic_table
 from fedlog.report.paper.privacy_tables import privacy_plot, privacy_tables, short_guarantee_table
+from fedlog.report.paper.tuned_tables import tuned_tables
 from fedlog.report.parts.render import render_page
 from fedlog.report.parts.tables import TextTable, fill_place
 
@@ -108,6 +109,9 @@ def _section(found: Collected) -> ExperimentPage:
     elif experiment.shape is Shape.CONDITIONS:
         tables = conditions_tables(found)
         figure = draw_conditions(found)
+    elif experiment.shape is Shape.TUNED:
+        tables = tuned_tables(found)
+        figure = figures.curves(found)
     elif experiment.shape is Shape.PRIVACY:
         tables = privacy_tables(found)
         figure = privacy_plot(found)

@@ -1,0 +1,52 @@
+"""The setting of each method that `--recipe tuned` takes: the highest mean over the grids of equal chances."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedlog.experiments.tables.cells import Row
+from fedlog.experiments.tables.equal_chances import RECIPE_GRIDS, TABLE_METHODS, settings_of
+from fedlog.experiments.tables.finished_cells import Collected, collect
+from fedlog.experiments.tables.significance import Mean
+from fedlog.settings.presets import TunedSettings, preset
+
+
+@dataclass(frozen=True)
+class RecipeChoice:
+    """One method's chosen setting, and what it gained in each grid over the first setting: the authors' optimiser."""
+
+    chosen: Row  # of the first grid
+    gains: dict[str, float]  # data set -> points
+
+    @property
+    def settings(self) -> TunedSettings:
+        """The setting as the recipe has it: the rate as a multiple of the data set's."""
+        spec = self.chosen.spec
+        options = {name: value for name, value in spec.options.items() if name != "learning_rate"}
+        times = spec.options["learning_rate"] / preset(spec.data).learning_rate
+        return TunedSettings(times, spec.moments, spec.decay, spec.weight_decay, options)
+
+
+def choose_settings(results: Path) -> dict[str, RecipeChoice]:
+    """The choice for each method of which every cell of every grid is finished."""
+    grids = [collect(grid, results) for grid in RECIPE_GRIDS]
+    found = {method: _choose(method, grids) for method in TABLE_METHODS}
+    return {method: choice for method, choice in found.items() if choice is not None}
+
+
+def _choose(method: str, grids: Sequence[Collected]) -> RecipeChoice | None:
+    """The setting with the highest mean over the grids, the first of equals; None if a cell is missing."""
+    by_grid = []
+    for grid in grids:
+        finals = [grid.final(row.name) for row in settings_of(method, grid.experiment)]
+        if not all(set(final) >= set(grid.experiment.seeds) for final in finals):
+            return None
+        by_grid.append([Mean.of([final[seed] for seed in grid.experiment.seeds]).value for final in finals])
+    totals = [sum(accuracies) for accuracies in zip(*by_grid, strict=True)]
+    at = totals.index(max(totals))
+    gains = {
+        grid.experiment.data[0]: accuracies[at] - accuracies[0] for grid, accuracies in zip(grids, by_grid, strict=True)
+    }
+    return RecipeChoice(settings_of(method, grids[0].experiment)[at], gains)
