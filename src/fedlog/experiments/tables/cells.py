@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
+from functools import cached_property
 from pathlib import Path
 
 from fedlog.errors import InputError
@@ -122,9 +123,9 @@ class Cell:
         """The cell's name, as it is shown."""
         return f"{self.row.name} seed {self.seed}"
 
-    @property
+    @cached_property
     def spec(self) -> RunSpec:
-        """The resolved run."""
+        """The resolved run; found once, since progress asks every cell for it each second."""
         return resolve(replace(self.row.spec, seed=self.seed, jobs=1)).spec
 
     @property
