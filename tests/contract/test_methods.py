@@ -9,7 +9,7 @@ import torch
 from method_options import OPTIONS
 
 from fedlog.algorithms.frozen import freeze_bodies
-from fedlog.algorithms.registry import METHODS, methods_that
+from fedlog.algorithms.registry import METHODS, build, methods_that
 from fedlog.algorithms.shape import Bodies, ModelPlan
 from fedlog.errors import InputError
 from fedlog.settings.training import Initialisation
@@ -203,6 +203,17 @@ def test_bits_equal_the_methods_formula(method: str, small: Any) -> None:
 @pytest.mark.parametrize("check", contract_checks(), ids=lambda check: check.__name__)
 def test_the_contract(method: str, check: Check) -> None:
     check(Trial(method, OPTIONS.get(method, {})))
+
+
+@pytest.mark.parametrize("method", sorted(ONE_EXCHANGE - {"fed-regression"}))
+@pytest.mark.parametrize("check", contract_checks(), ids=lambda check: check.__name__)
+def test_the_contract_with_heads_of_ones_own(method: str, check: Check) -> None:
+    check(Trial(method, {"personal": True}))
+
+
+def test_a_regression_has_no_heads_of_ones_own() -> None:
+    with pytest.raises(InputError, match="all sites share one posterior"):
+        build("fed-regression", ModelPlan(1, 3, (("head",),), 4), {"personal": True})
 
 
 @every_method

@@ -52,9 +52,10 @@ def conduct(post: InProcess, server: ServerFolder, plan: Plan) -> checkpoint.Ser
         ("fed-ncm", {"personal": True}),
         ("fed-nb", {"personal": True}),
         ("fed-ridge", {"personal": True}),
-        ("ccvr", {}),
+        ("ccvr", {"personal": True}),
         ("fedcof", {}),
-        ("fedpft", {}),
+        ("fedcof", {"personal": True}),
+        ("fedpft", {"personal": True}),
         ("fedpft", {"parts": 3, "fewest": 12}),
     ],
 )

@@ -50,6 +50,12 @@ def test_a_run_is_one_round_and_sites_choose(tmp_path: Path, capsys: pytest.Capt
     assert float(str(found["accuracy_mean_over_clients"])) > 0.9
 
 
+@pytest.mark.parametrize("method", ["fedcof", "ccvr", "fedpft"])
+def test_sites_have_heads_of_their_own(method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(tmp_path, capsys, "--method", method, "--body", "identity", "--set", "classes=own", "--personal")
+    assert float(str(found["accuracy_mean_over_clients"])) > 0.9
+
+
 def test_maps_change_the_body_and_what_is_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wide = run(tmp_path, capsys, "--method", "fed-lda", "--body", "identity")
     narrow = run(tmp_path, capsys, "--method", "fed-lda", "--body", "identity", "--project", "6")

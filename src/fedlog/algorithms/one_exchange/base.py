@@ -22,7 +22,9 @@ from fedlog.models.body import HEAD, QUADRATIC, Params
 from fedlog.wire.message import Contribution, Kind, Message
 
 # At home: what a head of one's own is solved from, and which classes the site has records of.
-OWN_SUMS, OWN_SECOND, OWN_CLASSES = AT_HOME = ("own.sums", "own.second", "own.classes")
+OWN_SUMS, OWN_SECOND, OWN_CLASSES = "own.sums", "own.second", "own.classes"
+OWN_MIXTURES = ("own.records", "own.means", "own.variances")
+AT_HOME = (OWN_SUMS, OWN_SECOND, OWN_CLASSES, *OWN_MIXTURES)
 SUMS, SECOND = "sums", "second"  # in the server's state, and heard where a personal head needs them
 
 
@@ -71,7 +73,7 @@ class OneExchange(Algorithm):
     def solve_own(self, own: Moments, heard: Params, strength: float) -> Tensor | QuadraticHead | None:
         """A site's own head: solved from its sums and everyone's, these counted as `strength` records.
 
-        None where everyone's sums were not sent.
+        None where everyone's sums were not sent, or where there is no such head.
         """
         if SUMS not in heard:
             return None
@@ -155,19 +157,21 @@ class OneExchange(Algorithm):
 
     def candidates(self, home: Params, heard: Params) -> Sequence[tuple[str, Params]]:
         """The global head, then heads that follow the own records more and more; none unless `personal`."""
-        if not self.personal or OWN_SUMS not in home:
+        if not self.personal or not (OWN_SUMS in home or OWN_MIXTURES[0] in home):
             return ()
         deployed = self.deploy(home, heard)
-        own = self._read_moments(home, (OWN_SUMS, OWN_SECOND))
         found = [("global", deployed)]
-        if not own.statistics.total:
-            return found
         for strength in STRENGTHS:
-            solved = None if math.isinf(strength) else self.solve_own(own, heard, strength)
+            solved = None if math.isinf(strength) else self.solve_at_home(home, heard, strength)
             if solved is not None:
                 model = {**deployed, **to_float32(_name_parts(solved))}
                 found.append((f"own {strength:g}", {**model, HEAD: self.restrict(model[HEAD], home)}))
         return found
+
+    def solve_at_home(self, home: Params, heard: Params, strength: float) -> Tensor | QuadraticHead | None:
+        """A site's own head, from what it keeps at home; None if it has no records."""
+        own = self._read_moments(home, (OWN_SUMS, OWN_SECOND))
+        return self.solve_own(own, heard, strength) if own.statistics.total else None
 
     def _read_moments(self, params: Params, names: tuple[str, str]) -> Moments:
         """The moments under these names: sums, and second moments if there are any."""

@@ -6,6 +6,9 @@ classifier of a FedAvg model after its training; here the body is frozen, and th
 FedPFT (Beitollahi et al. 2024): each client sends a mixture of Gaussians for each of its classes. Mixtures cannot be
 added, only listed, so the server sees each client's by itself: no secure sum. Covariances are diagonal; the source also
 has spherical and full ones.
+
+Own heads are ours: a site draws features from its own Gaussians, as the server would if it had no other site, and
+trains a head on them with the global head as its prior. No bit more crosses.
 """
 
 from __future__ import annotations
@@ -15,11 +18,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.one_exchange.base import Noise, OneExchange
+from fedlog.algorithms.one_exchange.base import OWN_MIXTURES, Noise, OneExchange
 from fedlog.algorithms.shape import BodySummary, Exchange, Schedule, Trained, Work
 from fedlog.core.heads.gaussian import MAX_QUADRATIC
 from fedlog.core.heads.logistic import fit_logistic
 from fedlog.core.heads.mixtures import Mixtures, draw_features
+from fedlog.core.heads.personal import own_softmax_head
 from fedlog.core.keys import Key
 from fedlog.core.stats import Detail, Moments
 from fedlog.errors import InputError
@@ -36,13 +40,21 @@ class DrawnHead(OneExchange):
     penalty: float = 1e-3
     seed: int = 0
 
+    sends_moments_for_personal = False
+
     def __post_init__(self) -> None:
         if not self.penalty >= 0:
             raise InputError(f"the penalty of {self.name} must not be negative: {self.penalty}")
-        if self.personal:
-            raise InputError(
-                f"{self.name} has no personal heads: its head is trained on drawn features", hint="fed-lda has them"
-            )
+
+    def train(self, features: Tensor, labels: Tensor) -> Tensor:
+        """The head (n_class, 1 + w) that is best on drawn features (n, w)."""
+        return fit_logistic(features, labels, self.plan.n_class, self.penalty)
+
+    def train_own(self, features: Tensor, labels: Tensor, records: float, heard: Params, strength: float) -> Tensor:
+        """A site's own head from features drawn for its own `records`, the global head counted as `strength` ones."""
+        if not strength:
+            return self.train(features, labels)
+        return own_softmax_head(features, labels, records, heard[HEAD], strength)
 
 
 @dataclass(frozen=True)
@@ -65,7 +77,15 @@ class CCVR(DrawnHead):
             )
 
     def solve(self, moments: Moments, noise: Noise) -> Tensor:
-        """The head that is best on features drawn from the classes' Gaussians, equally many for each class."""
+        """The head that is best on features drawn from the classes' Gaussians."""
+        return self.train(*self._draw(moments))
+
+    def solve_own(self, own: Moments, heard: Params, strength: float) -> Tensor:
+        """The head of features drawn from the site's own Gaussians, with the global head as its prior."""
+        return self.train_own(*self._draw(own), own.statistics.total, heard, strength)
+
+    def _draw(self, moments: Moments) -> tuple[Tensor, Tensor]:
+        """Features (n, w) drawn from the classes' Gaussians, equally many for each class, and their labels (n,)."""
         means, present = moments.statistics.means()
         scatters = moments.class_scatters()
         features, labels = [], []
@@ -75,7 +95,7 @@ class CCVR(DrawnHead):
             normal = torch.randn(self.drawn, moments.width, dtype=torch.float64, generator=key.torch())
             features.append(means[y, 1:] + normal @ _square_root(covariance))
             labels.append(torch.full((self.drawn,), y))
-        return fit_logistic(torch.cat(features), torch.cat(labels), moments.n_class, self.penalty)
+        return torch.cat(features), torch.cat(labels)
 
 
 @dataclass(frozen=True)
@@ -105,23 +125,29 @@ class FedPFT(DrawnHead):
         return Schedule(round=(Exchange("mixtures", (), BodySummary.MIXTURES, parts=self.parts, fewest=self.fewest),))
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
-        """Send the mixtures; keep the body at home."""
+        """Send the mixtures; keep the body at home, and a copy of them if the client trains a head of its own."""
         found = trained.mixtures
-        message = Message(Kind.MIXTURES, (found.records, found.means, found.variances))
+        arrays = (found.records, found.means, found.variances)
         counts = found.records.reshape(self.plan.n_class, -1).sum(1)
-        return {**self.join(trained.params), **self.own_classes(counts)}, message
+        kept = dict(zip(OWN_MIXTURES, arrays, strict=True)) if self.personal else {}
+        return {**self.join(trained.params), **kept, **self.own_classes(counts)}, Message(Kind.MIXTURES, arrays)
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """Train the head on features drawn from the mixtures, one for each record at the sites."""
-        mixtures = Mixtures(*total.arrays)
+        features, labels = self._draw(Mixtures(*total.arrays))
+        return {"seed": server["seed"], HEAD: self.train(features, labels)} if len(features) else server
+
+    def solve_at_home(self, home: Params, heard: Params, strength: float) -> Tensor | None:
+        """The head of features drawn from the site's own mixtures, with the global head as its prior."""
+        features, labels = self._draw(Mixtures(*(home[name] for name in OWN_MIXTURES)))
+        return self.train_own(features, labels, len(features), heard, strength) if len(features) else None
+
+    def _draw(self, mixtures: Mixtures) -> tuple[Tensor, Tensor]:
+        """Features (n, w) drawn from the mixtures, one for each record, and their labels (n,)."""
         # Every client lists `parts` Gaussians of class 0, then of class 1, and so on.
         of_one = torch.arange(self.plan.n_class).repeat_interleave(self.parts)
         labels = of_one.repeat(len(mixtures.records) // len(of_one))
-        features, drawn = draw_features(mixtures, labels, Key(self.seed).child("fedpft"))
-        if not len(features):
-            return server
-        head = fit_logistic(features, drawn, self.plan.n_class, self.penalty)
-        return {"seed": server["seed"], HEAD: head}
+        return draw_features(mixtures, labels, Key(self.seed).child("fedpft"))
 
     def observe(self, server: Params) -> dict[str, float]:
         """No figures: the mixtures are not summed."""

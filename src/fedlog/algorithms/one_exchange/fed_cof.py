@@ -2,6 +2,9 @@
 
 How much the clients' means of a class differ says how much its records do. The server has to see each client's means:
 under a secure sum it does not, and the method is refused there.
+
+Own heads are ours: the server sends the class sums and the Gram matrix instead of the head, and a site adds its own.
+Its records stay at home, so its own Gram matrix is computed from them and not estimated from means.
 """
 
 from __future__ import annotations
@@ -9,10 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from fedlog.algorithms.one_exchange.base import SUMS, OneExchange
+from fedlog.algorithms.one_exchange.base import OWN_SECOND, OWN_SUMS, SECOND, SUMS, Noise, OneExchange
 from fedlog.algorithms.shape import BodySummary, Exchange, Schedule, Trained, Work
-from fedlog.core.heads.class_means import MeanScatter, ridge_from_means
+from fedlog.core.heads.class_means import MeanScatter, estimate_gram, gram_of_records, solve_unit_ridge
+from fedlog.core.heads.personal import mix_moments
+from fedlog.core.stats import Detail, Moments, Statistics
+from fedlog.core.triangle import pack
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Params
 from fedlog.wire.message import Contribution, Kind, Message
@@ -25,33 +32,49 @@ class FedCOF(OneExchange):
     gamma: float = 1.0
 
     name = "fedcof"
+    detail = Detail.SECOND  # of what own heads are solved from; class means alone go up
     sums_in_the_open = True
     sends_statistics = False
 
     def __post_init__(self) -> None:
         if not self.gamma > 0:
             raise InputError(f"gamma of fedcof must be above 0: {self.gamma}")
-        if self.personal:
-            raise InputError(
-                "fedcof has no personal heads: the paper it comes from defines none",
-                hint="fed-ridge and fed-lda have them",
-            )
 
     @property
     def schedule(self) -> Schedule:
         """One exchange of class means."""
-        return Schedule(round=(Exchange("means", (), BodySummary.STATISTICS),))
+        at_home = Detail.SECOND if self.personal else Detail.MEANS
+        return Schedule(round=(Exchange("means", (), BodySummary.STATISTICS, at_home),))
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
         """The class means go, each with the number of records behind it."""
         means, _ = trained.statistics.means()
         counts = trained.statistics.counts.round().to(torch.int64)
         message = Message(Kind.CLASS_MEANS, (means[:, 1:].to(torch.float32), counts))
-        return {**self.join(trained.params), **self.own_classes(counts)}, message
+        kept = {OWN_SUMS: trained.statistics.sums, OWN_SECOND: trained.second} if trained.second is not None else {}
+        return {**self.join(trained.params), **kept, **self.own_classes(counts)}, message
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """The ridge of everyone's class means."""
         scatter = MeanScatter(*total.arrays)
         if not float(scatter.sums[:, 0].sum()):
             return server
-        return {"seed": server["seed"], SUMS: scatter.sums, HEAD: ridge_from_means(scatter, self.gamma)}
+        gram = estimate_gram(scatter, self.gamma)
+        second = {SECOND: pack(gram)[None]} if self.personal else {}
+        head = solve_unit_ridge(Statistics(scatter.sums), gram)
+        return {"seed": server["seed"], SUMS: scatter.sums, **second, HEAD: head}
+
+    def solve(self, moments: Moments, noise: Noise) -> Tensor:
+        """The head of these class sums, the second moments taken as the Gram matrix."""
+        return solve_unit_ridge(moments.statistics, moments.gram())
+
+    def solve_own(self, own: Moments, heard: Params, strength: float) -> Tensor | None:
+        """The head of own and everyone's sums and Gram matrices, everyone's scaled to `strength` records.
+
+        None without everyone's, and alone for a site that has no two records of a class: it has no covariance.
+        """
+        if SUMS not in heard or not (strength or bool((own.statistics.counts > 1).any())):
+            return None
+        gram = pack(gram_of_records(own, self.gamma))[None]
+        everyone = self._read_moments(heard, (SUMS, SECOND))
+        return self.solve(mix_moments(everyone, Moments(own.statistics, self.detail, gram), strength), Noise())

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedlog.core.heads.gaussian import solve_positive, with_bias
-from fedlog.core.stats import Statistics
+from fedlog.core.stats import Moments, Statistics
 from fedlog.core.triangle import pack, unpack
 
 
@@ -39,6 +39,11 @@ class MeanScatter:
 
 def ridge_from_means(scatter: MeanScatter, gamma: float = 1.0) -> Tensor:
     """The head (n_class, 1 + w), its rows of length 1 and without bias, as in the source."""
+    return solve_unit_ridge(Statistics(scatter.sums), estimate_gram(scatter, gamma))
+
+
+def estimate_gram(scatter: MeanScatter, gamma: float = 1.0) -> Tensor:
+    """The Gram matrix (w, w), from the class means of all clients."""
     statistics = Statistics(scatter.sums)
     means, present = statistics.means()
     mu, counts, width = means[:, 1:], statistics.counts, statistics.width - 1
@@ -49,6 +54,24 @@ def ridge_from_means(scatter: MeanScatter, gamma: float = 1.0) -> Tensor:
         between_clients = unpack(scatter.outer[y], width) - counts[y] * torch.outer(mu[y], mu[y])
         covariance = between_clients / max(1.0, float(scatter.holders[y]) - 1) + gamma * eye
         gram += (counts[y] - 1) * covariance
-    weights = solve_positive(gram, scatter.sums[:, 1:].mT).mT
+    return gram
+
+
+def gram_of_records(own: Moments, gamma: float = 1.0) -> Tensor:
+    """The Gram matrix (w, w) of one's own records: the same formula, each record a client that holds nothing else."""
+    counts = own.statistics.counts
+    centre = own.statistics.sums[:, 1:].sum(0) / own.statistics.total
+    ridge = gamma * float((counts - 1).clamp_min(0).sum())
+    return (
+        own.within_scatter()
+        + ridge * torch.eye(own.width, dtype=torch.float64)
+        + own.statistics.total * torch.outer(centre, centre)
+    )
+
+
+def solve_unit_ridge(statistics: Statistics, gram: Tensor) -> Tensor:
+    """The head (n_class, 1 + w) of these class sums under this Gram matrix, its rows of length 1 and without bias."""
+    present = statistics.counts > 0
+    weights = solve_positive(gram, statistics.sums[:, 1:].mT).mT
     weights = weights / weights.norm(dim=1, keepdim=True).clamp_min(1e-300)
-    return with_bias(weights, torch.zeros_like(counts), present)
+    return with_bias(weights, torch.zeros_like(statistics.counts), present)

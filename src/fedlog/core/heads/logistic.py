@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedlog.core.heads.gaussian import with_bias
+from fedlog.core.heads.gaussian import ABSENT, with_bias
 
 STEPS = 200
 
@@ -16,14 +18,42 @@ def fit_logistic(features: Tensor, labels: Tensor, n_class: int, penalty: float)
 
     `features` (n, w), `labels` (n,). Features are standardised inside, and the penalty is on the standardised ones.
     """
+    x, centre, spread = _standardise(features)
+    present = torch.bincount(labels, minlength=n_class) > 0
+    start = torch.zeros(n_class, 1 + x.shape[1], dtype=torch.float64)
+    solved = _minimise(x, labels, present, start, lambda head: penalty / 2 * head[:, 1:].square().sum())
+    slope = solved[:, 1:] / spread
+    return with_bias(slope, solved[:, 0] - slope @ centre, present)
+
+
+def fit_logistic_around(features: Tensor, labels: Tensor, head: Tensor, pull: float) -> Tensor:
+    """(n_class, 1 + w): minimises mean cross-entropy + pull / 2 * |W - head|^2, biases included.
+
+    Both in units of the standardised features. A class that never wins under `head` wins only if it has records here.
+    """
+    x, centre, spread = _standardise(features)
+    known = head[:, 0] > ABSENT
+    before = torch.where(known[:, None], head.to(torch.float64), 0.0)
+    start = torch.cat([before[:, :1] + (before[:, 1:] @ centre)[:, None], before[:, 1:] * spread], dim=1)
+    present = known | (torch.bincount(labels, minlength=len(head)) > 0)
+    solved = _minimise(x, labels, present, start, lambda moved: pull / 2 * (moved - start).square().sum())
+    slope = solved[:, 1:] / spread
+    return with_bias(slope, solved[:, 0] - slope @ centre, present)
+
+
+def _standardise(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The features with mean 0 and spread 1, and what was taken away and divided by."""
     x = features.to(torch.float64)
     centre, spread = x.mean(0), x.std(0, correction=0)
     # A spread at rounding level is no spread: dividing by it would make features of the last bits.
     spread = torch.where(spread > 1e-12 * x.abs().max().clamp_min(1e-300), spread, 1.0)
-    x = (x - centre) / spread
+    return (x - centre) / spread, centre, spread
+
+
+def _minimise(x: Tensor, labels: Tensor, present: Tensor, start: Tensor, penalty: Callable[[Tensor], Tensor]) -> Tensor:
+    """The head (n_class, 1 + w) of lowest mean cross-entropy and penalty among the classes that are present."""
     w = torch.ones(len(x), dtype=torch.float64) / len(x)
-    present = torch.bincount(labels, minlength=n_class) > 0
-    head = torch.zeros(n_class, 1 + x.shape[1], dtype=torch.float64, requires_grad=True)
+    head = start.clone().requires_grad_(True)
     masked = torch.where(present, 0.0, -1e9).to(torch.float64)
     optimiser = torch.optim.LBFGS(
         [head], max_iter=STEPS, history_size=20, line_search_fn="strong_wolfe", tolerance_grad=1e-7
@@ -33,11 +63,9 @@ def fit_logistic(features: Tensor, labels: Tensor, n_class: int, penalty: float)
         optimiser.zero_grad()
         logits = x @ head[:, 1:].mT + head[:, 0] + masked
         loss: Tensor = (cross_entropy(logits, labels, reduction="none") * w).sum()
-        loss = loss + penalty / 2 * head[:, 1:].square().sum()
+        loss = loss + penalty(head)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
     optimiser.step(closure)  # type: ignore[no-untyped-call]
-    solved = head.detach()
-    slope = solved[:, 1:] / spread
-    return with_bias(slope, solved[:, 0] - slope @ centre, present)
+    return head.detach()

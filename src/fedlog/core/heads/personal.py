@@ -10,6 +10,8 @@ import math
 
 from torch import Tensor
 
+from fedlog.core.heads.gaussian import ABSENT
+from fedlog.core.heads.logistic import fit_logistic_around
 from fedlog.core.map_head import solve_head
 from fedlog.core.posterior import Prior, log_partition_gradient
 from fedlog.core.stats import Moments, Statistics
@@ -34,3 +36,13 @@ def mix_moments(everyone: Moments, own: Moments, strength: float) -> Moments:
         return everyone
     total = everyone.statistics.total
     return own + everyone * (strength / total) if strength and total > 0 else own
+
+
+def own_softmax_head(features: Tensor, labels: Tensor, records: float, head: Tensor, strength: float) -> Tensor:
+    """A softmax head of features (n, w) that stand for `records` own ones, with the global head as its prior.
+
+    The prior is a Gaussian around the global head, as narrow as `strength` records make it: in standardised features
+    cross-entropy curves by p (1 - p) a record, and p is 1 / classes where a head says nothing.
+    """
+    classes = max(2, int((head[:, 0] > ABSENT).sum()))
+    return fit_logistic_around(features, labels, head, strength / records * (classes - 1) / classes**2)
