@@ -21,7 +21,7 @@ import numpy as np
 
 from fedlog.data.unequal_tables import NUMBER_TABLES
 from fedlog.engine.software import made_with
-from fedlog.experiments.run.execute import Keep, execute
+from fedlog.experiments.run.execute import KeptFiles, execute
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.spec import RunSpec
 
@@ -55,7 +55,7 @@ def main() -> None:
                 found = []
                 for seed in SEEDS:
                     folder = Path(place) / data / name / str(seed)
-                    summary = execute(replace(spec, seed=seed), folder, keep=Keep.RECORDS)
+                    summary = execute(replace(spec, seed=seed), folder, keep=KeptFiles.RECORDS)
                     assert summary.regression is not None
                     found.append(summary.regression)
                 row = {

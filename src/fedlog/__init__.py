@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Imported when they are asked for: PyTorch takes a second, and `fedlog --help` needs none of them.
+# Imported on first use: PyTorch takes a second to import, and `fedlog --help` does not need it.
 _HOMES = {
     "Callback": "fedlog.experiments.run.callbacks",
     "Comparison": "fedlog.api.compare",

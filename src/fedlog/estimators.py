@@ -1,9 +1,9 @@
-"""Heads from sums as scikit-learn estimators: fit at each site, merge, and the model is the one of all data together.
+"""Linear heads as scikit-learn estimators: fit at each site and merge; the result is the head of all data together.
 
     site_a, site_b = FedLogHead().fit(Xa, ya), FedLogHead().fit(Xb, yb)
     everyone = site_a.merge(site_b)      # only sums were exchanged
 
-`partial_fit` on parts equals `fit` on the whole, to rounding.
+`partial_fit` on parts gives the same head as `fit` on the whole, up to rounding.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def _tensor(values: ArrayLike) -> torch.Tensor:
 
 
 class FedLogHead(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A linear classifier that is solved from class counts, sums and, for `lda` and `ridge`, second moments.
+    """A linear classifier, computed from class counts, sums of features and, for `lda` and `ridge`, second moments.
 
     Args:
         head: lda (shared covariance), ridge (least squares on labels), fedlog (the paper's MAP head, for features of
             about unit variance) or ncm (nearest class mean).
-        share: of the identity in lda's covariance; None: closed form.
-        strength: ridge's penalty.
-        nu: the prior records of fedlog.
+        share: for lda, the share of the identity in the covariance; None chooses it in closed form.
+        strength: for ridge, the penalty.
+        nu: for fedlog, the number of prior records.
 
     """
 
@@ -56,7 +56,7 @@ class FedLogHead(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.nu = nu
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Sum up these records and solve the head; what was summed before is forgotten.
+        """Sum these records and solve the head; sums of earlier calls are discarded.
 
         Args:
             X: features, one row a record.
@@ -78,7 +78,7 @@ class FedLogHead(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Args:
             X: features, one row a record.
             y: the records' labels.
-            classes: all labels that will ever come, at the first call; by default those in `y`.
+            classes: all labels of this and later calls; only for the first call, by default those in `y`.
 
         Returns:
             The estimator itself, fitted on all records so far.
@@ -91,7 +91,7 @@ class FedLogHead(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.classes_ = np.unique(y if classes is None else classes)
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
-            raise ValueError(f"labels that were not among the classes: {unknown[:5]}; name all by classes=")
+            raise ValueError(f"labels that are not among the classes: {unknown[:5]}; hint: name all labels in classes=")
         added = self._moments(np.asarray(X), np.asarray(y))
         self.moments_ = added if first else self.moments_ + added
         return self._solve()
@@ -100,7 +100,7 @@ class FedLogHead(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Add up the sums of two estimators and solve the head of both their records.
 
         Args:
-            other: an estimator that was fitted elsewhere, with the same classes.
+            other: an estimator that was fitted on other records, with the same classes.
 
         Returns:
             A new estimator.
@@ -109,7 +109,9 @@ class FedLogHead(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         check_is_fitted(other)
         if not np.array_equal(self.classes_, other.classes_):
-            raise ValueError("heads of different classes cannot be merged; name all classes by partial_fit(classes=)")
+            raise ValueError(
+                "heads with different classes cannot be merged; hint: name all classes with partial_fit(X, y, classes=)"
+            )
         both = FedLogHead(**self.get_params())
         both.classes_, both.n_features_in_ = self.classes_, self.n_features_in_
         both.moments_ = self.moments_ + other.moments_
@@ -150,7 +152,7 @@ class FedLogHead(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             X: features, one row a record.
 
         Returns:
-            (n, classes), rows that sum to 1: the softmax of the logits.
+            (n, classes): the softmax of the logits; each row sums to 1.
 
         """
         check_is_fitted(self)
@@ -159,7 +161,7 @@ class FedLogHead(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def statistics_(self) -> Moments:
-        """The sums that the head is solved from; those of several sites add up with `+`."""
+        """The sums that the head is computed from; sums of several sites can be added with `+`."""
         check_is_fitted(self)
         found: Moments = self.moments_
         return found
@@ -187,10 +189,11 @@ class FedLogHead(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 class FedLinearHead(RegressorMixin, BaseEstimator):  # type: ignore[misc]
-    """Bayesian linear regression that is solved from sums, with predictive intervals.
+    """Bayesian linear regression, computed from sums, with predictive intervals.
 
     Args:
-        strength: of the prior on the weights, in units of a feature's own spread; None: that of largest evidence.
+        strength: the strength of the prior on the weights, in units of each feature's spread; None: the one with the
+            largest evidence.
 
     """
 
@@ -198,7 +201,7 @@ class FedLinearHead(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.strength = strength
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Sum up these records and solve the posterior; what was summed before is forgotten.
+        """Sum these records and solve the posterior; sums of earlier calls are discarded.
 
         Args:
             X: features, one row a record.
@@ -233,7 +236,7 @@ class FedLinearHead(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Add up the sums of two estimators and solve the regression of both their records.
 
         Args:
-            other: an estimator that was fitted elsewhere.
+            other: an estimator that was fitted on other records.
 
         Returns:
             A new estimator.
@@ -251,7 +254,7 @@ class FedLinearHead(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         Args:
             X: features, one row a record.
-            return_std: whether to return the scale of their Student distribution too.
+            return_std: whether to return the scales of their Student distributions too.
 
         Returns:
             (n,) targets; with `return_std` a pair of targets and scales.
@@ -261,11 +264,11 @@ class FedLinearHead(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return (location.numpy(), scale.numpy()) if return_std else location.numpy()
 
     def predict_interval(self, X: ArrayLike, level: float = 0.9) -> tuple[Array, Array]:
-        """The interval in which a share `level` of new targets lies.
+        """For each record, the interval that holds its target with probability `level`.
 
         Args:
             X: features, one row a record.
-            level: the share.
+            level: the probability.
 
         Returns:
             The low and the high ends, (n,) each.

@@ -12,7 +12,7 @@ import torch
 from scipy.stats import norm
 
 from fedlog.audit.canary import run_audit
-from fedlog.audit.distinguisher import THRESHOLDS, Observation, learnt_from, mu_lower_bound, scores
+from fedlog.audit.distinguisher import THRESHOLDS, Observation, count_learning_trials, mu_lower_bound, scores
 from fedlog.audit.finding import Audit, Fault
 from fedlog.cli.main import main
 from fedlog.core.clip import Clamp
@@ -187,7 +187,7 @@ def test_an_entry_without_noise_and_a_longer_message_decide_alone(length: int) -
 
 def test_certainty_is_worth_as_much_as_the_trials() -> None:
     yes, no = np.full(2000, np.inf), np.full(2000, -np.inf)
-    judged, error = 2000 - learnt_from(2000), 0.05 / (2 * THRESHOLDS)
+    judged, error = 2000 - count_learning_trials(2000), 0.05 / (2 * THRESHOLDS)
     # Clopper and Pearson: what never happened in n trials has a probability below 1 - error^(1/n).
     assert mu_lower_bound(yes, no, 0.95) == pytest.approx(2 * norm.isf(1 - error ** (1 / judged)))
 

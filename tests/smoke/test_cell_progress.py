@@ -14,7 +14,7 @@ from fedlog.cli.cell_progress import CellProgress
 from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.cells import CellChoice, cells
 from fedlog.experiments.workers.cell_process import Outcome
-from fedlog.experiments.workers.runner import CellStanding
+from fedlog.experiments.workers.runner import CellStatus
 
 FIRST, SECOND, THIRD = cells(EXPERIMENTS["table-mnist"], Path("nowhere"), CellChoice(("fedlog",), (0, 1, 2), 20))
 
@@ -36,9 +36,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return stand_in
 
 
-def at_work(done: int) -> list[CellStanding]:
+def at_work(done: int) -> list[CellStatus]:
     """The first cell so many rounds on, at three seconds a round, and the second not begun."""
-    return [CellStanding(FIRST, done, 20, 0.9712, 3.0), CellStanding(SECOND, 0, 20, None, None)]
+    return [CellStatus(FIRST, done, 20, 0.9712, 3.0), CellStatus(SECOND, 0, 20, None, None)]
 
 
 def test_a_terminal_shows_one_bar_and_a_line_for_each_cell_at_work(clock: Clock) -> None:

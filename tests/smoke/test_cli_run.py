@@ -292,7 +292,7 @@ def test_a_dry_run_foretells_the_time_from_its_first_round(monkeypatch: pytest.M
     assert dry_run.forecast(spec).seconds == pytest.approx(40 * 3.0 / 2)
 
 
-def test_a_dry_run_foretells_the_memory(tmp_path: Path) -> None:
+def test_a_dry_run_predicts_the_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["run", "--data", "digits", "--rounds", "1", "--jobs", "1", "--clients", "60", "--partition", "iid"]
     wide = [*arguments, "--body", "mlp:700,700", "--set", "epochs=1"]  # half a million parameters at each of 60 clients
     peaks = f"""
@@ -304,14 +304,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
     used = int(
         subprocess.run([sys.executable, "-c", peaks], check=True, capture_output=True, text=True).stdout.split()[-1]
     )
-    told = subprocess.run(
-        [sys.executable, "-m", "fedlog.cli.main", *wide, "--dry-run", "--json"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    foretold = json.loads(told.stdout)["memory_bytes"]
-    assert 0.6 < foretold / used < 1.6, f"{foretold / 2**20:.0f} MiB foretold, {used / 2**20:.0f} MiB used"
+    assert main([*wide, "--dry-run", "--json"]) == 0
+    predicted = json.loads(capsys.readouterr().out)["memory_bytes"]
+    assert 0.6 < predicted / used < 1.6, f"{predicted / 2**20:.0f} MiB predicted, {used / 2**20:.0f} MiB used"
 
 
 def test_a_run_stopped_by_its_target_and_killed_before_its_end_does_not_go_on(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -109,16 +107,12 @@ def test_mistakes_are_named(table: Path, tmp_path: Path) -> None:
         fedlog.compare(f"sites:{table}", epohcs=3)
 
 
-def test_several_seeds_of_one_run_are_one_table(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fedlog.cli.main", "run", "--data", "digits", "--rounds", "1", "--set", "epochs=1"]
-    done = subprocess.run(
-        [*command, "--seeds", "2", "--jobs", "1", "--out", str(tmp_path / "r"), "--quiet"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "fedlog " in done.stdout
-    assert "2 repetitions" in done.stdout
+def test_several_seeds_of_one_run_are_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = ["run", "--data", "digits", "--rounds", "1", "--set", "epochs=1", "--seeds", "2", "--jobs", "1"]
+    assert main([*run, "--out", str(tmp_path / "r"), "--quiet"]) == 0
+    out = capsys.readouterr().out
+    assert "fedlog " in out
+    assert "2 repetitions" in out
 
 
 def test_sites_with_bodies_of_their_own_are_compared_without_what_needs_one_body() -> None:

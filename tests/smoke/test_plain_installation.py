@@ -1,7 +1,8 @@
-"""Without the extras: what needs none works, and what needs one says which."""
+"""Without the optional packages: commands that need none work, and those that need one name it."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -14,18 +15,33 @@ from fedlog.cli.main import EXTRAS
 ROOT = Path(__file__).parents[2]
 # None in `sys.modules` makes an import fail as if the package were not there.
 PLAIN = f"""
-import sys
+import contextlib, io, json, sys
 sys.modules.update(dict.fromkeys({sorted(EXTRAS)!r}))
 from fedlog.cli.main import main
-sys.exit(main(sys.argv[1:]))
+ended = {{}}
+for command in sys.argv[1:]:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+        ended[command] = main(command.split()), said.getvalue
+print(json.dumps({{command: [code, said()] for command, (code, said) in ended.items()}}))
 """
+WORKING = (
+    "privacy calibrate --epsilon 1 --delta 1e-5 --releases 10 --privacy client --clip message:1",
+    "run --data circle --rounds 1 --clients 2 --quiet --out here",
+)
+REFUSED = {
+    "run --data digits --rounds 1 --aggregation secure --out there": ("cryptography", "federate"),
+    "reproduce figure-synthetic --executor dask://127.0.0.1:1 --out there": ("distributed", "dask"),
+}
 
 
-def plain(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
-    """How the command ends where no extra is installed."""
-    return subprocess.run(
-        [sys.executable, "-c", PLAIN, *command.split()], cwd=folder, capture_output=True, text=True, check=False
-    )
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
+    """The exit code and the standard error of each command, in one process without the optional packages."""
+    command = [sys.executable, "-c", PLAIN, *WORKING, *REFUSED]
+    folder = tmp_path_factory.mktemp("plain")
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    found: dict[str, tuple[int, str]] = json.loads(done.stdout)
+    return found
 
 
 def test_every_extra_is_known() -> None:
@@ -40,30 +56,19 @@ def test_every_extra_is_known() -> None:
     assert named == EXTRAS
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "privacy calibrate --epsilon 1 --delta 1e-5 --releases 10 --privacy client --clip message:1",
-        "run --data circle --rounds 1 --clients 2 --quiet --out here",
-    ],
-)
-def test_what_needs_no_extra_works(tmp_path: Path, command: str) -> None:
-    ended = plain(tmp_path, command)
-    assert ended.returncode == 0, ended.stderr
+@pytest.mark.parametrize("command", WORKING)
+def test_commands_that_need_no_extra_work(ended: dict[str, tuple[int, str]], command: str) -> None:
+    code, said = ended[command]
+    assert code == 0, said
 
 
-@pytest.mark.parametrize(
-    ("command", "missing", "extra"),
-    [
-        ("run --data digits --rounds 1 --aggregation secure --out here", "cryptography", "federate"),
-        ("reproduce figure-synthetic --executor dask://127.0.0.1:1 --out here", "distributed", "dask"),
-    ],
-)
-def test_what_needs_an_extra_says_which(tmp_path: Path, command: str, missing: str, extra: str) -> None:
-    ended = plain(tmp_path, command)
-    assert ended.returncode == 2
-    assert ended.stderr.splitlines()[-2:] == [
+@pytest.mark.parametrize("command", REFUSED)
+def test_commands_that_need_an_extra_name_it(ended: dict[str, tuple[int, str]], command: str) -> None:
+    code, said = ended[command]
+    missing, extra = REFUSED[command]
+    assert code == 2
+    assert said.splitlines()[-2:] == [
         f"error: this needs {missing}, which is not installed",
         f"hint: pip install 'fedlog[{extra}]', or '.[{extra}]' in a clone",
     ]
-    assert "Traceback" not in ended.stderr
+    assert "Traceback" not in said

@@ -19,13 +19,13 @@ from fedlog.experiments.tables.finished_cells import collect
 from fedlog.experiments.tables.privacy_figure import (
     CLIENTS,
     DELTAS,
+    EPSILON_FORMULAS,
     LEVELS,
     PRIVACY_FIGURE,
-    READINGS,
     VERIFIED_LEVEL,
-    Reading,
+    EpsilonFormula,
+    find_epsilon_formula,
     level_name,
-    read_budget_terms,
 )
 from fedlog.privacy.guarantee import Calibration, Trust
 from fedlog.report.paper.privacy_tables import guarantee_table, level_table, privacy_plot, verification_table
@@ -38,7 +38,7 @@ def test_every_level_and_verified_cell_has_the_noise_it_is_named_after() -> None
     plan = ModelPlan(10, 100, (), 1)
     seen = 0
     for row in PRIVACY_FIGURE.rows:
-        if read_budget_terms(row.spec) is None:
+        if find_epsilon_formula(row.spec) is None:
             continue
         run = resolve(row.spec)
         guard = private.make_protection(run, method_of(run.spec, plan), plan, CLIENTS)
@@ -52,12 +52,12 @@ def test_every_level_and_verified_cell_has_the_noise_it_is_named_after() -> None
 
 
 def test_readings_cover_both_formulas_places_and_deltas() -> None:
-    assert len(set(READINGS)) == 8
-    exact, paper = (Reading(kind, Trust.CENTRAL, 0.01) for kind in Calibration)
+    assert len(set(EPSILON_FORMULAS)) == 8
+    exact, paper = (EpsilonFormula(kind, Trust.CENTRAL, 0.01) for kind in Calibration)
     # 100 releases of epsilon 0.5 at delta 0.01: the multiplier of the exact formula, and that of Theorem 4.
     assert exact.epsilon(31.469, 100, CLIENTS) == pytest.approx(0.5, rel=1e-3)
     assert paper.epsilon((8 * 100 * 3.9650) ** 0.5 / 0.5, 100, CLIENTS) == pytest.approx(0.5, rel=1e-3)
-    local = Reading(Calibration.EXACT, Trust.LOCAL, 0.01)
+    local = EpsilonFormula(Calibration.EXACT, Trust.LOCAL, 0.01)
     assert local.epsilon(10 * 31.469, 100, 100) == pytest.approx(0.5, rel=1e-3)
 
 
@@ -114,5 +114,5 @@ def test_the_page_on_privacy_gets_its_table_in_its_place_and_keeps_the_rest(tmp_
         assert "not run" in said
         assert "old\n" not in said
     page.write_text("no place")
-    with pytest.raises(InputError, match="no place"):
+    with pytest.raises(InputError, match="does not have the marks"):
         write_markdown(results, page.parent)

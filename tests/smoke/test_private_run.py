@@ -16,7 +16,7 @@ from fedlog.engine.protocol.cohort import Cohort
 from fedlog.errors import InputError
 from fedlog.experiments.run.execute import execute
 from fedlog.experiments.run.prepare import prepare
-from fedlog.experiments.run.private import warn_before_start
+from fedlog.experiments.run.private import list_privacy_notices
 from fedlog.models.catalog import body
 from fedlog.privacy.release_log import FILE_NAME, read_log
 from fedlog.settings.resolve import resolve
@@ -89,7 +89,7 @@ def test_a_resumed_run_is_held_to_the_budget_it_started_with(tmp_path: Path, mon
     monkeypatch.setattr(Cohort, "exchange", working)
     shutil.copytree(folder, tmp_path / "unrecorded")
     (tmp_path / "unrecorded" / FILE_NAME).unlink()
-    with pytest.raises(InputError, match="releases recorded"):
+    with pytest.raises(InputError, match="releases are too few"):
         execute(spec, tmp_path / "unrecorded")
     # Round 2 was recorded before anything left, so it counts although nothing did: round 3 is one release too many.
     summary = execute(spec, folder)
@@ -147,7 +147,7 @@ def test_a_frozen_body_can_come_from_a_file_and_counts_by_its_content(
     run = resolve(_spec(**RECORD, rounds=1, body_file=str(public)))
     assert resolve(_spec(**RECORD, rounds=1, body_file=str(copy))).digest == run.digest
     assert execute(run.spec, tmp_path / "private").privacy is not None
-    assert any("takes your word" in note for note in warn_before_start(run.spec, prepare(run)))
+    assert any("takes your word" in note for note in list_privacy_notices(run.spec, prepare(run)))
     with pytest.raises(InputError, match="must have shape"):
         execute(_spec(**{**RECORD, "body": ("mlp:9",), "rounds": 1, "body_file": str(public)}), tmp_path / "other")
     named = _spec(**{**RECORD, "rounds": 1, "body": (f"frozen:{public}",)})
@@ -167,7 +167,7 @@ def test_a_body_that_a_run_trained_on_private_data_is_refused_by_name(tmp_path: 
 
 def test_the_accuracies_of_a_private_run_are_said_to_be_outside_the_protocol(tmp_path: Path) -> None:
     run = resolve(_spec(**RECORD, rounds=1))
-    assert any("outside the protocol" in note for note in warn_before_start(run.spec, prepare(run)))
+    assert any("outside the protocol" in note for note in list_privacy_notices(run.spec, prepare(run)))
     summary = execute(run.spec, tmp_path / "run")
     assert summary.privacy is not None
     assert "outside the protocol" in summary.privacy["accuracies"]

@@ -178,7 +178,7 @@ def test_the_threshold_is_drawn_and_its_round_is_said() -> None:
     assert [rule.label for rule in by_round.rules] == [rule.label for rule in by_bits.rules] == ["threshold 90.0 %"]
     assert "passes the threshold of 90.0 % in round 3" in by_round.alternative
     assert by_bits.x.log
-    height = by_round.drawn_rules[0].y
+    height = by_round.drawn_levels[0].y
     below, above = by_round.at(2, 80)[1], by_round.at(3, 95)[1]
     assert above < height < below
 

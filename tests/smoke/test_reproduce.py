@@ -1,4 +1,4 @@
-"""The runner of the paper's experiments, with real processes: done, skipped, failed, killed, resumed."""
+"""The runner of the paper's experiments: cells that are done, skipped, failed, killed and resumed."""
 
 from __future__ import annotations
 
@@ -19,24 +19,41 @@ from fedlog.experiments.tables.catalog import EXPERIMENTS, on_disk
 from fedlog.experiments.tables.cells import Cell, CellChoice, CellState, Experiment, Row, Shape, cells
 from fedlog.experiments.tables.paper import list_printed_rows
 from fedlog.experiments.tables.timing import seconds_of
-from fedlog.experiments.workers.cell_process import Outcome
+from fedlog.experiments.workers.cell_process import Outcome, execute_order
 from fedlog.experiments.workers.executors import Processes, executor
-from fedlog.experiments.workers.runner import CellStanding, run_cells
+from fedlog.experiments.workers.runner import CellStatus, run_cells
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
 
 
+class Here:
+    """An executor that carries out orders in this process, which spares starting another."""
+
+    def __init__(self) -> None:
+        self._outcomes: list[Outcome] = []
+
+    def submit(self, orders: Sequence[str]) -> None:
+        self._outcomes = [execute_order(json.loads(order)) for order in orders]
+
+    def wait(self, seconds: float) -> list[Outcome]:
+        ended, self._outcomes = self._outcomes, []
+        return ended
+
+    def stop(self) -> None:
+        pass
+
+
 class Quiet:
-    """A watcher that remembers."""
+    """A watcher that remembers what it was told."""
 
     def __init__(self) -> None:
         self.skipped: list[str] = []
-        self.seen: list[CellStanding] = []
+        self.seen: list[CellStatus] = []
 
     def on_start(self, to_do: Sequence[Cell], skipped: Sequence[Cell]) -> None:
         self.skipped = [cell.name for cell in skipped]
 
-    def on_progress(self, standings: Sequence[CellStanding]) -> None:
+    def on_progress(self, standings: Sequence[CellStatus]) -> None:
         self.seen = list(standings)
 
     def on_end(self, outcome: Outcome) -> None:
@@ -126,10 +143,10 @@ def _alive(pid: int) -> bool:
 
 def test_records_of_other_settings_are_not_taken_for_these(tmp_path: Path) -> None:
     first = cells(digits("local", rounds=1), tmp_path)
-    assert run_cells(first, Processes(1), Quiet(), None)[0].error is None
+    assert run_cells(first, Here(), Quiet(), None)[0].error is None
     other = cells(digits("local", rounds=2), tmp_path)
     assert other[0].state() is CellState.OTHER
-    assert "holds another run" in (run_cells(other, Processes(1), Quiet(), None)[0].error or "")
+    assert "holds another run" in (run_cells(other, Here(), Quiet(), None)[0].error or "")
     assert first[0].state() is CellState.DONE
 
 
@@ -149,7 +166,7 @@ def test_every_specification_resolves_and_its_cells_differ() -> None:
         assert len({cell.folder for cell in found}) == sum(
             len(row.seeds or experiment.seeds) for row in experiment.rows
         )
-        digests = {resolve(cell.row.spec).digest for cell in found}
+        digests = {resolve(row.spec).digest for row in experiment.rows}
         assert len(digests) == len(experiment.rows), experiment.name
 
 
@@ -231,7 +248,10 @@ def test_the_synthetic_experiment_runs_is_reported_and_documented(
     capsys.readouterr()
 
 
-def test_quiet_silences_progress_and_not_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_silences_progress_and_not_failures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedlog.cli.reproduce.executor", lambda *_: Here())
     arguments = ["reproduce", "natural-users", "--methods", "local", "--seeds", "0", "--jobs", "1", "--quiet"]
     assert main([*arguments, "--out", str(tmp_path / "out"), "--data-dir", str(tmp_path / "empty")]) == 1
     told = capsys.readouterr()

@@ -21,7 +21,7 @@ from fedlog.experiments.tables.catalog import EXPERIMENTS, experiments, on_disk
 from fedlog.experiments.tables.cells import Cell, CellChoice, CellState, cells
 from fedlog.experiments.tables.finished_cells import collect
 from fedlog.experiments.workers import cell_process
-from fedlog.experiments.workers.cell_process import Outcome, order_of, run_order
+from fedlog.experiments.workers.cell_process import Outcome, make_order, run_order
 
 sys.path.insert(0, str(Path(__file__).parent))
 from made_up_runs import write_run
@@ -262,7 +262,7 @@ print(json.dumps({"cell": order["cell"], "accuracy": 0.25, "error": None}))
 def test_a_cell_that_complains_at_length_still_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cell_process, "command", lambda: [sys.executable, "-c", TALKATIVE])
     answers: list[str] = []
-    order = order_of(cells(TABLE, tmp_path)[0], None)
+    order = make_order(cells(TABLE, tmp_path)[0], None)
     # A daemon: where the answer never comes, the test fails and the process is left to end with its input.
     asking = threading.Thread(target=lambda: answers.append(run_order(order)), daemon=True)
     asking.start()

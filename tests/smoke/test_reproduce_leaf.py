@@ -17,7 +17,7 @@ from fedlog.errors import InputError
 from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.cells import CellChoice, cells
 from fedlog.experiments.tables.finished_cells import collect
-from fedlog.experiments.workers.cell_process import carry_out, order_of
+from fedlog.experiments.workers.cell_process import execute_order, make_order
 from fedlog.experiments.workers.runner import run_cells
 from fedlog.report.paper.method_tables import accuracy_table
 
@@ -51,7 +51,7 @@ def test_the_celeba_experiment_runs_on_a_leaf_folder(tmp_path: Path, monkeypatch
     wanted = cells(short, out, CellChoice(seeds=(0,)))
     assert {cell.spec.body for cell in wanted} == {("mobilenet-v2",)}
     for cell in wanted:
-        assert carry_out(json.loads(order_of(cell, data))).error is None
+        assert execute_order(json.loads(make_order(cell, data))).error is None
     table = accuracy_table(collect(short, out))
     assert [row[1] for row in table.rows] == ["1"] * 5
     assert all("not run" not in row[2] for row in table.rows)

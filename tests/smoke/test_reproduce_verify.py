@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedlog.cli.main import main
-from fedlog.experiments.run.execute import Keep, execute
+from fedlog.experiments.run.execute import KeptFiles, execute
 from fedlog.experiments.tables import catalog
 from fedlog.experiments.tables.cells import Experiment, Row, Shape, cells
 from fedlog.report.paper.reproduction import write_markdown
@@ -22,7 +22,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     small = Experiment("small", "A small one", Shape.CURVES, (Row("fedlog", "FedLog", spec),), (0, 1))
     monkeypatch.setitem(catalog.EXPERIMENTS, "small", small)
     for cell in cells(small, tmp_path):
-        execute(cell.spec, cell.folder, keep=Keep.RECORDS)
+        execute(cell.spec, cell.folder, keep=KeptFiles.RECORDS)
     return tmp_path
 
 

@@ -14,7 +14,7 @@ from fedlog.experiments.tables import synthetic
 from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.cells import Cell, CellChoice, CellState, Experiment, cells
 from fedlog.experiments.tables.finished_cells import Collected, collect
-from fedlog.experiments.workers.cell_process import Outcome, carry_out, order_of
+from fedlog.experiments.workers.cell_process import Outcome, execute_order, make_order
 from fedlog.files.json_text import write_json
 from fedlog.report.paper import figures
 from fedlog.report.paper.other_tables import synthetic_table
@@ -30,7 +30,7 @@ def _with(experiment: Experiment, **options: object) -> Experiment:
 
 
 def _run(cell: Cell) -> Outcome:
-    return carry_out(json.loads(order_of(cell, None)))
+    return execute_order(json.loads(make_order(cell, None)))
 
 
 def _contents(folder: Path) -> dict[str, str]:
@@ -97,7 +97,7 @@ def _write_sweep(cell: Cell) -> None:
     lines = (synthetic.IterationRecord(at + 1, 0.5 + at / 100, 0.5, 1, 1, 0.0) for at in range(cell.steps))
     cell.records.write_text("".join(json.dumps(asdict(line)) + "\n" for line in lines))
     write_json(cell.folder / "summary.json", {})
-    if cell.seed == synthetic.DRAWN_SEED:
+    if cell.seed == synthetic.PLOTTED_SEED:
         points, head = [[0.0, 1.0], [1.0, 0.0]], [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
         features = dict.fromkeys(("points", "features_before", "features_after"), points)
         heads = dict.fromkeys(("head_before", "head_local", "head_after"), head)

@@ -1,4 +1,4 @@
-"""What people see: summaries on wide, narrow and dumb terminals, signals, and no remarks of other packages."""
+"""The output of commands on wide and narrow terminals, in pipes and after signals."""
 
 from __future__ import annotations
 
@@ -18,10 +18,18 @@ RUN = ["run", "--data", "circle", "--rounds", "1", "--set", "epochs=1", "--jobs"
 COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-9][0-9;]*m")
 
 
-def show(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The real program, its output in pipes."""
-    command = [sys.executable, "-m", "fedlog.cli.main", *arguments]
-    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=True)
+# Runs several commands in one process, since PyTorch takes seconds to import; a mark after each parts their outputs.
+SEVERAL = """
+import os, sys
+from fedlog.cli.main import main
+for arguments, environment in {commands!r}:
+    os.environ.update(environment)
+    assert main(arguments) == 0
+    for stream in (sys.stdout, sys.stderr):
+        print({mark!r}, file=stream, flush=True)
+"""
+MARK = "=== end of command ==="
+Commands = list[tuple[list[str], dict[str, str]]]  # arguments, and the environment from then on
 
 
 def test_the_summary_has_training_alone_the_settings_and_what_is_next(
@@ -61,21 +69,48 @@ def test_the_next_steps_of_ones_own_files_can_be_typed(
     assert main(["predict", model, "--data", "my sites/north.csv"]) == 0
 
 
-def test_narrow_terminals_pipes_and_no_colour(tmp_path: Path) -> None:
-    done = show(*RUN, "--out", str(tmp_path / "narrow"), COLUMNS="34", NO_COLOR="1", TERM="xterm")
-    table = [line for line in done.stderr.splitlines() if line[:1] in "┏┃┡│└"]
+@pytest.fixture(scope="module")
+def piped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], list[str]]:
+    """A folder with a run, and the standard outputs and errors of `fedlog run` and of `fedlog predict --onnx` in it."""
+    folder = tmp_path_factory.mktemp("piped")
+    narrow = {"COLUMNS": "34", "NO_COLOR": "1", "TERM": "xterm"}
+    model, onnx = folder / "narrow" / "models" / "client-0", folder / "model.onnx"
+    commands: Commands = [
+        ([*RUN, "--out", str(folder / "narrow")], narrow),
+        (["predict", str(model), "--onnx", str(onnx)], {}),
+    ]
+    script = SEVERAL.format(commands=commands, mark=MARK)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return folder, done.stdout.split(f"{MARK}\n"), done.stderr.split(f"{MARK}\n")
+
+
+def test_a_narrow_pipe_gets_a_narrow_table_without_colours(piped: tuple[Path, list[str], list[str]]) -> None:
+    folder, (out, *_), (said, *_) = piped
+    table = [line for line in said.splitlines() if line[:1] in "┏┃┡│└"]
     assert table
     assert max(map(len, table)) <= 34
     assert "%" in "".join(table)
-    assert "\x1b" not in done.stderr + done.stdout
-    assert done.stdout == f"report: {tmp_path / 'narrow' / 'report.html'}\n"  # whole, so that it can be copied
+    assert "\x1b" not in said + out
+    assert out == f"report: {folder / 'narrow' / 'report.html'}\n"  # whole, so that it can be copied
 
 
-def show_on_a_terminal(*arguments: str, **environment: str) -> str:
-    """What the real program draws on a terminal, here a pseudo-terminal."""
+def test_onnx_prints_nothing_from_other_packages(piped: tuple[Path, list[str], list[str]]) -> None:
+    _, out, said = piped
+    assert (out[1] + said[1]).startswith("wrote ")
+    assert len((out[1] + said[1]).splitlines()) == 1
+
+
+@pytest.fixture(scope="module")
+def on_terminal(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What two runs draw on a pseudo-terminal without colours: 80 columns wide, and 44."""
+    folder = tmp_path_factory.mktemp("terminal")
+    commands: Commands = [
+        ([*RUN, "--out", str(folder / "wide")], {"COLUMNS": "80"}),
+        ([*RUN, "--out", str(folder / "narrow")], {"COLUMNS": "44"}),
+    ]
     leader, follower = os.openpty()
-    command = [sys.executable, "-m", "fedlog.cli.main", *arguments]
-    environment = {**os.environ, "TERM": "xterm-256color", **environment}
+    command = [sys.executable, "-c", SEVERAL.format(commands=commands, mark=MARK)]
+    environment = {**os.environ, "TERM": "xterm-256color", "NO_COLOR": "1"}
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=follower, env=environment) as running:
         os.close(follower)
         shown = b""
@@ -89,19 +124,17 @@ def show_on_a_terminal(*arguments: str, **environment: str) -> str:
             shown += part
         assert running.wait() == 0
     os.close(leader)
-    return shown.decode()
+    return shown.decode().split(MARK)
 
 
-def test_a_terminal_without_colours_gets_none(tmp_path: Path) -> None:
-    shown = show_on_a_terminal(*RUN, "--out", str(tmp_path / "run"), NO_COLOR="1")
-    assert "lowest client" in shown
-    assert not COLOUR.search(shown)
+def test_a_terminal_without_colours_gets_none(on_terminal: list[str]) -> None:
+    assert "lowest client" in on_terminal[0]
+    assert not COLOUR.search(on_terminal[0])
 
 
-def test_on_a_narrow_terminal_the_live_line_has_the_round_and_the_accuracy(tmp_path: Path) -> None:
-    shown = show_on_a_terminal(*RUN, "--out", str(tmp_path / "run"), NO_COLOR="1", COLUMNS="44")
-    assert re.search(r"round 1/1 accuracy [\d.]+ %", shown)
-    assert "…" not in shown
+def test_on_a_narrow_terminal_the_live_line_has_the_round_and_the_accuracy(on_terminal: list[str]) -> None:
+    assert re.search(r"round 1/1 accuracy [\d.]+ %", on_terminal[1])
+    assert "…" not in on_terminal[1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -122,20 +155,12 @@ def test_both_signals_say_how_to_go_on(number: signal.Signals, tmp_path: Path) -
     assert running.returncode == 130
 
 
-@pytest.mark.filterwarnings("default")
-def test_onnx_says_nothing_of_other_packages(tmp_path: Path) -> None:
-    assert main([*RUN, "--out", str(tmp_path / "run"), "--quiet"]) == 0
-    model = tmp_path / "run" / "models" / "client-0"
-    done = show("predict", str(model), "--onnx", str(tmp_path / "model.onnx"))
-    assert (done.stdout + done.stderr).startswith("wrote ")
-    assert len((done.stdout + done.stderr).splitlines()) == 1
-
-
 @pytest.mark.slow
-def test_the_demo_shows_its_table_and_the_commands_behind_it_only_when_asked(tmp_path: Path) -> None:
-    plain = show("federate", "demo", "--rounds", "1")
+def test_the_demo_shows_its_table_and_the_commands_behind_it_only_when_asked() -> None:
+    demo = [sys.executable, "-m", "fedlog.cli.main", "federate", "demo", "--rounds", "1"]
+    plain = subprocess.run(demo, capture_output=True, text=True, check=True)
     assert plain.stdout.startswith("site ")
     assert len(plain.stderr.splitlines()) == 1
-    verbose = show("federate", "demo", "--rounds", "1", "--verbose")
+    verbose = subprocess.run([*demo, "--verbose"], capture_output=True, text=True, check=True)
     assert "flower-superlink" in verbose.stderr
     assert verbose.stdout.startswith("site ")

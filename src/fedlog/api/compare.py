@@ -1,4 +1,4 @@
-"""`fedlog.compare`: several methods on one federation, repeated, against training alone, with advice."""
+"""`fedlog.compare`: run several methods on one federation with several seeds, and give advice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedlog.api.run import (
     enter_folder,
     input_shape_of,
     name_bodies,
-    tell_options_apart,
+    separate_options,
 )
 from fedlog.data.catalog import DEFAULTS, load_federation
 from fedlog.data.data_spec import SITES
@@ -34,13 +34,13 @@ from fedlog.experiments.compare.variants import (
     METHODS,
     Choices,
     ComparedRun,
+    add_references,
     check_names,
     check_options,
-    lay_out,
-    leave_out_equal_bodies,
+    drop_methods_needing_equal_bodies,
+    list_runs,
     make_variants,
     shorten,
-    with_references,
 )
 from fedlog.experiments.run.callbacks import Callback
 from fedlog.experiments.workers.executors import DASK, executor
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SEEDS, SEEDS_OF_FEW_ROWS = 5, 20
-FEW_ROWS = 2000  # at all sites together: runs are short then, and each row should be judged more than once
-VALIDATION_SHARE = 0.2  # of the training records, for data that come without validation records
+FEW_ROWS = 2000  # with fewer rows at all sites together, runs are short and more seeds are used
+VALIDATION_SHARE = 0.2  # share of the training records held out, for data without validation records
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -72,17 +72,17 @@ class Comparison:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The methods, in the order they were given; with several codecs, bodies or recipes each has its own label."""
+        """The labels of the compared methods, in the given order, with codec, body or recipe if there are several."""
         return self.findings.labels
 
     def runs_of(self, method: str) -> tuple[Result, ...]:
         """The runs of one method.
 
         Args:
-            method: its name.
+            method: its label, as in `methods`.
 
         Returns:
-            One run a seed.
+            One run for each seed.
 
         """
         return tuple(result for (name, _), result in self.runs.items() if name == method)
@@ -99,23 +99,23 @@ class Comparison:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Sites of which little can be said, and runs that failed."""
+        """Warnings about sites with few rows or one class, about the splits, and about runs that failed."""
         return self.findings.warnings
 
     @property
     def table(self) -> Any:
-        """One row a method, and one for each of its sites: a pandas data frame, or a polars one without pandas.
+        """One row for each method and one for each of its sites: a pandas data frame, or polars without pandas.
 
         Columns: method, site (`all` or a name), accuracy on test rows, gain over training alone on validation rows and
         gain_on_test, each with `_low` and `_high`, the ends of its interval; balanced_accuracy, macro_f1, auroc,
         calibration_error and bits for all sites together.
         """
-        from fedlog.report.compare.comparison import flat_rows
+        from fedlog.report.compare.comparison import spreadsheet_rows
 
-        return make_frame(flat_rows(self.findings))
+        return make_frame(spreadsheet_rows(self.findings))
 
     def plot(self) -> Figure:
-        """Draw the accuracy of each method against the bits it sent, over all sites and at each.
+        """Draw the accuracy of each method against the bits it sent, over all sites and at each one.
 
         Returns:
             A matplotlib figure, which notebooks show; `figure.savefig("compare.png")` writes it.
@@ -126,7 +126,7 @@ class Comparison:
         return draw_comparison(self.findings)
 
     def write_page(self, path: str | Path) -> Path:
-        """Write the page with the advice, the tables and the picture.
+        """Write an HTML page with the advice, the figures and the tables.
 
         Args:
             path: the HTML file.
@@ -140,10 +140,10 @@ class Comparison:
         return write_comparison_page(Path(path), [(self.findings, self.advice, self.notes)])
 
     def __repr__(self) -> str:
-        from fedlog.report.compare.comparison import as_text, methods_table, sites_table
+        from fedlog.report.compare.comparison import methods_table, sites_table, table_as_text
 
         remarks = [f"note: {note}" for note in (*self.warnings, *self.notes)]
-        tables = [as_text(methods_table(self.findings)), as_text(sites_table(self.findings))]
+        tables = [table_as_text(methods_table(self.findings)), table_as_text(sites_table(self.findings))]
         said = [line for line in (self.advice.sentence, self.advice.confirmation) if line]
         return "\n\n".join([*tables, "\n".join([*remarks, *said])])
 
@@ -176,30 +176,30 @@ def compare(
     quick: bool = False,
     **settings: Any,
 ) -> Comparison:
-    """Run several methods on one federation, each with every seed, and say whether federating pays.
+    """Run several methods on one federation, each with every seed, and advise whether to federate.
 
-    Each seed has other validation rows and the same test rows: in four seeds every row that is not for test is judged
-    once. Training alone (`local`) is always among the methods, and so are all rows in one place (`pooled`) unless the
-    sites have different bodies.
+    Each seed holds out other validation rows and the same test rows; with four seeds, every row that is not a test row
+    is a validation row once. Training alone (`local`) is always run too, and so is training on all rows in one place
+    (`pooled`) unless the sites have different bodies.
 
     Args:
         data: a `Federation`, or the name of a data set, as for `fedlog.run`.
         methods: names, or classes that make an `Algorithm`.
-        seeds: how many (0, 1, ...), or which. By default 5; 20 where the sites have fewer than 2,000 rows together and
-            `quick` is not asked for, since a row that several models judged says more.
-        codecs: several ways to write messages, each tried with every method that sends something.
-        bodies: several bodies, each tried with every method.
-        recipes: several sets of settings by a name: `{"long": {"rounds": 30}}`; each tried with every method.
+        seeds: how many seeds (0, 1, ...), or a list of them. The default is 5; without `quick`, and with fewer than
+            2,000 rows at all sites together, it is 20, because more models per row give narrower intervals.
+        codecs: codecs for messages; every method that sends something is run with each.
+        bodies: bodies; every method is run with each.
+        recipes: sets of settings by name, such as `{"long": {"rounds": 30}}`; every method is run with each.
         body: one body for all, or one for each client, as for `fedlog.run`.
-        out: a folder to keep the runs in, one each; those that are finished there are not run again.
-        options: of single methods, by the method's name: `{"fedlog": {"epochs": 3}}`.
-        callbacks: who is told of every run; only with one job.
-        progress: whether to show how it goes; by default in terminals and notebooks.
-        jobs: runs side by side, in processes of their own; for a `Federation`, the processes inside each run.
-        executor: `processes`, or `dask://host:port` for a cluster that sees the folder `out`.
+        out: a folder for the runs; runs that are finished there are not run again. Without it, all stays in memory.
+        options: options of single methods, by the method's name: `{"fedlog": {"epochs": 3}}`.
+        callbacks: `Callback` objects that are called during every run; only with one job.
+        progress: whether to show progress; by default in terminals and notebooks.
+        jobs: how many runs are computed in parallel, each in a process; for a `Federation`, the processes of each run.
+        executor: `processes`, or `dask://host:port` for a cluster with workers that see the folder `out`.
         worth: the smallest gain, as a share, that would pay for a federation; 0.01 is one point.
-        quick: fewer methods, rounds and rows; the comparison's `notes` say what was left out.
-        settings: what `fedlog.run` takes beside; the same for every method. An option goes to the methods that have it.
+        quick: use fewer methods, rounds and steps; the comparison's `notes` list what was left out.
+        settings: other settings of `fedlog.run`, the same for every method. An option goes to the methods that have it.
 
     Returns:
         The runs, a table, a picture, and advice from validation rows.
@@ -207,9 +207,9 @@ def compare(
     """
     check_data(data)
     if not 0 <= worth < 1:
-        raise InputError(f"worth is a share from 0 to 1, found: {worth:g}", hint="worth=0.01 is one point")
+        raise InputError(f"worth must be a share from 0 up to 1, found: {worth:g}", hint="worth=0.01 is one point")
     methods = [methods] if isinstance(methods, str) else methods
-    names = with_references([name_method(method) for method in methods])
+    names = add_references([name_method(method) for method in methods])
     chosen = Choices(names, _as_tuple(codecs), _as_tuple(bodies), recipes, options, frozenset(settings))
     common = _common_spec(data, chosen, settings)
     federation = data if isinstance(data, Federation) else None
@@ -221,7 +221,7 @@ def compare(
     if own is not None and federation is None:
         notes = own.notes
     asked_for = () if tuple(methods) == METHODS else tuple(name_method(method) for method in methods)
-    chosen, left_out = leave_out_equal_bodies(chosen, common, asked_for)
+    chosen, left_out = drop_methods_needing_equal_bodies(chosen, common, asked_for)
     notes = (*notes, *left_out)
     if quick:
         common, chosen, left_out = shorten(common, chosen, own, asked_for=bool(asked_for))
@@ -229,29 +229,28 @@ def compare(
     if seeds is None:
         few = own is not None and len(own.train) + len(own.test) < FEW_ROWS
         seeds = SEEDS_OF_FEW_ROWS if few and not quick else SEEDS
-    plan = _Plan(common, chosen, _check_seeds(seeds, methods), federation, Parallelism(jobs, executor))
-    heard = check_callbacks(callbacks)
-    return plan.carry_out(None if out is None else Path(out), heard, progress, worth, notes)
+    plan = _ComparisonPlan(common, chosen, _check_seeds(seeds, methods), federation, Parallelism(jobs, executor))
+    return plan.execute(None if out is None else Path(out), check_callbacks(callbacks), progress, worth, notes)
 
 
 def repeat(
     spec: RunSpec, seeds: int | Iterable[int], out: Path, workers: Parallelism, progress: bool | None = None
 ) -> Comparison:
-    """Run one method with several seeds: a comparison of that method alone, without advice."""
-    plan = _Plan(spec, Choices((spec.method,)), _check_seeds(seeds, [spec.method]), None, workers)
-    return plan.carry_out(out, (), progress, WORTH, ())
+    """Run one method with several seeds, as a comparison without other methods."""
+    plan = _ComparisonPlan(spec, Choices((spec.method,)), _check_seeds(seeds, [spec.method]), None, workers)
+    return plan.execute(out, (), progress, WORTH, ())
 
 
 @dataclass(frozen=True)
 class Parallelism:
-    """How many runs are computed side by side, and by which executor."""
+    """How many runs are computed in parallel, and by which executor."""
 
     jobs: int = 1
     executor: str = "processes"
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _ComparisonPlan:
     """Everything a comparison needs to know before its first run."""
 
     common: RunSpec
@@ -260,7 +259,7 @@ class _Plan:
     federation: Federation | None
     workers: Parallelism
 
-    def carry_out(
+    def execute(
         self,
         out: Path | None,
         callbacks: Sequence[Callback],
@@ -268,10 +267,10 @@ class _Plan:
         worth: float,
         notes: tuple[str, ...],
     ) -> Comparison:
-        """Run what is not done yet, and read all of it."""
+        """Execute the runs that are not finished yet, and read the results of all."""
         variants = make_variants(self.common, self.choices)
         with enter_folder(out) as where:
-            runs = lay_out(variants, self.seeds, where)
+            runs = list_runs(variants, self.seeds, where)
             failed = self._run(runs, where, callbacks, progress)
             findings = read_runs(self.common.data, runs, failed)
             by_label = {(run.variant.label, run.seed): run.folder for run in runs}
@@ -291,10 +290,13 @@ class _Plan:
                 inside = [replace(run, variant=self._with_jobs(run)) for run in runs]
                 return running.run_here(inside, self._federation_of(), bar, callbacks)
             if callbacks:
-                raise InputError("callbacks hear of runs in this process only", hint="leave out jobs, or the callbacks")
+                raise InputError(
+                    "callbacks can only be called for runs in this process", hint="leave out jobs, or the callbacks"
+                )
             side_by_side = executor(self.workers.executor, self.workers.jobs, out)
             on_cluster = self.workers.executor.startswith(DASK)
-            # Elsewhere a process a run, since workers come and go; here few, since a process takes seconds to start.
+            # On a cluster one order for each run, because workers may be lost; here one for each job, because a process
+            # takes seconds to start.
             orders = len(runs) if on_cluster else self.workers.jobs
             data_dir = None if self.common.data_dir is None else Path(self.common.data_dir)
             return running.run_side_by_side(runs, side_by_side, orders, bar, data_dir)
@@ -304,7 +306,7 @@ class _Plan:
         return replace(run.variant, spec=replace(run.variant.spec, jobs=jobs))
 
     def _federation_of(self) -> Callable[[int], Federation | None]:
-        """The records of a seed: held out anew where that is possible, else as they were given."""
+        """A function that returns the federation of a seed: split again if that is possible, else as it was given."""
         given = self.federation
         if given is None:
             return lambda seed: None
@@ -317,14 +319,14 @@ def _as_tuple(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _own_federation(spec: RunSpec, given: Federation | None) -> Federation | None:
-    """The records of one's own, given or named; None for the named data sets."""
+    """The user's federation, given or loaded by its name; None for the data sets that fedlog knows."""
     if given is not None or spec.data in DEFAULTS:
         return given
     return load_federation(resolve(spec).data)
 
 
 def _with_validation(spec: RunSpec, given: Federation | None) -> RunSpec:
-    """The settings with a share held out for validation where the data come without such rows."""
+    """The settings, with a validation fraction if the data have no validation rows."""
     if spec.validation_fraction or spec.data.startswith(SITES):
         return spec
     if given is None and spec.data in DEFAULTS:
@@ -338,16 +340,16 @@ def _check_seeds(seeds: int | Iterable[int], methods: Sequence[object]) -> tuple
     chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     if not chosen or not methods or len(set(chosen)) < len(chosen):
         raise InputError(
-            f"expected methods and different seeds, found: {len(methods)} methods, seeds {list(chosen)}",
+            f"a comparison needs at least one method and different seeds: {len(methods)} methods, seeds {list(chosen)}",
             hint="--seeds 5 takes the seeds 0 to 4",
         )
     return chosen
 
 
 def _common_spec(data: Federation | str, choices: Choices, settings: Mapping[str, Any]) -> RunSpec:
-    """The settings of all runs; what is no setting must be an option of one of the methods."""
+    """The settings that all runs share; every other name must be an option of one of the methods."""
     of_recipes = [name for recipe in (choices.recipes or {}).values() for name in recipe]
     of_options = [name for given in (choices.options or {}).values() for name in given]
     check_options(choices.methods, [*settings, *of_recipes, *of_options])
     name = data.name if isinstance(data, Federation) else data
-    return from_plain({**tell_options_apart(settings), "data": name}, "fedlog.compare")
+    return from_plain({**separate_options(settings), "data": name}, "fedlog.compare")

@@ -1,4 +1,4 @@
-"""A bar on a terminal or in a notebook, plain lines now and then elsewhere; also one for all runs of a comparison."""
+"""Progress bars on a terminal or in a notebook, and plain lines every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rich.progress import (
 
 
 class LiveBar:
-    """The base of the bars of a run, a comparison and many cells; a quiet console shows nothing."""
+    """The base class of progress bars; it shows nothing on a quiet console."""
 
     def __init__(self, console: Console, seconds_between_lines: float) -> None:
         self._console = console
@@ -37,14 +37,14 @@ class LiveBar:
         self.close()
 
     def close(self) -> None:
-        """Take the bar off the screen."""
+        """Remove the bar from the screen."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
     def _show_bar(self, *columns: str | ProgressColumn, title: str, total: int, done: int = 0) -> TaskID | None:
-        """Show a bar where one can be drawn, and return its first line; None elsewhere."""
-        # A live line in a notebook takes ipywidgets; without them rich would warn and draw nothing.
+        """Show a bar and return the id of its first line; do nothing and return None if no bar can be drawn."""
+        # In a notebook a bar needs ipywidgets; without them rich would warn and draw nothing.
         draws = find_spec("ipywidgets") is not None if self._console.is_jupyter else self._console.is_interactive
         if self._console.quiet or not draws:
             return None
@@ -54,7 +54,7 @@ class LiveBar:
         return line
 
     def _is_line_due(self) -> bool:
-        """Whether it is time for another plain line; if so, the time to the next one starts now."""
+        """Whether it is time for the next plain line; if so, the wait for the one after it starts now."""
         due = time.monotonic() - self._told_at >= self._pause
         if due:
             self._told_at = time.monotonic()
@@ -62,20 +62,20 @@ class LiveBar:
 
 
 class ComparisonBar(LiveBar):
-    """Tells on a console how far a comparison is."""
+    """Shows how many rounds of a comparison are done."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console, seconds_between_lines=10.0)
         self._rounds = 0
 
     def begin(self, rounds: int) -> None:
-        """Show the bar."""
+        """Show the bar; `rounds` is the number of rounds of all runs together."""
         self._rounds = rounds
         columns = (TextColumn("rounds"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[said]}"))
         self._show_bar(*columns, TimeRemainingColumn(), title="rounds", total=rounds)
 
     def advance(self, done: int, said: str) -> None:
-        """Move the bar, or print a line now and then."""
+        """Advance the bar or, without a bar, print a line every few seconds."""
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=done, said=said)
         elif self._is_line_due():

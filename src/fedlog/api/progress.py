@@ -1,4 +1,4 @@
-"""A live line on a terminal (round, accuracy, bits, time left), plain lines elsewhere."""
+"""Show the progress of a run: a live line on a terminal (round, accuracy, bits, time left), plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from fedlog.api.live_bar import LiveBar
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run.callbacks import Callback, RunStart
-from fedlog.experiments.run.private import warn_before_start
+from fedlog.experiments.run.private import list_privacy_notices
 from fedlog.experiments.run.records import Summary
 from fedlog.files.duration_text import describe_duration
 from fedlog.wire.bits_text import describe_bits
@@ -18,7 +18,7 @@ WIDE_ENOUGH_FOR_A_BAR = 70
 
 
 class Progress(LiveBar, Callback):
-    """Tells on standard error how a run goes; what must not be missed goes to `loud`."""
+    """Shows the progress of a run on a console; warnings go to `loud`, also if the console is quiet."""
 
     def __init__(self, console: Console, loud: Console | None = None) -> None:
         super().__init__(console, seconds_between_lines=5.0)
@@ -28,7 +28,7 @@ class Progress(LiveBar, Callback):
         self._seconds: list[float] = []
 
     def run_began(self, start: RunStart) -> None:
-        """Say what runs and how; show the bar."""
+        """Print what is run and with which settings, then show the bar."""
         spec, simulation, done = start.run.spec, start.simulation, start.done
         self._rounds = simulation.settings.rounds
         self._ledger = simulation.server.ledger
@@ -39,16 +39,16 @@ class Progress(LiveBar, Callback):
             self._say(f"  {simulation.engine.explain(body)}")
         for line in simulation.algorithm.advice(self._rounds):
             self._say(f"  {line}")
-        for line in (*simulation.federation.notes, *warn_before_start(spec, simulation)):
+        for line in (*simulation.federation.notes, *list_privacy_notices(spec, simulation)):
             self._say(f"  {line}")
         if done:
-            self._say(f"  going on after round {done[-1].round}")
+            self._say(f"  continuing after round {done[-1].round}")
         bar = (BarColumn(),) if self._console.width >= WIDE_ENOUGH_FOR_A_BAR else ()
         columns = (TextColumn("round {task.completed}/{task.total}"), *bar, TextColumn("{task.fields[said]}"))
         self._show_bar(*columns, title="rounds", total=self._rounds, done=len(done))
 
     def features_computed(self, done: int, records: int) -> None:
-        """Move the bar of the features, or print a line now and then."""
+        """Advance the bar of features or, without a bar, print a line every few seconds."""
         if self._bar is None:
             self._show_bar(TextColumn("features"), MofNCompleteColumn(), BarColumn(), title="features", total=records)
         if self._bar is not None:
@@ -59,7 +59,7 @@ class Progress(LiveBar, Callback):
             self._say(f"features {done}/{records}")
 
     def round_ended(self, record: RoundRecord) -> None:
-        """Move the bar, or print a line now and then."""
+        """Advance the bar or, without a bar, print a line every few seconds."""
         bits = self._ledger.bits(Direction.UP) + self._ledger.bits(Direction.DOWN)
         self._seconds.append(record.seconds)
         recent = self._seconds[-10:]
@@ -82,19 +82,19 @@ class Progress(LiveBar, Callback):
             self._say(f"round {record.round}/{self._rounds}  {said}")
 
     def run_ended(self, summary: Summary, trained: bool) -> None:
-        """Take the live line off the screen; say when an old result is returned."""
+        """Remove the bar; print a note if an old result is returned."""
         self.close()
         if not trained:
             self._say(f"{summary.run_dir} was finished before: nothing was trained; a new run needs another folder")
 
     def _say(self, line: str) -> None:
         console = self._loud if line.lstrip().startswith("warning: ") else self._console
-        # As it is: names may hold brackets, and a line broken at 80 columns cannot be searched.
+        # Without markup, because names may hold brackets; without line breaks, so that lines can be searched.
         console.print(line, soft_wrap=True, markup=False)
 
 
 def make_progress(wanted: bool | None) -> list[Progress]:
-    """A live line for `fedlog.run`; by default only in terminals and notebooks, where someone sees it."""
+    """The progress callback for `fedlog.run`; empty if not wanted or, by default, outside terminals and notebooks."""
     console = Console(stderr=True, highlight=False)
     if wanted is False or (wanted is None and not (console.is_terminal or console.is_jupyter)):
         return []

@@ -1,11 +1,12 @@
-"""The result of a run: its figures, its history and its models, in memory or from a folder."""
+"""The result of a run: its figures, its history and its models, kept in memory or read from a folder."""
 
 from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,15 +36,13 @@ from fedlog.wire.bits_text import describe_bits
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-from collections.abc import Sequence
-from importlib.util import find_spec
 
-WRITTEN_BY = "name a folder that `fedlog run`, fedlog.run(out=...) or result.save(...) wrote"
-NOTES = (CLIENTS, GEOMETRY, SCORES, CALIBRATION)  # files that only the page of a run reads
+RUN_FOLDER_HINT = "name a folder that `fedlog run`, fedlog.run(out=...) or result.save(...) wrote"
+NOTES = (CLIENTS, GEOMETRY, SCORES, CALIBRATION)  # files that are only used for the page of a run
 
 
 def make_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """The rows as a pandas data frame, or as a polars one where pandas is not installed."""
+    """The rows as a data frame of pandas or, if pandas is not installed, of polars."""
     if find_spec("pandas") is not None:
         import pandas
 
@@ -54,7 +53,7 @@ def make_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 class Models(Mapping[str, Model]):
-    """The model of each client by its name, read when it is asked for."""
+    """The model of each client by name; a model is read from disk when it is first used."""
 
     def __init__(self, folder: Path, kept: Mapping[str, Model] | None = None) -> None:
         self._folder = folder
@@ -69,7 +68,7 @@ class Models(Mapping[str, Model]):
         return self._read[name]
 
     def read_all(self) -> Mapping[str, Model]:
-        """Every model at once; clients with the same body share it."""
+        """All models, read at once; clients with the same body share it."""
         if not self._read:
             self._read = load_models(self._folder)
         return {name: self[name] for name in self._names}
@@ -101,15 +100,15 @@ class Result:
         """Read a finished run.
 
         Args:
-            folder: where it is.
+            folder: the folder of the run.
 
         Returns:
-            The outcome; models are read when they are asked for.
+            The outcome; models are read when they are first used.
 
         """
         if read_finished_summary(folder) is None:
             if not (folder / CONFIG).exists():
-                raise InputError(f"no run in the folder: {folder}", hint=WRITTEN_BY)
+                raise InputError(f"no run in the folder: {folder}", hint=RUN_FOLDER_HINT)
             raise InputError(f"not a finished run: {folder}", hint=f"go on with `fedlog run --resume {folder}`")
         summary = read_summary(folder)
         models = Models(folder / MODELS)
@@ -120,18 +119,18 @@ class Result:
         return cls(read_spec(folder), summary, lines, clients, models, made_with, notes)
 
     def keep_in_memory(self) -> Result:
-        """The same outcome with every model read, so that the folder is no longer needed."""
+        """The same outcome with all models in memory, so that the folder is no longer needed."""
         kept = Models(Path(), self.models.read_all() if isinstance(self.models, Models) else self.models)
         return replace(self, models=kept)
 
     @property
     def accuracy(self) -> float:
-        """The mean over clients of the share of test records that each one's model gets right, after the last round."""
+        """The share of its test records that a client's model gets right after the last round, mean over clients."""
         return self.summary.accuracy_mean_over_clients
 
     @property
     def accuracy_after_closing(self) -> float | None:
-        """The same after the closing phase of methods that have one (FedRep, FedBABU); `models` are those after it."""
+        """The accuracy after the closing phase of FedRep and FedBABU, as of `models`; None for other methods."""
         return self.summary.accuracy_after_closing
 
     @property
@@ -156,22 +155,21 @@ class Result:
 
     @property
     def history(self) -> Any:
-        """One row a round: a pandas data frame, or a polars one where pandas is not installed.
+        """A data frame with one row for each round, of pandas or, if pandas is not installed, of polars.
 
         Columns: round, accuracy, bits (up and down, from the start to this round), seconds, participants.
         """
-        spent, rows = sum(self.summary.bits_opening.values()), []
-        for record in self.records:
-            spent += record.bits_up + record.bits_down
-            rows.append(
-                {
-                    "round": record.round,
-                    "accuracy": record.accuracy_mean_over_clients,
-                    "bits": spent,
-                    "seconds": record.seconds,
-                    "participants": record.participants,
-                }
-            )
+        spent = records.bits_so_far(self.records, sum(self.summary.bits_opening.values()))
+        rows = [
+            {
+                "round": record.round,
+                "accuracy": record.accuracy_mean_over_clients,
+                "bits": bits,
+                "seconds": record.seconds,
+                "participants": record.participants,
+            }
+            for record, bits in zip(self.records, spent, strict=True)
+        ]
         return make_frame(rows)
 
     def plot(self) -> Figure:
@@ -190,7 +188,7 @@ class Result:
         """Write the run into a new or empty folder, as `fedlog.run(out=...)` and `fedlog run` do.
 
         Args:
-            folder: where to; `fedlog.load`, `fedlog report` and `fedlog predict FOLDER/models/CLIENT` read it.
+            folder: its path; `fedlog.load`, `fedlog report` and `fedlog predict FOLDER/models/CLIENT` read it.
 
         Returns:
             The folder.
@@ -207,7 +205,7 @@ class Result:
             records.append(path / RECORDS, record)
         for name, text in self.notes.items():
             write_file(path / name, text)
-        write_json(path / SUMMARY, records.as_written(self.summary))
+        write_json(path / SUMMARY, records.summary_as_json(self.summary))
         return path
 
     def __repr__(self) -> str:
@@ -235,7 +233,7 @@ def load(folder: str | Path) -> Result:
     """Read a finished run from its folder.
 
     Args:
-        folder: one that `fedlog run`, `fedlog.run(out=...)` or `Result.save` wrote.
+        folder: a folder that `fedlog run`, `fedlog.run(out=...)` or `Result.save` wrote.
 
     Returns:
         The outcome, as `fedlog.run` returned it.

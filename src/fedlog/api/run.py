@@ -1,4 +1,4 @@
-"""`fedlog.run`: one method on one federation, in memory or in a folder."""
+"""`fedlog.run`: train one method on one federation, in memory or in a folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedlog.api.result import Result
 from fedlog.data.catalog import load_federation
 from fedlog.data.federation import Federation
 from fedlog.errors import InputError
-from fedlog.experiments.run.callbacks import Callback, Callbacks
+from fedlog.experiments.run.callbacks import Callback, CallbackGroup
 from fedlog.experiments.run.execute import execute
 from fedlog.files.names import did_you_mean
 from fedlog.files.python_words import speak_python
@@ -48,13 +48,13 @@ def run(
     Args:
         data: a `Federation`, or the name of a data set (`digits`, `mnist`, `sites:FOLDER`, `package.module:function`).
         method: a method's name, or a class (or function) that makes an `Algorithm` from a `ModelPlan`.
-        body: the feature extractor: a name (`mlp:64,32`), an `nn.Module` (everyone starts from its parameters), or a
-            function that makes one and may ask for `input_shape` and `width`; several are dealt out among the clients,
-            and a mapping gives each client its own.
-        out: a folder to keep the run in. A run in it that was interrupted goes on; one that is finished is returned as
-            it is; one on other data or with other settings is refused. Without it everything stays in memory.
-        callbacks: who is told when the run begins, after each round, and at the end.
-        progress: whether to show how it goes; by default in terminals and notebooks.
+        body: the feature extractor: a name (`mlp:64,32`), an `nn.Module` (every client starts from its parameters), or
+            a function that returns a module and may have the parameters `input_shape` and `width`. A list is dealt out
+            among the clients, and a mapping names the body of each client.
+        out: a folder for the run. An interrupted run in it is continued, a finished one is returned, and a run on other
+            data or with other settings is refused. Without it everything stays in memory.
+        callbacks: `Callback` objects that are called when the run begins, after each round, and at the end.
+        progress: whether to show progress; by default in terminals and notebooks.
         settings: `rounds`, `seed`, `batch_size`, `codec`, `privacy`, ...: every setting of `fedlog run` by its name,
             and the options of the method, such as `epochs` and `learning_rate`.
 
@@ -65,18 +65,18 @@ def run(
     federation = data if isinstance(data, Federation) else None
     name = data.name if isinstance(data, Federation) else data
     check_data(data)
-    told = Callbacks([*make_progress(progress), *check_callbacks(callbacks)])
+    called = CallbackGroup([*make_progress(progress), *check_callbacks(callbacks)])
     spec = _make_spec(name, method, settings)
     spec = replace(spec, body=name_bodies(body, lambda: input_shape_of(spec, federation)))
     with enter_folder(out) as folder:
-        execute(spec, folder, told, federation=federation)
+        execute(spec, folder, called, federation=federation)
         found = Result.read(folder)
         return found.keep_in_memory() if out is None else found
 
 
 @contextmanager
 def enter_folder(out: str | Path | None) -> Iterator[Path]:
-    """Yield the folder of a run, a temporary one for None; restore PyTorch's number of threads afterwards."""
+    """Yield the folder of a run, or a temporary folder for None; restore PyTorch's number of threads at the end."""
     threads = torch.get_num_threads()
     try:
         if out is not None:
@@ -85,11 +85,11 @@ def enter_folder(out: str | Path | None) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="fedlog-") as folder:
             yield Path(folder) / "run"
     finally:
-        torch.set_num_threads(threads)  # a run sets its own, and the caller's program goes on
+        torch.set_num_threads(threads)  # a run changes it
 
 
 def check_data(data: object) -> None:
-    """Refuse data that are neither a federation nor a name."""
+    """Raise InputError if the data are neither a federation nor a name."""
     if not isinstance(data, Federation | str):
         raise InputError(
             f"expected a Federation, or the name of a data set, found: {type(data).__name__}",
@@ -98,30 +98,30 @@ def check_data(data: object) -> None:
 
 
 def check_callbacks(given: Iterable[Callback]) -> tuple[Callback, ...]:
-    """Return the callbacks; refuse anything that is not one."""
+    """The callbacks as a tuple; InputError if one is no `Callback`."""
     found = tuple(given)
     for each in found:
         if not isinstance(each, Callback):
             raise InputError(
-                f"expected callbacks, found: {each!r}",
-                hint="an object of a class that derives from fedlog.Callback, such as one with a method round_ended",
+                f"not a callback: {each!r}",
+                hint="pass an object of a class that derives from fedlog.Callback",
             )
     return found
 
 
 def _make_spec(data: str, method: str | registry.Factory, settings: Mapping[str, Any]) -> RunSpec:
-    """The settings and the method's options, told apart by their names."""
+    """The specification of a run: settings and options of the method, recognised by their names."""
     name = registry.name_method(method)
     known, options = type_hints(RunSpec), registry.options(name)
     for key in settings:
         if key not in known and key not in options:
             raise InputError(f"unknown setting: {key}", hint=did_you_mean(key, [*known, *options], SETTINGS_HINT))
-    given = tell_options_apart(settings)
+    given = separate_options(settings)
     return apply_recipe(from_plain({**given, "data": data, "method": name}, "fedlog.run"), given)
 
 
-def tell_options_apart(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings by name; every other name is an option of the method, and goes into `options`."""
+def separate_options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings by name; every name that is no setting is moved into `options`."""
     known = type_hints(RunSpec)
     given: dict[str, Any] = {key: value for key, value in settings.items() if key in known}
     given |= {key: str(value) for key, value in given.items() if isinstance(value, Path)}
@@ -130,7 +130,7 @@ def tell_options_apart(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def name_bodies(body: Any, input_shape: Callable[[], tuple[int, ...]]) -> tuple[str, ...]:
-    """The names of the bodies that were given as names, modules or functions, one or several."""
+    """The names of the given bodies: one or several names, modules or functions, or a mapping by client."""
     if body is None:
         return ()
     if isinstance(body, Mapping):

@@ -1,4 +1,4 @@
-"""Callbacks for tools that people watch runs in: TensorBoard and MLflow. Both packages are optional extras."""
+"""Callbacks that write runs into TensorBoard and MLflow. Both packages are optional extras."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fedlog.settings.spec import as_plain
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-MOST_CLIENTS = 100  # that get a curve of their own
-FLUSH_SECONDS = 1  # after which TensorBoard can show a figure
-LONGEST_VALUE = 500  # what MLflow takes of a setting
+MOST_CLIENTS = 100  # with more clients, single clients have no curve
+FLUSH_SECONDS = 1  # TensorBoard can show a figure after this time
+LONGEST_VALUE = 500  # characters that MLflow accepts for a setting
 
 
 class _Tracker(Callback):
-    """The base of both trackers: each figure of a round goes to `_write`, and the end of the run closes `_ending`."""
+    """The base class of both trackers: passes each figure of a round to `_write`, and closes `_ending` at the end."""
 
     _write: Callable[[str, float, int], None]
     """(name, value, round)"""
@@ -33,7 +33,7 @@ class _Tracker(Callback):
         self._ending = ExitStack()
 
     def _begin(self, start: RunStart, write: Callable[[str, float, int], None]) -> None:
-        """Write the rounds before an interruption; the later ones follow."""
+        """Start writing; a resumed run first writes the rounds before the interruption."""
         self._clients, self._write = start.clients, write
         for record in start.done:
             self.round_ended(record)
@@ -49,23 +49,23 @@ class _Tracker(Callback):
             self._write(name, value, record.round)
 
     def run_ended(self, summary: Summary, trained: bool) -> None:
-        """Close what was opened when the run began.
+        """Close the files or the connection.
 
         Args:
             summary: the figures of the whole run.
-            trained: False where an old result is returned, and there was nothing to write.
+            trained: False if an old result is returned and nothing was written.
 
         """
         self._ending.close()
 
 
 class TensorBoard(_Tracker):
-    """Writes a run as it goes on for `tensorboard --logdir FOLDER`: accuracies, bits and seconds by round.
+    """Writes accuracies, bits and seconds of each round for `tensorboard --logdir FOLDER`.
 
     Needs `pip install 'fedlog[tensorboard]'`. Give it to `fedlog.run(callbacks=[...])`.
 
     Args:
-        folder: where the events go; one folder a run lets TensorBoard compare them.
+        folder: the folder for TensorBoard's event files; use one for each run, so that TensorBoard can compare them.
 
     """
 
@@ -74,15 +74,15 @@ class TensorBoard(_Tracker):
         self._folder = str(folder)
 
     def run_began(self, start: RunStart) -> None:
-        """Open the folder; write the settings and, if the run was interrupted, its earlier rounds.
+        """Open the folder; write the settings and, for a resumed run, its earlier rounds.
 
         Args:
-            start: what is run.
+            start: the run.
 
         """
         from torch.utils.tensorboard import SummaryWriter
 
-        # A run that goes on replaces the rounds that an earlier process wrote.
+        # A resumed run replaces the rounds that an earlier process wrote.
         writer = SummaryWriter(self._folder, purge_step=1 if start.done else None, flush_secs=FLUSH_SECONDS)
         self._ending.callback(writer.close)
         settings = json.dumps(as_plain(start.run.spec), indent=1)
@@ -91,7 +91,7 @@ class TensorBoard(_Tracker):
 
 
 class MLflow(_Tracker):
-    """Writes a run as it goes on into MLflow: settings as parameters, accuracies, bits and seconds as metrics.
+    """Writes a run into MLflow: settings as parameters; accuracies, bits and seconds of each round as metrics.
 
     Needs `pip install 'fedlog[mlflow]'`. Give it to `fedlog.run(callbacks=[...])`. Without a server it writes files,
     and MLflow's own telemetry is switched off.
@@ -107,10 +107,10 @@ class MLflow(_Tracker):
         self._store, self._experiment = str(store), experiment
 
     def run_began(self, start: RunStart) -> None:
-        """Make a run in the store, and write the settings and the rounds before an interruption.
+        """Make a run in the store; write the settings and, for a resumed run, its earlier rounds.
 
         Args:
-            start: what is run.
+            start: the run.
 
         """
         client = open_mlflow(self._store)
@@ -128,7 +128,7 @@ class MLflow(_Tracker):
 
 
 def read_metrics(record: RoundRecord, clients: tuple[str, ...]) -> Iterator[tuple[str, float]]:
-    """The figures of a round by name; a client without records to judge it on has none."""
+    """(name, value) of each figure of a round; clients without held-out records are left out."""
     yield "accuracy/mean over clients", record.accuracy_mean_over_clients
     shares = {name: share for name, share in zip(clients, record.accuracy_per_client, strict=True) if share is not None}
     if shares:
@@ -141,10 +141,10 @@ def read_metrics(record: RoundRecord, clients: tuple[str, ...]) -> Iterator[tupl
 
 
 def open_mlflow(store: str) -> MlflowClient:
-    """A client of the store; of a folder, MLflow's file store."""
+    """MLflow's client for the store; a folder becomes a file store."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     if "://" not in store:
-        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # files are what was asked for
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # the user asked for files
         store = Path(store).resolve().as_uri()
     from mlflow.tracking import MlflowClient
 

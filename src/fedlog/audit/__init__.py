@@ -1,1 +1,1 @@
-"""Attacks on our own guarantees."""
+"""Attacks that test whether the privacy guarantees of fedlog hold."""

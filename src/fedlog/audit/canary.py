@@ -1,13 +1,14 @@
-"""An audit that could catch us: plant a canary, train with and without it, bound mu from below by what leaves.
+"""Audit a privacy claim: run with and without a canary record, and bound mu from below by an attacker's success.
 
-The clients and the server are real ones. Bodies are trained and statistics taken by the engine; every trial then takes
-them through the run's own protection, codec and server with noise of its own, and looks at all that comes out: how many
-bytes, and every entry of every array. Nothing is added or taken away here, so a mechanism that adds too little noise, a
-message that carries too much or a clip that fails is seen. The data are the worst we could think of: a canary at
-the very edge of the clip, and a balanced client whose body does not move at all until one more record breaks the
-balance (Adam then takes a full step, however small the gradient). An attacker that tells the two worlds apart more
-often than (epsilon, delta) allows proves the claim wrong, up to the stated confidence. That the bound stays below the
-claim proves nothing.
+The clients and the server are those of a real run. The engine trains the bodies and takes the statistics a few times.
+Every trial then sends these statistics through the run's protection, codec and server with fresh noise, and the
+attacker sees everything that leaves: the number of bytes, and every entry of every array. So the audit notices a
+mechanism with too little noise, a message that carries too much, and a clip that does not work.
+
+The data are chosen to be as revealing as possible: a canary that is clipped to the very edge, and a balanced client
+with a body that does not change until one more record breaks the balance (then Adam takes a full step, however small
+the gradient). An attacker that tells runs with the canary from runs without it more often than (epsilon, delta) allows
+proves the claim wrong, up to the stated confidence. A bound below the claim proves nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ WIRE = codec("f32")
 
 
 def run_audit(audit: Audit) -> Finding:
-    """Run the audit: many runs with one canary, or one run with many canaries where runs are expensive."""
+    """Run the audit: many trials with one canary or, if runs are expensive, one run with many canaries."""
     if not audit.in_one_run:
         return audit_two_worlds(audit)
     from fedlog.audit.one_run import audit_one_run  # loads cryptography
@@ -64,19 +65,19 @@ def audit_two_worlds(audit: Audit) -> Finding:
 
 
 def _run_trials(audit: Audit, guard: Protection, clients: Sequence[Records], world: str) -> list[Observation]:
-    """The releases of many trials, with the canary or without it."""
+    """What the attacker sees in each trial; `world` is `with` or `without` the canary."""
     key = Key(audit.seed)
     rounds = [
         _train_clients(audit, guard, clients, key.child("training", number), key.child("noise", world, number))
         for number in range(audit.trainings)
     ]
-    # Each trial draws its own training, so that trials are independent and alike.
+    # Each trial draws one of the trainings at random, so that trials are independent and identically distributed.
     drawn = key.child("drawn", world).numpy().integers(0, audit.trainings, audit.trials)
     return [Observation(int(number), rounds[number].observe(trial)) for trial, number in enumerate(drawn)]
 
 
 def _make_protection(audit: Audit) -> Protection:
-    """The protection of a run with this claim, and the planted mistake in it."""
+    """The protection of a run with this claim, with the planted fault if the audit has one."""
     client = audit.unit is Unit.CLIENT
     guard = protection(
         audit.budget,
@@ -93,49 +94,49 @@ def _make_protection(audit: Audit) -> Protection:
         return replace(guard, mechanism=replace(guard.mechanism, sigma=guard.mechanism.sigma / audit.too_small))
     if audit.fault is Fault.UNCLIPPED:
         return replace(guard, bound=Bound())
-    return _Counting(**_take_parts(guard)) if audit.fault is Fault.EXACT_COUNT else guard
+    return _LeakCounts(**_fields_of(guard)) if audit.fault is Fault.EXACT_COUNT else guard
 
 
-def _take_parts(guard: Protection) -> dict[str, Any]:
+def _fields_of(guard: Protection) -> dict[str, Any]:
     return {part.name: getattr(guard, part.name) for part in fields(Protection)}
 
 
-class _Counting(Protection):
-    """A protection whose messages carry the number of records beside the noisy statistics."""
+class _LeakCounts(Protection):
+    """A faulty protection: its messages also carry the exact number of records."""
 
     def protect(self, message: Message, key: Key) -> Message:
-        """The message as it leaves, and one array more."""
+        """The protected message with the exact number of records as one more array."""
         made = super().protect(message, key)
         return replace(made, arrays=(*made.arrays, message.arrays[0][:, :1].sum(0).to(torch.int64)))
 
 
 @dataclass(frozen=True)
-class _Tap(Protection):
-    """A protection that stores the messages it is given, as they are before noise is added."""
+class _StoreMessages(Protection):
+    """A protection that also stores each message before noise is added."""
 
     messages: list[Message] = field(default_factory=list)
 
     def protect(self, message: Message, key: Key) -> Message:
-        """The message as it leaves."""
+        """Store the message, and return the protected one."""
         self.messages.append(message)
         return super().protect(message, key)
 
 
-class _Publishing(FedLog):
-    """FedLog whose server publishes the whole sum: all that a real server could do with it is post-processing."""
+class _PublishSum(FedLog):
+    """FedLog with a server that publishes the whole sum; whatever a real server sends is computed from that sum."""
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
-        """The whole sum, as the server's next state."""
+        """The server's next state: the whole sum."""
         return {str(number): array for number, array in enumerate(total.arrays)}
 
     def broadcast(self, server: Params) -> Message:
-        """The sum as FedLog-C sends it down."""
+        """The sum as a message of statistics, as FedLog-C sends it."""
         return Message(Kind.STATISTICS, tuple(server.values()))
 
 
 @dataclass(frozen=True, eq=False)
-class _Rounds:
-    """Rounds after their training: the clients' unprotected messages, and the server that will receive them."""
+class _TrainedRounds:
+    """The result of one training: the clients' unprotected messages of each round, and a server to receive them."""
 
     messages: Sequence[Sequence[Message]]
     guard: Protection
@@ -144,11 +145,11 @@ class _Rounds:
     key: Key
 
     def observe(self, trial: int) -> Tensor:
-        """The attacker's view of all releases, each with fresh noise: the number of bytes, and every entry."""
+        """What the attacker sees of all releases, with fresh noise: the numbers of bytes, and every entry."""
         return torch.cat([self._observe_release(trial, number) for number in range(len(self.messages))])
 
     def _observe_release(self, trial: int, number: int) -> Tensor:
-        """The attacker's view of one release, (1 + entries,): the number of bytes, then every entry."""
+        """What the attacker sees of one release, (1 + entries,): the number of bytes, then every entry."""
         messages = self.messages[number]
         trial = trial * len(self.messages) + number
         keys = [self.key.child("client", at, trial) for at in range(len(messages))]
@@ -156,7 +157,7 @@ class _Rounds:
         beside: list[Tensor] = []
         if self.guard.mechanism.trust is Trust.CENTRAL:
             uploads = [WIRE.decode(blob) for blob in blobs]
-            # The server's noise is for the statistics. Whatever comes beside them has none: it counts as seen.
+            # The server adds noise to the statistics only, so the attacker sees any other array exactly.
             beside = [array for upload in uploads for array in upload.arrays[1:]]
             sums = [self.server.lift_upload(replace(upload, arrays=upload.arrays[:1])) for upload in uploads]
             self.server.take(trial, self.exchange, total(sums))
@@ -166,30 +167,30 @@ class _Rounds:
         return torch.cat([torch.tensor([len(blob)]), *(array.reshape(-1).to(torch.float64) for array in arrays)])
 
 
-def _train_clients(audit: Audit, guard: Protection, clients: Sequence[Records], key: Key, noise: Key) -> _Rounds:
-    """The clients' local work, done by the engine as in a run."""
+def _train_clients(audit: Audit, guard: Protection, clients: Sequence[Records], key: Key, noise: Key) -> _TrainedRounds:
+    """Train the clients with the engine, as in a run, and keep their messages before noise is added."""
     data = Records(torch.cat([own.inputs for own in clients]), torch.cat([own.labels for own in clients]))
     parts = torch.split(torch.arange(len(data)), [len(own) for own in clients])
     shards = tuple(Shard(f"client {at}", part, part[:1], part[:0]) for at, part in enumerate(parts))
     federation = Federation("audit", CLASSES, (INPUTS,), data, data, shards, IDENTITY, ("0", "1"))
     weight = 1 / 16 if audit.unit is Unit.RECORD else 0.0
-    bodies = [adopt("canary", lambda: _Linear(weight), (INPUTS,), guard.bound.clip)] * len(clients)
+    bodies = [adopt("canary", lambda: _ConstantLinear(weight), (INPUTS,), guard.bound.clip)] * len(clients)
     plan = model_plan(federation, bodies)
     method = FedLog(plan, epochs=1, learning_rate=LEARNING_RATE)
     algorithm = freeze_bodies(method) if audit.unit is Unit.RECORD else method
-    # One batch of everything, in float64: the balance of the adversarial client is then exact.
+    # One batch of all records, in float64, so that the balance of the client is exact.
     engine = Engine(Settings(batch_size=len(data), dtype=torch.float64), BackendChoice.LOOP)
-    tap = _Tap(**_take_parts(guard))
+    tap = _StoreMessages(**_fields_of(guard))
     members = clients_of(federation, bodies, algorithm)
     cohort = Cohort(algorithm, federation, members, engine, key, protection=tap)
     cohort.hear(WIRE.encode(algorithm.broadcast(algorithm.begin(key.child("server")))))
     (exchange,) = algorithm.schedule.round
     for number in range(audit.releases):
         cohort.exchange(1 + number, exchange, [member.index for member in members])
-    server = Server(_Publishing(plan), {}, {}, protection=guard, noise_key=noise.child("server"))
+    server = Server(_PublishSum(plan), {}, {}, protection=guard, noise_key=noise.child("server"))
     each = len(members)
     handed = [tap.messages[number * each : (number + 1) * each] for number in range(audit.releases)]
-    return _Rounds(handed, guard, exchange, server, noise)
+    return _TrainedRounds(handed, guard, exchange, server, noise)
 
 
 def _make_neighbours(audit: Audit) -> tuple[list[Records], list[Records]]:
@@ -199,14 +200,14 @@ def _make_neighbours(audit: Audit) -> tuple[list[Records], list[Records]]:
         return [_add_far_record(balanced)], [balanced]
     if audit.unit is Unit.PAPER:
         return [_make_balanced(extra=1)], [balanced]
-    # The canary is a whole client. Under local noise another data set of its takes its place; in a sum nothing does.
+    # The canary is a whole client. Under local noise its data are replaced by others; in a sum the client is missing.
     if audit.trust is Trust.LOCAL:
         return [_make_balanced(extra=1)], [_make_opposite()]
     return [balanced, _make_balanced(extra=1)], [balanced]
 
 
-class _Linear(nn.Linear):
-    """A linear body whose weights are all the same."""
+class _ConstantLinear(nn.Linear):
+    """A linear body with equal weights."""
 
     def __init__(self, weight: float) -> None:
         super().__init__(INPUTS, WIDTH)
@@ -215,18 +216,18 @@ class _Linear(nn.Linear):
 
 
 def _make_balanced(extra: int) -> Records:
-    """As many records of either class, all with the same inputs, and some more of class 0."""
+    """Equally many records of both classes, all with the same inputs, and `extra` more of class 0."""
     labels = torch.cat([torch.arange(RECORDS) % CLASSES, torch.zeros(extra, dtype=torch.int64)])
     return Records(torch.ones(len(labels), INPUTS), labels)
 
 
 def _make_opposite() -> Records:
-    """Another data set of the same client: more of the other class, which turns its training around."""
+    """Another data set for the same client: more records of class 1, so that training moves the other way."""
     data = _make_balanced(extra=3)
     return Records(data.inputs, 1 - data.labels)
 
 
 def _add_far_record(data: Records) -> Records:
-    """The data and one record whose features lie far beyond any clip."""
+    """The data and one more record, with features far beyond any clip."""
     far = torch.full((1, INPUTS), 1000.0)
     return Records(torch.cat([data.inputs, far]), torch.cat([data.labels, torch.zeros(1, dtype=torch.int64)]))

@@ -1,4 +1,4 @@
-"""An attacker that learns to tell two worlds apart, and the lower bound on mu that its success proves."""
+"""An attacker that learns to tell trials with the canary from trials without it, and the bound on mu it proves."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from torch.nn.functional import one_hot
 from torch.nn.utils.rnn import pad_sequence
 
 Scores = NDArray[np.float64]
-THRESHOLDS = 21  # more would cost more confidence each than they find
+THRESHOLDS = 21  # each threshold tried costs confidence, so more of them would not help
 
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """The attacker's view in one trial, and the training it came after; only the noise is secret."""
+    """What the attacker sees in one trial, and which training it used, which the attacker knows too."""
 
     training: int
     seen: Tensor
-    """(entries,) float64; as many as there were to see."""
+    """(entries,) float64; trials may have different numbers of entries."""
 
 
 def scores(present: Sequence[Observation], absent: Sequence[Observation]) -> tuple[Scores, Scores]:
-    """How much each trial looks like one with the canary; the attacker learns from the first fifth of both worlds.
+    """A score for each trial, higher if it looks like one with the canary; learnt from the first fifth of both kinds.
 
-    For each training, an entry weighs the difference of its means in the two worlds over its variance. This is the best
-    test for independent noise on every entry; an entry without noise decides alone.
+    For each training, the weight of an entry is the difference of its means with and without the canary, divided by its
+    variance. This is the best test for independent noise on every entry; an entry without noise decides alone.
     """
     rows = pad_sequence([trial.seen for trial in (*present, *absent)], batch_first=True)
     trainings = torch.tensor([trial.training for trial in (*present, *absent)])
@@ -38,12 +38,12 @@ def scores(present: Sequence[Observation], absent: Sequence[Observation]) -> tup
     worlds = list(zip(torch.split(rows, sizes), torch.split(trainings, sizes), strict=True))
     centres, deviations = [], []
     for found, drawn in worlds:
-        learnt, after = found[: learnt_from(len(found))], drawn[: learnt_from(len(found))]
+        learnt, after = found[: count_learning_trials(len(found))], drawn[: count_learning_trials(len(found))]
         member = one_hot(after, 1 + int(trainings.max())).to(torch.float64)
         centres.append(member.T @ learnt / member.sum(0).clamp_min(1)[:, None])
         deviations.append(learnt - centres[-1][after])
     apart, middle = centres[0] - centres[1], (centres[0] + centres[1]) / 2
-    # What does not vary at all is certain up to rounding; where it is the same in both worlds it says nothing.
+    # An entry without variance decides up to rounding, unless it is the same with and without the canary.
     weights = apart / (torch.cat(deviations).square().mean(0) + 1e-12 * apart.square() + 1e-300)
     scored = [((seen - middle[drawn]) * weights[drawn]).sum(1).numpy() for seen, drawn in worlds]
     return scored[0], scored[1]
@@ -57,7 +57,7 @@ def mu_lower_bound(present: Scores, absent: Scores, confidence: float) -> float:
     learnt from; on the others all their false alarms and misses are bounded at once, by Clopper and Pearson with an
     equal share of the error to each (Bonferroni), and the largest mu counts. So the bound is over the whole curve.
     """
-    learnt, rest = learnt_from(len(present)), learnt_from(len(absent))
+    learnt, rest = count_learning_trials(len(present)), count_learning_trials(len(absent))
     levels = np.concatenate([present[:learnt], absent[:rest], [0.0]])
     thresholds = np.quantile(levels[np.isfinite(levels)], np.linspace(0.0, 1.0, THRESHOLDS + 2)[1:-1])
     alarms = (absent[rest:] > thresholds[:, None]).sum(1)
@@ -68,17 +68,17 @@ def mu_lower_bound(present: Scores, absent: Scores, confidence: float) -> float:
 
 
 def largest_mu_lower_bound(trials: int, confidence: float) -> float:
-    """The largest bound that so many trials can give: every trial shows which world it is from."""
+    """The largest bound that this many trials can give: that of an attacker who is always right."""
     certain = np.full(trials, np.inf)
     return mu_lower_bound(certain, -certain, confidence)
 
 
-def learnt_from(trials: int) -> int:
-    """How many of the trials the attacker learns from; it is judged on the others."""
+def count_learning_trials(trials: int) -> int:
+    """How many of the trials the attacker learns from; it is tested on the others."""
     return trials // 5
 
 
 def _normal_quantile(hits: NDArray[np.int64], trials: int, error: float) -> Scores:
-    """Phi^-1(1 - p), where p is an upper bound on a probability, from the number of hits."""
+    """Phi^-1(1 - p) for p an upper confidence bound (level 1 - error) on the probability of a hit."""
     upper = np.where(hits < trials, beta.ppf(1 - error, hits + 1, np.maximum(trials - hits, 1)), 1.0)
     return np.asarray(norm.isf(upper))

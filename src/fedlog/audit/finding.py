@@ -1,4 +1,4 @@
-"""An audit as values: the claim that it tries to refute, and its finding."""
+"""The settings of an audit (the claim to refute and the effort), and its finding."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ MOST_CLIENTS = 500  # in a secure sum, whose work grows with their square
 
 
 class Fault(StrEnum):
-    """A mistake to plant in the protection, to see that the audit notices it."""
+    """A fault to plant in the protection, to check that the audit notices it."""
 
     NONE = "none"
     SMALL_NOISE = "small-noise"
     """Noise that is too small by a factor."""
     UNCLIPPED = "unclipped"
-    """Features, or messages, as long as they come."""
+    """Features or messages are not clipped."""
     EXACT_COUNT = "exact-count"
     """The number of records beside the noisy statistics, as the paper's protocol sends it."""
 
 
 class Training(StrEnum):
-    """Whether the training of bodies is audited, or the statistics that leave."""
+    """What is audited: the training of bodies by DP-SGD, or the statistics that clients send."""
 
     STATISTICS = "statistics"
     DP_SGD = "dp-sgd"
@@ -43,36 +43,36 @@ class Audit:
     noise: NoiseSource = NoiseSource.FLOAT
     fault: Fault = Fault.NONE
     too_small: float = 10.0
-    """By how much the noise is too small under that fault."""
+    """The factor by which the noise is too small under the fault `small-noise`."""
     releases: int = 1
-    """The budget is for all of them together."""
+    """How many releases share the budget."""
     audited: Training = Training.STATISTICS
     trials: int = 40_000
-    """Noisy messages with and as many without the canary."""
+    """How many trials are made with the canary, and as many without it."""
     trainings: int = 4
-    """Different random numbers for the training behind them."""
+    """How many different trainings the trials draw from."""
     canaries: int = 2000
-    """Of an audit in one run."""
+    """How many canaries an audit in one run plants."""
     confidence: float = 0.95
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.trials < 100 or self.trainings < 1 or not 0.5 <= self.confidence < 1:
             raise InputError(
-                f"an audit needs 100 trials, a training and a confidence from 0.5 up to 1: {self.trials}, "
-                f"{self.trainings}, {self.confidence}"
+                f"an audit needs at least 100 trials, one training and a confidence from 0.5 up to 1, found: "
+                f"{self.trials} trials, {self.trainings} trainings, confidence {self.confidence}"
             )
         if self.releases < 1 or self.canaries < 100 or not self.too_small > 0:
             raise InputError(
-                f"an audit needs a release, 100 canaries and a factor above 0: {self.releases}, {self.canaries}, "
-                f"{self.too_small:g}"
+                f"an audit needs at least one release, 100 canaries and a noise factor above 0, found: "
+                f"{self.releases} releases, {self.canaries} canaries, factor {self.too_small:g}"
             )
         if self.in_one_run:
             self._check_one_run()
 
     @property
     def in_one_run(self) -> bool:
-        """Whether many canaries are planted in one run, because many runs would take too long."""
+        """Whether many canaries are planted in one run, because repeated runs would take too long."""
         return self.trust is Trust.DISTRIBUTED or self.audited is Training.DP_SGD
 
     def _check_one_run(self) -> None:
@@ -85,28 +85,28 @@ class Audit:
             )
         if self.unit is Unit.CLIENT and self.canaries > MOST_CLIENTS:
             raise InputError(
-                f"an audit of whole clients in a secure sum takes at most {MOST_CLIENTS} canaries, since every pair of "
-                f"clients agrees on a mask: {self.canaries}",
+                f"an audit of whole clients in a secure sum can have at most {MOST_CLIENTS} canaries, found: "
+                f"{self.canaries}; every pair of clients agrees on a mask",
                 hint="--canaries 200",
             )
         able = (Fault.NONE, Fault.SMALL_NOISE)
         if self.releases != 1 or self.fault not in able:
             raise InputError(
-                f"an audit of {what} takes one release and the fault `{Fault.SMALL_NOISE}` or `{Fault.NONE}`: "
-                f"{self.releases} releases, fault {self.fault}"
+                f"an audit of {what} needs one release and the fault `{Fault.SMALL_NOISE}` or `{Fault.NONE}`, found: "
+                f"{self.releases} releases, fault `{self.fault}`"
             )
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A lower bound on epsilon that holds with the stated confidence, beside what was claimed."""
+    """The lower bound on epsilon that an audit found; it holds with the audit's confidence."""
 
     audit: Audit
     epsilon_lower: float
     epsilon_visible: float
-    """The largest lower bound that this audit could have given, had there been no noise at all."""
+    """The largest lower bound that this audit could give: the one without any noise."""
     mu_lower: float | None = None
-    """The bound on the mu of Gaussian differential privacy that epsilon follows from; None in one run."""
+    """The bound on the mu of Gaussian differential privacy that gives `epsilon_lower`; None for an audit in one run."""
 
     @staticmethod
     def from_mu(audit: Audit, mu_lower: float, mu_visible: float) -> Finding:
@@ -125,7 +125,7 @@ class Finding:
         return self.epsilon_lower > self.audit.budget.epsilon
 
     def as_json(self) -> dict[str, object]:
-        """The same facts as plain values."""
+        """The finding as JSON values."""
         audit = self.audit
         planted = {"too_small": audit.too_small} if audit.fault is Fault.SMALL_NOISE else {}
         trials = {"canaries": audit.canaries} if audit.in_one_run else {"trials": audit.trials}

@@ -1,15 +1,14 @@
-"""An audit in one run with many canaries, for what is too expensive to repeat: a secure sum, and training by DP-SGD.
+"""Audit in one run with many canaries, for computations that are too expensive to repeat: secure sums and DP-SGD.
 
-Every canary is a record that takes part or not by the toss of a coin, and leaves its mark in places of its own; where
-whole clients are promised to be hidden it is a client that has such a record or none. From
-what comes out of the one run the attacker guesses the coins it is surest of. Steinke, Nasr and Jagielski (2023) bound
-how many of its guesses can be right, however the canaries depend on each other. In a run that is
-(epsilon, delta)-private for one record more or less, with m canaries and f(v) = P(Binomial(guesses, q) >= v) where
-q = exp(epsilon) / (1 + exp(epsilon)),
+A coin decides for every canary whether it takes part. A canary is a record or, if whole clients are protected, a client
+that has such a record or none; each canary affects other entries of the result. From the result of the one run the
+attacker guesses those coins that it is surest of. Steinke, Nasr and Jagielski (2023) bound how many guesses can be
+right, however the canaries depend on each other. In a run that is (epsilon, delta)-private for one record more or less,
+with m canaries and f(v) = P(Binomial(guesses, q) >= v) for q = exp(epsilon) / (1 + exp(epsilon)),
 
     P(right >= v) <= f(v) + 2 m delta max_i (f(v - i) - f(v)) / i.
 
-The bound asks nothing of the noise, so it is weaker than that of `distinguisher` where the noise is Gaussian.
+The bound holds for any noise, so for Gaussian noise it is weaker than that of `distinguisher`.
 """
 
 from __future__ import annotations
@@ -47,26 +46,27 @@ from fedlog.wire.ledger import Ledger
 from fedlog.wire.message import lift
 
 INPUTS, WIDTH = 4, 4
-CLIENTS = 3  # the fewest that a secure sum takes
+CLIENTS = 3  # a secure sum needs at least so many
 SAMPLE_RATE, STEPS, GRADIENT_CLIP = 0.5, 8, 1.0
-# How many of the coins are guessed: few that are sure show a large epsilon, many a small one. Each costs confidence.
+# Shares of the coins that are guessed: a few sure guesses show a large epsilon, many guesses a small one. Each share
+# that is tried costs confidence.
 SHARES = (0.02, 0.1, 0.5)
 
 
 def audit_one_run(audit: Audit) -> Finding:
     """The lower bound on epsilon that one run with many canaries supports."""
     coins = Key(audit.seed).child("coins").numpy().integers(0, 2, audit.canaries).astype(bool)
-    marks = _marks_of_training(audit, coins) if audit.audited is Training.DP_SGD else _marks_in_sum(audit, coins)
+    scores = _score_by_training(audit, coins) if audit.audited is Training.DP_SGD else _score_by_sum(audit, coins)
     error, delta = 1 - audit.confidence, audit.budget.delta
-    return Finding(audit, epsilon_from_guesses(marks, coins, delta, error), largest_epsilon(len(coins), delta, error))
+    return Finding(audit, epsilon_from_guesses(scores, coins, delta, error), largest_epsilon(len(coins), delta, error))
 
 
-def epsilon_from_guesses(marks: Tensor, coins: np.ndarray, delta: float, error: float) -> float:
+def epsilon_from_guesses(scores: Tensor, coins: np.ndarray, delta: float, error: float) -> float:
     """The lower bound on epsilon from how many of the surest guesses are right.
 
-    `marks` (m,): the larger, the more it looks as if that canary took part.
+    `scores` (m,): the larger, the more likely it is that the canary took part.
     """
-    order = np.argsort(marks.numpy(), kind="stable")
+    order = np.argsort(scores.numpy(), kind="stable")
     best = 0.0
     for guesses in _count_guesses(len(coins)):
         out, taken = order[: guesses // 2], order[len(order) - (guesses - guesses // 2) :]
@@ -76,13 +76,13 @@ def epsilon_from_guesses(marks: Tensor, coins: np.ndarray, delta: float, error: 
 
 
 def largest_epsilon(canaries: int, delta: float, error: float) -> float:
-    """The bound that so many canaries give where every guess is right."""
+    """The bound from this many canaries if every guess is right."""
     each = error / len(SHARES)
     return max(_smallest_epsilon(canaries, guesses, guesses, delta, each) for guesses in _count_guesses(canaries))
 
 
 def chance_of_guesses(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """An upper bound on the chance of so many right guesses in a run that is (epsilon, delta)-private."""
+    """An upper bound on the probability of this many right guesses in an (epsilon, delta)-private run."""
     q = 1 / (1 + np.exp(-epsilon))
     below = np.arange(right - 1, -1, -1)
     # (f(v - i) - f(v)) / i for i = 1 .. v: the probabilities of v - 1, v - 2, ... added up.
@@ -92,7 +92,7 @@ def chance_of_guesses(canaries: int, guesses: int, right: int, epsilon: float, d
 
 
 def _smallest_epsilon(canaries: int, guesses: int, right: int, delta: float, error: float) -> float:
-    """The epsilon below which so many right guesses are less likely than `error`."""
+    """The epsilon below which this many right guesses have a probability of less than `error`."""
 
     def excess(epsilon: float) -> float:
         return chance_of_guesses(canaries, guesses, right, epsilon, delta) - error
@@ -107,12 +107,12 @@ def _count_guesses(canaries: int) -> list[int]:
     return [max(2, int(share * canaries)) for share in SHARES]
 
 
-def _marks_in_sum(audit: Audit, coins: np.ndarray) -> Tensor:
-    """(canaries,): how far each canary's row of a secure sum lies along its statistic, as another client sees it.
+def _score_by_sum(audit: Audit, coins: np.ndarray) -> Tensor:
+    """(canaries,): the product of each canary's row of a secure sum with its statistic, computed by the last client.
 
-    Each canary has a class of its own and features far beyond every bound. Records are all at the first client, and a
-    whole client is one that has its record or none: it adds its share of the noise all the same, so that the sum has as
-    many shares as it promises, and no more. The last client takes its own message out of the sum, its share included.
+    Each canary has its own class, and features far beyond every bound. If records are protected, they are all at the
+    first client. If clients are protected, each canary is a client with one record or none; it adds its share of the
+    noise in both cases. The last client, the attacker, subtracts its message, noise included, from the sum.
     """
     classes, whole = len(coins), audit.unit is Unit.CLIENT
     clip = None if whole else parse_clip(audit.clip)
@@ -138,7 +138,7 @@ def _marks_in_sum(audit: Audit, coins: np.ndarray) -> Tensor:
 def _make_messages(
     guard: Protection, clip: Clip | None, data: Records, sizes: Sequence[int], classes: int, key: Key
 ) -> list[tuple[int, bytes]]:
-    """The messages of the clients for the sum, each with so many of the records."""
+    """The clients' protected messages for the sum; client i has `sizes[i]` of the records."""
     parts = torch.split(torch.arange(len(data)), list(sizes))
     shards = tuple(Shard(f"client {at}", part, part[:1], part[:0]) for at, part in enumerate(parts))
     names = tuple(str(label) for label in range(classes))
@@ -153,11 +153,11 @@ def _make_messages(
     return [(at, blob) for at, blob in cohort.exchange(1, exchange, range(len(sizes))) if blob is not None]
 
 
-def _marks_of_training(audit: Audit, coins: np.ndarray) -> Tensor:
-    """(canaries,): how far each canary's own weights moved where its gradient points, in one training by DP-SGD.
+def _score_by_training(audit: Audit, coins: np.ndarray) -> Tensor:
+    """(canaries,): how far the weights of each canary moved along its gradient in one training by DP-SGD.
 
-    A canary's input is a unit vector of its own, so its gradient touches one column of the body's weights. All of the
-    budget goes to the training, whose result counts as released.
+    The input of canary i is a multiple of the i-th unit vector, so its gradient changes only column i of the body's
+    weights. The training has the whole budget, and its result counts as released.
     """
     require_opacus()
     count = len(coins)
@@ -178,7 +178,7 @@ def _marks_of_training(audit: Audit, coins: np.ndarray) -> Tensor:
     algorithm = FedLog(model_plan(federation, [body]), epochs=1, learning_rate=1e-3)
     head = algorithm.hear(algorithm.broadcast(algorithm.begin(key.child("server"))), {})[HEAD]
     trained = _train(audit, plan, body, federation, algorithm, head, key)
-    # Of class 0 against class 1, without the constant: minus the gradient of the features at the start.
+    # Minus the gradient of the loss by the features at the start: class 0 against class 1, without the constant.
     towards = (head[0] - head[1])[1:].to(torch.float64)
     return (trained.to(torch.float64) * towards[:, None]).sum(0)
 

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from fedlog.api.live_bar import LiveBar
 from fedlog.experiments.tables.cells import Cell
 from fedlog.experiments.workers.cell_process import Outcome
-from fedlog.experiments.workers.runner import CellStanding
+from fedlog.experiments.workers.runner import CellStatus
 from fedlog.files.duration_text import describe_duration
 
 
@@ -37,7 +37,7 @@ class CellProgress(LiveBar):
             steps = sum(cell.steps for cell in to_do)
             self._whole = self._show_bar(*columns, TimeElapsedColumn(), title="all cells", total=steps)
 
-    def on_progress(self, standings: Sequence[CellStanding]) -> None:
+    def on_progress(self, standings: Sequence[CellStatus]) -> None:
         """Move the bars, or print lines now and then."""
         running = [s for s in standings if s.done and s.cell.name not in self._ended]
         done, steps = sum(s.done for s in standings), sum(s.steps for s in standings)
@@ -63,7 +63,7 @@ class CellProgress(LiveBar):
         how = f"done{accuracy}" if outcome.error is None else f"failed: {outcome.error}"
         self._console.print(f"{outcome.cell}: {how}")
 
-    def _show(self, bar: Progress, standing: CellStanding) -> None:
+    def _show(self, bar: Progress, standing: CellStatus) -> None:
         name = standing.cell.name
         if name not in self._lines:
             self._lines[name] = bar.add_task(f"  {name}", total=standing.steps, said="")
@@ -77,7 +77,7 @@ class CellProgress(LiveBar):
         return f", about {describe_duration((steps - done) * (time.monotonic() - self._started) / fresh)} left"
 
 
-def _describe(standing: CellStanding) -> str:
+def _describe(standing: CellStatus) -> str:
     accuracy = "" if standing.accuracy is None else f", {100 * standing.accuracy:.2f} %"
     left = "" if standing.seconds_left is None else f", about {describe_duration(standing.seconds_left)} left"
     return accuracy + left

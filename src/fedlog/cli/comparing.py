@@ -19,7 +19,13 @@ from fedlog.cli.running import cores
 from fedlog.errors import InputError
 from fedlog.experiments.compare.variants import METHODS
 from fedlog.files.durable import write_file
-from fedlog.report.compare.comparison import as_csv, as_text, as_values, methods_table, sites_table
+from fedlog.report.compare.comparison import (
+    comparison_as_csv,
+    comparison_as_json,
+    methods_table,
+    sites_table,
+    table_as_text,
+)
 from fedlog.settings.flags import read_given_settings
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import Recipe
@@ -76,9 +82,9 @@ def run_seeds(args: argparse.Namespace, spec: RunSpec, out: Path) -> int:
     found = repeat(replace(spec, jobs=1), read_seeds(args.seeds), out, workers, None if not args.quiet else False)
     page = found.write_page(out / PAGE)
     if args.json:
-        print(json.dumps({**as_values(found.findings, found.advice, found.notes), "page": str(page)}))
+        print(json.dumps({**comparison_as_json(found.findings, found.advice, found.notes), "page": str(page)}))
     else:
-        print(as_text(methods_table(found.findings)))
+        print(table_as_text(methods_table(found.findings)))
         print(f"page: {page}", file=sys.stderr)
     return 1 if found.findings.failed else 0
 
@@ -86,12 +92,12 @@ def run_seeds(args: argparse.Namespace, spec: RunSpec, out: Path) -> int:
 def show(args: argparse.Namespace, found: Comparison, page: Path) -> None:
     """Print the comparison, and write the files that were asked for."""
     if args.csv is not None:
-        write_file(args.csv, as_csv(found.findings))
+        write_file(args.csv, comparison_as_csv(found.findings))
     if args.latex is not None:
         tables = (methods_table(found.findings), sites_table(found.findings))
         write_file(args.latex, "\n".join(table.latex() for table in tables))
     if args.json:
-        values = as_values(found.findings, found.advice, found.notes)
+        values = comparison_as_json(found.findings, found.advice, found.notes)
         print(json.dumps({**values, "page": str(page), "folder": str(page.parent)}))
         return
     print(found)

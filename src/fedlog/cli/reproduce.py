@@ -15,7 +15,7 @@ from fedlog.cli.running import cores
 from fedlog.errors import InputError
 from fedlog.experiments.tables.catalog import experiments
 from fedlog.experiments.tables.cells import Cell, CellChoice, cells
-from fedlog.experiments.tables.inventory import Entry, inventory
+from fedlog.experiments.tables.inventory import ExperimentStatus, inventory
 from fedlog.experiments.workers.cell_process import Outcome
 from fedlog.experiments.workers.executors import executor
 from fedlog.experiments.workers.runner import run_cells
@@ -147,7 +147,7 @@ def _list(args: argparse.Namespace) -> int:
         )
     entries = inventory(args.out, args.data_dir, args.jobs or cores())
     if args.json:
-        print(json.dumps({"experiments": [entry.plain() for entry in entries]}))
+        print(json.dumps({"experiments": [entry.as_json() for entry in entries]}))
         return 0
     table = Table(box=None, pad_edge=False)
     for column in ("experiment", "data", "rows", "seeds", "done", "hours left"):
@@ -163,7 +163,7 @@ def _list(args: argparse.Namespace) -> int:
     return 0
 
 
-def _line(entry: Entry) -> tuple[str, ...]:
+def _line(entry: ExperimentStatus) -> tuple[str, ...]:
     experiment = entry.experiment
     hours = "data needed" if entry.hours_left is None else f"{entry.hours_left:.2f}"
     return (

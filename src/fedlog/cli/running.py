@@ -19,10 +19,10 @@ from fedlog.api.progress import Progress
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
-from fedlog.experiments.run.callbacks import Callback, Callbacks, RunStart
+from fedlog.experiments.run.callbacks import Callback, CallbackGroup, RunStart
 from fedlog.experiments.run.dry_run import forecast
 from fedlog.experiments.run.execute import CONFIG, RECORDS, execute, read_spec
-from fedlog.experiments.run.records import mean_parts
+from fedlog.experiments.run.records import mean_seconds_by_part
 from fedlog.files.toml import read_toml
 from fedlog.settings.fields import Recorded, about
 from fedlog.settings.flags import read_given_settings
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     # --quiet silences progress, not warnings.
     with Progress(console, Console(stderr=True, highlight=False) if args.quiet else console) as progress:
         try:
-            summary = execute(spec, folder, Callbacks([progress, Profile()]) if args.profile else progress)
+            summary = execute(spec, folder, CallbackGroup([progress, Profile()]) if args.profile else progress)
             from fedlog.report.pages.run_page import write_run_page
 
             report = write_run_page(folder)
@@ -77,7 +77,7 @@ def _show_profile(console: Console, rounds: list[RoundRecord]) -> None:
     table.add_column("part")
     table.add_column("seconds", justify="right")
     table.add_column("share", justify="right")
-    for part, seconds, share in mean_parts(timed):
+    for part, seconds, share in mean_seconds_by_part(timed):
         table.add_row(part, f"{seconds:.4f}", f"{100 * share:.1f} %")
     console.print(table)
 

@@ -1,4 +1,4 @@
-"""Every table of a run, of a folder of runs or of all results as files: CSV for spreadsheets, LaTeX for papers."""
+"""Write the tables of a run, of a folder of runs or of all results to files: CSV for spreadsheets, LaTeX for papers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write_tables(tables: Iterable[tuple[str, TextTable]], out: Path) -> list[Pat
 
 
 def find_tables(folder: Path) -> Iterator[tuple[str, TextTable]]:
-    """The tables that a folder's report shows, by the names of their files."""
+    """(file name without suffix, table) for each table in the report of a folder."""
     if any((folder / experiment.name).is_dir() for experiment in on_disk(folder)):
         for section in sections(folder):
             for number, table in enumerate(section.tables, start=1):
@@ -46,7 +46,7 @@ def find_tables(folder: Path) -> Iterator[tuple[str, TextTable]]:
 
 
 def rounds_table(facts: RunFacts) -> TextTable:
-    """A row a round."""
+    """The accuracy, bits and seconds of each round."""
     rows = tuple(
         (
             f"{line.round}",
@@ -62,7 +62,7 @@ def rounds_table(facts: RunFacts) -> TextTable:
 
 
 def clients_table(facts: RunFacts) -> TextTable:
-    """A row a client, the lowest accuracy first."""
+    """The accuracy of each client, the lowest first."""
     rows = tuple(
         (client.name, _per_cent(client.accuracy), _per_cent(client.alone), f"{client.test_records}")
         for client in facts.clients
@@ -71,7 +71,7 @@ def clients_table(facts: RunFacts) -> TextTable:
 
 
 def runs_table(folder: Path) -> TextTable:
-    """A row a run, finished or not."""
+    """The accuracy and bits of each run below the folder, finished or not."""
     rows = []
     for path in run_folders(folder):
         facts = read_run(path)

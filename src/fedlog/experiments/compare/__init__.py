@@ -1,1 +1,1 @@
-"""Several methods side by side on one federation: what to run, what came out, and what to advise."""
+"""Compare several methods on one federation: list the runs, execute them, estimate gains and give advice."""

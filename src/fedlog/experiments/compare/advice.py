@@ -1,4 +1,4 @@
-"""One sentence of advice from validation rows: with which method to federate, not to, or that nobody can tell."""
+"""Advice in one sentence, from validation rows: federate with this method, train alone, or too few rows to tell."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from fedlog.experiments.compare.findings import Findings
 from fedlog.experiments.compare.row_estimates import Estimate
 from fedlog.wire.bits_text import describe_bits
 
-WORTH = 0.01  # the smallest gain that pays for a federation, unless one is given
-ERROR = 0.05  # how often, at most, a gain is claimed where there is none
+WORTH = 0.01  # the smallest gain in accuracy that pays for a federation, unless the user gives another
+FALSE_CLAIM_RATE = 0.05  # at most this often is a gain claimed that does not exist
 
 
 class AdviceKind(Enum):
-    """The kinds of advice."""
+    """What a comparison can advise."""
 
     FEDERATE = "federate"
     ALONE = "train alone"
@@ -29,22 +29,22 @@ class Advice:
     kind: AdviceKind
     sentence: str
     confirmation: str
-    method: str | None = None  # the label of what is advised, or of the best of what was tried
-    gain: Estimate | None = None  # its gain on validation rows, the interval widened for choosing among methods
-    winners: tuple[str, ...] = ()
-    losers: tuple[str, ...] = ()
+    method: str | None = None  # the label of the advised method; without advice, of the best method
+    gain: Estimate | None = None  # its gain on validation rows; the interval is wider because the method was chosen
+    winners: tuple[str, ...] = ()  # sites that gain for sure
+    losers: tuple[str, ...] = ()  # sites that lose for sure
 
     def __str__(self) -> str:
         return self.sentence
 
 
 def advise(findings: Findings, worth: float = WORTH) -> Advice:
-    """The advice that the validation rows of these runs allow; test rows have no part in it."""
+    """The advice from the validation rows of these runs; test rows are not used for it."""
     if findings.alone is None or not findings.candidates:
         what = "training alone" if findings.alone is None else "a federated method"
         return Advice(AdviceKind.UNCLEAR, f"No advice: {what} was not run, or failed.", "")
-    # A gain is claimed on the lower end alone, for the best of several: both enter the width of the interval.
-    confidence = 1 - 2 * ERROR / len(findings.candidates)
+    # A gain is claimed if the lower end is above 0, for the best of several methods: hence the factors 2 and 1 / count.
+    confidence = 1 - 2 * FALSE_CLAIM_RATE / len(findings.candidates)
     found = {label: findings.gain(label, "validation", confidence) for label in findings.candidates}
     gains = {label: gain for label, gain in found.items() if gain is not None}
     if not gains:
@@ -56,8 +56,8 @@ def advise(findings: Findings, worth: float = WORTH) -> Advice:
     paying = [label for label, gain in gains.items() if (gain.low or 0) > 0 and (gain.high or 0) >= worth]
     if paying:
         return _advise_method(findings, _cheapest(findings, paying, gains, worth), gains)
-    # That no method gains what is worth it takes every method to fall short, so no method need fall short by more.
-    found = {label: findings.gain(label, "validation", 1 - 2 * ERROR) for label in gains}
+    # "No method gains enough" must hold for all methods at once, so this test needs no correction for their number.
+    found = {label: findings.gain(label, "validation", 1 - 2 * FALSE_CLAIM_RATE) for label in gains}
     bounds = {label: gain for label, gain in found.items() if gain is not None}
     if len(bounds) == len(gains) and all((gain.high or 0) < worth for gain in bounds.values()):
         return _advise_training_alone(findings, best, bounds[best], worth)
@@ -65,7 +65,7 @@ def advise(findings: Findings, worth: float = WORTH) -> Advice:
 
 
 def _cheapest(findings: Findings, paying: Sequence[str], gains: dict[str, Estimate], worth: float) -> str:
-    """Of the labels whose gain is less than `worth` below the best, the one that sends the least."""
+    """The label that sends the fewest bits among those with a gain less than `worth` below the best."""
     most = max(gains[label].value for label in paying)
     near = [label for label in paying if gains[label].value > most - worth]
     return min(near, key=lambda label: (findings.figures[label].bits, -gains[label].value))

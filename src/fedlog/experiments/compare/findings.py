@@ -1,4 +1,4 @@
-"""The findings of a comparison: each variant's figures against training alone, overall and by site."""
+"""The findings of a comparison: accuracies of each variant and its gains over training alone, overall and by site."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,20 +23,17 @@ from fedlog.experiments.run.records import Summary
 from fedlog.experiments.run.scores import ClientScore, RunScores
 from fedlog.settings.spec import RunSpec
 
-if TYPE_CHECKING:
-    from fedlog.experiments.run.scores import ClientScore
-
-BESIDE_ACCURACY = ("balanced_accuracy", "macro_f1", "auroc", "calibration_error")
-UNBALANCED = 2.0  # times the rows of the smallest class
-FEW_ROWS = 20  # validation rows of a site below which it is named
+OTHER_MEASURES = ("balanced_accuracy", "macro_f1", "auroc", "calibration_error")
+UNBALANCED = 2.0  # classes count as unbalanced if the largest has more than this many times the rows of the smallest
+FEW_ROWS = 20  # a site with fewer validation rows gets a warning
 
 
 def gather_answers(
     own: Mapping[int, ScoredRun], reference: Mapping[int, ScoredRun] | None, part: str, sites: Sequence[str]
 ) -> list[Answers]:
-    """Each site's answers: 1 where the model is right, else 0; with a reference, less the reference's answer.
+    """The answers at each site: 1 if the model is right about a row, else 0; with a reference, minus its answer.
 
-    Empty where some run does not know its rows, as with named data sets that every seed deals out anew.
+    Empty if the positions of some run's rows are unknown, as for named data sets, which every seed divides differently.
     """
     seeds = [seed for seed in own if reference is None or seed in reference]
     found = []
@@ -91,7 +87,7 @@ class ScoredRun:
 
 @dataclass(frozen=True)
 class SiteFigures:
-    """One site's figures with one variant; gains are differences in the figure that `Findings.basis` names."""
+    """The figures of one variant at one site; gains are differences in the measure that `Findings.basis` names."""
 
     accuracy: Estimate | None  # on test rows
     gain: Estimate | None  # over training alone, on validation rows
@@ -102,14 +98,14 @@ class SiteFigures:
 
 @dataclass(frozen=True)
 class VariantFigures:
-    """One variant's figures, means over sites. Gains are paired differences to training alone in `Findings.basis`."""
+    """The figures of one variant, means over sites. Gains over training alone are paired, in `Findings.basis`."""
 
     label: str
     method: str
     repetitions: int
     accuracy: Estimate | None  # on test rows
     validation_accuracy: Estimate | None
-    beside: dict[str, Estimate | None]  # on validation rows: what to look at beside accuracy
+    beside: dict[str, Estimate | None]  # other measures, on validation rows
     gain: Estimate | None  # on validation rows
     gain_on_test: Estimate | None
     sites: dict[str, SiteFigures]
@@ -128,15 +124,15 @@ class Findings:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The variants, in the order they were given."""
+        """The labels of the variants, in the order they were given."""
         return tuple(dict.fromkeys(label for label, _ in self.runs))
 
     def by_seed(self, label: str) -> dict[int, ScoredRun]:
-        """The runs of one variant."""
+        """The runs of one variant, by seed."""
         return {seed: run for (name, seed), run in self.runs.items() if name == label}
 
     def method_of(self, label: str) -> str:
-        """The method behind a label."""
+        """The method of the variant with this label."""
         return next(iter(self.by_seed(label).values())).spec.method
 
     @property
@@ -146,7 +142,7 @@ class Findings:
 
     @cached_property
     def splits(self) -> Splits:
-        """Whether the repetitions hold out different rows, and how many of them."""
+        """Whether the repetitions hold out different rows, and the ratio of held-out to training rows."""
         first = self.by_seed(self.labels[0])
         digests = {run.spec.data_sha256 for run in first.values()}
         scores = next(iter(first.values())).scores
@@ -157,12 +153,12 @@ class Findings:
 
     @property
     def basis(self) -> str:
-        """The measure behind gains and advice: accuracy, or balanced accuracy where classes are unbalanced."""
+        """The measure that gains and advice use: accuracy, or balanced accuracy if classes are unbalanced."""
         return "balanced_accuracy" if self.unbalanced else "accuracy"
 
     @cached_property
     def alone(self) -> str | None:
-        """The label of training alone: where it was run in several ways, the best on validation rows."""
+        """The label of training alone; if it was run in several ways, the best one on validation rows."""
         found = [label for label in self.labels if self.method_of(label) == LOCAL]
         return max(found, key=self._validation_mean, default=None)
 
@@ -171,7 +167,7 @@ class Findings:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The variants that could be advised: all but training alone and pooling."""
+        """The labels of the variants that can be advised: all but training alone and pooling."""
         return tuple(label for label in self.labels if self.method_of(label) not in REFERENCES)
 
     @cached_property
@@ -181,18 +177,18 @@ class Findings:
 
     @property
     def unbalanced(self) -> bool:
-        """Whether one class has more than twice the rows of another, all sites together."""
+        """Whether one class has more than twice the training rows of another, all sites together."""
         counts = [sum(each) for each in zip(*next(iter(self.runs.values())).scores.training.values(), strict=True)]
         present = [count for count in counts if count]
         return len(present) > 1 and max(present) > UNBALANCED * min(present)
 
     def gain(self, label: str, part: str, confidence: float = CONFIDENCE) -> Estimate | None:
-        """The paired difference to training alone, mean over sites that have such rows."""
+        """The gain over training alone on validation or test rows (`part`), mean over the sites that have such rows."""
         sites = tuple(site for site in self.sites if self._has_rows(part, site))
         return self._gain(label, part, sites, confidence)
 
     def gain_at(self, site: str, label: str, part: str) -> Estimate | None:
-        """The same at one site; None where it has no such rows."""
+        """The gain over training alone at one site; None if the site has no rows of this part."""
         return self._gain(label, part, (site,), CONFIDENCE) if self._has_rows(part, site) else None
 
     def _gain(self, label: str, part: str, sites: Sequence[str], confidence: float) -> Estimate | None:
@@ -212,7 +208,7 @@ class Findings:
         return any(getattr(run.scores, part)[site].rows for run in self.runs.values())
 
     def _count(self, part: str, site: str) -> int:
-        """How many different rows of the site were judged; the rows of one repetition where rows have no numbers."""
+        """How many different rows of the site were scored; in one repetition only, if their positions are unknown."""
         scores: list[ClientScore] = [getattr(run.scores, part)[site] for run in self.by_seed(self.labels[0]).values()]
         places = [score.places for score in scores if score.places is not None]
         if len(places) < len(scores):
@@ -222,7 +218,7 @@ class Findings:
     def _means(
         self, label: str, part: str, sites: Sequence[str] | None = None, figure: str = "accuracy"
     ) -> dict[int, float]:
-        """By seed, the mean over these sites of a figure; sites where it is not defined are left out."""
+        """The mean of a figure over these sites, by seed; sites for which it is not defined are left out."""
         found = {}
         for seed, run in self.by_seed(label).items():
             held: Mapping[str, ClientScore] = getattr(run.scores, part)
@@ -242,7 +238,7 @@ class Findings:
             repetitions=len(runs),
             accuracy=self._accuracy(label, "test"),
             validation_accuracy=self._accuracy(label, "validation"),
-            beside={name: self._estimate_beside(label, name) for name in BESIDE_ACCURACY},
+            beside={name: self._estimate_beside(label, name) for name in OTHER_MEASURES},
             gain=self.gain(label, "validation"),
             gain_on_test=self.gain(label, "test"),
             sites={site: self._site_figures(label, site) for site in self.sites},
@@ -273,13 +269,13 @@ class Findings:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Sites of which little can be said, and runs that failed."""
+        """Warnings about sites with few rows or one class, about the splits, and about runs that failed."""
         training = next(iter(self.runs.values())).scores.training
         found = []
         for site in self.sites:
             rows = self._count("validation", site)
             if rows < FEW_ROWS:
-                found.append(f"{site} has {rows} validation rows: each is {_points_of_a_row(rows)}")
+                found.append(f"{site} has {rows} validation rows: each is {_row_weight_text(rows)}")
             if sum(count > 0 for count in training[site]) < 2:
                 found.append(f"{site} has rows of a single class: alone it can only learn to say that class")
         if not self.splits.redrawn:
@@ -289,5 +285,5 @@ class Findings:
         return (*found, *(f"{name} failed: {why}" for name, why in self.failed.items()))
 
 
-def _points_of_a_row(rows: int) -> str:
-    return f"{100 / rows:.1f} points of its accuracy" if rows else "missing, and it can be judged by nothing"
+def _row_weight_text(rows: int) -> str:
+    return f"{100 / rows:.1f} points of its accuracy" if rows else "missing, so nothing can be said about it"

@@ -1,16 +1,16 @@
-"""Means with intervals: over repeated splits that share rows, and over sites where the row of each answer is known.
+"""Means with confidence intervals: from repetitions alone, or from single rows if the position of each row is known.
 
-Every row that is not for test is a validation row in turn, so the answers to all of them are one cross-validation, and
-the rows themselves say how far chance reaches. What an interval rests on:
+Every row that is not a test row is a validation row in some repetition. So all answers together are a cross-validation,
+and their spread over the rows gives the interval. It rests on these assumptions:
 
-- Rows (or groups of rows, where a site has such) are drawn independently of each other. The answers of two
-  repetitions to one row are not, so a row counts once, by the mean of its answers.
-- Which rows are in training moves the answers to the others little. Under this stability the variance by row is the
-  right one for the models that were judged (Bayle, Bayle, Janson and Mackey 2020).
-- What repetitions differ by beyond their rows (starting points, batches) is a variance of its own, added where chance
-  in the rows does not explain it, and always where every repetition judges the same rows.
-- A few rows that all agree do not show that none would differ: two rows are added, half of one for either side
-  (Agresti and Min 2005).
+- Rows (or groups of rows, if a site has groups) are drawn independently. The answers of several repetitions to one row
+  are not independent, so a row counts once, with the mean of its answers.
+- Exchanging a few training rows changes the answers to other rows little. Under this stability the variance over rows
+  is right for the models that were scored (Bayle, Bayle, Janson and Mackey 2020).
+- Repetitions also differ by starting points and batches. This second variance is added if the choice of rows does not
+  explain how far repetitions differ, and always if every repetition scores the same rows.
+- A few rows that all agree do not prove that every row would: extra rows are added for caution, two for a difference
+  (Agresti and Min 2005) and four for a share.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 from scipy.stats import chi2, t
 
 CONFIDENCE = 0.95
-BY_CHANCE = 0.95  # how much of the time rows alone explain how far repetitions differ
-NO_DIFFERENCE_SEEN = 3.0  # the rule of three: n rows without a difference allow 3/n of them
+CHANCE_LEVEL = 0.95  # a spread of repetitions below this quantile is explained by the choice of rows
+RULE_OF_THREE = 3.0  # if n rows show no difference, up to 3/n of all rows may still have one
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over repetitions and its interval; the ends are None where a single repetition gives none."""
+    """A mean over repetitions and its interval; the ends are None for a single repetition."""
 
     value: float
     low: float | None
@@ -39,23 +39,23 @@ class Estimate:
 
     @property
     def half_width(self) -> float | None:
-        """How far the interval reaches to either side."""
+        """Half the width of the interval; None without an interval."""
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
 
 @dataclass(frozen=True)
 class Splits:
-    """The properties that all repetitions of a comparison share."""
+    """How the repetitions of a comparison hold out their rows."""
 
-    redrawn: bool  # whether every repetition holds out other rows
-    judged_share: float  # rows that are judged, over rows that are trained on
+    redrawn: bool  # whether the repetitions hold out different rows
+    judged_share: float  # held-out rows divided by training rows
 
 
 def estimate(values: Sequence[float], splits: Splits, confidence: float = CONFIDENCE) -> Estimate:
     """The mean of the repetitions and its interval, from their spread alone.
 
-    Repetitions with other rows held out still share most of their training rows, so their spread alone is too small:
-    Nadeau and Bengio (2003) add the share of judged to training rows to 1/J.
+    Repetitions that hold out different rows still share most of their training rows, so their spread is too small.
+    Nadeau and Bengio (2003) correct it: with J repetitions, the ratio of held-out to training rows is added to 1/J.
     """
     count = len(values)
     mean = math.fsum(values) / count
@@ -69,7 +69,7 @@ def estimate(values: Sequence[float], splits: Splits, confidence: float = CONFID
 
 
 class Scale(Enum):
-    """The kind of a row's value, and the rows that are added for caution: their number, sum and sum of squares."""
+    """The kind of a row's value. The members are the extra rows added for caution: number, sum, sum of squares."""
 
     SHARE = (4.0, 2.0, 2.0)  # right or wrong: two rows of each
     DIFFERENCE = (2.0, 0.0, 1.0)  # of two models: half a row of either sign, and one without a difference
@@ -77,7 +77,7 @@ class Scale(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """One site's judged rows: an entry for each row and repetition."""
+    """The answers at one site: one entry for each row and repetition."""
 
     seeds: NDArray[np.int64]
     rows: NDArray[np.int64]
@@ -86,14 +86,14 @@ class Answers:
     groups: NDArray[np.int64] | None = None  # rows of one group are not independent of each other
 
     def where(self, chosen: NDArray[np.bool_]) -> Answers:
-        """The chosen entries."""
+        """The entries for which `chosen` is true."""
         groups = None if self.groups is None else self.groups[chosen]
         return Answers(self.seeds[chosen], self.rows[chosen], self.classes[chosen], self.values[chosen], groups)
 
 
 @dataclass(frozen=True)
 class _Variance:
-    """The variance of one independent contribution to a mean, and from how many values it is known."""
+    """The variance of one independent contribution to a mean, and its degrees of freedom."""
 
     variance: float
     freedom: float
@@ -102,19 +102,22 @@ class _Variance:
 def estimate_from_rows(
     sites: Sequence[Answers], scale: Scale, *, by_class: bool, confidence: float = CONFIDENCE
 ) -> Estimate:
-    """The mean over sites of the means over their rows; by class, each class of a site counts alike."""
+    """The mean over sites of the mean over rows, with its interval.
+
+    With `by_class`, each class of a site has the same weight.
+    """
     value = _mean(sites, by_class)
     seeds = np.unique(np.concatenate([site.seeds for site in sites]))
     if len(seeds) < 2:
         return Estimate(value, None, None)
     parts = [*_parts_of_rows(sites, scale, by_class), _part_of_repetitions(sites, seeds, by_class)]
     variance = math.fsum(part.variance for part in parts)
-    # Welch and Satterthwaite: how many values the sum of these variances is known from.
+    # Degrees of freedom of the sum of these variances, by Welch and Satterthwaite.
     freedom = variance**2 / math.fsum(part.variance**2 / part.freedom for part in parts if part.variance)
     half = float(t.ppf((1 + confidence) / 2, freedom)) * math.sqrt(variance)
     if scale is Scale.DIFFERENCE:
-        half = max(half, NO_DIFFERENCE_SEEN / sum(len(np.unique(site.rows)) for site in sites))
-    half = min(half, 1.0)  # of a single group nothing is known, and no share can be further off
+        half = max(half, RULE_OF_THREE / sum(len(np.unique(site.rows)) for site in sites))
+    half = min(half, 1.0)  # no share can be further off
     return Estimate(value, value - half, value + half)
 
 
@@ -123,7 +126,7 @@ def _strata(site: Answers, by_class: bool) -> list[Answers]:
 
 
 def _row_means(answers: Answers) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The mean value of each row over the repetitions that judged it, and where the row first stands."""
+    """The mean value of each row over its repetitions, and the position of its first entry."""
     _, first, places = np.unique(answers.rows, return_index=True, return_inverse=True)
     return np.bincount(places, answers.values) / np.bincount(places), first
 
@@ -133,7 +136,7 @@ def _mean(sites: Sequence[Answers], by_class: bool) -> float:
 
 
 def _parts_of_rows(sites: Sequence[Answers], scale: Scale, by_class: bool) -> Iterator[_Variance]:
-    """The variance that comes from the choice of rows, for each site and, where classes count alike, each class."""
+    """The variance due to the choice of rows, for each site or, `by_class`, for each class of each site."""
     for site in sites:
         strata = _strata(site, by_class)
         share = 1 / (len(sites) * len(strata))
@@ -152,7 +155,7 @@ def _variance_of_mean(values: NDArray[np.float64], scale: Scale) -> _Variance:
 
 
 def _variance_by_group(values: NDArray[np.float64], groups: NDArray[np.int64], scale: Scale) -> _Variance:
-    """The variance of the mean where whole groups are drawn; a single group counts as a single row."""
+    """The variance of the mean if whole groups are drawn at random; a single group counts as a single row."""
     _, places = np.unique(groups, return_inverse=True)
     count = int(places.max()) + 1
     if count < 2:
@@ -162,9 +165,9 @@ def _variance_by_group(values: NDArray[np.float64], groups: NDArray[np.int64], s
 
 
 def _part_of_repetitions(sites: Sequence[Answers], seeds: NDArray[np.int64], by_class: bool) -> _Variance:
-    """The variance of the mean because repetitions differ by more than their rows: by starting points and batches.
+    """The variance of the mean due to starting points and batches, which differ between repetitions.
 
-    Five repetitions measure it badly, so it is taken only where chance in the rows does not explain their spread.
+    A few repetitions measure it badly, so it is 0 if the choice of rows alone explains how far they differ.
     """
     each = [[site.where(site.seeds == seed) for site in sites] for seed in seeds]
     present = [[site for site in judged if len(site.rows)] for judged in each]
@@ -176,13 +179,13 @@ def _part_of_repetitions(sites: Sequence[Answers], seeds: NDArray[np.int64], by_
     if not _same_rows(each):
         explained = float(np.mean([_explained_by_rows(judged, by_class) for judged in present]))
     freedom = len(present) - 1
-    if spread <= explained * float(chi2.ppf(BY_CHANCE, freedom)) / freedom:
+    if spread <= explained * float(chi2.ppf(CHANCE_LEVEL, freedom)) / freedom:
         return _Variance(0.0, freedom)
     return _Variance((spread - explained) / len(present), freedom)
 
 
 def _same_rows(repetitions: Sequence[Sequence[Answers]]) -> bool:
-    """Whether every repetition judges the same rows of every site."""
+    """Whether every repetition has the same rows at every site."""
     first = repetitions[0]
     return all(
         np.array_equal(np.sort(a.rows), np.sort(b.rows))
@@ -192,7 +195,7 @@ def _same_rows(repetitions: Sequence[Sequence[Answers]]) -> bool:
 
 
 def _explained_by_rows(sites: Sequence[Answers], by_class: bool) -> float:
-    """The variance by the choice of rows in one repetition. It is subtracted, so nothing is added for caution."""
+    """The variance due to the choice of rows in one repetition; it is subtracted, so no rows are added for caution."""
     found = 0.0
     for site in sites:
         strata = _strata(site, by_class)

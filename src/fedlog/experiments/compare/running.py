@@ -1,4 +1,4 @@
-"""The runs of a comparison: in this process one after another, or side by side through an executor."""
+"""Execute the runs of a comparison: one after another in this process, or in parallel through an executor."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.errors import FedlogError, InputError
 from fedlog.experiments.compare.variants import ComparedRun
 from fedlog.experiments.run import records
-from fedlog.experiments.run.callbacks import Callback, Callbacks
+from fedlog.experiments.run.callbacks import Callback, CallbackGroup
 from fedlog.experiments.run.execute import RECORDS
-from fedlog.experiments.run.scores import LastLoaded, execute_and_score
+from fedlog.experiments.run.scores import LastFederation, execute_and_score
 from fedlog.experiments.workers.cell_process import SCORED
 from fedlog.experiments.workers.executors import Executor
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import as_plain
 
-SECONDS_BETWEEN_LOOKS = 0.5
+POLL_SECONDS = 0.5
 
 Failures = dict[str, str]  # why a run failed, by its name
 
 
-class BarOfRounds(Protocol):
-    """Is told how many rounds of all runs are done."""
+class RoundsBar(Protocol):
+    """A progress bar over the rounds of all runs."""
 
     def begin(self, rounds: int) -> None:
-        """Show how many rounds there are in all."""
+        """Show the bar; `rounds` is the number of rounds of all runs together."""
 
     def advance(self, done: int, said: str) -> None:
-        """Show that so many rounds are done."""
+        """Show that `done` rounds are finished, with a short text beside the bar."""
 
 
 def count_rounds(run: ComparedRun, federation: Federation | None) -> int:
@@ -44,21 +44,24 @@ def count_rounds(run: ComparedRun, federation: Federation | None) -> int:
 def run_here(
     runs: Sequence[ComparedRun],
     federations: Callable[[int], Federation | None],
-    bar: BarOfRounds,
+    bar: RoundsBar,
     callbacks: Sequence[Callback] = (),
 ) -> Failures:
-    """Carry the runs out one after another; `federations` returns the records of a seed, or None for named data."""
+    """Execute the runs one after another, and return the failures by the name of the run.
+
+    `federations` returns the federation of a seed, or None if the data are given by name.
+    """
     failed: Failures = {}
     given = {run.seed: federations(run.seed) for run in runs}
-    rounds = [_count_or_record(run, given[run.seed], failed) for run in runs]
+    rounds = [_count_rounds_or_fail(run, given[run.seed], failed) for run in runs]
     bar.begin(sum(rounds))
-    done, data = 0, LastLoaded()
+    done, data = 0, LastFederation()
     for run, length in zip(runs, rounds, strict=True):
         if run.name in failed:
             continue
         counter = _Counter(bar, done, run.name)
         try:
-            execute_and_score(run.spec, run.folder, Callbacks([counter, *callbacks]), given[run.seed], data.load)
+            execute_and_score(run.spec, run.folder, CallbackGroup([counter, *callbacks]), given[run.seed], data.load)
         except FedlogError as error:
             failed[run.name] = error.one_line
         done += length
@@ -66,8 +69,8 @@ def run_here(
     return failed
 
 
-def _count_or_record(run: ComparedRun, federation: Federation | None, failed: Failures) -> int:
-    """How many rounds the run has; none for settings that contradict each other, which count as its failure."""
+def _count_rounds_or_fail(run: ComparedRun, federation: Federation | None, failed: Failures) -> int:
+    """How many rounds the run has; 0 if its settings are invalid, which is noted in `failed`."""
     try:
         return count_rounds(run, federation)
     except InputError as error:
@@ -76,30 +79,33 @@ def _count_or_record(run: ComparedRun, federation: Federation | None, failed: Fa
 
 
 class _Counter(Callback):
-    """Tells the bar of each round of one run."""
+    """Advances the bar after each round of one run."""
 
-    def __init__(self, bar: BarOfRounds, before: int, name: str) -> None:
+    def __init__(self, bar: RoundsBar, before: int, name: str) -> None:
         self._bar, self._before, self._name = bar, before, name
 
     def round_ended(self, record: RoundRecord) -> None:
-        """Count the round."""
+        """Advance the bar."""
         self._bar.advance(self._before + record.round, self._name)
 
 
 def run_side_by_side(
-    runs: Sequence[ComparedRun], executor: Executor, orders: int, bar: BarOfRounds, data_dir: Path | None
+    runs: Sequence[ComparedRun], executor: Executor, orders: int, bar: RoundsBar, data_dir: Path | None
 ) -> Failures:
-    """Carry the runs out through the executor, which is stopped at the end, whatever happens."""
+    """Execute the runs in parallel, in `orders` groups; return the failures by the name of the run.
+
+    The executor is stopped at the end, also after an error.
+    """
     failed: Failures = {}
-    rounds = {run.folder: _count_or_record(run, None, failed) for run in runs}
+    rounds = {run.folder: _count_rounds_or_fail(run, None, failed) for run in runs}
     runs = [run for run in runs if run.name not in failed]
     bar.begin(sum(rounds.values()))
     dealt = deal_out(runs, orders)
     ended = 0
     try:
-        executor.submit([order_of(part, f"part {at}", data_dir) for at, part in enumerate(dealt, start=1)])
+        executor.submit([make_order(part, f"part {at}", data_dir) for at, part in enumerate(dealt, start=1)])
         while ended < len(dealt):
-            for outcome in executor.wait(SECONDS_BETWEEN_LOOKS):
+            for outcome in executor.wait(POLL_SECONDS):
                 ended += 1
                 failed.update(outcome.failed)
                 if outcome.error is not None:
@@ -113,26 +119,26 @@ def run_side_by_side(
 
 
 def deal_out(runs: Sequence[ComparedRun], orders: int) -> list[list[ComparedRun]]:
-    """The runs in so many parts of about the same length: each has runs of every method, and few rows to read twice."""
+    """The runs in `orders` groups of about equal length, each with many methods and few seeds."""
     seeds = list(dict.fromkeys(run.seed for run in runs))
     parts: list[list[ComparedRun]] = [[] for _ in range(orders)]
     for turn, seed in enumerate(seeds):
         for at, run in enumerate(run for run in runs if run.seed == seed):
-            # One further with every seed, so that no part has one method only.
+            # Shifted by one for every seed, so that no group has only one method.
             parts[(at + turn) % orders].append(run)
     return [part for part in parts if part]
 
 
-def order_of(runs: Sequence[ComparedRun], name: str, data_dir: Path | None) -> str:
-    """Several runs as one line of JSON, complete for a process anywhere that sees the same folder."""
-    told: list[Mapping[str, object]] = [
+def make_order(runs: Sequence[ComparedRun], name: str, data_dir: Path | None) -> str:
+    """An order to execute several runs, as one line of JSON, for a process that sees the same folder."""
+    listed: list[Mapping[str, object]] = [
         {
             "name": run.name,
             "folder": str(run.folder.resolve()),
-            # One thread and one process each: the runs themselves are side by side.
+            # One thread and one process each, because several runs are executed in parallel.
             "spec": as_plain(replace(run.spec, jobs=1, threads=1)),
         }
         for run in runs
     ]
     where = None if data_dir is None else str(data_dir.resolve())
-    return json.dumps({"cell": name, "work": SCORED, "runs": told, "data_dir": where})
+    return json.dumps({"cell": name, "work": SCORED, "runs": listed, "data_dir": where})

@@ -1,4 +1,4 @@
-"""The runs of a comparison: methods, codecs, bodies and recipes crossed into variants, for every seed; and `quick`."""
+"""List the runs of a comparison: every method with every codec, body, recipe and seed; fewer for `--quick`."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from fedlog.settings.spec import RunSpec, from_plain
 from fedlog.wire.codec import codec as make_codec
 
 LOCAL, POOLED = "local", "pooled"
-REFERENCES = (LOCAL, POOLED)  # training alone, and all rows in one place: what there is to gain
+REFERENCES = (LOCAL, POOLED)  # training alone, and training on all rows in one place
 METHODS = ("fedlog", "fedlog-c", "fedproto", "fedavg", *REFERENCES)
-# Sites choose their bodies, so a deployment starts from another first head; what is compared must be what they run.
+# Options that a deployment sets because sites may choose their bodies; a comparison must run the same.
 DEPLOYED_OPTIONS: dict[str, dict[str, Any]] = {"fedlog-c": {"first_head": "random"}}
 QUICK_METHODS = ("fedlog", "fedavg", *REFERENCES)
 QUICK_ROUNDS, QUICK_BATCH = 5, 50
-QUICK_STEPS = 40  # of an epoch at the largest site
+QUICK_STEPS = 40  # optimiser steps of an epoch at the largest site
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One line of the table: a label, and a run whose seed is still open."""
+    """One line of the comparison's table: a label, and a run specification without its seed."""
 
     label: str
     spec: RunSpec
 
     @property
     def folder_name(self) -> str:
-        """The label as the name of a folder."""
+        """The label with only those characters that are safe in the name of a folder."""
         return re.sub(r"[^A-Za-z0-9.=_-]+", "-", self.label).strip("-")
 
 
@@ -55,30 +55,30 @@ class ComparedRun:
 
     @property
     def name(self) -> str:
-        """The name for people."""
+        """The name to show, such as `fedlog seed 0`."""
         return f"{self.variant.label} seed {self.seed}"
 
     @property
     def spec(self) -> RunSpec:
-        """The run of this seed, which also draws the rows that are held out."""
+        """The specification with this seed, which also decides which rows are held out."""
         spec = self.variant.spec
         return replace(spec, seed=self.seed, split_seed=self.seed if spec.data.startswith(SITES) else 0)
 
 
 @dataclass(frozen=True)
 class Choices:
-    """The choices that are crossed; an empty tuple of codecs, bodies or recipes stands for the one of the settings."""
+    """The choices to combine; without codecs, bodies or recipes, those of the common settings are used."""
 
     methods: tuple[str, ...] = METHODS
     codecs: tuple[str, ...] = ()
     bodies: tuple[str, ...] = ()
     recipes: Mapping[str, Mapping[str, Any]] | None = None
-    options: Mapping[str, Mapping[str, Any]] | None = None  # of single methods, by the method's name
-    given: frozenset[str] = frozenset()  # the names of the settings that all runs have from the user
+    options: Mapping[str, Mapping[str, Any]] | None = None  # options of single methods, by the method's name
+    given: frozenset[str] = frozenset()  # names of settings that the user gave for all runs
 
 
 def make_variants(common: RunSpec, choices: Choices) -> list[Variant]:
-    """Every method with every codec, body and recipe. What sends nothing is not repeated for another codec."""
+    """Every method with every codec, body and recipe; methods that send nothing are run with the first codec only."""
     found: list[Variant] = []
     own_bodies = common.data.startswith(SITES) or _bodies_differ(common, choices)
     for recipe, settings in (choices.recipes or {"": {}}).items():
@@ -92,14 +92,15 @@ def make_variants(common: RunSpec, choices: Choices) -> list[Variant]:
                     spec = apply_recipe(spec, given={*choices.given, *own})
                     spec = replace(spec, body=(body,)) if body else spec
                     spec = replace(spec, codec=codec) if codec else spec
-                    told = codec if len(choices.codecs) > 1 and method not in REFERENCES else ""
-                    shown = body if len(choices.bodies) > 1 else ""
-                    found.append(Variant(" ".join(part for part in (method, told, shown, recipe) if part), spec))
+                    shown_codec = codec if len(choices.codecs) > 1 and method not in REFERENCES else ""
+                    shown_body = body if len(choices.bodies) > 1 else ""
+                    words = (method, shown_codec, shown_body, recipe)
+                    found.append(Variant(" ".join(word for word in words if word), spec))
     return found
 
 
 def _with_settings(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
-    """The specification with these settings and options of its method; one that the method lacks is left out."""
+    """The specification with these settings and options; an option that its method does not have is left out."""
     known, options = type_hints(RunSpec), registry.options(spec.method)
     settings = {name: value for name, value in given.items() if name in known}
     own = {name: value for name, value in given.items() if name not in known and name in options}
@@ -108,7 +109,7 @@ def _with_settings(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
 
 
 def check_options(methods: Sequence[str], names: Sequence[str]) -> None:
-    """Refuse a name that is no setting and no option of any of the methods."""
+    """Refuse a name that is neither a setting nor an option of one of the methods."""
     known = {*type_hints(RunSpec), *(name for method in methods for name in registry.options(method))}
     for name in names:
         if name not in known:
@@ -116,7 +117,7 @@ def check_options(methods: Sequence[str], names: Sequence[str]) -> None:
 
 
 def check_names(choices: Choices, common: RunSpec, federation: Federation | None) -> None:
-    """Refuse codecs and bodies that do not exist, and bodies of sites that do not, before anything is run."""
+    """Refuse unknown codecs and bodies, and bodies for sites that do not exist, before any run starts."""
     for name in choices.codecs or (common.codec,):
         make_codec(name)
     if federation is None:
@@ -127,31 +128,31 @@ def check_names(choices: Choices, common: RunSpec, federation: Federation | None
         bodies_of(common, federation)
 
 
-def with_references(methods: Sequence[str]) -> tuple[str, ...]:
-    """The methods, with training alone and all rows in one place among them."""
+def add_references(methods: Sequence[str]) -> tuple[str, ...]:
+    """The methods, followed by `local` and `pooled` if they are not among them."""
     return tuple(dict.fromkeys([*methods, *REFERENCES]))
 
 
-def leave_out_equal_bodies(
+def drop_methods_needing_equal_bodies(
     choices: Choices, common: RunSpec, asked_for: Sequence[str]
 ) -> tuple[Choices, tuple[str, ...]]:
-    """The choices, without methods that need equal bodies where sites have different ones, and a note that says so."""
+    """If sites have different bodies: the choices without methods that need equal ones, and a note with their names."""
     if not _bodies_differ(common, choices):
         return choices, ()
     equal = registry.methods_that(lambda method: method.bodies is not Bodies.ANY)
     left_out = [name for name in choices.methods if name in equal and name not in asked_for]
     kept = tuple(name for name in choices.methods if name not in left_out)
-    note = f"left out, since they need one body for all sites: {', '.join(left_out)}"
+    note = f"left out, because they need one body for all sites: {', '.join(left_out)}"
     return replace(choices, methods=kept), (note,) if left_out else ()
 
 
 def _bodies_differ(common: RunSpec, choices: Choices) -> bool:
-    """Whether the sites have bodies of their own."""
+    """Whether sites have different bodies."""
     return not choices.bodies and len({name.rpartition("=")[2] for name in common.body}) > 1
 
 
-def lay_out(variants: Sequence[Variant], seeds: Sequence[int], out: Path) -> list[ComparedRun]:
-    """The runs, all variants of the first seed before those of the second."""
+def list_runs(variants: Sequence[Variant], seeds: Sequence[int], out: Path) -> list[ComparedRun]:
+    """The runs and their folders below `out`: all variants with the first seed, then all with the second."""
     names = [variant.folder_name for variant in variants]
     if len(set(names)) < len(names):
         raise InputError(f"the same variant twice in one comparison: {', '.join(sorted(names))}")
@@ -165,7 +166,8 @@ def shorten(
 ) -> tuple[RunSpec, Choices, tuple[str, ...]]:
     """The settings and choices of a quick comparison, and notes on what it leaves out.
 
-    Methods, rounds and batch size that the user has set stay. Batches grow with the largest site of a given federation.
+    Methods, rounds and batch sizes that the user has set are kept. Batches are larger if the largest site has many
+    rows.
     """
     notes = []
     if not asked_for:

@@ -1,4 +1,4 @@
-"""Find runs to compare a run with: the same records, divided in the same way, by another method."""
+"""Find runs of other methods on the same records, divided in the same way, to compare a run with."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fedlog.experiments.run.records import Summary
 from fedlog.settings.spec import RunSpec
 
 BASELINES = ("local", "fedavg")
-# What must be equal for two runs to have the same clients with the same held-out records.
-SAME = (
+# Two runs have the same clients with the same held-out records if these settings are equal.
+SAME_SETTINGS = (
     "data_sha256",
     "clients",
     "partition",
@@ -38,9 +38,10 @@ class Baseline:
 
 
 def find_baselines(folder: Path, spec: RunSpec) -> dict[str, Baseline]:
-    """The finished runs beside the folder that the run can be held against, by method; of several the newest.
+    """The finished runs of other methods beside the folder, by method; the newest if a method has several.
 
-    Looked at are the neighbours of the folder, and in a comparison (METHOD/seed-N) the same seed of the other methods.
+    The search covers the folders next to this one and, in a comparison (METHOD/seed-N), the same seed of the other
+    methods.
     """
     found: dict[str, Baseline] = {}
     ages: dict[str, float] = {}
@@ -51,7 +52,7 @@ def find_baselines(folder: Path, spec: RunSpec) -> dict[str, Baseline]:
                 continue
             summary = read_finished_summary(other)
         except InputError:
-            continue  # no run, or one of another version: nothing to hold this one against
+            continue  # no run, or one of another version: it cannot be compared
         age = (other / CONFIG).stat().st_mtime
         if summary is not None and age >= ages.get(theirs.method, 0.0):
             found[theirs.method], ages[theirs.method] = Baseline(other, summary), age
@@ -68,4 +69,6 @@ def _neighbours(folder: Path) -> Iterator[Path]:
 
 def _same_records(one: RunSpec, other: RunSpec) -> bool:
     by_content = one.data_sha256 is not None and one.data_sha256 == other.data_sha256
-    return (by_content or one.data == other.data) and all(getattr(one, name) == getattr(other, name) for name in SAME)
+    return (by_content or one.data == other.data) and all(
+        getattr(one, name) == getattr(other, name) for name in SAME_SETTINGS
+    )

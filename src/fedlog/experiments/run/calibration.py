@@ -1,14 +1,15 @@
-"""How far the probabilities of a run's models can be believed, in `calibration.json`, for runs on frozen bodies.
+"""Measure how reliable the probabilities of a run's models are, for runs on frozen bodies, in `calibration.json`.
 
-Of all clients' test rows together: the plain softmax, the softmax after each client's own temperature (from its
-validation rows, where it has some) and, for FedLog's head, the Laplace approximation of its posterior. And how well a
-score tells records of classes that a client never saw from its own.
+Three kinds of probabilities are measured on the test rows of all clients together: the plain softmax; the softmax after
+a temperature that each client fits on its validation rows, if it has some; and, for FedLog's head, the Laplace
+approximation of its posterior. A second figure says how well a score separates records of classes that a client never
+saw from records of its own classes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -29,13 +30,13 @@ from fedlog.models.weights_file import weights_name
 
 CALIBRATION = "calibration.json"
 SOFTMAX, TEMPERATURE, LAPLACE = "softmax", "temperature", "laplace"
-STRANGERS = 200  # records of unseen classes that each client is shown
+UNSEEN_RECORDS = 200  # how many records of classes that it never saw each client is tested with
 FEDLOG_HEADS = ("fedlog-once", "fedlog")
 
 
 @dataclass(frozen=True)
-class Believability:
-    """One way to make probabilities of the models' outputs, judged on all test rows."""
+class ProbabilityQuality:
+    """How good one kind of probabilities is (softmax, temperature or Laplace), measured on all test rows."""
 
     records: int
     accuracy: float
@@ -46,20 +47,24 @@ class Believability:
 
 @dataclass(frozen=True)
 class RunCalibration:
-    """The ways by name, and the score for classes never seen: its area under the ROC curve, mean over clients."""
+    """The quality of each kind of probabilities by its name, and how well unseen classes are recognised."""
 
-    ways: dict[str, Believability]
-    auroc_of_unseen_classes: float | None  # None where every client has every class
+    ways: dict[str, ProbabilityQuality]
+    auroc_of_unseen_classes: float | None  # area under the ROC curve, mean over clients; None if all have every class
     clients_with_unseen_classes: int
 
     @staticmethod
     def read(folder: Path) -> RunCalibration | None:
-        """The calibration in a run's folder; None where the run noted none."""
+        """The calibration in a run's folder; None if the run wrote none."""
         return records.read_as(folder / CALIBRATION, RunCalibration, "the calibration")
 
 
 def write_calibration(folder: Path, models: Path, simulation: Simulation) -> None:
-    """Judge the clients' finished models and write the figures; no guarantee would cover those of a private run."""
+    """Measure the clients' finished models and write `calibration.json`.
+
+    A private run writes none, because its guarantee would not cover these figures; neither does one that predicts a
+    number.
+    """
     federation = simulation.federation
     if simulation.protection is not None or federation.number is not None:
         return
@@ -74,21 +79,21 @@ def _judge(simulation: Simulation, models: Path) -> RunCalibration | None:
     for at, shard in enumerate(simulation.federation.shards):
         weights = models / weights_name(shard.name)
         if not weights.exists():
-            return None  # all clients share one model, which is not theirs
+            return None  # all clients share one model, saved under another name
         client = _Client(simulation, at, load_file(weights))
         for name, values in client.outputs():
             outputs.setdefault(name, []).append((values, client.test.labels))
         area = client.area_of_unseen_classes()
         areas += [] if area is None else [area]
-    # A way that some client does not have is left out: all are judged on the same rows.
+    # A kind of probabilities that some client lacks is left out, so that all kinds are measured on the same rows.
     whole = {name: parts for name, parts in outputs.items() if len(parts) == len(simulation.federation.shards)}
     ways = {name: _judge_probabilities(parts) for name, parts in whole.items()}
     return RunCalibration(ways, float(np.mean(areas)) if areas else None, len(areas))
 
 
-def _judge_probabilities(parts: list[tuple[Tensor, Tensor]]) -> Believability:
+def _judge_probabilities(parts: list[tuple[Tensor, Tensor]]) -> ProbabilityQuality:
     values, labels = (torch.cat([part[at] for part in parts]) for at in (0, 1))
-    return Believability(
+    return ProbabilityQuality(
         records=len(labels),
         accuracy=float((values.argmax(1) == labels).double().mean()),
         calibration_error=calibration_error(values, labels),
@@ -103,7 +108,7 @@ class _Client:
     def __init__(self, simulation: Simulation, at: int, params: Params) -> None:
         federation, shard = simulation.federation, simulation.federation.shards[at]
         self._simulation, self._body, self._params = simulation, simulation.bodies[at], params
-        self._plain = replace(federation.transform, crop_padding=0, flip=False)
+        self._transform = federation.transform
         self._seen = torch.bincount(federation.train.labels[shard.train], minlength=federation.n_class) > 0
         self.test = federation.test.at(shard.test)
         self._features = self._compute_features(self.test)
@@ -111,13 +116,13 @@ class _Client:
 
     def _compute_features(self, rows: Records) -> Tensor:
         with torch.no_grad():
-            return self._body.features(self._params, self._plain.prepare(rows.inputs), None).double()
+            return self._body.features(self._params, self._transform.prepare(rows.inputs), None).double()
 
     def _logits(self, features: Tensor) -> Tensor:
         return logits(features, {name: value.double() for name, value in self._params.items()})
 
     def outputs(self) -> Iterator[tuple[str, Tensor]]:
-        """The test rows' logits (n, n_class), by the way they were made."""
+        """The logits of the test rows, (n, n_class), for each kind of probabilities that this client has."""
         plain = self._logits(self._features)
         yield SOFTMAX, plain
         if len(self._validation):
@@ -131,7 +136,10 @@ class _Client:
             yield LAPLACE, torch.where(absent, -1e30, chances.clamp_min(1e-300).log())
 
     def area_of_unseen_classes(self) -> float | None:
-        """How well the score tells records of classes that this client never saw from its own test rows."""
+        """How well `_score` separates unseen classes from the client's own: the area under the ROC curve.
+
+        None if the client has seen every class, or has no test row of a class that it has seen.
+        """
         federation = self._simulation.federation
         strange = (~self._seen[federation.test.labels]).nonzero()[:, 0]
         own = self._seen[self.test.labels]
@@ -139,14 +147,14 @@ class _Client:
             return None
         features = [
             self._features[own],
-            self._compute_features(federation.test.at(strange[:: -(-len(strange) // STRANGERS)])),
+            self._compute_features(federation.test.at(strange[:: -(-len(strange) // UNSEEN_RECORDS)])),
         ]
         score = torch.cat([self._score(each) for each in features]).numpy()
         marks = np.repeat([False, True], [len(each) for each in features])
         return area_under_curve(score, marks)
 
     def _score(self, features: Tensor) -> Tensor:
-        """How strange each record is: by FedLog's own density for its head, else by how low all logits are."""
+        """A number for each record that is higher for unusual ones: from FedLog's density, else from low logits."""
         values = self._logits(features)
         if self._simulation.algorithm.name in FEDLOG_HEADS:
             return novelty(values, features)

@@ -1,4 +1,4 @@
-"""Callbacks: a small class to derive from, whose methods are called as a run goes on."""
+"""Derive from `Callback` to be called when a run begins, after each round and at its end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedlog.settings.resolve import ResolvedRun
 
 @dataclass(frozen=True, eq=False)
 class RunStart:
-    """A run that is about to start, or to go on where it was interrupted."""
+    """A run that is about to start, or to continue after an interruption."""
 
     run: ResolvedRun
     simulation: Simulation
@@ -40,31 +40,31 @@ class RunStart:
 
 
 class Callback:
-    """Is called as a run goes on. Derive from it, override what you need, and give it to `fedlog.run`.
+    """The base class of callbacks. Derive from it, override what you need, and pass an instance to `fedlog.run`.
 
-    Methods are called in the process that called `fedlog.run`, in the order of the run. What they raise ends the run;
-    one with `out=` can then be resumed.
+    Methods are called in the process that called `fedlog.run`, in the order of the run. An exception in one of them
+    ends the run; a run with `out=` can then be resumed.
     """
 
     def run_began(self, start: RunStart) -> None:
-        """Take note of a run that is about to start, or to go on.
+        """Called before the first round, or before the next one of a resumed run.
 
         Args:
-            start: what is run: `method`, `data`, `rounds`, `clients`, and `done`, the rounds before an interruption.
+            start: the run: its `method`, `data`, `rounds`, `clients`, and `done`, the rounds before an interruption.
 
         """
 
     def features_computed(self, done: int, records: int) -> None:
-        """Take note of how far a frozen encoder is, before the run begins.
+        """Called while a frozen encoder computes features, before the run begins.
 
         Args:
-            done: how many of the records that are new to it the encoder has seen.
-            records: how many there are.
+            done: how many new records the encoder has finished.
+            records: how many new records there are in all.
 
         """
 
     def round_ended(self, record: RoundRecord) -> None:
-        """Take note of a round that was trained, judged and recorded.
+        """Called after a round was trained, evaluated and recorded.
 
         Args:
             record: the round's number, accuracies, bits and seconds.
@@ -72,17 +72,17 @@ class Callback:
         """
 
     def run_ended(self, summary: Summary, trained: bool) -> None:
-        """Take note of the outcome.
+        """Called once at the end.
 
         Args:
             summary: the figures of the whole run.
-            trained: False where the folder held the finished run already, and its old result is returned.
+            trained: False if the folder already held the finished run and its old result is returned.
 
         """
 
 
-class Callbacks(Callback):
-    """Several callbacks, called one after the other."""
+class CallbackGroup(Callback):
+    """Several callbacks as one: each call goes to all of them, in order."""
 
     def __init__(self, each: Iterable[Callback]) -> None:
         self._each = tuple(each)

@@ -1,7 +1,8 @@
 """Forecast the cost of a run before it is started: bits from real messages, time from its real first round.
 
-Rounds without a secure sum are all alike but for the last broadcast. With one, keys come a sum early: the first round
-has two sets of them and the last has none, so a first, a middle and a last round are gone through.
+Without secure sums, all rounds cost the same except for the last broadcast, so one round is run. With secure sums, keys
+for a round are sent one round early: the first round sends two sets and the last none. So three rounds are run: a
+first, a middle and a last one.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ class Forecast:
     bits_are: str
     memory_bytes: int
     seconds: float
-    advice: tuple[str, ...]  # of the method, a warning among it
+    advice: tuple[str, ...]  # the method's remarks and warnings about these settings
 
     def lines(self) -> list[str]:
-        """The forecast in words."""
+        """The forecast as lines of text."""
         return [
             f"{self.method} on {self.data}: {self.clients} clients, {self.rounds} rounds",
             f"parameters per client: {self.parameters_per_client:,}",
@@ -57,9 +58,9 @@ class Forecast:
 
 
 def forecast(spec: RunSpec, progress: Progress | None = None) -> Forecast:
-    """The cost of a run, measured on its first round, or under secure sums on three.
+    """The expected cost of a run, measured on its first round, or on three rounds if it uses secure sums.
 
-    `progress` hears how far a frozen encoder is: its features are computed first, and kept for the run itself.
+    `progress` is called while a frozen encoder computes features; they are cached and used by the run itself.
     """
     simulation = prepare(resolve(replace(spec, jobs=1)), progress=progress).start()
     settings = simulation.settings
@@ -69,7 +70,7 @@ def forecast(spec: RunSpec, progress: Progress | None = None) -> Forecast:
         last = _extra_bits_of_last_broadcast(simulation) if records[0].bits_down else 0
     else:
         simulation.secure.dropouts = None
-        # The noise was planned for all rounds: only what is gone through is shorter.
+        # The noise stays planned for all rounds; only fewer rounds are run.
         simulation.settings = replace(settings, rounds=min(settings.rounds, 3), stop_at_accuracy=None)
         records, last = list(simulation.rounds()), 0
     seconds = (time.perf_counter() - start) / len(records)
@@ -81,7 +82,7 @@ def forecast(spec: RunSpec, progress: Progress | None = None) -> Forecast:
     parameters = sum(v.numel() for v in simulation.bodies[0].training.parameters())
     parameters += federation.n_class * (1 + simulation.plan.width)
     kept = 3 if spec.moments is AdamMoments.RUN else 1  # a body, and both moments of each of its parameters
-    # Those who train together each have a working copy, its gradient, both moments and a draft of the next.
+    # Each client of a stacked block needs five copies: parameters, gradient, both moments and the next parameters.
     stacked = spec.jobs * min(len(federation.shards), max(1, CHUNK_RECORDS // settings.batch_size))
     pools = sum(p.inputs.numel() for p in (federation.train, federation.test))
     return Forecast(

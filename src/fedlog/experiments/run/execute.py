@@ -1,4 +1,4 @@
-"""A run folder, from the first round to the report's inputs: configuration, records, checkpoint, models, summary."""
+"""Execute a run in its folder: write its configuration, records, checkpoint, models and summary."""
 
 from __future__ import annotations
 
@@ -39,6 +39,8 @@ from fedlog.files.lock import LockTakenError, lock_folder
 from fedlog.models.folder import describe_run_models
 from fedlog.models.model import Model
 from fedlog.privacy.accounting import BudgetSpentError
+from fedlog.privacy.release_log import FILE_NAME
+from fedlog.privacy.releases import ReleasesInFile
 from fedlog.settings.privacy import BodyTraining
 from fedlog.settings.resolve import ResolvedRun, resolve, with_data_digest
 from fedlog.settings.spec import RunSpec, as_plain, from_plain
@@ -48,7 +50,7 @@ SECONDS_TO_WAIT_FOR_LOCK = 10.0
 CONFIG, RECORDS, SUMMARY, MODELS = "config.json", "records.jsonl", "summary.json", "models"
 
 
-class Keep(Enum):
+class KeptFiles(Enum):
     """Which files a finished run keeps beside its configuration and summary."""
 
     MODELS = "records and models"
@@ -59,16 +61,16 @@ def execute(
     spec: RunSpec,
     folder: Path,
     callback: Callback | None = None,
-    keep: Keep = Keep.MODELS,
+    keep: KeptFiles = KeptFiles.MODELS,
     federation: Federation | None = None,
     seconds_between_checkpoints: float = 0.0,
     load: Callable[[DataSpec], Federation] = load_federation,
 ) -> Summary:
-    """Run the specification in the folder, going on from its checkpoint if it has one; the summary is also written.
+    """Run the specification in the folder, or continue from its checkpoint; write the summary there and return it.
 
-    Data of one's own are read first, because their content says whether a run in the folder is this one. Checkpoints
-    are written after every round, or, where an interrupted run loses little, after so many seconds; in a private run
-    always, since a round that is run again would be released again. `load` reads data of one's own.
+    A user's own data are read first with `load`, because their content decides whether the folder holds this run. A
+    checkpoint is written at the end of a round if `seconds_between_checkpoints` have passed since the last one. A
+    private run writes one after every round, because repeating a round would release its statistics again.
     """
     callback = callback or Callback()
     run = resolve(spec, federation)
@@ -79,9 +81,9 @@ def execute(
     run = with_data_digest(run, federation)
     found = read_finished_summary(folder)
     if found is None or read_spec(folder).digest != run.digest:
-        made = enter(folder, run.spec)
+        made = enter_run_folder(folder, run.spec)
         with hold_run_folder(folder):
-            found = read_finished_summary(folder)  # by the run that held the lock until now
+            found = read_finished_summary(folder)  # written by the run that held the lock until now
             if found is None:
                 summary = _run(run, federation, folder, callback, keep, made, seconds_between_checkpoints)
                 callback.run_ended(summary, True)
@@ -91,7 +93,7 @@ def execute(
 
 
 def read_finished_summary(folder: Path) -> Summary | None:
-    """The summary of a run that ended with all its records; None for one that has to be run again."""
+    """The summary of a finished run; None if the run has not ended or some of its records are missing."""
     if not (folder / SUMMARY).exists():
         return None
     summary = read_summary(folder)
@@ -103,21 +105,21 @@ def _run(
     federation: Federation | None,
     folder: Path,
     callback: Callback,
-    keep: Keep,
+    keep: KeptFiles,
     made: list[Path],
     seconds_between_checkpoints: float,
 ) -> Summary:
     spec = run.spec
     try:
-        backends, releases = _read_backends(folder), private.releases_in(folder)
+        backends, releases = _read_backends(folder), ReleasesInFile(folder / FILE_NAME)
         simulation = prepare(run, federation, callback.features_computed, backends, releases).start()
     except BaseException:
         _remove_empty_folders(made)
         raise
     try:
         with _explain_write_errors(folder):
-            _claim(folder, spec, simulation)
-            if keep is Keep.MODELS:
+            _write_config(folder, spec, simulation)
+            if keep is KeptFiles.MODELS:
                 write_clients(folder, simulation.federation, simulation.bodies)
             done = _restore(simulation, folder)
             private.start_release_log(simulation, folder)
@@ -136,12 +138,12 @@ def _run(
 
 @contextlib.contextmanager
 def _explain_write_errors(folder: Path) -> Iterator[None]:
-    """Turn an error of the file system into one that says what to do about it."""
+    """Turn an error of the file system into a RunError with a hint."""
     try:
         yield
     except OSError as error:
         raise RunError(
-            f"cannot write to {folder}: {error.strerror or error}", hint="make room; the run can then be resumed"
+            f"cannot write to {folder}: {error.strerror or error}", hint="free some disk space, then resume the run"
         ) from error
 
 
@@ -164,8 +166,11 @@ def read_summary(folder: Path) -> Summary:
         raise InputError(f"not a finished run: {folder} ({error})", hint="go on with `fedlog run --resume`") from error
 
 
-def enter(folder: Path, spec: RunSpec) -> list[Path]:
-    """Make the folders of this run; refuse one that holds something else or cannot be written."""
+def enter_run_folder(folder: Path, spec: RunSpec) -> list[Path]:
+    """Make the run's folder and its parents, and return those that were missing.
+
+    Refuse a folder that holds something else or cannot be written.
+    """
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -190,7 +195,7 @@ def _refuse_another(folder: Path, found: RunSpec, spec: RunSpec) -> None:
             f"{folder} holds the same run on other records than those of {data}",
             hint="the data have changed: choose another --out"
             if own
-            else "name the folder it was started on by --data-dir, or choose another --out",
+            else "give --data-dir the data folder that the run was started with, or choose another --out",
         )
     raise InputError(
         f"{folder} holds another run: digest {found.digest}, this one has {spec.digest}",
@@ -200,7 +205,7 @@ def _refuse_another(folder: Path, found: RunSpec, spec: RunSpec) -> None:
 
 @contextlib.contextmanager
 def hold_run_folder(folder: Path) -> Iterator[None]:
-    """Hold the folder: two runs in it would mix their records."""
+    """Lock the folder for one run at a time: two runs in it would mix their records."""
     try:
         with lock_folder(folder, SECONDS_TO_WAIT_FOR_LOCK):
             yield
@@ -209,20 +214,20 @@ def hold_run_folder(folder: Path) -> Iterator[None]:
 
 
 def _remove_empty_folders(made: list[Path]) -> None:
-    """Delete the empty folders after a mistake in the settings, so that the next attempt can use them."""
+    """Delete these folders if they are empty, so that the next attempt can use the same names."""
     for path in made:
         with contextlib.suppress(OSError):
             path.rmdir()
 
 
-def _claim(folder: Path, spec: RunSpec, simulation: Simulation) -> None:
-    """Write the run's settings into the folder, which marks it as taken."""
+def _write_config(folder: Path, spec: RunSpec, simulation: Simulation) -> None:
+    """Write `config.json`: the run's settings, its backends and the software versions."""
     written = {"digest": spec.digest, "spec": as_plain(spec), "backends": simulation.engine.name_backends()}
     write_json(folder / CONFIG, {**written, "made_with": made_with()})
 
 
 def _read_backends(folder: Path) -> dict[str, str]:
-    """The backend that has trained each body so far; a resumed run uses the same."""
+    """The backend that has trained each body so far, so that a resumed run uses the same."""
     path = folder / CONFIG
     found = parse_json(path.read_text()).get("backends", {}) if path.exists() else {}
     return {str(name): str(backend) for name, backend in found.items()}
@@ -231,16 +236,16 @@ def _read_backends(folder: Path) -> dict[str, str]:
 def _restore(simulation: Simulation, folder: Path) -> list[RoundRecord]:
     where = folder / "checkpoint"
     if not checkpoint.exists(where):
-        records.keep_until(folder / RECORDS, 0)
+        records.cut_after_round(folder / RECORDS, 0)
         return []
     simulation.resume(where)
-    return records.keep_until(folder / RECORDS, simulation.round_number)
+    return records.cut_after_round(folder / RECORDS, simulation.round_number)
 
 
 def _rounds(
     simulation: Simulation, folder: Path, done: list[RoundRecord], seconds_between_checkpoints: float
 ) -> Iterator[RoundRecord]:
-    """Run the remaining rounds; yield each record after it is written, and a checkpoint where one is due."""
+    """Run the remaining rounds; write each record, and a checkpoint if one is due, then yield the record."""
     saved_at = time.monotonic()
     for record in simulation.rounds(done[-1] if done else None):
         with _explain_write_errors(folder):
@@ -253,22 +258,22 @@ def _rounds(
 
 
 def _go_back_to_last_round(simulation: Simulation, folder: Path, error: BudgetSpentError) -> str:
-    """Restore the last whole round after the budget ran out, and return why the run ends early."""
+    """Restore the last complete round after the privacy budget ran out, and return why the run ends early."""
     if not checkpoint.exists(folder / "checkpoint"):
         raise error
-    simulation.resume(folder / "checkpoint")  # bodies have been trained for the round that cannot be
+    simulation.resume(folder / "checkpoint")  # undoes the training of the round that cannot be released
     return f"ended after round {simulation.round_number} of {simulation.settings.rounds}: {error.message}"
 
 
 def _describe_models(spec: RunSpec, simulation: Simulation, folder: Path) -> None:
-    """Write what the clients' models need beside their parameters, so that `fedlog predict` can use them."""
+    """Write each model's body, schema and encoder beside its weights, so that `fedlog predict` can use it."""
     federation = simulation.federation
     pooled = simulation.algorithm.training is TrainingRecords.POOLED
     provenance = {"fedlog": fedlog.__version__, "digest": spec.digest, "method": spec.method, "data": spec.data}
     models, weights_of = {}, {}
     for at, (client, body) in enumerate(zip(federation.clients, simulation.bodies, strict=True)):
         encoding = federation.encoding_of(at)
-        plain = replace(encoding.transform, crop_padding=0, flip=False)  # new records are taken as they are
+        plain = replace(encoding.transform, crop_padding=0, flip=False)  # no random crops when predicting
         models[client] = Model(
             body, {}, federation.describe_schema(), encoding.encoder, plain, provenance, federation.labels
         )
@@ -287,10 +292,12 @@ def _save_models(spec: RunSpec, simulation: Simulation, folder: Path) -> None:
     save_file({n: v.contiguous().clone() for n, v in simulation.server.state.items()}, folder / "server.safetensors")
 
 
-def _finish(spec: RunSpec, simulation: Simulation, folder: Path, keep: Keep, ended_early: str | None = None) -> Summary:
+def _finish(
+    spec: RunSpec, simulation: Simulation, folder: Path, keep: KeptFiles, ended_early: str | None = None
+) -> Summary:
     """Write the models and the summary, and delete the checkpoint."""
     closed = simulation.close()
-    if keep is Keep.MODELS:
+    if keep is KeptFiles.MODELS:
         _save_models(spec, simulation, folder)
     lines = records.read(folder / RECORDS)
     best = max(lines, key=lambda record: record.accuracy_mean_over_clients)
@@ -315,17 +322,17 @@ def _finish(spec: RunSpec, simulation: Simulation, folder: Path, keep: Keep, end
         privacy=private.describe_spending(folder, lines, ended_early),
         uploads_refused=sum(len(record.refused) for record in lines),
         clients=list(simulation.federation.clients),
-        regression=describe_numbers(lines[-1], simulation.federation.number),
+        regression=describe_regression(lines[-1], simulation.federation.number),
         accuracy_at_chosen_rounds=records.accuracy_at_chosen_rounds(lines),
     )
     # The path is put in when the summary is read: a folder may be moved, or committed from someone's machine.
-    write_json(folder / SUMMARY, records.as_written(summary))
+    write_json(folder / SUMMARY, records.summary_as_json(summary))
     shutil.rmtree(folder / "checkpoint", ignore_errors=True)
     return summary
 
 
-def describe_numbers(last: RoundRecord, number: tuple[float, float] | None) -> dict[str, Any] | None:
-    """The error of predicted numbers, in their own unit, and how many lie inside their intervals; None for classes."""
+def describe_regression(last: RoundRecord, number: tuple[float, float] | None) -> dict[str, Any] | None:
+    """The errors of predicted numbers, in their unit, and the shares inside their intervals; None for classes."""
     if number is None:
         return None
     errors, inside = last.rmse_per_client, last.accuracy_per_client

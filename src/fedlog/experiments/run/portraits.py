@@ -1,6 +1,6 @@
-"""Notes for a run's report beside the records: who the clients are, and where their class means lie.
+"""Two files for a run's report: `clients.json` describes the clients, `geometry.json` has their class means.
 
-`clients.json` is written before the first round, `geometry.json` after the last. Older folders have neither.
+`clients.json` is written before the first round, `geometry.json` after the last. Runs of older versions have neither.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from fedlog.engine.simulate.simulator import Simulation
 
 CLIENTS, GEOMETRY = "clients.json", "geometry.json"
-MOST_CLIENTS = 40  # whose class means are drawn
-MOST_RECORDS = 300  # of a client that its class means are taken over
+MOST_CLIENTS = 40  # class means of at most so many clients are drawn
+MOST_RECORDS = 300  # class means are taken over about this many records of a client, or over all if it has fewer
 
 
 @dataclass(frozen=True)
 class ClientPortrait:
-    """One client: its body, its training records by class, and how many are held out."""
+    """One client: its body, the number of its training records by class, and how many records it holds out."""
 
     name: str
     body: str
@@ -41,7 +41,7 @@ class ClientPortrait:
 
 @dataclass(frozen=True)
 class ClassMean:
-    """The mean of a client's features over its training records of one class, in the plane that is drawn."""
+    """The mean of a client's features over its training records of one class, as a point in the drawn plane."""
 
     client: str
     label: str
@@ -55,12 +55,12 @@ class Geometry:
 
     shown: float  # the share of the means' variance that lies in the plane
     means: list[ClassMean]
-    head: list[ClassMean]  # its rows less their mean, by class, scaled to the means; empty without a common head
-    clients: int  # of how many clients
+    head: list[ClassMean]  # one row a class, centred and scaled to the class means; empty without a common head
+    clients: int  # how many clients the run has
 
 
 def write_clients(folder: Path, federation: Federation, bodies: Sequence[Body]) -> None:
-    """Write who the clients are."""
+    """Write `clients.json`: a description of every client."""
     names = federation.class_names
     found = []
     for shard, body in zip(federation.shards, bodies, strict=True):
@@ -71,15 +71,15 @@ def write_clients(folder: Path, federation: Federation, bodies: Sequence[Body]) 
 
 
 def read_clients(folder: Path) -> dict[str, ClientPortrait]:
-    """The clients of a run by their names; none for a run that did not note them."""
+    """The clients of a run by name; empty if the run has no `clients.json`."""
     found = records.read_as(folder / CLIENTS, list[ClientPortrait], "the clients")
     return {each.name: each for each in found or ()}
 
 
 def write_geometry(folder: Path, models: Path, simulation: Simulation) -> None:
-    """Write the class means of the clients' finished models.
+    """Write `geometry.json`: the class means of the clients' finished models.
 
-    A private run writes none, because its guarantee would not cover them; a run that predicts a number has none.
+    A private run writes none, because its guarantee would not cover them; a run that predicts a number has no classes.
     """
     federation = simulation.federation
     if simulation.protection is not None or federation.number is not None:
@@ -101,11 +101,10 @@ def _class_means(simulation: Simulation, at: int, weights: Path) -> list[tuple[s
     """The client's name, the class and the mean of its features, for each class that the client has."""
     federation, body, shard = simulation.federation, simulation.bodies[at], simulation.federation.shards[at]
     if not weights.exists():
-        return []  # all clients share one model, which is not theirs
-    plain = replace(federation.transform, crop_padding=0, flip=False)
+        return []  # all clients share one model, saved under another name
     rows = federation.train.at(shard.train[:: max(1, len(shard.train) // MOST_RECORDS)])
     with torch.no_grad():
-        features = body.features(load_file(weights), plain.prepare(rows.inputs), None).double()
+        features = body.features(load_file(weights), federation.transform.prepare(rows.inputs), None).double()
     return [
         (shard.name, federation.class_names[label], features[rows.labels == label].mean(0))
         for label in sorted(set(rows.labels.tolist()))
@@ -118,7 +117,7 @@ def project_means(means: Sequence[tuple[str, str, Tensor]], head: Tensor | None,
     centred = points - points.mean(0)
     _, values, directions = torch.linalg.svd(centred, full_matrices=False)
     plane = directions[:2]
-    # A direction and its opposite are the same plane: the same records must give the same picture.
+    # Fix the sign of each direction, so that the same records always give the same picture.
     largest = plane.gather(1, plane.abs().argmax(1, keepdim=True))
     plane = plane * torch.where(largest < 0, -1.0, 1.0)
     placed = _as_pairs(centred @ plane.T)
@@ -136,7 +135,7 @@ def project_means(means: Sequence[tuple[str, str, Tensor]], head: Tensor | None,
 
 
 def _as_pairs(values: Tensor) -> Tensor:
-    """(n, 2), also where the features have one direction only."""
+    """The values as (n, 2): a second coordinate of 0 is added if there is only one."""
     return torch.nn.functional.pad(values, (0, 2 - values.shape[1]))
 
 
@@ -145,5 +144,5 @@ def _round_pair(pair: Tensor) -> tuple[float, float]:
 
 
 def read_geometry(folder: Path) -> Geometry | None:
-    """The plane of a run; None for one that did not note it."""
+    """The class means of a run; None if the run has no `geometry.json`."""
     return records.read_as(folder / GEOMETRY, Geometry, "the class means")

@@ -1,4 +1,4 @@
-"""From a resolved run to a simulation: its data loaded, its bodies made, its workers started."""
+"""Make the simulation of a resolved run: load its data, make its bodies, build its method and its engine."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def prepare(
     backends: Mapping[str, str] | None = None,
     releases: Releases | None = None,
 ) -> Simulation:
-    """The simulation of a run, on a federation that was given or on the one that it names.
+    """The simulation of a run, not started yet, on the given federation or else on the data that the run names.
 
-    `progress` hears how far a frozen encoder is with records that it has not seen before; `backends` are those by which
-    the run was begun, where it is resumed; `releases` records what a private run lets out, by default in memory.
+    `progress` is called while a frozen encoder computes features of new records. `backends` are those that a resumed
+    run was begun with. `releases` records the releases of a private run, by default in memory.
     """
     spec, settings = run.spec, run.settings
     _check_device(settings.execution)
-    # Workers are forked, and whoever is forked from a process that has used its threads waits for them for ever.
+    # Workers are forked, and a process forked after PyTorch has used its threads waits for them for ever.
     torch.set_num_threads(settings.execution.threads if settings.execution.jobs == 1 else 1)
     federation = encode_federation(federation or load_federation(run.data), spec.body[0], progress)
     bodies = bodies_of(spec, federation)
@@ -59,12 +59,12 @@ def prepare(
         decisions=decisions_of(backends or {}),
     )
     sums = make_secure_sums(run, guard, len(bodies))
-    limits, told = limits_of(spec.clip, algorithm), releases or ReleasesInMemory()
-    return Simulation(algorithm, federation, bodies, plan, engine, settings, guard, sums, limits, told)
+    limits, releases = limits_of(spec.clip, algorithm), releases or ReleasesInMemory()
+    return Simulation(algorithm, federation, bodies, plan, engine, settings, guard, sums, limits, releases)
 
 
 def method_of(spec: RunSpec, plan: ModelPlan) -> Algorithm:
-    """The method with its options; one that would train backwards or not at all is refused."""
+    """The run's method with its options; zero epochs and learning rates that are not positive are refused."""
     algorithm = registry.build(spec.method, plan, spec.options)
     schedule = algorithm.schedule
     for phase in (*(phase for exchange in schedule.round for phase in exchange.phases), *schedule.closing):
@@ -82,7 +82,7 @@ def method_of(spec: RunSpec, plan: ModelPlan) -> Algorithm:
 
 
 def bodies_of(spec: RunSpec, federation: Federation) -> list[Body]:
-    """Each client's body: the one given, or several dealt out evenly and at random."""
+    """Each client's body: the only one named, or several dealt out at random in equal numbers."""
     clip = "" if spec.clip is None else f"@{spec.clip}"
     own = dict(name.split("=", 1) for name in spec.body if "=" in name)
     if own:
@@ -96,14 +96,14 @@ def bodies_of(spec: RunSpec, federation: Federation) -> list[Body]:
 
 
 def _make_own_bodies(spec: RunSpec, federation: Federation, own: Mapping[str, str], clip: str) -> list[Body]:
-    """The body that each client was given by its name; the others take the one without a client's name."""
+    """The bodies of settings such as `north=cnn`; clients that are not named take the body without a client's name."""
     common = [name for name in spec.body if "=" not in name]
     unknown = [name for name in own if name not in federation.clients]
     missing = [name for name in federation.clients if name not in own]
     if unknown or len(common) > 1 or (missing and not common):
-        what = f"no client is called {', '.join(unknown)}" if unknown else f"no body for {', '.join(missing)}"
-        what = f"more than one body for the others: {', '.join(common)}" if len(common) > 1 else what
-        raise InputError(what, hint=f"--body CLIENT=NAME for each of {', '.join(federation.clients[:10])}")
+        problem = f"no client is called {', '.join(unknown)}" if unknown else f"no body for {', '.join(missing)}"
+        problem = f"more than one body for the others: {', '.join(common)}" if len(common) > 1 else problem
+        raise InputError(problem, hint=f"--body CLIENT=NAME for each of {', '.join(federation.clients[:10])}")
     made = {name: body(name + clip, federation.input_shape) for name in {*own.values(), *common}}
     if spec.body_file is not None:
         made = {name: with_weights(each, Path(spec.body_file)) for name, each in made.items()}
@@ -118,4 +118,4 @@ def _check_device(execution: Execution) -> None:
         raise InputError(f"device {device} cannot be used: {str(error).splitlines()[0]}", hint="use cpu") from error
     if device != "cpu" and jobs > 1:
         # An accelerator's context does not survive the fork that makes a worker.
-        raise InputError(f"worker processes are for the CPU: {jobs} jobs on {device} asked for", hint="use --jobs 1")
+        raise InputError(f"worker processes need the CPU, but {jobs} jobs are to run on {device}", hint="use --jobs 1")

@@ -1,4 +1,4 @@
-"""A private run in its folder: how it is protected, what its user is told, and what it has spent at the end."""
+"""Private runs: make their protection, list the notices to show before the start, and describe what they spent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from fedlog.privacy.accounting import add_up
 from fedlog.privacy.guarantee import PAPER_CAVEAT, NoiseSource, Unit, delta_warning
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.release_log import FILE_NAME, read_log, start_log
-from fedlog.privacy.releases import ReleasesInFile
 from fedlog.settings.privacy import BodyTraining
 from fedlog.settings.promise import SecureSumTerms, count_survivors, protect
 from fedlog.settings.resolve import ResolvedRun
@@ -44,7 +43,7 @@ def make_protection(run: ResolvedRun, algorithm: Algorithm, plan: ModelPlan, cli
 
 
 def make_secure_sums(run: ResolvedRun, guard: Protection | None, clients: int) -> SecureSums | None:
-    """The secure sums of a run that asks for them."""
+    """The secure sums of a run; None if it does not use them."""
     if run.sums is None:
         return None
     from fedlog.engine.protocol.secure_sums import Dropouts, SecureSums
@@ -58,19 +57,19 @@ def _survivors(sums: SecureSumTerms, settings: RunSettings, clients: int) -> int
     return count_survivors(sums.honest, max(1, round(settings.participation * clients)))
 
 
-def warn_before_start(spec: RunSpec, simulation: Simulation) -> list[str]:
-    """The facts and warnings to show before a private run starts."""
+def list_privacy_notices(spec: RunSpec, simulation: Simulation) -> list[str]:
+    """The lines to show before a private run starts: its noise, its sensitivity and warnings."""
     guard = simulation.protection
     if guard is None:
         return []
     unit, mechanism = guard.mechanism.unit, guard.mechanism
-    said = [
+    lines = [
         f"privacy {unit}, {mechanism.trust}: noise std {mechanism.sigma:.5g}, sensitivity {mechanism.sensitivity:.5g}, "
         f"{guard.releases} releases planned",
     ]
     if guard.training is not None:
         sgd = guard.training.plan
-        said.append(
+        lines.append(
             f"bodies by DP-SGD: {sgd.steps} steps a round at rate {sgd.sample_rate:g}, gradients clipped to "
             f"{sgd.clip:g}, noise multiplier {sgd.noise_multiplier:.4g}"
         )
@@ -78,26 +77,23 @@ def warn_before_start(spec: RunSpec, simulation: Simulation) -> list[str]:
     protected = len(shards) if unit is Unit.CLIENT else sum(len(shard.train) for shard in shards)
     warning = delta_warning(guard.budget.delta, protected, unit)
     if unit is Unit.PAPER:
-        said.append(f"warning: {PAPER_CAVEAT}")
+        lines.append(f"warning: {PAPER_CAVEAT}")
     if warning:
-        said.append(f"warning: {warning}")
+        lines.append(f"warning: {warning}")
     if spec.body_file is not None and unit is Unit.RECORD:
-        said.append(f"note: the guarantee takes your word that the body in {spec.body_file} never saw the private data")
-    said.append(f"note: {OUTSIDE_THE_PROTOCOL}")
+        lines.append(
+            f"note: the guarantee takes your word that the body in {spec.body_file} never saw the private data"
+        )
+    lines.append(f"note: {OUTSIDE_THE_PROTOCOL}")
     if spec.noise is NoiseSource.FLOAT:
-        said.append("warning: simulation only: the noise is not private, it comes from the run's seed")
+        lines.append("warning: simulation only: the noise is not private, it comes from the run's seed")
     if spec.body_training is BodyTraining.FROZEN and guard.releases > 1:
-        said.append("note: frozen bodies have the same statistics in every round; one release has the least noise")
-    return said
-
-
-def releases_in(folder: Path) -> ReleasesInFile:
-    """The log in which the run in the folder records its releases."""
-    return ReleasesInFile(folder / FILE_NAME)
+        lines.append("note: frozen bodies have the same statistics in every round; one release has the least noise")
+    return lines
 
 
 def start_release_log(simulation: Simulation, folder: Path) -> None:
-    """Start the log of a private run's releases, or check that the one in the folder is this run's so far."""
+    """Start the log of a private run's releases; for a resumed run, check that no release is missing from it."""
     guard = simulation.protection
     if guard is None:
         return
@@ -107,15 +103,15 @@ def start_release_log(simulation: Simulation, folder: Path) -> None:
     made = simulation.round_number * len(schedule.round)
     if made and len(log.releases) < made + (schedule.opening is not None):
         raise InputError(
-            f"{path}: {len(log.releases)} releases recorded, but the checkpoint is of round {simulation.round_number}",
-            hint="without the record nobody knows what the run has spent; start a new one",
+            f"{path}: {len(log.releases)} releases are too few for a checkpoint of round {simulation.round_number}",
+            hint="without the missing entries the spent privacy is unknown; start a new run",
         )
 
 
 def describe_spending(
     folder: Path, rounds: Sequence[RoundRecord], ended_early: str | None = None
 ) -> dict[str, Any] | None:
-    """The spending and promise of the run in the folder, as plain values; None for a run without privacy."""
+    """The guarantee and budget of the run in the folder, as plain values; None for a run without privacy."""
     if not (folder / FILE_NAME).exists():
         return None
     log = read_log(folder / FILE_NAME)
@@ -123,7 +119,7 @@ def describe_spending(
     stated = {} if spending.guarantee is None else spending.guarantee.as_json()
     budget = {"epsilon": log.budget.epsilon, "delta": log.budget.delta}
     kept = int(sum(record.observed.get("kept_old_head", 0.0) for record in rounds))
-    drowned = f"{kept} of {len(rounds)} rounds kept the old head: the noisy count was below twice its own noise"
-    caveats = [*spending.caveats, *([drowned] if kept else []), *([ended_early] if ended_early else [])]
-    told = {"budget": budget, "rounds_with_old_head": kept, "caveats": caveats, "accuracies": OUTSIDE_THE_PROTOCOL}
-    return {**stated, **told}
+    kept_heads = f"{kept} of {len(rounds)} rounds kept the old head: the noisy count was below twice its own noise"
+    caveats = [*spending.caveats, *([kept_heads] if kept else []), *([ended_early] if ended_early else [])]
+    spent = {"budget": budget, "rounds_with_old_head": kept, "caveats": caveats, "accuracies": OUTSIDE_THE_PROTOCOL}
+    return {**stated, **spent}

@@ -1,10 +1,11 @@
-"""Records on disk: one JSON line a round, appended, and a summary at the end."""
+"""Write and read a run's records: one line of JSON for each round, and a summary at the end."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Summary:
-    """The outcome of a run. The final round counts; the best one is only named, as test records chose it."""
+    """The outcome of a run. Its accuracy is that of the final round: the best round is chosen on test records."""
 
     method: str
     data: str
@@ -28,7 +29,7 @@ class Summary:
     digest: str
     rounds: int
     accuracy_mean_over_clients: float
-    accuracy_per_client: list[float | None]  # None: no records to judge it on
+    accuracy_per_client: list[float | None]  # None for a client without held-out records
     accuracy_after_closing: float | None  # for methods that adapt at the very end
     best_round: int
     best_accuracy: float
@@ -37,14 +38,14 @@ class Summary:
     seconds: float
     run_dir: str
     made_with: dict[str, str] = field(default_factory=dict)
-    # Part of `bits_up` and `bits_down` and of no round's record: a seed, or the exchange behind a first head.
+    # Bits sent before round 1 (a seed, or the exchange for a first head): in `bits_up` and `bits_down`, in no round.
     bits_opening: dict[str, int] = field(default_factory=dict)
     privacy: dict[str, Any] | None = None  # the guarantee in full, for a private run
-    uploads_refused: int = 0  # that could not be used, where the run was told to do without them
+    uploads_refused: int = 0  # uploads that could not be used, if the run goes on without them
     clients: list[str] = field(default_factory=list)  # their names, in the order of `accuracy_per_client`
-    # Where a number is predicted: its error. "Accuracy" is then the share inside the 90 % intervals.
+    # For a run that predicts a number: its errors. "Accuracy" is then the share inside the 90 % intervals.
     regression: dict[str, Any] | None = None
-    # Test accuracy where each client stops at the round that is best on its own validation records.
+    # Test accuracy if each client uses its model of the round that is best on its validation records.
     accuracy_at_chosen_rounds: float | None = None
 
     @property
@@ -53,34 +54,34 @@ class Summary:
         return f"{self.method} on {self.data}, {self.rounds} round{'s' if self.rounds != 1 else ''}, seed {self.seed}"
 
 
-# Left out where they are empty, since only some runs have them: those that are profiled, that predict a number, that
-# are judged on both kinds of records, and those with a largest share that somebody exceeded.
-OF_SOME_SUMMARIES = ("regression", "accuracy_at_chosen_rounds")
-OF_SOME_RUNS = ("seconds_by_part", "capped", "rmse_per_client", "validation_per_client")
+# Left out of the files if they are empty, because few runs have them: profiled runs, runs that predict a number, runs
+# evaluated on validation and test records, and runs in which a client exceeded the largest share.
+OPTIONAL_SUMMARY_FIELDS = ("regression", "accuracy_at_chosen_rounds")
+OPTIONAL_ROUND_FIELDS = ("seconds_by_part", "capped", "rmse_per_client", "validation_per_client")
 
 
-def as_written(summary: Summary) -> dict[str, Any]:
-    """The summary as its file has it: without the folder's place, and without what the run does not have."""
+def summary_as_json(summary: Summary) -> dict[str, Any]:
+    """The summary as JSON values: `run_dir` is ".", and optional fields that are None are left out."""
     written = {**asdict(summary), "run_dir": "."}
-    return {name: value for name, value in written.items() if value is not None or name not in OF_SOME_SUMMARIES}
+    return {name: value for name, value in written.items() if value is not None or name not in OPTIONAL_SUMMARY_FIELDS}
 
 
 def append(path: Path, record: RoundRecord) -> None:
-    """Add one line and force it to disk."""
+    """Append the record to the file as one line of JSON, and flush it to disk."""
     append_line(path, _line(record))
 
 
 def _line(record: RoundRecord) -> str:
     """The record as one line of JSON."""
     written = asdict(record)
-    for name in OF_SOME_RUNS:
+    for name in OPTIONAL_ROUND_FIELDS:
         if not written[name]:
             del written[name]
     return json.dumps(written, separators=(",", ":"))
 
 
 def read(path: Path) -> list[RoundRecord]:
-    """All whole lines; a line cut short by a kill is left out."""
+    """The records in the file; empty without a file. A last line that was cut short by a kill is left out."""
     if not path.exists():
         return []
     records = []
@@ -93,10 +94,10 @@ def read(path: Path) -> list[RoundRecord]:
 
 
 def accuracy_at_chosen_rounds(rounds: Sequence[RoundRecord]) -> float | None:
-    """The mean accuracy where each client uses its model of the round that is best on its own validation records.
+    """The mean accuracy if each client uses its model of the round that is best on its validation records.
 
-    Of equally good rounds it takes the first; a client without validation records takes the last round. None where the
-    run was not judged on both kinds of records.
+    Of equally good rounds the first is taken; a client without validation records uses the last round. None if the run
+    was not evaluated on both validation and test records.
     """
     if not rounds or not rounds[-1].validation_per_client:
         return None
@@ -110,13 +111,18 @@ def accuracy_at_chosen_rounds(rounds: Sequence[RoundRecord]) -> float | None:
 
 
 def _choose_round(accuracies: Sequence[float | None]) -> int:
-    """The position of the first best accuracy, or of the last one where there is none."""
+    """The position of the best accuracy, the first of equals; that of the last round if all are None."""
     known = [accuracy for accuracy in accuracies if accuracy is not None]
     return accuracies.index(max(known)) if known else -1
 
 
-def mean_parts(rounds: Sequence[RoundRecord]) -> list[tuple[str, float, float]]:
-    """Each part of a round with its mean seconds and its share, over the rounds that were timed."""
+def bits_so_far(rounds: Sequence[RoundRecord], opening: int) -> list[int]:
+    """The bits sent by the end of each round, up and down together; `opening` bits were sent before round 1."""
+    return list(accumulate((record.bits_up + record.bits_down for record in rounds), initial=opening))[1:]
+
+
+def mean_seconds_by_part(rounds: Sequence[RoundRecord]) -> list[tuple[str, float, float]]:
+    """(part, mean seconds, share of the time) for each part of a round, over the rounds that were profiled."""
     timed = [record.seconds_by_part for record in rounds if record.seconds_by_part]
     total = sum(sum(parts.values()) for parts in timed) or 1.0
     names = list(timed[0]) if timed else []
@@ -125,24 +131,24 @@ def mean_parts(rounds: Sequence[RoundRecord]) -> list[tuple[str, float, float]]:
 
 
 def count(path: Path) -> int:
-    """How many whole lines there are; none without the file."""
+    """How many complete lines the file has; 0 without a file."""
     return path.read_text().count("\n") if path.exists() else 0
 
 
-def keep_until(path: Path, round_number: int) -> list[RoundRecord]:
-    """Cut the file after that round and return the records left; later rounds are run again."""
+def cut_after_round(path: Path, round_number: int) -> list[RoundRecord]:
+    """Delete the records after this round from the file, and return the others; later rounds will be run again."""
     kept = [record for record in read(path) if record.round <= round_number]
     if len(kept) != round_number:
         raise InputError(
             f"expected {round_number} records before the checkpoint, found {len(kept)}: {path}",
-            hint="bring the file back, or start the run anew in another folder",
+            hint="restore the file, or start the run again in another folder",
         )
     write_file(path, "".join(_line(record) + "\n" for record in kept))
     return kept
 
 
 def read_as(path: Path, kind: type[Value], what: str) -> Value | None:
-    """The content of a run's JSON file, as this type; None where there is no such file."""
+    """The content of a run's JSON file as this type; None if the file does not exist. `what` names it in errors."""
     if not path.exists():
         return None
     try:

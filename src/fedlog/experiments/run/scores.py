@@ -1,7 +1,7 @@
-"""A finished run judged whole: every client's model on its validation rows and on its test rows, in `scores.json`.
+"""Score every client's final model on its validation rows and on its test rows; the scores go to `scores.json`.
 
-A run records the accuracy on one of the two after each round. A comparison needs both: validation rows to decide with,
-test rows to confirm.
+A run usually records the accuracy on one of the two after each round. A comparison needs both: it decides by validation
+rows and confirms with test rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedlog.data.catalog import hold_out_validation, load_federation
 from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation, Records
 from fedlog.experiments.run import records
-from fedlog.experiments.run.callbacks import Callback, Callbacks, RunStart
+from fedlog.experiments.run.callbacks import Callback, CallbackGroup, RunStart
 from fedlog.experiments.run.execute import MODELS, execute
 from fedlog.experiments.run.records import Summary
 from fedlog.files.json_text import write_json
@@ -29,12 +29,12 @@ from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
 
 SCORES = "scores.json"
-SECONDS_BETWEEN_CHECKPOINTS = 30.0  # what an interrupted run may lose; many short runs need none at all
+SECONDS_BETWEEN_CHECKPOINTS = 30.0  # an interrupted run loses at most this much; short runs write no checkpoint
 
 
 @dataclass(frozen=True)
 class ClientScore:
-    """How one client's model does on some of its rows; a figure is None where the rows do not define it."""
+    """The scores of one client's model on its validation or test rows; a score that is not defined is None."""
 
     rows: int
     accuracy: float | None
@@ -42,10 +42,10 @@ class ClientScore:
     macro_f1: float | None
     auroc: float | None
     calibration_error: float | None
-    right: str  # one digit a row: 1 where the model is right
-    classes: list[int] | None = None  # of each row
-    places: list[int] | None = None  # where each row stands in the site's file, where that is known
-    groups: list[int] | None = None  # of each row, where rows belong together
+    right: str  # one digit a row: 1 if the model is right, else 0
+    classes: list[int] | None = None  # the class of each row
+    places: list[int] | None = None  # the position of each row in the site's file, if known
+    groups: list[int] | None = None  # the group of each row, if rows belong together
 
 
 @dataclass(frozen=True)
@@ -62,21 +62,18 @@ class RunScores:
 
     @staticmethod
     def read(folder: Path) -> RunScores | None:
-        """The scores in a run's folder; None where there are none."""
+        """The scores in a run's folder; None if it has none."""
         return records.read_as(folder / SCORES, RunScores, "the scores")
 
 
-JUDGED = ("validation", "test")
-
-
-class LastLoaded:
-    """Loads data of one's own, and keeps the last: runs one after another on the same rows read them once."""
+class LastFederation:
+    """Loads federations and keeps the last one, so that consecutive runs on the same data read it once."""
 
     def __init__(self) -> None:
         self._kept: tuple[DataSpec, Federation] | None = None
 
     def load(self, data: DataSpec) -> Federation:
-        """The federation of this description, read again only if the last was another one."""
+        """The federation of this description; it is read only if the last one was different."""
         if self._kept is None or self._kept[0] != data:
             self._kept = (data, load_federation(data))
         return self._kept[1]
@@ -89,12 +86,12 @@ def execute_and_score(
     federation: Federation | None = None,
     load: Callable[[DataSpec], Federation] = load_federation,
 ) -> Summary:
-    """Run the specification in the folder, judge its models, and return the summary. What is done is not done again."""
-    seen = _Federation()
+    """Run the specification in the folder, score its models, and return the summary; finished work is not repeated."""
+    seen = _KeepFederation()
     summary = execute(
         spec,
         folder,
-        Callbacks([seen, *([callback] if callback else [])]),
+        CallbackGroup([seen, *([callback] if callback else [])]),
         federation=federation,
         seconds_between_checkpoints=SECONDS_BETWEEN_CHECKPOINTS,
         load=load,
@@ -105,13 +102,13 @@ def execute_and_score(
     return summary
 
 
-class _Federation(Callback):
-    """Remembers the federation of a run, so that it is not read twice."""
+class _KeepFederation(Callback):
+    """Remembers the federation of a run, so that scoring does not read it again."""
 
     found: Federation | None = None
 
     def run_began(self, start: RunStart) -> None:
-        """Take the federation, unless the run has replaced its records by features."""
+        """Remember the federation, unless the run has replaced its records by features."""
         if not start.run.spec.body_training:
             self.found = start.simulation.federation
 
@@ -122,15 +119,13 @@ def _load(spec: RunSpec, federation: Federation | None) -> Federation:
 
 
 def score_models(federation: Federation, models: Mapping[str, Model]) -> RunScores:
-    """The scores of each client's model on its own held-out rows."""
-    # Rows are judged as they are, without the random crops of training.
-    plain = replace(federation.transform, crop_padding=0, flip=False)
-    found: dict[str, dict[str, ClientScore]] = {part: {} for part in JUDGED}
+    """The scores of each client's model on its held-out rows."""
+    found: dict[str, dict[str, ClientScore]] = {"validation": {}, "test": {}}
     training = {}
     for shard in federation.shards:
         parts = {"validation": federation.train.at(shard.validation), "test": federation.test.at(shard.test)}
         for part, rows in parts.items():
-            inputs = replace(rows, inputs=plain.prepare(rows.inputs))
+            inputs = replace(rows, inputs=federation.transform.prepare(rows.inputs))
             found[part][shard.name] = score_model(models[shard.name], inputs)
         counts = torch.bincount(federation.train.labels[shard.train], minlength=federation.n_class)
         training[shard.name] = counts.tolist()
@@ -138,7 +133,7 @@ def score_models(federation: Federation, models: Mapping[str, Model]) -> RunScor
 
 
 def score_model(model: Model, rows: Records) -> ClientScore:
-    """The scores of one model on rows that are prepared for its body."""
+    """The scores of one model on rows with inputs that are prepared for its body."""
     if not len(rows):
         return ClientScore(0, None, None, None, None, None, "")
     chances = model.probabilities(rows.inputs)

@@ -9,16 +9,17 @@ from fedlog.experiments.tables.paper import TO_THE_LETTER, beta_for_growth, tabl
 from fedlog.settings.training import AdamMoments, Decay, Judge
 
 MOMENTS_KEPT = ("fedlog", "fedlog-c", "fedproto", "lg-fedavg-1", "local", "pooled")
-# The rate in round 1 from which it falls: the highest in `select-rate-mnist`, and the paper's for the pooled model.
+# The learning rate in round 1: the best one in `select-rate-mnist`; for the pooled model, the paper's.
 FALLING_FROM = {"fedlog": 0.002, "fedlog-c": 0.004, "local": 0.008, "pooled": 0.001}
-# The only method that gains from it in `select-weight-decay-mnist`, and its push in `select-fedlog-c-once-more-mnist`.
+# Only FedLog-C gains from weight decay in `select-weight-decay-mnist`; the push is the best one in
+# `select-fedlog-c-once-more-mnist`.
 FEDLOG_C_WEIGHT_DECAY, FEDLOG_C_PUSH = 0.3, 0.003
 MAIN_ROWS = ("fedlog", "fedlog-c", "fedproto", "lg-fedavg-1", "feddbe", "local")
-HELD_OUT = 0.2  # of each client's training records
+HELD_OUT = 0.2  # the share of each client's training records that is held out for validation
 
 
 def _moments_kept(data: str) -> Experiment:
-    """The methods whose bodies stay with their clients, so that Adam's moments can be kept too."""
+    """Table 1 with Adam's moments kept for the run, for the methods with bodies that stay at their clients."""
     found = table(data)
     rows = [found.row(method) for method in MOMENTS_KEPT]
     return replace(
@@ -35,7 +36,7 @@ def _moments_kept(data: str) -> Experiment:
 
 
 def _rate_falling(data: str) -> Experiment:
-    """The same table with a learning rate that falls towards the last round."""
+    """Table 1 with Adam's moments kept and a learning rate that falls towards the last round."""
     kept = _moments_kept(data)
     rows = [
         replace(row, spec=replace(row.spec, decay=Decay.COSINE, options={**row.spec.options, "learning_rate": rate}))
@@ -58,7 +59,7 @@ def _rate_falling(data: str) -> Experiment:
 
 
 def _with_weight_decay(row: Row) -> Row:
-    """The table with one row more, FedLog-C with weight decay; the others are still tested against the row without."""
+    """A second row of FedLog-C, with weight decay; the other rows are tested against the first one."""
     return Row(
         f"{row.name}-weight-decay",
         f"{row.label}, weight decay {FEDLOG_C_WEIGHT_DECAY:g}, push {FEDLOG_C_PUSH:g}",
@@ -67,7 +68,7 @@ def _with_weight_decay(row: Row) -> Row:
 
 
 def _chosen_rounds(data: str) -> Experiment:
-    """The main rows once more, where each client chooses its round on validation records of its own."""
+    """The main rows of Table 1, with each client's round chosen on its validation records."""
     found = table(data)
     rows = [found.row(method) for method in MAIN_ROWS]
     return replace(
@@ -88,8 +89,8 @@ def _chosen_rounds(data: str) -> Experiment:
     )
 
 
-def _letter(data: str) -> Experiment:
-    """FedLog-C as the paper's formula has it, at the highest setting of its own grid."""
+def _paper_formula(data: str) -> Experiment:
+    """FedLog-C exactly as in the paper's formula, with the best setting of its grid."""
     found = table(data)
     row = found.row("fedlog-c")
     options = {"alpha": 0.3, "beta": beta_for_growth(0.3, 1.1, 10), **TO_THE_LETTER}
@@ -109,4 +110,4 @@ def _letter(data: str) -> Experiment:
     )
 
 
-BEYOND = (_moments_kept("mnist"), _rate_falling("mnist"), _chosen_rounds("mnist"), _letter("mnist"))
+BEYOND = (_moments_kept("mnist"), _rate_falling("mnist"), _chosen_rounds("mnist"), _paper_formula("mnist"))

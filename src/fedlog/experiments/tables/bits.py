@@ -1,7 +1,8 @@
-"""Experiments on the cost of messages: the paper's thresholds with every way of sending, and partial participation.
+"""Experiments on the cost of messages: bits to the paper's thresholds by way of sending, and partial participation.
 
-These have a page of their own, `docs/bits.md`. `rows` and `+zstd` are lossless, so a run with `rows+q8` is the run with
-`q8`: the long runs have one of each family, and short ones measure the bits of a round with every codec.
+Their results are in `docs/bits.md`. `rows` and `+zstd` are lossless: a run with `rows+q8` has the same models as one
+with `q8`. So the long runs have one codec of each lossless family, and short runs measure the bits of a round for every
+codec.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from fedlog.wire.codec import CODECS
 
 SEEDS = (0, 1, 2)
 ROUNDS = {"mnist": 30, "cifar10": 40, "cifar100": 60}
-LOSSLESS = ("f32", "rows")  # a run with either has the same models
-SHORT = 2  # rounds: what is sent first, and what is sent from then on
+LOSSLESS = ("f32", "rows")  # runs with these codecs have the same models
+SHORT = 2  # rounds of a short run: round 1 may send more, round 2 costs what all later rounds cost
 
-# Way of sending -> its settings. The first is the paper's.
+# The settings of each way of sending. The first is the paper's.
 WAYS: dict[str, RunSpec] = {
     "f32": RunSpec(),
     "rows+f16": RunSpec(codec="rows+f16"),
@@ -33,7 +34,7 @@ WAYS: dict[str, RunSpec] = {
 }
 OTHERS = ("fedproto", "lg-fedavg-1", "fedavg")
 OTHERS_WAYS = ("f32", "rows+q8", "q8-up-q4-differences")
-SHARES = (0.1, 0.3)  # of the clients in a round
+SHARES = (0.1, 0.3)  # shares of the clients that take part in a round
 KEPT = {"memory": None, "carry-0.5": 0.5, "carry-0.9": 0.9, "neither": 0.0}
 
 
@@ -51,7 +52,7 @@ def _ways(data: str, seeds: tuple[int, ...]) -> Experiment:
 
 
 def _codecs(data: str, codecs: tuple[str, ...], methods: tuple[str, ...]) -> Experiment:
-    """Two rounds with these codecs: the bits of a round, and proof that lossless stages change no model."""
+    """Two rounds with each of these codecs, to measure bits and to show that lossless codecs change no model."""
     rows = [
         Row(
             f"{method}-{name}",

@@ -1,4 +1,4 @@
-"""What an experiment is, as data: rows (a method and its settings) times seeds, and the cells they make on disk."""
+"""An experiment as data: rows (a method and its settings) and seeds. A row with a seed is a cell, one run on disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedlog.settings.spec import RunSpec
 
 
 class Arrow(StrEnum):
-    """Significantly higher or lower than the reference at p < 0.01, or (small) at p < 0.05."""
+    """The paper's arrows: significantly higher or lower than the reference at p < 0.01, small ones at p < 0.05."""
 
     UP = "⇑"
     DOWN = "⇓"
@@ -26,7 +26,7 @@ class Arrow(StrEnum):
 
 @dataclass(frozen=True)
 class Printed:
-    """The paper's printed figures for one row: per cent, and bits to the threshold."""
+    """The paper's printed figures for one row: accuracy in per cent, and bits to the threshold."""
 
     accuracy: float
     accuracy_error: float
@@ -38,17 +38,17 @@ class Printed:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table: a name that is also its folder's, and a run whose seed is still open."""
+    """One line of a table: a name, which is also the name of its folder, and a run specification without its seed."""
 
     name: str
     label: str
     spec: RunSpec
     printed: Printed | None = None
-    seeds: tuple[int, ...] = ()  # where it needs fewer than the experiment has
+    seeds: tuple[int, ...] = ()  # only if it has fewer seeds than the experiment
 
 
 class Shape(Enum):
-    """How an experiment's outcome is read."""
+    """The kind of an experiment, which decides its tables and figures."""
 
     TABLE = "methods compared at the final round, with bits to a threshold"
     CURVES = "methods compared over the rounds"
@@ -61,17 +61,17 @@ class Shape(Enum):
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table or figure: what to run, on which seeds, and what to compare it with."""
+    """A table or figure: its rows, its seeds, and the row that the others are compared with."""
 
     name: str
     title: str
     shape: Shape
     rows: tuple[Row, ...]
     seeds: tuple[int, ...]
-    threshold: int | None = None  # per cent
+    threshold: int | None = None  # the accuracy in per cent that costs are counted up to
     reference: str | None = None  # the row that the others are tested against
     remarks: tuple[str, ...] = field(default=())
-    cut_from: str | None = None  # the experiment that this one is, with another number of rounds
+    cut_from: str | None = None  # the name of the full experiment, if this one has another number of rounds
 
     @property
     def command(self) -> str:
@@ -91,12 +91,12 @@ class Experiment:
 
     @property
     def data(self) -> tuple[str, ...]:
-        """The data sets it needs."""
+        """The names of the data sets that the experiment needs."""
         return tuple(dict.fromkeys(row.spec.data for row in self.rows))
 
     @property
     def judged_on(self) -> str:
-        """The held-out records its accuracies are taken on."""
+        """The held-out records that accuracies are measured on: `test` or `validation`."""
         return self.rows[0].spec.judge.parts[0].value
 
 
@@ -120,36 +120,36 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The cell's name, as it is shown."""
+        """The cell's name to show, such as `fedlog seed 0`."""
         return f"{self.row.name} seed {self.seed}"
 
     @cached_property
     def spec(self) -> RunSpec:
-        """The resolved run; found once, since progress asks every cell for it each second."""
+        """The resolved specification of the cell's run; computed once, because progress asks for it every second."""
         return resolve(replace(self.row.spec, seed=self.seed, jobs=1)).spec
 
     @property
     def steps(self) -> int:
-        """The number of rounds, or of epochs on synthetic data: one line of records each."""
+        """The number of rounds, or of epochs in the synthetic experiment; the records have one line for each."""
         if self.experiment.shape is Shape.SYNTHETIC:
             return int(self.spec.options["epochs"])
         return self.spec.rounds or 0
 
     @property
     def records(self) -> Path:
-        """The file of its records."""
+        """The path of the cell's records."""
         return self.folder / RECORDS
 
     def state(self) -> CellState:
-        """The state on disk, compared with the settings that are asked for."""
+        """The state on disk; OTHER if the folder was made with other settings than the cell's."""
         if not (self.folder / CONFIG).exists():
             return CellState.ABSENT
-        if _read_digest(self.folder) != self.spec.digest:
+        if not _was_made_by(self.folder, self.spec):
             return CellState.OTHER
         return CellState.DONE if self._is_whole() else CellState.BEGUN
 
     def _is_whole(self) -> bool:
-        """Whether it ended and no line is missing: as many as its summary says, since a training run may stop early."""
+        """Whether the run ended and has as many lines as its summary says; a run may stop before its last round."""
         if self.experiment.shape is Shape.SYNTHETIC:
             return (self.folder / SUMMARY).exists() and records.count(self.records) == self.steps
         try:
@@ -158,19 +158,22 @@ class Cell:
             return False
 
 
-def _read_digest(folder: Path) -> str | None:
-    """The digest of the settings that made the folder; None if they cannot be read or their method has changed."""
+def _was_made_by(folder: Path, spec: RunSpec) -> bool:
+    """Whether the run in the folder has these settings; False if its settings cannot be read."""
     try:
-        # Resolved again: an option that was added to a method since then takes its default in both. The records of a
-        # LEAF folder are compared when a cell runs: a report is made where there are no data.
-        return resolve(replace(read_spec(folder), data_sha256=None)).digest
+        found = read_spec(folder)
+        if found == spec:
+            return True
+        # Resolved again, so that an option added to the method since then has its default. The digest of a LEAF folder
+        # is ignored here, because reports are made without data; it is compared when a cell runs.
+        return resolve(replace(found, data_sha256=None)).digest == spec.digest
     except InputError:
-        return None
+        return False
 
 
 @dataclass(frozen=True)
 class CellChoice:
-    """Which part of an experiment is wanted; an empty tuple means all of it."""
+    """The rows and seeds of an experiment that a user chose; an empty tuple means all of them."""
 
     rows: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
@@ -178,9 +181,9 @@ class CellChoice:
 
 
 def cells(experiment: Experiment, out: Path, choice: CellChoice | None = None) -> list[Cell]:
-    """The cells, all rows of the first seed before those of the second.
+    """The cells of an experiment: all rows with the first seed, then all with the second.
 
-    With another number of rounds it is another experiment, so it lives in a folder of its own.
+    With another number of rounds it is another experiment and has another folder.
     """
     choice = choice or CellChoice()
     if choice.rounds is not None:
@@ -196,9 +199,9 @@ def cells(experiment: Experiment, out: Path, choice: CellChoice | None = None) -
 
 
 def shorten(experiment: Experiment, rounds: int) -> Experiment:
-    """The same experiment with another number of rounds, and a name that says so."""
+    """The experiment with another number of rounds, which is added to its name."""
     if experiment.shape is Shape.SYNTHETIC:
-        raise InputError(f"experiment {experiment.name} has one round: another number asked for: {rounds}")
+        raise InputError(f"experiment {experiment.name} always has one round, not {rounds}", hint="leave out --rounds")
     lengths = {resolve(row.spec).settings.rounds for row in experiment.rows}
     rows = tuple(replace(row, spec=replace(row.spec, rounds=rounds)) for row in experiment.rows)
     full = "the full length varies" if len(lengths) > 1 else f"the full length is {lengths.pop()}"

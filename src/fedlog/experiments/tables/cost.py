@@ -1,4 +1,4 @@
-"""Bits to an accuracy, by the paper's rule, and the rule by which the paper sets that accuracy."""
+"""The paper's rules for costs: the bits until a threshold is reached, and how the threshold is chosen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedlog.wire.ledger import Direction
 
 @dataclass(frozen=True)
 class Cost:
-    """What had crossed by the end of a round, opening included, and whether the threshold was reached there."""
+    """The bits sent by the end of a round, opening included, and whether the threshold was reached in that round."""
 
     bits_up: int
     bits_down: int
@@ -26,7 +26,7 @@ class Cost:
         return self.bits_up + self.bits_down
 
 
-def cost_to(threshold: float, rounds: Sequence[RoundRecord], summary: Summary) -> Cost:
+def cost_to_reach(threshold: float, rounds: Sequence[RoundRecord], summary: Summary) -> Cost:
     """The bits up to the first round that reaches the threshold; if none does, up to the (first) most accurate one."""
     up, down = count_opening_bits(rounds, summary)
     reaching = (record for record in rounds if reaches(record.accuracy_mean_over_clients, threshold))
@@ -41,12 +41,12 @@ def cost_to(threshold: float, rounds: Sequence[RoundRecord], summary: Summary) -
 
 
 def count_opening_bits(rounds: Sequence[RoundRecord], summary: Summary) -> tuple[int, int]:
-    """(up, down): what crossed before round 1, which is in the totals and in no round."""
-    told = summary.bits_opening
-    if told:
-        up, down = (sum(n for kind, n in told.items() if kind.endswith(f" {way}")) for way in Direction)
+    """(up, down): the bits sent before round 1, which are in the totals of the summary and in no round."""
+    opening = summary.bits_opening
+    if opening:
+        up, down = (sum(n for kind, n in opening.items() if kind.endswith(f" {way}")) for way in Direction)
         return up, down
-    # An older summary does not say, and a run without an opening has nothing to say.
+    # Summaries of older versions, and of runs without an opening, do not list these bits.
     return (
         summary.bits_up - sum(record.bits_up for record in rounds),
         summary.bits_down - sum(record.bits_down for record in rounds),

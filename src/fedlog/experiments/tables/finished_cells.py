@@ -1,4 +1,4 @@
-"""The finished cells of an experiment, read from its folder. What was made with other settings is counted, not used."""
+"""Read the finished cells of an experiment from its folder; those made with other settings are counted, not used."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ VERIFIED = "verified.json"
 
 @dataclass(frozen=True)
 class Verification:
-    """The finding of `fedlog reproduce --verify` for one cell."""
+    """The outcome of `fedlog reproduce --verify` for one cell."""
 
     rounds: int
-    first_difference: int | None  # the first round whose counts did not come out again
+    first_difference: int | None  # the first round with other results; None if all rounds repeat
     commit: str
 
 
 def read_verifications(folder: Path) -> dict[str, Verification]:
-    """The cells of an experiment's folder that were run again, by row and seed folder."""
+    """The outcomes for the cells of an experiment that were run again, by `ROW/seed-N`."""
     return records.read_as(folder / VERIFIED, dict[str, Verification], "the verification") or {}
 
 
 @dataclass(frozen=True)
 class Collected:
-    """What there is of an experiment; `sweeps` instead of `runs` for the synthetic one."""
+    """The finished runs of an experiment by row; the synthetic experiment has `sweeps` instead of `runs`."""
 
     experiment: Experiment
     folder: Path
     runs: dict[str, list[RunResult]]
     sweeps: dict[str, dict[int, list[IterationRecord]]]
     states: dict[CellState, int]
-    others: tuple[Path, ...]  # the folders of what was made with other settings
+    others: tuple[Path, ...]  # folders that were made with other settings
 
     @property
     def is_empty(self) -> bool:
@@ -61,7 +61,7 @@ class Collected:
 
 
 def collect(experiment: Experiment, out: Path) -> Collected:
-    """Everything finished of the experiment, on whatever seeds it was run."""
+    """All finished runs of the experiment, also on seeds that it does not list."""
     states = dict.fromkeys(CellState, 0)
     runs: dict[str, list[RunResult]] = {row.name: [] for row in experiment.rows}
     sweeps: dict[str, dict[int, list[IterationRecord]]] = {row.name: {} for row in experiment.rows}
@@ -82,7 +82,7 @@ def collect(experiment: Experiment, out: Path) -> Collected:
 
 
 def _all_cells(experiment: Experiment, out: Path) -> list[Cell]:
-    """The cells of the specification, and those on further seeds that are on disk."""
+    """The cells that the experiment lists, and cells with other seeds that are on disk."""
     known = cells(experiment, out)
     listed = {cell.folder for cell in known}
     for row in experiment.rows:

@@ -1,4 +1,4 @@
-"""List the experiments to reproduce: the data of each, the cells that have been run, and the hours that are left."""
+"""List the experiments for `fedlog reproduce --list`: their data, finished cells, and estimated hours left."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from fedlog.experiments.tables.timing import seconds_of
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One experiment, its needs and its standing."""
+class ExperimentStatus:
+    """One experiment: how many of its cells are done, and which data are missing."""
 
     experiment: Experiment
-    missing: str | None  # what is not on this machine
+    missing: str | None  # which data are not on this machine, in words; None if all are
     cells: int
     done: int
     others: tuple[Path, ...]  # folders made with other settings
-    hours_left: float | None  # None where the data are missing
+    hours_left: float | None  # None if data are missing
 
-    def plain(self) -> dict[str, Any]:
-        """The entry as JSON values."""
+    def as_json(self) -> dict[str, Any]:
+        """The status as JSON values."""
         experiment = self.experiment
         return {
             "name": experiment.name,
@@ -46,21 +46,21 @@ class Entry:
         }
 
 
-def inventory(out: Path, data_dir: Path | None, jobs: int) -> list[Entry]:
-    """Every experiment with its standing in the results folder."""
-    torch.set_num_threads(1)  # as a cell has: the calibration measures what a cell will do
-    return [_entry(experiment, out, data_dir, jobs) for experiment in EXPERIMENTS.values()]
+def inventory(out: Path, data_dir: Path | None, jobs: int) -> list[ExperimentStatus]:
+    """The status of every experiment in the results folder."""
+    torch.set_num_threads(1)  # as in a cell, so that the timing is that of a cell
+    return [_find_status(experiment, out, data_dir, jobs) for experiment in EXPERIMENTS.values()]
 
 
-def _entry(experiment: Experiment, out: Path, data_dir: Path | None, jobs: int) -> Entry:
+def _find_status(experiment: Experiment, out: Path, data_dir: Path | None, jobs: int) -> ExperimentStatus:
     found = cells(experiment, out)
     states = [cell.state() for cell in found]
     missing = _find_missing_data(experiment.data, data_folder(data_dir))
     to_do = [cell for cell, state in zip(found, states, strict=True) if state is not CellState.DONE]
     done = [cell for cell in found if cell not in to_do]
-    hours = None if missing else _hours(to_do, done, jobs)
+    hours = None if missing else _estimate_hours(to_do, done, jobs)
     others = tuple(cell.folder for cell, state in zip(found, states, strict=True) if state is CellState.OTHER)
-    return Entry(experiment, missing, len(found), states.count(CellState.DONE), others, hours)
+    return ExperimentStatus(experiment, missing, len(found), states.count(CellState.DONE), others, hours)
 
 
 def _find_missing_data(names: Sequence[str], folder: Path) -> str | None:
@@ -76,8 +76,8 @@ def _find_missing_data(names: Sequence[str], folder: Path) -> str | None:
     return None
 
 
-def _hours(to_do: Sequence[Cell], done: Sequence[Cell], jobs: int) -> float:
-    """The estimate, made once for each row: its seeds take the same time."""
+def _estimate_hours(to_do: Sequence[Cell], done: Sequence[Cell], jobs: int) -> float:
+    """The estimated hours with this many jobs; one seed of each row is timed, the others count the same."""
     waiting: dict[str, list[Cell]] = {}
     for cell in to_do:
         waiting.setdefault(cell.row.name, []).append(cell)

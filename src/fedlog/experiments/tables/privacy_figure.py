@@ -1,12 +1,13 @@
-"""The privacy experiment as data: noise on the sum, the epsilon that each formula gives it, and cells with a guarantee.
+"""The privacy experiment as data: levels of noise on the sum, the epsilon of each under every formula, and guarantees.
 
-Accuracy depends on the noise on the *sum* of the statistics alone. So six levels are run, and every combination of
-formula (exact, paper), place (central, local) and delta is read off them: a level is a multiple z of what one record
-may add, k releases are mu-GDP with mu = sqrt(k) / z under central noise and sqrt(k * clients) / z under local noise,
-where the noise of the sum is that of all clients' messages. Single cells of each kind are run to check that.
+Accuracy depends only on the noise on the *sum* of the statistics. So six levels of noise are run, and the epsilon of
+each level is computed for every combination of formula (exact, paper), trust (central, local) and delta. A level is a
+multiple z of what one record may add to the sum. k releases at level z are mu-GDP with mu = sqrt(k) / z under central
+noise, and with mu = sqrt(k * clients) / z under local noise, because then every client's message adds noise to the sum.
+One cell of each combination is run to check this.
 
-The bodies of the levels are trained on the records, so none of these epsilons is a guarantee; the rows that follow them
-(`client`, and `record` with a frozen body) are.
+The bodies in these cells are trained on the records, so none of these epsilons is a guarantee. The epsilons of the last
+rows (`client`, and `record` with a frozen body) are guarantees.
 """
 
 from __future__ import annotations
@@ -22,75 +23,79 @@ from fedlog.settings.spec import RunSpec
 
 ROUNDS = 40
 CLIENT_ROUNDS = 10
-CLIENTS = 100  # of the data set's partition, each with five hundred records of two classes
-LEVELS = (4, 16, 64, 256, 512, 1024)  # z: std of the noise on the sum over what one record may add
-DELTAS = (0.01, 1e-5)  # the paper's, and one that means something for fifty thousand records
+CLIENTS = 100  # in CIFAR-10's partition, each with five hundred records of two classes
+LEVELS = (4, 16, 64, 256, 512, 1024)  # z: std of the noise on the sum, divided by what one record may add
+DELTAS = (0.01, 1e-5)  # the paper's, and one that is small enough for fifty thousand records
 CLIPS = {"clamp": "clamp:2", "l2": "l2:3"}
 VERIFIED_CLIP, VERIFIED_LEVEL = "clamp", 64
-MESSAGE_NORM = 500.0  # near that of a client's statistics: 250 records a class, features of norm up to 3
+MESSAGE_NORM = 500.0  # about the norm of a client's statistics: 250 records a class, features of norm up to 3
 CLIENT_EPSILONS = (2.0, 8.0, 20.0)
 RECORD_EPSILONS = (0.5, 2.0, 8.0)
 
 
 @dataclass(frozen=True)
-class Reading:
-    """A formula, a place for the noise, and a delta: what turns a level of noise into an epsilon."""
+class EpsilonFormula:
+    """How an epsilon is computed from a level of noise: the calibration, who adds the noise, and delta."""
 
     calibration: Calibration
     trust: Trust
     delta: float
 
     def epsilon(self, level: float, releases: int, clients: int) -> float:
-        """The epsilon that this reading gives to noise on the sum of `level` times what one record may add."""
+        """The epsilon of noise on the sum with a std of `level` times what one record may add."""
         parts = clients if self.trust is Trust.LOCAL else 1
         mu = math.sqrt(releases * parts) / level
         return paper_epsilon(mu, self.delta) if self.calibration is Calibration.PAPER else epsilon_of(mu, self.delta)
 
 
-READINGS = tuple(
-    Reading(calibration, trust, delta)
+EPSILON_FORMULAS = tuple(
+    EpsilonFormula(calibration, trust, delta)
     for delta in DELTAS
     for calibration in (Calibration.EXACT, Calibration.PAPER)
     for trust in (Trust.CENTRAL, Trust.LOCAL)
 )
-LEVEL_READING = Reading(Calibration.PAPER, Trust.CENTRAL, 0.01)  # by which the levels themselves are run
-VERIFIED_READINGS = tuple(
-    Reading(calibration, trust, delta)
+LEVEL_FORMULA = EpsilonFormula(
+    Calibration.PAPER, Trust.CENTRAL, 0.01
+)  # the levels are run with the epsilons of this formula
+VERIFIED_FORMULAS = tuple(
+    EpsilonFormula(calibration, trust, delta)
     for calibration, delta in ((Calibration.EXACT, 1e-5), (Calibration.PAPER, 0.01))
     for trust in (Trust.CENTRAL, Trust.LOCAL)
-    if (calibration, trust) != (LEVEL_READING.calibration, LEVEL_READING.trust)
+    if (calibration, trust) != (LEVEL_FORMULA.calibration, LEVEL_FORMULA.trust)
 )
 
 
-def read_budget_terms(spec: RunSpec) -> Reading | None:
-    """How a run's budget is read; None for one that is not in mode `paper`."""
+def find_epsilon_formula(spec: RunSpec) -> EpsilonFormula | None:
+    """The formula of a run's budget; None for a run that is not in mode `paper`."""
     if spec.privacy != Unit.PAPER or spec.delta is None:
         return None
-    return Reading(Calibration(spec.calibration or Calibration.PAPER), Trust(spec.trust or Trust.CENTRAL), spec.delta)
+    return EpsilonFormula(
+        Calibration(spec.calibration or Calibration.PAPER), Trust(spec.trust or Trust.CENTRAL), spec.delta
+    )
 
 
 def level_name(clip: str, level: float) -> str:
-    """The row of a clip and a level of noise."""
+    """The name of the row with this clip and level of noise."""
     return f"{clip}-noise-{level:g}"
 
 
 def no_noise_name(clip: str) -> str:
-    """The row of a clip without noise."""
+    """The name of the row with this clip and no noise."""
     return f"{clip}-no-noise"
 
 
-def _run_at_level(reading: Reading, clip: str, level: float) -> RunSpec:
-    """The run whose budget, read in this way, gives this level of noise; its epsilon is rounded to five digits."""
-    epsilon = float(f"{reading.epsilon(level, ROUNDS, CLIENTS):.5g}")
+def _run_at_level(formula: EpsilonFormula, clip: str, level: float) -> RunSpec:
+    """The run with this level of noise; its budget is the epsilon of the formula, rounded to five digits."""
+    epsilon = float(f"{formula.epsilon(level, ROUNDS, CLIENTS):.5g}")
     return RunSpec(
         data="cifar10",
         rounds=ROUNDS,
         clip=CLIPS[clip],
         privacy=Unit.PAPER,
         epsilon=epsilon,
-        delta=reading.delta,
-        trust=reading.trust,
-        calibration=reading.calibration,
+        delta=formula.delta,
+        trust=formula.trust,
+        calibration=formula.calibration,
     )
 
 
@@ -99,24 +104,24 @@ def _level_rows() -> list[Row]:
     for clip, named in CLIPS.items():
         rows.append(Row(no_noise_name(clip), f"{named}, no noise", RunSpec(data="cifar10", rounds=ROUNDS, clip=named)))
         rows += [
-            Row(level_name(clip, level), f"{named}, noise {level} x", _run_at_level(LEVEL_READING, clip, level))
+            Row(level_name(clip, level), f"{named}, noise {level} x", _run_at_level(LEVEL_FORMULA, clip, level))
             for level in LEVELS
         ]
     return rows
 
 
 def _check_rows() -> list[Row]:
-    """One real run for each other reading, on one seed: it must arrive at the level that the formula gives."""
+    """One real run for each other formula, on one seed, to check that it has the same level of noise."""
     rows = []
-    for reading in VERIFIED_READINGS:
-        spec = _run_at_level(reading, VERIFIED_CLIP, VERIFIED_LEVEL)
-        label = f"{spec.clip}, {reading.calibration}, {reading.trust}, epsilon {spec.epsilon:g}, delta {spec.delta:g}"
-        rows.append(Row(f"verify-{reading.calibration}-{reading.trust}", label, spec, seeds=(0,)))
+    for formula in VERIFIED_FORMULAS:
+        spec = _run_at_level(formula, VERIFIED_CLIP, VERIFIED_LEVEL)
+        label = f"{spec.clip}, {formula.calibration}, {formula.trust}, epsilon {spec.epsilon:g}, delta {spec.delta:g}"
+        rows.append(Row(f"verify-{formula.calibration}-{formula.trust}", label, spec, seeds=(0,)))
     return rows
 
 
 def _guarantee_rows() -> list[Row]:
-    """The cells with a guarantee: whole clients, and records behind bodies that never saw them."""
+    """The rows with a guarantee: for whole clients, and for records whose bodies were not trained on them."""
     client = RunSpec(
         data="cifar10",
         rounds=CLIENT_ROUNDS,

@@ -1,7 +1,7 @@
 """Statistics over seeds: means, exact one-tailed signed-rank tests, Holm's correction, effect sizes with intervals.
 
-Runs are paired by seed. With few seeds a signed-rank test cannot reach a small p value whatever the numbers are (with n
-pairs that differ it is never below 2^-n); then nothing is tested, and the result says how many there were.
+Runs are paired by seed. With n pairs that differ, the p value of a signed-rank test is at least 2^-n. If that is not
+small enough, no test is made, and the result says how many pairs there were.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from enum import Enum
 import numpy as np
 from scipy.stats import rankdata, t
 
-LEVEL = 0.01  # the paper's
+LEVEL = 0.01  # the paper's significance level
 CONFIDENCE = 0.95
-SAME = 9  # decimals; below that a difference of means is how their sums were rounded
+EQUAL_DECIMALS = 9  # differences are rounded to this many decimals; the rest is rounding error
 
 BySeed = Mapping[int, float]
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over seeds; the standard error exists from two seeds on."""
+    """A mean over seeds with its standard error, which is None for one seed."""
 
     value: float
     error: float | None
@@ -41,7 +41,7 @@ class Mean:
 
 
 class Side(Enum):
-    """The alternative of a one-tailed test on paired differences."""
+    """The direction of a one-tailed test on paired differences."""
 
     GREATER = "greater"
     LESS = "less"
@@ -50,8 +50,9 @@ class Side(Enum):
 def signed_rank_p(differences: Sequence[float], side: Side) -> float:
     """The exact p value of Wilcoxon's signed-rank test: zeros left out, ties ranked in the middle.
 
-    Under the null every difference is as likely of one sign as of the other, so the rank sum of the positive ones is
-    distributed as a sum of independent choices of each rank, which is counted here. Without a difference, p is 1.
+    Under the null hypothesis each difference is positive or negative with equal probability. So all 2^n patterns of
+    signs are equally likely, and those with a rank sum at least as large as the observed one are counted. Without a
+    difference, p is 1.
     """
     nonzero = np.asarray([value for value in differences if value != 0], dtype=float)
     if not len(nonzero):
@@ -64,7 +65,7 @@ def signed_rank_p(differences: Sequence[float], side: Side) -> float:
 
 
 def _double_ranks(values: np.ndarray) -> np.ndarray:
-    """Twice the ranks of the magnitudes: doubled, the middle ranks of ties are whole numbers too."""
+    """Twice the ranks of the magnitudes; doubled, so that the middle ranks of ties are whole numbers too."""
     doubled: np.ndarray = np.rint(2 * rankdata(np.abs(values))).astype(int)
     return doubled
 
@@ -79,7 +80,7 @@ def _rank_sum_counts(ranks: np.ndarray) -> np.ndarray:
 
 
 def smallest_p(differing: int) -> float:
-    """The smallest p value that so many differing pairs can have: that of all of them on one side."""
+    """The smallest p value that this many differing pairs can have: all differences have the same sign."""
     return 2.0**-differing
 
 
@@ -101,12 +102,12 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Shift:
-    """The Hodges-Lehmann estimate of a paired difference, with an exact interval where the pairs allow one."""
+    """The Hodges-Lehmann estimate of a paired difference, with an exact interval if there are enough pairs."""
 
     estimate: float
     low: float | None
     high: float | None
-    coverage: float | None  # at least the confidence asked for
+    coverage: float | None  # of the interval; at least 95 %
 
 
 def shift(differences: Sequence[float]) -> Shift:
@@ -128,14 +129,14 @@ def shift(differences: Sequence[float]) -> Shift:
 
 
 def paired_differences(row: BySeed, reference: BySeed) -> list[float]:
-    """Row minus reference on the seeds that both have, by seed."""
-    return [round(row[seed] - reference[seed], SAME) for seed in sorted(row.keys() & reference.keys())]
+    """Row minus reference on the seeds that both have, in the order of the seeds."""
+    return [round(row[seed] - reference[seed], EQUAL_DECIMALS) for seed in sorted(row.keys() & reference.keys())]
 
 
 def paired_ratio(row: BySeed, reference: BySeed) -> Shift | None:
-    """The row over the reference on common seeds: Hodges-Lehmann on logarithms, with its interval.
+    """The ratio of the row to the reference on common seeds: Hodges-Lehmann on logarithms, with its interval.
 
-    The geometric mean alone with too few pairs for an interval; None without pairs or where a value is not positive.
+    With too few pairs for an interval, the geometric mean alone; None without pairs or if a value is not positive.
     """
     seeds = sorted(row.keys() & reference.keys())
     if not seeds or min(by_seed[seed] for by_seed in (row, reference) for seed in seeds) <= 0:
@@ -154,10 +155,10 @@ class SignificanceTest:
     pairs: int
     differing: int  # the pairs that are not equal, which alone enter the test
     shift: Shift | None  # row minus reference; None without a common seed
-    side: Side | None  # the direction that was seen, which is the one tested; None where neither was
+    side: Side | None  # the observed direction, which is tested; None if neither direction prevails
     p: float | None  # None: too few differing pairs for any outcome to be significant
     p_holm: float | None = None
-    in_family: bool = False  # whether the correction is for this row too
+    in_family: bool = False  # whether Holm's correction includes this row
 
     @property
     def significant(self) -> bool:
@@ -166,7 +167,7 @@ class SignificanceTest:
 
 
 def compare(row: BySeed, reference: BySeed) -> SignificanceTest:
-    """The row's values by seed against the reference's."""
+    """The test of the row's values against the reference's, paired by seed."""
     differences = paired_differences(row, reference)
     pairs, differing = len(differences), sum(difference != 0 for difference in differences)
     if not pairs:
@@ -180,9 +181,9 @@ def compare(row: BySeed, reference: BySeed) -> SignificanceTest:
 
 
 def compare_all(rows: Mapping[str, BySeed], reference: str, family: Collection[str]) -> dict[str, SignificanceTest]:
-    """Every other row against the reference; Holm's correction is over those of the family that could be tested.
+    """The test of every other row against the reference, with Holm's correction over the tested rows of the family.
 
-    It is left out where a row could not be significant after it even if all outcomes were the most extreme.
+    A row has no corrected p value if it could not be significant even with the most extreme outcome in all rows.
     """
     found = {name: compare(row, rows[reference]) for name, row in rows.items() if name != reference}
     tested = {name: c.p for name, c in found.items() if name in family and c.p is not None}
@@ -199,7 +200,7 @@ def compare_all(rows: Mapping[str, BySeed], reference: str, family: Collection[s
 
 
 class Verdict(Enum):
-    """The verdict from the interval of a difference to a printed figure."""
+    """How our figure compares with a printed one, by the interval of their difference."""
 
     AGREES = "agrees"
     ABOVE = "above"
@@ -207,7 +208,7 @@ class Verdict(Enum):
     UNDECIDED = "undecided"
 
 
-AGREES_WITHIN = 1.0  # points that the interval of a difference may reach to before it says too little
+AGREES_WITHIN = 1.0  # points; an interval that includes 0 and reaches further is undecided
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,7 @@ class PrintedDifference:
 
     @property
     def verdict(self) -> Verdict:
-        """Above or below where the interval excludes 0; agrees where it is narrow and includes 0."""
+        """Above or below if the interval excludes 0; agrees if it includes 0 and is narrow; else undecided."""
         if self.low is None or self.high is None:
             return Verdict.UNDECIDED
         if self.low > 0:

@@ -27,7 +27,7 @@ from fedlog.engine.software import made_with
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.errors import InputError
-from fedlog.experiments.run.execute import CONFIG, RECORDS, SUMMARY, enter
+from fedlog.experiments.run.execute import CONFIG, RECORDS, SUMMARY, enter_run_folder
 from fedlog.experiments.run.prepare import method_of
 from fedlog.files.durable import append_line, write_file
 from fedlog.files.json_text import write_json
@@ -40,12 +40,12 @@ from fedlog.wire.message import Kind, Message
 from fedlog.wire.transport import Transport
 
 REPRESENTATIONS = "representations.json"
-DRAWN_SEED = 0  # whose points and separators the figure shows
+PLOTTED_SEED = 0  # the figure shows the points and separators of this seed
 
 
 @dataclass(frozen=True)
 class IterationRecord:
-    """The figures of one round with so many local iterations; accuracies are means over the clients."""
+    """The figures of one round with this number of local iterations; accuracies are means over the clients."""
 
     local_iterations: int
     train_accuracy: float
@@ -57,7 +57,7 @@ class IterationRecord:
 
 @dataclass(frozen=True, eq=False)
 class OneRound:
-    """Both clients' models before and after the round, and the heads they had at its end, before the server's."""
+    """Both clients' models before and after the round, and their heads before the server's head arrived."""
 
     clients: tuple[Client, ...]
     before: tuple[Params, ...]
@@ -88,7 +88,7 @@ def one_round(spec: RunSpec, federation: Federation) -> OneRound:
     blobs = [(clients[index].name, blob) for index, blob in uploads if blob is not None]
     server.receive(1, exchange, blobs)
     cohort.hear(server.broadcast(1, len(clients)))
-    # A local-only method uploads nothing, and has no head of its own at the end but the deployed one.
+    # A local-only method uploads nothing, so there are no uploaded heads.
     heads = tuple(
         _local_head(transport.up.decode(blob), model) for (_, blob), model in zip(blobs, before, strict=False)
     )
@@ -98,7 +98,7 @@ def one_round(spec: RunSpec, federation: Federation) -> OneRound:
 
 
 def _local_head(upload: Message, model: Params) -> Tensor:
-    """The head a client had after training: its upload where heads are averaged, else the one it was given."""
+    """The head of a client after training: its upload if heads are averaged, else the head that it received."""
     return upload.arrays[0] if upload.kind is Kind.PARAMETERS else model[HEAD]
 
 
@@ -109,7 +109,7 @@ def _models(cohort: Cohort, clients: tuple[Client, ...]) -> tuple[Params, ...]:
 
 
 def accuracy(found: OneRound, pool: Records, positions: Mapping[int, Tensor]) -> float:
-    """The mean over clients of the share of their records that their models get right after the round."""
+    """The accuracy after the round on these records, mean over clients; `positions` gives each client its records."""
     shares = []
     for client, params in zip(found.clients, found.after, strict=True):
         own = pool.at(positions[client.index])
@@ -120,12 +120,12 @@ def accuracy(found: OneRound, pool: Records, positions: Mapping[int, Tensor]) ->
 
 
 def sweep_local_iterations(spec: RunSpec, folder: Path) -> float:
-    """The test accuracy with the most local iterations; the records of all of them are written.
+    """Run the round with 1, 2, ... local iterations, write a record of each, and return the last test accuracy.
 
-    The whole sweep takes seconds, so one that was cut off starts anew. A folder with other settings is refused.
+    The whole sweep takes seconds, so an interrupted one is started again. A folder with other settings is refused.
     """
-    enter(folder, spec)
-    # First of all: from here until the last record is written, the cell is not done.
+    enter_run_folder(folder, spec)
+    # Deleted first: from here until the last record is written, the cell is not done.
     (folder / SUMMARY).unlink(missing_ok=True)
     (folder / RECORDS).unlink(missing_ok=True)
     write_json(folder / CONFIG, {"digest": spec.digest, "spec": as_plain(spec), "made_with": made_with()})
@@ -144,10 +144,10 @@ def sweep_local_iterations(spec: RunSpec, folder: Path) -> float:
             round(time.perf_counter() - start, 4),
         )
         append_line(folder / RECORDS, json.dumps(asdict(line), separators=(",", ":")))
-    if spec.seed == DRAWN_SEED:
+    if spec.seed == PLOTTED_SEED:
         write_file(folder / REPRESENTATIONS, json.dumps(_representations(found, federation)) + "\n")
-    told = {"method": spec.method, "data": spec.data, "seed": spec.seed, "digest": spec.digest, **asdict(line)}
-    write_json(folder / SUMMARY, {**told, "made_with": made_with()})
+    summary = {"method": spec.method, "data": spec.data, "seed": spec.seed, "digest": spec.digest, **asdict(line)}
+    write_json(folder / SUMMARY, {**summary, "made_with": made_with()})
     return line.test_accuracy
 
 
@@ -157,7 +157,7 @@ def read_sweep(folder: Path) -> list[IterationRecord]:
 
 
 def _representations(found: OneRound, federation: Federation) -> list[dict[str, Any]]:
-    """The parts of the figure for each client: its points, and its features and separators before and after."""
+    """What the figure shows of each client: its points, and its features and heads before and after the round."""
     drawn = []
     for number, client in enumerate(found.clients):
         own = federation.train.at(client.train)
@@ -166,17 +166,17 @@ def _representations(found: OneRound, federation: Federation) -> list[dict[str, 
             first, last = (client.body.features(params, own.inputs, None) for params in (before, after))
         drawn.append(
             {
-                "points": _round_values(own.inputs),
+                "points": _round_all(own.inputs),
                 "labels": own.labels.tolist(),
-                "features_before": _round_values(first),
-                "features_after": _round_values(last),
-                "head_before": _round_values(before[HEAD]),
-                "head_local": _round_values(found.local_heads[number]) if found.local_heads else None,
-                "head_after": _round_values(after[HEAD]),
+                "features_before": _round_all(first),
+                "features_after": _round_all(last),
+                "head_before": _round_all(before[HEAD]),
+                "head_local": _round_all(found.local_heads[number]) if found.local_heads else None,
+                "head_after": _round_all(after[HEAD]),
             }
         )
     return drawn
 
 
-def _round_values(values: Tensor) -> list[list[float]]:
+def _round_all(values: Tensor) -> list[list[float]]:
     return [[round(value, 4) for value in row] for row in values.double().tolist()]

@@ -1,4 +1,4 @@
-"""How long a cell takes on this machine: from records of its row, else from a round of a few clients on random data."""
+"""Estimate how long a cell takes: from finished cells of its row, else by timing a few clients on random data."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from fedlog.settings.training import RunSettings
 
 @dataclass(frozen=True)
 class Size:
-    """The size of a data set's federation, as far as it decides the time of a round."""
+    """The size of a data set's federation: what decides the time of a round."""
 
     input_shape: tuple[int, ...]
     n_class: int
     clients: int
-    train: int  # records of a client
-    test: int
-    sample: int = 4  # clients in the measurement
+    train: int  # training records of a client
+    test: int  # test records of a client
+    sample: int = 4  # how many clients are timed
     transform: Transform = IDENTITY
 
 
@@ -56,7 +56,7 @@ SYNTHETIC_SECONDS = 5.0
 
 
 def seconds_of(cell: Cell, done: Sequence[Cell]) -> float:
-    """The seconds that the cell will take: as long as finished cells of its row, else by a timed sample."""
+    """The estimated seconds of the cell: the mean of finished cells of its row, else from a timed sample."""
     if cell.experiment.shape is Shape.SYNTHETIC:
         return SYNTHETIC_SECONDS
     same = [other.folder / SUMMARY for other in done if other.row == cell.row]
@@ -67,7 +67,7 @@ def seconds_of(cell: Cell, done: Sequence[Cell]) -> float:
 
 
 def _seconds_a_round(cell: Cell) -> float:
-    """A round of all clients: what an epoch takes, times the epochs that the method trains for."""
+    """The estimated seconds of a round of all clients: one epoch times the method's epochs."""
     spec = cell.spec
     _, _, plan = _sample(spec.data, spec.body[0])
     return _seconds_an_epoch(spec.data, spec.body[0], spec.batch_size or 1) * _epochs(method_of(spec, plan))
@@ -83,13 +83,13 @@ def _sample(data: str, body_name: str) -> tuple[Federation, Body, ModelPlan]:
 
 @lru_cache
 def _seconds_an_epoch(data: str, body_name: str, batch_size: int) -> float:
-    """One epoch of every client with one evaluation, measured on a few clients and scaled up."""
+    """The seconds of one epoch and one evaluation of every client, measured on a few clients and scaled up."""
     size = SIZES[data]
     federation, made, plan = _sample(data, body_name)
     method, engine = build("local", plan, {"epochs": 1}), Engine(Settings(batch_size))
     rounds = Simulation(method, federation, [made] * size.sample, plan, engine, RunSettings(rounds=2)).start().rounds()
     next(rounds)
-    # Of this process alone, which does all of the work: on a busy machine the clock also counts what others do.
+    # The time of this process, which does all of the work; on a busy machine the clock also counts other programs.
     start = time.process_time()
     next(rounds)
     return (time.process_time() - start) * size.clients / size.sample

@@ -1,7 +1,7 @@
-"""One cell in a process of its own: an order comes in as a line of JSON, an answer goes out as another.
+"""Run a cell of a table in a separate process: it reads an order, one line of JSON, and prints an answer, another line.
 
-Standard input stays open as long as someone wants the answer. When it closes (the runner was killed, the machine behind
-a cluster went away) the process ends at once; what it has recorded so far is on disk.
+Standard input stays open as long as the answer is wanted. When it closes (the runner was killed, a machine of the
+cluster was lost) the process ends at once; its records so far are on disk.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import torch
 
 from fedlog.data.sources import DATA_VARIABLE
 from fedlog.errors import FedlogError
-from fedlog.experiments.run.execute import Keep, execute, hold_run_folder
-from fedlog.experiments.run.scores import LastLoaded, execute_and_score
+from fedlog.experiments.run.execute import KeptFiles, execute, hold_run_folder
+from fedlog.experiments.run.scores import LastFederation, execute_and_score
 from fedlog.experiments.tables.cells import Cell, Shape
 from fedlog.experiments.tables.synthetic import sweep_local_iterations
 from fedlog.settings.spec import as_plain, from_plain
@@ -32,26 +32,28 @@ from fedlog.settings.spec import as_plain, from_plain
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a cell ended: its summary, or the message of what went wrong."""
+    """How a cell ended: with an accuracy, or with the message of an error."""
 
     cell: str
     accuracy: float | None
     error: str | None
-    failed: dict[str, str] = field(default_factory=dict)  # of several runs in one order: why some of them failed
+    failed: dict[str, str] = field(
+        default_factory=dict
+    )  # for an order of several runs: the errors by the name of the run
 
 
-SCORED = "SCORED"  # the work of an order with several runs, each to be judged on all held-out rows
+SCORED = "SCORED"  # the kind of an order with several runs, to be scored on all held-out rows
 
 
-def order_of(cell: Cell, data_dir: Path | None) -> str:
-    """The cell as one line of JSON, complete for a process anywhere that sees the same folder."""
+def make_order(cell: Cell, data_dir: Path | None) -> str:
+    """An order to run the cell, as one line of JSON, for a process that sees the same folder."""
     return json.dumps(
         {
             "cell": cell.name,
             "work": cell.experiment.shape.name,
             "folder": str(cell.folder.resolve()),
             "spec": as_plain(cell.spec),
-            # Not in the specification, whose file is committed and must not name a folder of this machine.
+            # Not in the specification: its file is committed and must not name a folder of this machine.
             "data_dir": None if data_dir is None else str(data_dir.resolve()),
         }
     )
@@ -63,12 +65,12 @@ def command() -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """This process's environment, with one thread for each library that would take more."""
+    """The environment variables of this process, with one thread for the numerical libraries."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def read_answer(order: str, stdout: str, stderr: str, code: int) -> Outcome:
-    """The outcome of a finished process; one without an answer counts as failed, with its last output."""
+    """The outcome of a finished process; without an answer, an error with the last lines of its output."""
     name = json.loads(order)["cell"]
     lines = stdout.strip().splitlines()
     try:
@@ -79,7 +81,7 @@ def read_answer(order: str, stdout: str, stderr: str, code: int) -> Outcome:
 
 
 class CellProcess:
-    """A process at work on an order; its output goes to files, since a pipe could fill up."""
+    """A process that carries out an order; its output goes to files, because a pipe could fill up."""
 
     def __init__(self, order: str) -> None:
         self._order = order
@@ -100,33 +102,33 @@ class CellProcess:
         self._stdin.flush()
 
     def outcome(self) -> Outcome:
-        """How it ended; its files are closed then."""
+        """How the process ended; closes its files."""
         self._stdout.seek(0)
         self._stderr.seek(0)
-        told = read_answer(self._order, self._stdout.read(), self._stderr.read(), self.process.returncode)
+        outcome = read_answer(self._order, self._stdout.read(), self._stderr.read(), self.process.returncode)
         self.close()
-        return told
+        return outcome
 
     def close(self) -> None:
-        """Close its files; without its input, a process that is still at work ends."""
+        """Close the process's files; a process that still runs then ends, because its input is closed."""
         self._stdin.close()
         self._stdout.close()
         self._stderr.close()
 
 
 def run_order(order: str) -> str:
-    """The answer to an order from a process started for it; runs inside a cluster's worker."""
+    """The answer to an order, from a process started for it; runs inside a worker of a cluster."""
     with closing(CellProcess(order)) as running:
         running.process.wait()
         return json.dumps(running.outcome().__dict__)
 
 
-def carry_out(order: Mapping[str, Any]) -> Outcome:
+def execute_order(order: Mapping[str, Any]) -> Outcome:
     """Run the cell unless it is done, and return the outcome."""
     if order["data_dir"] is not None:
         os.environ[DATA_VARIABLE] = order["data_dir"]
     if order["work"] == SCORED:
-        return _carry_out_several(order)
+        return _execute_runs(order)
     folder, accuracy, failed = Path(order["folder"]), None, dict[str, str]()
     with _note_failure(failed, order["cell"]):
         spec = from_plain(order["spec"], order["cell"])
@@ -134,13 +136,13 @@ def carry_out(order: Mapping[str, Any]) -> Outcome:
             with hold_run_folder(folder):
                 accuracy = sweep_local_iterations(spec, folder)
         else:
-            accuracy = execute(spec, folder, keep=Keep.RECORDS).accuracy_mean_over_clients
+            accuracy = execute(spec, folder, keep=KeptFiles.RECORDS).accuracy_mean_over_clients
     return Outcome(order["cell"], accuracy, failed.get(order["cell"]))
 
 
-def _carry_out_several(order: Mapping[str, Any]) -> Outcome:
-    """Carry out the runs of an order one after another; one that fails does not stop the others."""
-    failed, data = dict[str, str](), LastLoaded()
+def _execute_runs(order: Mapping[str, Any]) -> Outcome:
+    """Run the runs of an order one after another; a failure does not stop the others."""
+    failed, data = dict[str, str](), LastFederation()
     for run in order["runs"]:
         with _note_failure(failed, run["name"]):
             execute_and_score(from_plain(run["spec"], run["name"]), Path(run["folder"]), load=data.load)
@@ -149,7 +151,7 @@ def _carry_out_several(order: Mapping[str, Any]) -> Outcome:
 
 @contextmanager
 def _note_failure(failed: dict[str, str], name: str) -> Iterator[None]:
-    """Note under this name what goes wrong inside: whatever it is, it must reach the table of failures."""
+    """Store the message of any exception inside under this name, instead of raising it."""
     try:
         yield
     except FedlogError as error:
@@ -159,7 +161,7 @@ def _note_failure(failed: dict[str, str], name: str) -> Iterator[None]:
         failed[name] = f"{type(error).__name__}: {error}"
 
 
-def _end_with_input() -> None:
+def _exit_when_input_closes() -> None:
     sys.stdin.buffer.read()
     os._exit(1)
 
@@ -167,9 +169,9 @@ def _end_with_input() -> None:
 def main() -> int:
     """Read an order, carry it out, print the answer and exit with code 0."""
     order = json.loads(sys.stdin.buffer.readline())
-    threading.Thread(target=_end_with_input, daemon=True).start()
+    threading.Thread(target=_exit_when_input_closes, daemon=True).start()
     torch.set_num_threads(1)
-    outcome = carry_out(order)
+    outcome = execute_order(order)
     print(json.dumps(outcome.__dict__), flush=True)
     # Not sys.exit: the thread above still waits for input that may never end.
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Run cells in processes on this machine, or on the workers of a Dask cluster that sees the same folder."""
+"""Run cells in processes on this machine, or on a Dask cluster with workers that see the same folder."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ DASK = "dask://"
 
 
 class Executor(Protocol):
-    """Takes orders and tells how they ended; progress is read off the cells' own records."""
+    """Carries out orders and returns their outcomes; progress is read from the records of the cells."""
 
     def submit(self, orders: Sequence[str]) -> None:
-        """Take these orders, first come first served."""
+        """Queue these orders; they are started in this order."""
 
     def wait(self, seconds: float) -> list[Outcome]:
-        """Wait at most that long for cells to end, and return those that have."""
+        """Wait at most this long for an order to end, and return the outcomes of those that have ended."""
 
     def stop(self) -> None:
-        """Start nothing more, and end what runs where that is possible."""
+        """Start no further order, and end the running ones if that is possible."""
 
 
 class Processes:
@@ -47,7 +47,7 @@ class Processes:
         self._waiting.extend(orders)
 
     def wait(self, seconds: float) -> list[Outcome]:
-        """Wait at most that long, and return what has ended."""
+        """Wait at most this long, and return the outcomes of the orders that have ended."""
         deadline = time.monotonic() + seconds
         while True:
             while self._waiting and len(self._running) < self._jobs:
@@ -59,7 +59,7 @@ class Processes:
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """Kill what runs; its records stay."""
+        """Empty the queue and kill the running processes; their records stay."""
         self._waiting.clear()
         for running in self._running:
             running.process.kill()
@@ -69,10 +69,10 @@ class Processes:
 
 
 class DaskCluster:
-    """The workers of a running Dask cluster, each thread of them with one process at a time.
+    """The workers of a running Dask cluster; each thread of a worker runs one process at a time.
 
-    The results folder must be the same on all machines: a worker that dies loses its cell to another, which goes on
-    from the checkpoint there. Cells that are at work when the runner is stopped run to their end.
+    All machines must see the same results folder: if a worker dies, another continues its cell from the checkpoint
+    there. Cells that are running when the runner is stopped run to their end.
     """
 
     def __init__(self, address: str, out: Path) -> None:
@@ -98,7 +98,7 @@ class DaskCluster:
         blind = sorted(worker for worker, sees in seen.items() if not sees)
         if blind:
             raise InputError(
-                f"workers that do not see the results folder {out}: {', '.join(blind)}",
+                f"these workers do not see the results folder {out}: {', '.join(blind)}",
                 hint="give --out a folder on a file system that all machines share",
             )
 
@@ -110,7 +110,7 @@ class DaskCluster:
             self._ended.add(future)
 
     def wait(self, seconds: float) -> list[Outcome]:
-        """Wait at most that long, and return what has ended."""
+        """Wait at most this long, and return the outcomes of the orders that have ended."""
         deadline = time.monotonic() + seconds
         while self._orders and self._ended.is_empty() and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -126,7 +126,7 @@ class DaskCluster:
             return Outcome(json.loads(order)["cell"], None, f"{type(error).__name__}: {error}")
 
     def stop(self) -> None:
-        """Give up what was not started, and close the connection."""
+        """Cancel the orders that were not started, and close the connection."""
         self._client.cancel(list(self._ended.futures)) if self._orders else None
         self._client.close()
 
@@ -137,7 +137,7 @@ def _exists(path: str) -> bool:
 
 @contextmanager
 def _probe(out: Path) -> Iterator[Path]:
-    """Put an empty file into the results folder, to find workers that do not see it."""
+    """Put an empty file into the results folder while the block runs, to find workers that do not see it."""
     probe = out / f".probe-{uuid.uuid4().hex}"
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""Check that today's code repeats committed cells: run their first rounds again and compare every client's count.
+"""Check that today's code repeats committed cells: run their first rounds again and compare every client's result.
 
-What came out stands beside the records in `verified.json`, so that a table can name the cells that no longer repeat.
+The outcome is written beside the records, to `verified.json`, so that a table can name the cells that do not repeat.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Repetition:
 
     cell: Cell
     rounds: int
-    first_difference: int | None  # the round; None where every client's count came out again
+    first_difference: int | None  # the first round that differs; None if all clients have the same results
 
 
 def repeat_rounds(cell: Cell, rounds: int, data_dir: Path | None) -> Repetition:
-    """Run the first rounds of a finished cell again, and compare every client's count with its records."""
+    """Run the first rounds of a finished cell again, and compare each client's correct predictions with the records."""
     stored = records.read(cell.records)[:rounds]
     spec = replace(read_spec(cell.folder), jobs=1, data_dir=None if data_dir is None else str(data_dir))
     with prepare(resolve(spec)) as simulation:
@@ -44,7 +44,7 @@ def repeat_rounds(cell: Cell, rounds: int, data_dir: Path | None) -> Repetition:
 def verify_cells(
     cells: list[Cell], rounds: int, data_dir: Path | None, on_cell: Callable[[Repetition], None]
 ) -> list[Repetition]:
-    """Repeat the first rounds of every finished cell and record the outcome beside the records."""
+    """Repeat the first rounds of every finished cell, and write each outcome to `verified.json`."""
     done = [cell for cell in cells if cell.state() is CellState.DONE]
     if not done or done[0].experiment.shape is Shape.SYNTHETIC:
         reason = "has no rounds to repeat" if done else "has no finished cell"
@@ -58,7 +58,7 @@ def verify_cells(
 
 
 def _record(found: Repetition) -> None:
-    """Put the outcome into the experiment's `verified.json`."""
+    """Add the outcome to the experiment's `verified.json`."""
     path = found.cell.folder.parent.parent / VERIFIED
     known = read_verifications(path.parent)
     known[f"{found.cell.row.name}/{found.cell.folder.name}"] = Verification(

@@ -1,4 +1,4 @@
-"""A comparison as tables, as JSON values, as CSV and LaTeX, and as a figure of accuracy against bits."""
+"""A comparison as tables, as JSON values, as CSV, and as a figure of accuracy against bits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from fedlog.experiments.compare.advice import Advice
-from fedlog.experiments.compare.findings import BESIDE_ACCURACY, Findings, SiteFigures, VariantFigures
+from fedlog.experiments.compare.findings import OTHER_MEASURES, Findings, SiteFigures, VariantFigures
 from fedlog.experiments.compare.row_estimates import Estimate
 from fedlog.report.parts.style import Style, new_figure, styles_of
 from fedlog.report.parts.tables import TextTable
@@ -19,22 +19,22 @@ from fedlog.wire.bits_text import describe_bits
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BESIDE_NAMES = dict(zip(BESIDE_ACCURACY, ("balanced", "macro-F1", "AUROC", "calibration error"), strict=True))
+OTHER_MEASURE_NAMES = dict(zip(OTHER_MEASURES, ("balanced", "macro-F1", "AUROC", "calibration error"), strict=True))
 INTERVALS = "Intervals are of 95 %, over rows, seeds and splits."
-MOST_SITES = 12  # small panels; the others are in the table
-COLUMNS = 4
+MOST_SITES = 12  # the figure shows at most so many sites; the table has all
+COLUMNS = 4  # panels side by side
 
 
 def methods_table(findings: Findings) -> TextTable:
-    """One row a variant: accuracy on test rows, the gain over training alone, what it sends and how long it takes."""
-    beside = BESIDE_ACCURACY if findings.unbalanced else ()
+    """A table with one row for each variant: accuracies, gains over training alone, bits and seconds."""
+    beside = OTHER_MEASURES if findings.unbalanced else ()
     columns = (
         "method",
         "accuracy, validation %",
         "test %",
         "gain, validation",
         "gain, test",
-        *(BESIDE_NAMES[name] for name in beside),
+        *(OTHER_MEASURE_NAMES[name] for name in beside),
         "bits a site and round",
         "bits in all",
         "seconds",
@@ -58,7 +58,7 @@ def methods_table(findings: Findings) -> TextTable:
 
 
 def sites_table(findings: Findings) -> TextTable:
-    """One row a site: its rows, its accuracy alone, and what each variant gains there on validation rows."""
+    """A table with one row for each site: its number of rows, its accuracy alone, and the gain of each variant."""
     others = [figures for figures in findings.figures.values() if figures.label != findings.alone]
     alone = None if findings.alone is None else findings.figures[findings.alone]
     training = next(iter(findings.runs.values())).scores.training
@@ -76,13 +76,11 @@ def sites_table(findings: Findings) -> TextTable:
     return TextTable(columns, tuple(rows), "By site", notes)
 
 
-def as_values(findings: Findings, advice: Advice, notes: Sequence[str]) -> dict[str, Any]:
-    """The whole comparison as JSON values; shares, not per cent."""
-    told = asdict(advice)
-    told["kind"] = advice.kind.value
+def comparison_as_json(findings: Findings, advice: Advice, notes: Sequence[str]) -> dict[str, Any]:
+    """The whole comparison as JSON values; accuracies and gains are shares, not per cent."""
     return {
         "data": findings.data,
-        "advice": told,
+        "advice": {**asdict(advice), "kind": advice.kind.value},
         "methods": [asdict(figures) for figures in findings.figures.values()],
         "warnings": list(findings.warnings),
         "notes": list(notes),
@@ -90,8 +88,8 @@ def as_values(findings: Findings, advice: Advice, notes: Sequence[str]) -> dict[
     }
 
 
-def flat_rows(findings: Findings) -> list[dict[str, Any]]:
-    """One row for each variant over all sites, and one for each of its sites: for spreadsheets."""
+def spreadsheet_rows(findings: Findings) -> list[dict[str, Any]]:
+    """The comparison for spreadsheets: one row for each variant over all sites, and one for each of its sites."""
     rows = []
     for figures in findings.figures.values():
         beside = {name: None if value is None else value.value for name, value in figures.beside.items()}
@@ -110,17 +108,17 @@ def _flat(figures: VariantFigures | SiteFigures) -> dict[str, float | None]:
     return found
 
 
-def as_csv(findings: Findings) -> str:
-    """The flat rows as CSV."""
-    rows, written = flat_rows(findings), io.StringIO()
+def comparison_as_csv(findings: Findings) -> str:
+    """The comparison as CSV, with the columns of `spreadsheet_rows`."""
+    rows, written = spreadsheet_rows(findings), io.StringIO()
     writer = csv.DictWriter(written, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return written.getvalue()
 
 
-def as_text(table: TextTable) -> str:
-    """The table for a terminal."""
+def table_as_text(table: TextTable) -> str:
+    """The table with aligned columns, for a terminal."""
     lines = [table.columns, *table.rows]
     widths = [max(len(line[at]) for line in lines) for at in range(len(table.columns))]
     aligned = [
@@ -134,19 +132,21 @@ def as_text(table: TextTable) -> str:
 
 
 def _percent(found: Estimate | None) -> str:
-    if found is None:
-        return "no rows"
-    return f"{100 * found.value:.1f}" + ("" if found.half_width is None else f" ± {100 * found.half_width:.1f}")
+    return "no rows" if found is None else estimate_text(found)
 
 
 def _points(found: Estimate | None) -> str:
-    if found is None:
-        return ""
-    return f"{100 * found.value:+.1f}" + ("" if found.half_width is None else f" ± {100 * found.half_width:.1f}")
+    return "" if found is None else estimate_text(found, sign="+")
+
+
+def estimate_text(found: Estimate, sign: str = "") -> str:
+    """An estimate in per cent or points with half the width of its interval: `91.3 ± 1.2`."""
+    half = "" if found.half_width is None else f" ± {100 * found.half_width:.1f}"
+    return f"{100 * found.value:{sign}.1f}{half}"
 
 
 def draw_comparison(findings: Findings) -> Figure:
-    """Test accuracy against bits on a log axis, over all sites and at each; what sends nothing stands at the left."""
+    """A figure of test accuracy against bits (log axis), over all sites and at each one."""
     sites = findings.sites[:MOST_SITES]
     columns = min(COLUMNS, len(sites))
     rows = math.ceil(len(sites) / columns)

@@ -1,4 +1,4 @@
-"""One page for a comparison: the advice, then its figures and tables; for a folder of runs, the runs as well."""
+"""The page of a comparison: its advice, figures and tables."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from fedlog.experiments.compare.row_estimates import Estimate
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import RECORDS
 from fedlog.files.durable import write_file
-from fedlog.report.compare.comparison import methods_table, sites_table
+from fedlog.report.compare.comparison import estimate_text, methods_table, sites_table
 from fedlog.report.parts.axes import bits_axis, named_axis, straight_axis
-from fedlog.report.parts.curves import BELOW, Curve, curve_plots, later_part, make_curve, mean_curve
-from fedlog.report.parts.plots import Plot, Point, Rule, Series
+from fedlog.report.parts.curves import LOW_ROUNDS_NOTE, Curve, curve_plots, later_part, make_curve, mean_curve
+from fedlog.report.parts.plots import LevelLine, Plot, Point, Series
 from fedlog.report.parts.render import percent, points, render_page
 from fedlog.report.parts.style import Style, styles_of
 from fedlog.report.parts.tables import TextTable
 from fedlog.wire.bits_text import describe_bits
 
-MOST_SITES = 12  # in the figure; all of them are in the table
-SAME = 5e-4  # accuracies that a reader would read as one
+MOST_SITES = 12  # the figure shows at most so many sites; the table has all
+SAME_ACCURACY = 5e-4  # a smaller difference of accuracies is not visible on the page
 ZERO = Style("training alone", "ink", "dashed")
 
 
@@ -42,7 +42,7 @@ class ComparisonSection:
 
 
 def write_comparison_page(path: Path, found: Sequence[tuple[Findings, Advice, Sequence[str]]]) -> Path:
-    """Write one page: for each comparison its advice, its figures and its tables."""
+    """Write a page with the advice, figures and tables of each comparison; return its path."""
     title = "Comparison on " + ", ".join(findings.data for findings, _, _ in found)
     sections = [comparison_section(*each, number=at) for at, each in enumerate(found, 1)]
     write_file(path, render_page("comparison.html.j2", title=title, sections=sections, live=None))
@@ -50,7 +50,7 @@ def write_comparison_page(path: Path, found: Sequence[tuple[Findings, Advice, Se
 
 
 def comparison_section(findings: Findings, advice: Advice, notes: Sequence[str], number: int = 1) -> ComparisonSection:
-    """One comparison; `number` tells its figures from those of another on the same page."""
+    """The section of one comparison; `number` makes the names of its figures unique on the page."""
     styles = styles_of({label: findings.method_of(label) for label in findings.labels})
     name = f"comparison-{number}"
     curves = _read_curves(findings, styles)
@@ -70,7 +70,7 @@ def comparison_section(findings: Findings, advice: Advice, notes: Sequence[str],
 
 
 def _with_method_names(table: TextTable, styles: dict[str, Style]) -> TextTable:
-    """The table with methods called as in the figures."""
+    """The table with the display names of methods, as in the figures."""
     names = {label: style.label for label, style in styles.items()}
     columns = tuple(names.get(column, column) for column in table.columns)
     rows = tuple((names.get(row[0], row[0]), *row[1:]) for row in table.rows)
@@ -78,16 +78,16 @@ def _with_method_names(table: TextTable, styles: dict[str, Style]) -> TextTable:
 
 
 def _accuracy_by_bits(findings: Findings, styles: dict[str, Style], curves: Mapping[str, Curve], name: str) -> Plot:
-    """Accuracy by bits: round by round where the test rows were judged in each, and the end with its interval.
+    """A plot of test accuracy by bits: the last round with its interval and, if known, the rounds before it.
 
-    What sends nothing is a level line.
+    A method that sends nothing is a level line.
     """
     known = {label: (one, one.accuracy) for label, one in findings.figures.items() if one.accuracy is not None}
     sending = {label: one for label, (one, _) in known.items() if one.bits > 0}
     paths = {label: _path(curves[label], known[label][1].value) for label in sending if label in curves}
-    levels, series, rules, said = list[float](), list[Series](), list[Rule](), list[str]()
+    levels, series, rules, said = list[float](), list[Series](), list[LevelLine](), list[str]()
     for label, (each, accuracy) in known.items():
-        words = f"{styles[label].label}: {_interval(accuracy)}"
+        words = f"{styles[label].label}: {estimate_text(accuracy)} %"
         low, high = _ends(accuracy, 0.0)
         levels += (low, high)
         if label in sending:
@@ -97,7 +97,7 @@ def _accuracy_by_bits(findings: Findings, styles: dict[str, Style], curves: Mapp
             series.append(Series(label, styles[label], (*path, end), joined=bool(path), size=5.5))
         else:
             name_and_level = f"{styles[label].label} {percent(accuracy.value)}"
-            rules.append(Rule(100 * accuracy.value, name_and_level, styles[label], label))
+            rules.append(LevelLine(100 * accuracy.value, name_and_level, styles[label], label))
         said.append(words)
     bits = [point.x for one in series for point in one.points]
     y = straight_axis("%", levels)
@@ -110,26 +110,29 @@ def _accuracy_by_bits(findings: Findings, styles: dict[str, Style], curves: Mapp
         y=y,
         series=tuple(series),
         rules=tuple(rules),
-        note=" ".join([*_why_without_path(findings, sending, paths), *([BELOW] if cut else [])]),
+        note=" ".join([*_why_without_path(findings, sending, paths), *([LOW_ROUNDS_NOTE] if cut else [])]),
         capped=True,
     )
 
 
 def _path(curve: Curve, end: float) -> tuple[Point, ...]:
-    """The rounds before the end, an accuracy; the last one too where a closing phase follows it."""
+    """The points of the rounds before the final accuracy `end`.
+
+    The last round is among them only if its accuracy differs from `end`, as after a closing phase.
+    """
     points = tuple(
         Point(bits, 100 * share, f"{curve.style.label}, round {at}: {percent(share)}, {describe_bits(bits)}")
         for at, (share, bits) in enumerate(zip(curve.accuracy, curve.bits, strict=True), 1)
         if bits > 0
     )
-    same = abs(curve.accuracy[-1] - end) < SAME
+    same = abs(curve.accuracy[-1] - end) < SAME_ACCURACY
     return points[:-1] if same else points
 
 
 def _why_without_path(
     findings: Findings, sending: Iterable[str], paths: Mapping[str, Sequence[Point]]
 ) -> tuple[str, ...]:
-    """Why some methods show only their last round: others were not judged on test rows, or have no records left."""
+    """A note on methods that show only their last round: the others used validation rows, or their records are gone."""
     bare = [label for label in sending if not paths.get(label)]
     if not bare:
         return ()
@@ -141,12 +144,12 @@ def _why_without_path(
 
 
 def _judge(findings: Findings) -> str:
-    """The rows that the rounds were judged on."""
+    """The rows that the rounds were evaluated on: `test` or `validation`."""
     return next(iter(findings.runs.values())).spec.judge.parts[0].value
 
 
 def _read_curves(findings: Findings, styles: dict[str, Style]) -> dict[str, Curve]:
-    """The mean accuracy over the seeds by round, where the records of the runs are still there."""
+    """The mean curve of each variant over its seeds, for variants with runs that still have their records."""
     curves = {}
     for label in findings.labels:
         runs = []
@@ -161,12 +164,12 @@ def _read_curves(findings: Findings, styles: dict[str, Style]) -> dict[str, Curv
 
 
 def _accuracy_by_round(findings: Findings, curves: Mapping[str, Curve], name: str) -> list[Plot]:
-    """The mean accuracy over the seeds by round; none where no records of rounds are left."""
+    """A plot of the mean accuracy by round; none if no records of rounds are left."""
     return curve_plots(list(curves.values()), None, f"{_judge(findings)} accuracy", name)[:1] if curves else []
 
 
 def _gain_by_site(findings: Findings, styles: dict[str, Style], name: str) -> Plot | None:
-    """The gain of each method at each site over training alone, on validation rows."""
+    """A plot of each method's gain over training alone at each site, on validation rows; None without gains."""
     others = [label for label in findings.labels if label != findings.alone]
     sites = findings.sites[:MOST_SITES]
     if findings.alone is None or not others:
@@ -197,7 +200,7 @@ def _gain_by_site(findings: Findings, styles: dict[str, Style], name: str) -> Pl
         x=named_axis("site", [_shorten(site) for site in sites]),
         y=straight_axis("points", levels),
         series=tuple(series),
-        rules=(Rule(0.0, "training alone", ZERO),),
+        rules=(LevelLine(0.0, "training alone", ZERO),),
         note=more.strip(),
         capped=True,
     )
@@ -208,11 +211,6 @@ def _shorten(name: str) -> str:
 
 
 def _ends(found: Estimate, least: float = -100.0) -> tuple[float, float]:
-    """The ends of the interval in per cent or points, cut to what is possible."""
+    """The ends of the interval in per cent or points, limited to the range from `least` to 100."""
     half = found.half_width or 0.0
     return max(least, 100 * (found.value - half)), min(100.0, 100 * (found.value + half))
-
-
-def _interval(found: Estimate) -> str:
-    half = "" if found.half_width is None else f" ± {100 * found.half_width:.1f}"
-    return f"{100 * found.value:.1f}{half} %"

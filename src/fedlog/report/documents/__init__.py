@@ -1,1 +1,1 @@
-"""Tables and pictures that `fedlog docs` writes into the README and into pages of docs/."""
+"""Tables and pictures that `fedlog docs` writes into README.md and into pages of docs/."""

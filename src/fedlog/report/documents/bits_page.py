@@ -1,4 +1,4 @@
-"""The tables of `docs/bits.md`, from the records of what messages cost."""
+"""The tables of `docs/bits.md`, made from the records under `results/` and `benchmarks/records/`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ import numpy as np
 
 from fedlog.experiments.tables.bits import BITS, KEPT, OTHERS, ROUNDS, SHARES, WAYS
 from fedlog.experiments.tables.catalog import experiment
-from fedlog.experiments.tables.cost import Cost, cost_to, count_opening_bits
+from fedlog.experiments.tables.cost import Cost, cost_to_reach, count_opening_bits
 from fedlog.experiments.tables.finished_cells import Collected, RunResult, collect
 from fedlog.experiments.tables.paper import LABELS, TABLE_1
 from fedlog.files.json_text import read_json
-from fedlog.report.documents.bits_runs import DENSE, compare_final, dense_runs, goal_table, share_of_dense
-from fedlog.report.parts.tables import TextTable, fill_place
+from fedlog.report.documents.bits_runs import (
+    UNCOMPRESSED,
+    compare_final,
+    goal_table,
+    share_of_uncompressed,
+    uncompressed_runs,
+)
+from fedlog.report.parts.tables import TextTable, fill_marked_place
 from fedlog.wire.bits_text import describe_bits
 from fedlog.wire.codec import CODECS
 
@@ -26,16 +32,16 @@ END = "<!-- end of records -->"
 
 
 def write_bits_page(results: Path, page: Path) -> list[Path]:
-    """Put the tables into their places in the page, if that page is there."""
+    """Write the tables into their places in the page and return its path; do nothing if there is no such page."""
     if not page.exists():
         return []
     for name, table in bits_tables(results).items():
-        fill_place(page, PLACE.format(name), END, table.markdown())
+        fill_marked_place(page, PLACE.format(name), END, table.markdown())
     return [page]
 
 
 def bits_tables(results: Path) -> dict[str, TextTable]:
-    """A table for each measurement, by its name."""
+    """The table of each measurement, by the name of its place in the page."""
     found = {each.name: collect(each, results) for each in BITS}
     whole = {data: collect(experiment(f"table-{data}"), results) for data in ROUNDS}
     tables = {"bits-aim": goal_table({data: found[f"bits-{data}"] for data in ROUNDS}, whole)}
@@ -50,18 +56,18 @@ def bits_tables(results: Path) -> dict[str, TextTable]:
 
 
 def ways_table(data: str, found: Collected, short: Collected, whole: Collected) -> TextTable:
-    """Bits to the threshold by method and way of sending, and what the way does to the final accuracy."""
+    """A table of bits to the threshold and of the final accuracy, by method and way of sending."""
     threshold = TABLE_1[data].threshold / 100
     rows = []
     for method in METHODS:
-        dense = dense_runs(data, method, found, whole)
+        uncompressed = uncompressed_runs(data, method, found, whole)
         for way in WAYS:
             runs = found.runs.get(f"{method}-{way}", [])
-            if way == DENSE and (runs or any(found.runs.get(f"{method}-{other}") for other in WAYS)):
-                rows.append(_way_row(method, way, list(dense.values()), dense, threshold))
-                rows += _lossless_row(method, dense, short, threshold)
+            if way == UNCOMPRESSED and (runs or any(found.runs.get(f"{method}-{other}") for other in WAYS)):
+                rows.append(_way_row(method, way, list(uncompressed.values()), uncompressed, threshold))
+                rows += _lossless_row(method, uncompressed, short, threshold)
             elif runs:
-                rows.append(_way_row(method, way, runs, dense, threshold))
+                rows.append(_way_row(method, way, runs, uncompressed, threshold))
     columns = (
         "way of sending",
         "seeds",
@@ -84,33 +90,33 @@ def ways_table(data: str, found: Collected, short: Collected, whole: Collected) 
 
 
 def _way_row(
-    method: str, way: str, runs: Sequence[RunResult], dense: Mapping[int, RunResult], threshold: float
+    method: str, way: str, runs: Sequence[RunResult], uncompressed: Mapping[int, RunResult], threshold: float
 ) -> tuple[str, ...]:
-    costs = {run.seed: cost_to(threshold, run.rounds, run.summary) for run in runs}
+    costs = {run.seed: cost_to_reach(threshold, run.rounds, run.summary) for run in runs}
     accuracy = float(np.mean([run.summary.accuracy_mean_over_clients for run in runs]))
-    difference = None if way == DENSE else compare_final(runs, dense)
+    difference = None if way == UNCOMPRESSED else compare_final(runs, uncompressed)
     compared = "" if difference is None else str(difference)
-    return (f"{LABELS[method]}, {way}", *_cost_cells(costs, dense, threshold), f"{100 * accuracy:.2f}", compared)
+    return (f"{LABELS[method]}, {way}", *_cost_cells(costs, uncompressed, threshold), f"{100 * accuracy:.2f}", compared)
 
 
 def _lossless_row(
-    method: str, dense: Mapping[int, RunResult], short: Collected, threshold: float
+    method: str, uncompressed: Mapping[int, RunResult], short: Collected, threshold: float
 ) -> list[tuple[str, ...]]:
-    """The line of `rows`, counted from the dense runs and what two rounds with `rows` cost; empty without runs."""
+    """The row of the codec `rows`: its models are those of `f32`, its bits those of two rounds; empty without runs."""
     costs = {}
     for run in short.runs.get(f"{method}-rows", []):
-        if run.seed in dense:
-            reached = cost_to(threshold, dense[run.seed].rounds, dense[run.seed].summary)
-            # Which rows are empty does not change in a run, so that every round costs the same.
+        if run.seed in uncompressed:
+            reached = cost_to_reach(threshold, uncompressed[run.seed].rounds, uncompressed[run.seed].summary)
+            # The same rows are empty in every round, so every round costs the same.
             up, down = count_opening_bits(run.rounds, run.summary)
             up += reached.round * run.rounds[-1].bits_up
             costs[run.seed] = replace(reached, bits_up=up, bits_down=down + reached.round * run.rounds[-1].bits_down)
-    return [(f"{LABELS[method]}, rows", *_cost_cells(costs, dense, threshold), "as f32", "0")] if costs else []
+    return [(f"{LABELS[method]}, rows", *_cost_cells(costs, uncompressed, threshold), "as f32", "0")] if costs else []
 
 
-def _cost_cells(costs: Mapping[int, Cost], dense: Mapping[int, RunResult], threshold: float) -> tuple[str, ...]:
-    """Seeds, rounds, bits up, down and both, and the share of the dense runs' bits on the same seeds."""
-    share = share_of_dense(costs, dense, threshold)
+def _cost_cells(costs: Mapping[int, Cost], uncompressed: Mapping[int, RunResult], threshold: float) -> tuple[str, ...]:
+    """The cells for seeds, rounds, bits up, down and both, and the share of the bits of `f32` on the same seeds."""
+    share = share_of_uncompressed(costs, uncompressed, threshold)
     missed = "" if all(cost.reached for cost in costs.values()) else " *"
     return (
         ", ".join(str(seed) for seed in costs),
@@ -123,7 +129,7 @@ def _cost_cells(costs: Mapping[int, Cost], dense: Mapping[int, RunResult], thres
 
 
 def codec_table(found: Collected) -> TextTable:
-    """The bytes of one client's messages in the last round of the short runs, up and down, by codec and method."""
+    """A table of the bytes of one client's messages in the last round of the short runs, by codec and method."""
     rows = []
     for name in CODECS:
         cells = []
@@ -144,7 +150,7 @@ def _bytes_per_client(bits_of_all: int) -> str:
 
 
 def participation_table(found: Collected) -> TextTable:
-    """Accuracy by round and the bits to the threshold, by what the server keeps of clients that skip a round."""
+    """A table of accuracies and bits by what the server keeps of clients that skip a round."""
     at = (5, 10, 20, 30)
     rows = []
     for share in SHARES:
@@ -155,7 +161,7 @@ def participation_table(found: Collected) -> TextTable:
             means = [np.mean([run.rounds[n - 1].accuracy_mean_over_clients for run in runs]) for n in at]
             by_round = [f"{100 * float(mean):.2f}" for mean in means]
             total = float(np.mean([run.summary.bits_up + run.summary.bits_down for run in runs]))
-            reached = [cost_to(0.97, run.rounds, run.summary) for run in runs]
+            reached = [cost_to_reach(0.97, run.rounds, run.summary) for run in runs]
             to = ", ".join(str(cost.round) if cost.reached else "never" for cost in reached)
             rows.append((f"{share:.0%} take part, {kept}", str(len(runs)), *by_round, to, describe_bits(total)))
     columns = ("", "seeds", *(f"round {n}" for n in at), "round of 97 %", "bits in 30 rounds")
@@ -163,7 +169,7 @@ def participation_table(found: Collected) -> TextTable:
 
 
 def loopback_table(path: Path) -> TextTable:
-    """Bytes of a message over Flower on the loopback, payload and transport apart."""
+    """A table of the bytes of a message over Flower on one machine: payload, and what the transport adds."""
     stored = read_json(path, {"ways": []})
     rows = tuple(
         (
@@ -180,7 +186,7 @@ def loopback_table(path: Path) -> TextTable:
 
 
 def entropy_table(path: Path) -> TextTable:
-    """The entropy of the codes beside the bits that are sent, by round and direction."""
+    """A table of the bits that are sent and of the entropy of the codes, by round and direction."""
     stored = read_json(path, {"rounds": []})
     rows = tuple(
         (

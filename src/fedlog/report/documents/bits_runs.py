@@ -1,4 +1,4 @@
-"""Runs with a way of sending beside the dense ones: their cost, their final accuracy, and the goal of a tenth."""
+"""Compare runs with other ways of sending to uncompressed ones: bits, final accuracy, and the goal of a tenth."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import numpy as np
 from scipy import stats
 
 from fedlog.experiments.tables.bits import ROUNDS
-from fedlog.experiments.tables.cost import Cost, cost_to, count_opening_bits
+from fedlog.experiments.tables.cost import Cost, cost_to_reach, count_opening_bits
 from fedlog.experiments.tables.finished_cells import Collected, RunResult
 from fedlog.experiments.tables.paper import LABELS, TABLE_1, list_printed_rows
 from fedlog.report.parts.tables import NOT_RUN, TextTable
 from fedlog.wire.bits_text import describe_bits
 
-DENSE = "f32"
-# The way of sending that the aim is judged by, and those of the methods that were not run with it.
-WAYS_JUDGED = ("q4-differences", "q8-up-q4-differences")
-AIM_SHARE = 0.1
-AIM_LOSS = 0.3  # points
+UNCOMPRESSED = "f32"
+# The goal is judged by the first way of sending, or by the second for methods that were not run with the first.
+GOAL_WAYS = ("q4-differences", "q8-up-q4-differences")
+GOAL_SHARE = 0.1  # the goal: at most this share of the bits of `f32`
+GOAL_LOSS = 0.3  # and at most this loss of accuracy, in points
 
 
 @dataclass(frozen=True)
 class AccuracyDifference:
-    """A mean difference in points, and how far its 95 % interval reaches to either side."""
+    """A mean difference in points, and half the width of its 95 % interval."""
 
     mean: float
     reach: float
@@ -33,16 +33,16 @@ class AccuracyDifference:
         return f"{self.mean:+.2f} ({self.mean - self.reach:+.2f} to {self.mean + self.reach:+.2f})"
 
 
-def dense_runs(data: str, method: str, found: Collected, whole: Collected) -> dict[int, RunResult]:
-    """The runs with f32 by seed: those made for this table, else the first rounds of Table 1's on the same seeds."""
+def uncompressed_runs(data: str, method: str, found: Collected, whole: Collected) -> dict[int, RunResult]:
+    """The runs with `f32` by seed: those of this table, else the first rounds of Table 1's runs on the same seeds."""
     seeds = found.experiment.seeds
     longer = {run.seed: cut_run(run, ROUNDS[data]) for run in whole.runs.get(method, []) if run.seed in seeds}
-    own = {run.seed: run for run in found.runs.get(f"{method}-{DENSE}", [])}
+    own = {run.seed: run for run in found.runs.get(f"{method}-{UNCOMPRESSED}", [])}
     return dict(sorted({**longer, **own}.items()))
 
 
 def cut_run(run: RunResult, rounds: int) -> RunResult:
-    """The run as it was after so many rounds."""
+    """The run as it was after this many rounds."""
     kept = run.rounds[:rounds]
     up, down = count_opening_bits(run.rounds, run.summary)
     summary = replace(
@@ -55,20 +55,22 @@ def cut_run(run: RunResult, rounds: int) -> RunResult:
     return RunResult(run.seed, summary, kept)
 
 
-def share_of_dense(costs: Mapping[int, Cost], dense: Mapping[int, RunResult], threshold: float) -> float | None:
-    """The bits to the threshold over those of the dense runs on the same seeds; None where they have none in common."""
-    both = [seed for seed in costs if seed in dense]
-    full = sum(cost_to(threshold, dense[seed].rounds, dense[seed].summary).both for seed in both)
+def share_of_uncompressed(
+    costs: Mapping[int, Cost], uncompressed: Mapping[int, RunResult], threshold: float
+) -> float | None:
+    """The bits to the threshold as a share of those of `f32` on the same seeds; None without a common seed."""
+    both = [seed for seed in costs if seed in uncompressed]
+    full = sum(cost_to_reach(threshold, uncompressed[seed].rounds, uncompressed[seed].summary).both for seed in both)
     return sum(costs[seed].both for seed in both) / full if full else None
 
 
-def compare_final(runs: Sequence[RunResult], dense: Mapping[int, RunResult]) -> AccuracyDifference | None:
-    """The mean difference in final accuracy over pairs of a client and a seed; None where there are too few."""
+def compare_final(runs: Sequence[RunResult], uncompressed: Mapping[int, RunResult]) -> AccuracyDifference | None:
+    """The mean difference in final accuracy over pairs of a client and a seed; None for fewer than two pairs."""
     found = [
         100 * (a - b)
         for run in runs
-        if run.seed in dense
-        for a, b in zip(_final(run), _final(dense[run.seed]), strict=True)
+        if run.seed in uncompressed
+        for a, b in zip(_final(run), _final(uncompressed[run.seed]), strict=True)
         if a is not None and b is not None
     ]
     if len(found) < 2:
@@ -82,33 +84,34 @@ def _final(run: RunResult) -> list[float | None]:
 
 
 def goal_table(found: Mapping[str, Collected], whole: Mapping[str, Collected]) -> TextTable:
-    """For each data set and method: bits to the threshold, ours and printed, and whether the aim was reached."""
+    """A table of our and the paper's bits to the threshold, and of whether the goal was reached."""
     rows = []
     for data in ROUNDS:
         runs_of, table = found[data].runs, whole[data]
         for method in ("fedlog", "fedlog-c", *(("fedproto", "lg-fedavg-1", "fedavg") if data == "mnist" else ())):
-            way = next((way for way in WAYS_JUDGED if runs_of.get(f"{method}-{way}")), WAYS_JUDGED[0])
-            dense = dense_runs(data, method, found[data], table)
-            rows.append(_goal_row(data, method, way, runs_of.get(f"{method}-{way}", []), dense))
+            way = next((way for way in GOAL_WAYS if runs_of.get(f"{method}-{way}")), GOAL_WAYS[0])
+            uncompressed = uncompressed_runs(data, method, found[data], table)
+            rows.append(_goal_row(data, method, way, runs_of.get(f"{method}-{way}", []), uncompressed))
     columns = ("", "way of sending", "seeds", "bits", "the paper", "of f32", "final accuracy against f32", "aim")
     note = (
-        f"Bits of both directions to the paper's threshold. The aim: at most {AIM_SHARE:.0%} of the bits of `f32`, and "
-        f"a 95 % interval of the difference in final accuracy that excludes a loss of more than {AIM_LOSS:g} points; "
-        "`bits only` and `accuracy only` say which half was reached. * marks seeds that never reached the threshold."
+        f"Bits of both directions to the paper's threshold. The aim: at most {GOAL_SHARE:.0%} of the bits of `f32`, "
+        f"and a 95 % interval of the difference in final accuracy that excludes a loss of more than {GOAL_LOSS:g} "
+        "points; `bits only` and `accuracy only` say which half was reached. * marks seeds that never reached the "
+        "threshold."
     )
     return TextTable(columns, tuple(rows), notes=(note,))
 
 
 def _goal_row(
-    data: str, method: str, way: str, runs: Sequence[RunResult], dense: Mapping[int, RunResult]
+    data: str, method: str, way: str, runs: Sequence[RunResult], uncompressed: Mapping[int, RunResult]
 ) -> tuple[str, ...]:
     part = TABLE_1[data]
     name, printed = f"{part.title}, {LABELS[method]}", list_printed_rows(part.printed)[method].cost_text
     if not runs:
         return (name, way, "", NOT_RUN, printed, "", "", "")
     threshold = part.threshold / 100
-    costs = {run.seed: cost_to(threshold, run.rounds, run.summary) for run in runs}
-    share, difference = share_of_dense(costs, dense, threshold), compare_final(runs, dense)
+    costs = {run.seed: cost_to_reach(threshold, run.rounds, run.summary) for run in runs}
+    share, difference = share_of_uncompressed(costs, uncompressed, threshold), compare_final(runs, uncompressed)
     mean = describe_bits(float(np.mean([cost.both for cost in costs.values()])))
     missed = "" if all(cost.reached for cost in costs.values()) else " *"
     return (
@@ -124,11 +127,11 @@ def _goal_row(
 
 
 def judge(share: float | None, difference: AccuracyDifference | None) -> str:
-    """The verdict on the aim, in words."""
+    """Whether the goal was reached: `reached`, `bits only`, `accuracy only` or `missed`."""
     if share is None or difference is None:
         return ""
-    few = share <= AIM_SHARE
-    harmless = difference.mean - difference.reach >= -AIM_LOSS
+    few = share <= GOAL_SHARE
+    harmless = difference.mean - difference.reach >= -GOAL_LOSS
     if few and harmless:
         return "reached"
     return "bits only" if few else "accuracy only" if harmless else "missed"

@@ -1,4 +1,4 @@
-"""Write each method's results and picture into its page, from the committed records alone."""
+"""Write each method's results and picture into its page under docs/methods, from the committed records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TITLE = re.compile(r"^# .*\(((?:`[^`]+`(?:, )?)+)\)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Setting:
-    """One table of ours: where its records are, what it is, and the page that says more."""
+    """One experiment: the folder of its records, its title, and the page with more about it."""
 
     folder: str
     title: str
@@ -43,11 +43,11 @@ SETTINGS = (
     Setting("methods-digits-frozen", "digits, frozen body, all 10 classes", INDEX),
 )
 PANELS = 3
-NUMBERS = ("fed-regression", "one-exchange-sites/regression-runs.json", "pretrained.md")
+REGRESSION_RECORD = ("fed-regression", "one-exchange-sites/regression-runs.json", "pretrained.md")
 
 
 def write_method_results(results: Path, docs: Path) -> list[Path]:
-    """Write the results into every method's page, and their pictures; return the paths."""
+    """Write the results and a picture for every method's page; return the paths of the files."""
     found = {setting: _read_setting(results / setting.folder) for setting in SETTINGS}
     written: list[Path] = []
     for page in sorted((docs / "methods").glob("*.md")):
@@ -64,21 +64,21 @@ def write_method_results(results: Path, docs: Path) -> list[Path]:
             picture.parent.mkdir(parents=True, exist_ok=True)
             write_file(picture, _picture([(setting, found[setting]) for setting in shown[:PANELS]], methods))
             written.append(picture)
-        of_numbers = _numbers_block(results) if NUMBERS[0] in methods else None
-        block = of_numbers or _block([(s, found[s]) for s in shown], methods, page.stem)
+        regression = _regression_block(results) if REGRESSION_RECORD[0] in methods else None
+        block = regression or _block([(s, found[s]) for s in shown], methods, page.stem)
         write_file(page, _insert(text, block))
         written.append(page)
     return written
 
 
 def _read_setting(folder: Path) -> dict[str, MethodFigures]:
-    """The figures of every method with a finished run there, by its name."""
+    """The figures of every method with a finished run in the folder, by the method's name."""
     runs = sorted({path.parents[1] for path in folder.glob("*/seed-*/summary.json")})
     return {path.name: read_figures(path) for path in runs}
 
 
 def _block(found: Sequence[tuple[Setting, Mapping[str, MethodFigures]]], methods: Sequence[str], stem: str) -> str:
-    """The table and the picture in Markdown."""
+    """The section with results of a method's page, in Markdown: a table and a picture."""
     lines = ["## Results", ""]
     if not found:
         return "\n".join([*lines, "No record of it on our tables."])
@@ -101,7 +101,7 @@ def _block(found: Sequence[tuple[Setting, Mapping[str, MethodFigures]]], methods
 
 
 def _every_method(found: Sequence[tuple[Setting, Mapping[str, MethodFigures]]]) -> str:
-    """The tables in which no method is missing, one for each setting, the most accurate method first."""
+    """The section of the list of methods, in Markdown: a table of all methods for each setting, the best first."""
     lines = ["## Every method on digits", ""]
     for setting, figures in found:
         lines += [
@@ -121,9 +121,9 @@ def _every_method(found: Sequence[tuple[Setting, Mapping[str, MethodFigures]]]) 
     return "\n".join([*lines, said])
 
 
-def _numbers_block(results: Path) -> str | None:
-    """The table of the method that predicts a number, from its record; None without one."""
-    path = results / NUMBERS[1]
+def _regression_block(results: Path) -> str | None:
+    """The section with results of the method that predicts a number, in Markdown; None without a record."""
+    path = results / REGRESSION_RECORD[1]
     if not path.exists():
         return None
     record = json.loads(path.read_text())
@@ -133,7 +133,8 @@ def _numbers_block(results: Path) -> str | None:
         for name, row in runs.items():
             spread, inside = stdev(row["rmse_of_seeds"]), 100 * row["inside_90"]
             lines.append(
-                f"| [`{table}`](../{NUMBERS[2]}) | {name} | {row['rmse']:.3g} ± {spread:.2g} | {inside:.1f} % |"
+                f"| [`{table}`](../{REGRESSION_RECORD[2]}) | {name} | {row['rmse']:.3g} ± {spread:.2g} "
+                f"| {inside:.1f} % |"
             )
     said = f"Mean ± standard deviation over {record['seeds']} seeds; made by `{record['command']}`."
     return "\n".join([*lines, "", said])
@@ -145,14 +146,14 @@ def _accuracy_alone(figures: Mapping[str, MethodFigures]) -> str:
 
 
 def _insert(text: str, block: str) -> str:
-    """The page with the block between its marks; at its end where it has none yet."""
+    """The page with the block between its marks, or at its end if it has no marks yet."""
     before, start, rest = text.partition(START)
     after = rest.partition(END)[2] if start else "\n"
     return f"{before.rstrip()}\n\n{START}\n{block}\n{END}{after}"
 
 
 def _picture(panels: Sequence[tuple[Setting, Mapping[str, MethodFigures]]], methods: Sequence[str]) -> str:
-    """Accuracy against bits as SVG text: every method in its own colour and marker, those of this page stronger."""
+    """A picture of accuracy against bits of all methods, as SVG; the methods of this page are drawn larger."""
     figure = new_figure((3.7 * len(panels), 3.2))
     for axes, (setting, figures) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for name, cell in figures.items():
@@ -181,7 +182,7 @@ def _picture(panels: Sequence[tuple[Setting, Mapping[str, MethodFigures]]], meth
 
 
 def _mark_powers(axes: Axes) -> None:
-    """A log axis, with 2 and 5 marked where it has few powers of ten; a straight one where all bits are about equal."""
+    """Make the x axis logarithmic, with ticks at 2 and 5 too if it is short; linear if all bits are about equal."""
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     if high < 5 * low:

@@ -1,4 +1,4 @@
-"""The table and picture of what is gained, at what cost, and where it is not, from committed records."""
+"""The overview for README.md and docs/what-it-gains.md: a table and a picture of accuracies and bits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedlog.files.durable import write_file
 from fedlog.report.paper.figures import svg
 from fedlog.report.parts.style import METHODS as STYLES
 from fedlog.report.parts.style import new_figure
-from fedlog.report.parts.tables import fill_place
+from fedlog.report.parts.tables import fill_marked_place
 from fedlog.wire.bits_text import describe_bits
 
 METHODS = {name: STYLES[name].label for name in ("local", "fedavg", "fedproto", "fedlog", "fedlog-c")}
@@ -28,7 +28,7 @@ OVERVIEW, OVERVIEW_END = "<!-- overview: written by `fedlog docs` -->", "<!-- en
 
 @dataclass(frozen=True)
 class MethodFigures:
-    """One method in one setting: accuracies over seeds in per cent, and the bits of all clients in a run."""
+    """One method in one setting: its accuracy in per cent by seed, and the bits of all clients in a run."""
 
     by_seed: Mapping[int, float]
     bits: int
@@ -46,12 +46,12 @@ class MethodFigures:
 
 
 def overview(results: Path) -> dict[str, dict[str, MethodFigures]]:
-    """The figures of each method in each setting: the last round, whatever it is."""
+    """The figures of each method in each setting, after the last round."""
     return {setting: {method: read_figures(results / setting / method) for method in METHODS} for setting in SETTINGS}
 
 
 def overview_table(results: Path) -> str:
-    """The table as Markdown: a row a method, a column a setting."""
+    """The overview as Markdown: one row for each method, one column for each setting."""
     found = overview(results)
     lines = [f"| | {' | '.join(SETTINGS.values())} |", "|---|" + "---|" * len(SETTINGS)]
     for method, name in METHODS.items():
@@ -60,7 +60,7 @@ def overview_table(results: Path) -> str:
 
 
 def write_paired_sentence(results: Path) -> str:
-    """One sentence on the gain of FedLog over training alone and over FedAvg, on the same divisions of the data."""
+    """A sentence on FedLog's gain over training alone and over FedAvg, paired by seed."""
     found = overview(results)
     parts = []
     for other in ("local", "fedavg"):
@@ -78,19 +78,19 @@ def _gain(cell: MethodFigures, other: MethodFigures) -> str:
 
 
 def write_overview(results: Path, docs: Path) -> list[Path]:
-    """Write the table into README and page of gains, and its picture; do nothing where there is no such page."""
+    """Write the overview into README.md and the page of gains, and its picture; do nothing without these pages."""
     picture, page, readme = docs / "images" / "overview.svg", docs / GAINS, docs.parent / "README.md"
     if not (page.exists() and readme.exists()):
         return []
     write_file(picture, overview_picture(results))
     table = f"{overview_table(results)}\n"
-    fill_place(readme, OVERVIEW, OVERVIEW_END, table)
-    fill_place(page, OVERVIEW, OVERVIEW_END, f"{table}\n{write_paired_sentence(results)}\n")
+    fill_marked_place(readme, OVERVIEW, OVERVIEW_END, table)
+    fill_marked_place(page, OVERVIEW, OVERVIEW_END, f"{table}\n{write_paired_sentence(results)}\n")
     return [picture, readme, page]
 
 
 def overview_picture(results: Path) -> str:
-    """Accuracy against bits in each setting as SVG text; training alone, which sends nothing, is a line."""
+    """A picture of accuracy against bits in each setting, as SVG; training alone, which sends nothing, is a line."""
     from matplotlib.ticker import NullFormatter
 
     found = overview(results)
@@ -121,7 +121,7 @@ def overview_picture(results: Path) -> str:
 
 
 def read_figures(folder: Path) -> MethodFigures:
-    """The figures of one method from the summaries of its seeds."""
+    """The figures of one method, from the summaries of its seeds in the folder."""
     runs: Sequence[dict[str, float]] = [
         json.loads(path.read_text()) for path in sorted(folder.glob("seed-*/summary.json"))
     ]

@@ -1,18 +1,18 @@
-"""The table of what `--recipe tuned` sets, in its place in docs/running.md."""
+"""The table in docs/running.md of the settings that `--recipe tuned` chooses."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from fedlog.report.parts.style import style_of
-from fedlog.report.parts.tables import TextTable, fill_place
+from fedlog.report.parts.tables import TextTable, fill_marked_place
 from fedlog.settings.presets import TUNED
 
 START, END = "<!-- tuned: written by `fedlog docs` -->", "<!-- end of tuned -->"
 
 
 def recipe_table() -> TextTable:
-    """One row a method that was selected for."""
+    """A table with one row for each method that has tuned settings."""
     rows = tuple(
         (
             style_of(method).label,
@@ -28,8 +28,8 @@ def recipe_table() -> TextTable:
 
 
 def write_recipe_table(page: Path) -> list[Path]:
-    """Put the table into its place in the page, if that page is there."""
+    """Write the table into its place in the page and return its path; do nothing if there is no such page."""
     if not page.exists():
         return []
-    fill_place(page, START, END, recipe_table().markdown())
+    fill_marked_place(page, START, END, recipe_table().markdown())
     return [page]

@@ -1,4 +1,4 @@
-"""One page for a deployed run, from what its server knows: sites, rounds, bits, privacy spent, settings, command."""
+"""The page of a deployed run, from the server's records: sites, rounds, bits, privacy spent, settings, command."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fedlog.report.pages.first_screen import (
     Tile,
     describe_result,
     describe_spending,
+    describe_unfinished,
     make_bits_tile,
     make_gain_tiles,
     make_privacy_tile,
     make_time_tile,
-    say_unfinished,
 )
 from fedlog.report.pages.run_facts import ClientFacts
 from fedlog.report.pages.run_plots import bits_bars, clients_plot
@@ -30,23 +30,23 @@ from fedlog.report.parts.tables import TextTable
 from fedlog.settings.differences import Difference
 from fedlog.wire.bits_text import choose_unit, describe_bits
 
-AT_HOME = "How well each model does is known to its site alone: report.json beside the model there."
+ACCURACY_STAYS_AT_SITES = "How well each model does is known to its site alone: report.json beside the model there."
 
 
 @dataclass(frozen=True)
 class DeployedSite:
-    """One site: what it reported, and its part in the rounds."""
+    """One site: what it reported, and in how many rounds it took part."""
 
     name: str
     body: str  # empty until the site has reported
-    accuracy: float | None = None  # of the model that it keeps
+    accuracy: float | None = None  # of the model that the site keeps
     alone: float | None = None
-    error: float | None = None  # where a number is predicted
+    error: float | None = None  # root mean squared error, if a number is predicted
     error_alone: float | None = None
     test_records: int | None = None
     kept: str = ""
-    answered: int = 0  # rounds whose sum it is in
-    left_out: int = 0  # how often it was refused or left out
+    answered: int = 0  # in how many rounds its upload is part of the sum
+    left_out: int = 0  # in how many rounds it was refused or left out
 
     @property
     def gain(self) -> float | None:
@@ -56,10 +56,10 @@ class DeployedSite:
 
 @dataclass(frozen=True)
 class DeployedRound:
-    """One round at the server; bits are those from the start of the run."""
+    """One round at the server; bits are counted from the start of the run."""
 
     number: int
-    new_head: bool  # enough sites, and a sum that did not drown in its noise
+    new_head: bool  # whether the round changed the head: enough sites answered and the noise was not too large
     bits_up: int
     bits_down: int
     seconds: float
@@ -68,19 +68,19 @@ class DeployedRound:
 
 @dataclass(frozen=True)
 class DeployedRun:
-    """A deployed run, finished or under way, as its server knows it."""
+    """A deployed run, finished or still running, from the server's records."""
 
     name: str
     method: str
     seed: int
     planned: int
     rounds: tuple[DeployedRound, ...]
-    sites: tuple[DeployedSite, ...]  # until they report, those that have answered
+    sites: tuple[DeployedSite, ...]  # before the final reports, the sites that have answered so far
     finished: bool
     ended_early: str | None
-    hides_figures: bool  # sites keep them to themselves: the run is private or has secure sums
+    hides_figures: bool  # whether sites do not report their accuracies: the run is private or has secure sums
     bits_up: int
-    bits_down: int  # at the end of a run the last head goes down too, after its last round
+    bits_down: int  # includes the final head, which is sent after the last round
     bits_by_kind: Mapping[tuple[str, str], int]  # (up or down, kind)
     budget: Mapping[str, float] | None  # epsilon and delta that the plan promises
     spent: Mapping[str, Any] | None
@@ -91,17 +91,17 @@ class DeployedRun:
 
     @property
     def bits(self) -> int:
-        """Up and down, all sites, so far."""
+        """The bits sent so far, up and down, by all sites together."""
         return self.bits_up + self.bits_down
 
     @property
     def measure(self) -> str:
-        """The name of the sites' measure: accuracy or, where a number is predicted, the share inside intervals."""
+        """The name of the measure: accuracy or, if a number is predicted, the share inside intervals."""
         number = any(site.error is not None for site in self.sites)
         return "share inside 90 % intervals" if number else "test accuracy"
 
     def mean(self, name: str) -> float | None:
-        """The mean of a figure over the sites that reported it."""
+        """The mean of an attribute of the sites, over those that reported it."""
         found = [value for site in self.sites if (value := getattr(site, name)) is not None]
         return sum(found) / len(found) if found else None
 
@@ -114,7 +114,7 @@ def write_deployed_page(folder: Path, facts: DeployedRun) -> Path:
 
 
 def render_deployed(facts: DeployedRun, live: Live | None = None) -> str:
-    """The page as text; `live` tells a page of `fedlog watch` where it stands."""
+    """The HTML of the page; `live` is given for pages of `fedlog watch`."""
     return render_page(
         "deployed.html.j2",
         facts=facts,
@@ -138,7 +138,7 @@ def render_deployed(facts: DeployedRun, live: Live | None = None) -> str:
 
 
 def deployed_tables(facts: DeployedRun) -> Iterator[tuple[str, TextTable]]:
-    """The tables of the page, by the names of their files."""
+    """(file name without suffix, table) for the tables of rounds and sites."""
     rounds = tuple(
         (f"{each.number}", f"{each.bits_up}", f"{each.bits_down}", f"{each.seconds:.2f}") for each in facts.rounds
     )
@@ -159,7 +159,7 @@ def deployed_tables(facts: DeployedRun) -> Iterator[tuple[str, TextTable]]:
 
 
 def render_deployed_runs(server: str, runs: Mapping[str, DeployedRun], live: Live) -> str:
-    """The page of a server with several runs, or none yet: a row a run, by the links to their pages."""
+    """The HTML of a server's list of runs; `runs` maps the address of each page to its run."""
     return render_page(
         "runs.html.j2",
         title=f"Runs of {server}",
@@ -215,14 +215,14 @@ def _tiles(facts: DeployedRun) -> list[Tile]:
 
 
 def _notes(facts: DeployedRun) -> list[str]:
-    """Warnings that a reader needs before believing the headline."""
+    """Notes and warnings that are shown below the headline."""
     found = []
     if not facts.finished:
-        found.append(say_unfinished(len(facts.rounds), facts.planned))
+        found.append(describe_unfinished(len(facts.rounds), facts.planned))
     if facts.ended_early is not None:
         found.append(f"Ended early: {facts.ended_early}.")
     if facts.hides_figures:
-        found.append(AT_HOME)
+        found.append(ACCURACY_STAYS_AT_SITES)
     if facts.finished and facts.rounds and not any(each.new_head for each in facts.rounds):
         found.append("Learned nothing: no round moved the head from where the run began.")
     if facts.hides_figures and facts.budget is None:
@@ -231,13 +231,13 @@ def _notes(facts: DeployedRun) -> list[str]:
 
 
 def _as_clients(facts: DeployedRun) -> list[ClientFacts]:
-    """The sites, the lowest accuracy first, as the figure of clients takes them."""
+    """The sites with an accuracy, the lowest first, in the form that `clients_plot` takes."""
     judged = sorted((site for site in facts.sites if site.accuracy is not None), key=lambda each: each.accuracy or 0.0)
     return [ClientFacts(site.name, site.accuracy, site.alone, None, None, site.test_records or 0) for site in judged]
 
 
 def _privacy(facts: DeployedRun) -> dict[str, Any] | None:
-    """The promise and spending of a private run; None for a run without privacy."""
+    """The budget and the spent privacy of a private run; None for a run without privacy."""
     if facts.budget is None:
         return None
     return describe_spending(facts.budget, facts.spent or {})

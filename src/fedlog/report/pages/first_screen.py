@@ -1,4 +1,4 @@
-"""The first screen of a run's page, simulated or deployed: the result in words and tiles, and what was spent."""
+"""The top of a run's page, simulated or deployed: the result in words, tiles with figures, and the privacy spent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EQUAL = 1e-5  # summaries hold accuracies to six digits
 
 @dataclass(frozen=True)
 class Tile:
-    """One figure of the first screen."""
+    """One figure at the top of a page, with its name and a note."""
 
     name: str
     value: str
@@ -24,7 +24,7 @@ class Tile:
 
 
 def describe_result(share: float | None, error: float | None) -> str:
-    """A run's accuracy in words; where a number is predicted, its error first. Empty where nothing is known."""
+    """A run's accuracy in words, for predicted numbers after their error; empty if the accuracy is unknown."""
     if share is None:
         return ""
     reached = percent(share)
@@ -32,7 +32,7 @@ def describe_result(share: float | None, error: float | None) -> str:
 
 
 def make_gain_tiles(gains: Sequence[float], who: str) -> list[Tile]:
-    """A tile with the mean gain of the clients (or sites) over training alone; no tile where that is unknown."""
+    """A tile with the mean gain of the clients (or sites) over training alone; no tile without gains."""
     if not gains:
         return []
     better, worse = sum(gain > EQUAL for gain in gains), sum(gain < -EQUAL for gain in gains)
@@ -41,25 +41,25 @@ def make_gain_tiles(gains: Sequence[float], who: str) -> list[Tile]:
 
 
 def make_bits_tile(bits: int, who: str, up: str) -> Tile:
-    """The bits of everyone."""
+    """A tile with the bits of all clients or sites."""
     return Tile("bits", describe_bits(bits), f"all {who}s, both ways; {up}")
 
 
 def make_privacy_tile(epsilon: float | None, budget: Mapping[str, float]) -> Tile:
-    """A tile with the spent part of the budget."""
+    """A tile with the epsilon spent so far and the budget."""
     spent = "nothing released" if epsilon is None else f"ε = {epsilon:.3g}"
     return Tile("privacy spent", spent, f"of {_describe_budget(budget)}")
 
 
 def make_time_tile(seconds: float, rounds: int) -> Tile:
-    """How long the rounds took."""
+    """A tile with the time of all rounds and of one."""
     return Tile("time", describe_duration(seconds), f"in rounds, {describe_duration(seconds / rounds)} each")
 
 
 def describe_spending(
     budget: Mapping[str, float], spent: Mapping[str, Any], left_out: Collection[str] = (), caveats: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The promise and spending of a private run, for the page's section on privacy."""
+    """The budget and the spent privacy of a private run, for its page; `left_out` names fields to skip."""
     rows = [("budget", _describe_budget(budget))]
     rows += [
         (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else say_value(value))
@@ -73,6 +73,6 @@ def _describe_budget(budget: Mapping[str, float]) -> str:
     return f"ε = {budget['epsilon']:g}, δ = {budget['delta']:g}"
 
 
-def say_unfinished(rounds: int, planned: int | None) -> str:
-    """A note on a run that goes on, or was interrupted."""
+def describe_unfinished(rounds: int, planned: int | None) -> str:
+    """A note for a run that is still running or was interrupted."""
     return f"Not finished: round {rounds} of {planned}."

@@ -1,4 +1,4 @@
-"""Pages that follow runs under way: a small server on this machine alone, for whoever knows the token."""
+"""The server behind `fedlog watch`: pages that update while runs go on, on this machine only, behind a secret token."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HEADERS = {
 
 
 class Pages(Protocol):
-    """The pages of a folder for a server: its own page, and one for each run in it."""
+    """The pages that a server offers: one for the watched folder, and one for each run in it."""
 
     @property
     def folder(self) -> Path:
@@ -47,7 +47,7 @@ class Pages(Protocol):
         """The page of the folder itself, or of one of its runs."""
 
     def list_files(self, folder: Path) -> Iterable[Path]:
-        """The files that this page is made from, those that do not exist yet too."""
+        """The files that this page is made from, including those that do not exist yet."""
 
 
 @dataclass(frozen=True)
@@ -57,18 +57,18 @@ class SimulatedRuns:
     folder: Path
 
     def list_runs(self) -> list[Path]:
-        """Every folder with a run's settings."""
+        """Every folder below this one that holds a run."""
         return run_folders(self.folder)
 
     def render(self, folder: Path, live: Live) -> str:
-        """The page of one run, or the list of all."""
+        """The page of one run, or the list of all runs."""
         if (folder / CONFIG).exists():
             return render_run(read_run(folder), live)
         links = {run: f"{run.relative_to(folder).as_posix()}/" for run in run_folders(folder)}
         return render_runs(folder, links, live)
 
     def list_files(self, folder: Path) -> Iterator[Path]:
-        """The records of the runs, and of the baselines beside a single run."""
+        """The files of the runs and, for a single run, of the baselines beside it."""
         runs = run_folders(folder)
         if (folder / CONFIG).exists():
             runs += [baseline.folder for baseline in find_baselines(folder, read_spec(folder)).values()]
@@ -91,7 +91,7 @@ class PageServer(ThreadingHTTPServer):
         return f"http://{ADDRESS}:{self.server_port}/{self.token}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: a browser that went away is no news."""
+        """Print nothing: browsers close connections all the time."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -99,7 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        """Answer with a page, or with the version of its records; anything without the token does not exist."""
+        """Answer with a page, or with the version of its records; without the right token, with 404."""
         folder, what = self._find_page()
         answers: dict[str, Callable[[Path], str]] = {"": self._page, "version": self._version}
         if folder is None or what not in answers:
@@ -113,16 +113,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"cannot be read now: {error}\n")
 
     def _find_page(self) -> tuple[Path | None, str]:
-        """The folder that the address names and what of it; None where the address, host or token is wrong."""
+        """The folder that the address names, and its last part; None for a wrong address, host or token."""
         root, slash, rest = unquote(urlsplit(self.path).path).lstrip("/").partition("/")
-        # Another name for this machine would let a page from elsewhere ask (DNS rebinding).
+        # With another host name, a page from elsewhere could read the answer (DNS rebinding).
         known_host = self.headers.get("Host") == f"{ADDRESS}:{self.server.server_port}"
         if not known_host or not slash or not secrets.compare_digest(root.encode(), self.server.token.encode()):
             return None, ""
         pages, (inner, _, what) = self.server.pages, rest.rpartition("/")
         if not inner:
             return pages.folder, what
-        # Only what is a run below the folder: an address cannot name anything else.
+        # Only runs below the folder are found, so an address cannot name any other file.
         return {run.relative_to(pages.folder).as_posix(): run for run in pages.list_runs()}.get(inner), what
 
     def _version(self, folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""Everything that a run's page tells, read from its folder, finished or under way."""
+"""Read everything that a run's page shows from its folder; the run may still be running."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from fedlog.experiments.run.records import Summary
 from fedlog.experiments.run.scores import RunScores
 from fedlog.settings.spec import RunSpec
 
-MOST_CLASSES = 12  # that are named in a row
+MOST_CLASSES = 12  # a client with more classes shows only their number
 
 
 @dataclass(frozen=True)
 class ClientFacts:
-    """One client: its accuracy in the last round, what it has alone, and who it is where the run noted it."""
+    """One client: its accuracy in the last round and by training alone, and its description if the run has one."""
 
     name: str
     accuracy: float | None
@@ -35,12 +35,12 @@ class ClientFacts:
 
     @property
     def gain(self) -> float | None:
-        """How much more accurate the client is than alone, as a share."""
+        """The client's gain over training alone, as a share; None if one of the accuracies is unknown."""
         return None if self.accuracy is None or self.alone is None else self.accuracy - self.alone
 
     @property
     def classes(self) -> str:
-        """The classes that the client trains on, with their records; if there are many, only their number."""
+        """The classes that the client trains on, with their numbers of records; if there are many, a short form."""
         training = {} if self.portrait is None else self.portrait.training
         if len(training) > MOST_CLASSES:
             return f"{len(training)} classes, {min(training.values())} to {max(training.values())} each"
@@ -49,12 +49,12 @@ class ClientFacts:
 
 @dataclass(frozen=True, eq=False)
 class RunFacts:
-    """A run as its folder tells it."""
+    """The facts about a run in its folder."""
 
     folder: Path
     spec: RunSpec
     lines: tuple[RoundRecord, ...]
-    summary: Summary | None  # None while the run goes on, or after it was interrupted
+    summary: Summary | None  # None if the run is still running or was interrupted
     baselines: Mapping[str, Baseline]
     portraits: Mapping[str, ClientPortrait]
     geometry: Geometry | None
@@ -64,7 +64,7 @@ class RunFacts:
 
     @property
     def bits_opening(self) -> int:
-        """The bits before round 1, known at the end of the run."""
+        """The bits sent before round 1; 0 until the run has ended."""
         return 0 if self.summary is None else sum(self.summary.bits_opening.values())
 
     @property
@@ -81,19 +81,19 @@ class RunFacts:
 
     @property
     def measure(self) -> str:
-        """The name of the run's measure: accuracy or, where a number is predicted, the share inside intervals."""
+        """The name of the measure: accuracy or, if a number is predicted, the share inside intervals."""
         predicts_number = bool(self.lines) and bool(self.lines[-1].rmse_per_client)
         return "share inside 90 % intervals" if predicts_number else f"{self.spec.judge.parts[0].value} accuracy"
 
     @property
     def error_of_number(self) -> float | None:
-        """The root mean squared error where a number is predicted, mean over clients."""
+        """The root mean squared error of predicted numbers, mean over clients; None for classes."""
         found = [error for error in (self.lines[-1].rmse_per_client if self.lines else []) if error is not None]
         return sum(found) / len(found) if found else None
 
     @property
     def bits_by_kind(self) -> dict[tuple[str, str], int]:
-        """The bits of the whole run by direction and kind; the names of kinds before round 1 say so."""
+        """The bits of the run by (direction, kind); kinds sent before round 1 end in "before round 1"."""
         found: dict[tuple[str, str], int] = {}
         parts = [(line.bits_by_kind, "") for line in self.lines]
         if self.summary is not None:
@@ -106,12 +106,12 @@ class RunFacts:
 
     @cached_property
     def clients(self) -> list[ClientFacts]:
-        """Every client, the lowest accuracy first; those without held-out records last."""
+        """Every client, sorted by accuracy, the lowest first; clients without held-out records are last."""
         if not self.lines:
             return []
         last = self.lines[-1]
         names = self._names(len(last.records_per_client))
-        alone = self._alone(names)
+        alone = self._accuracies_alone(names)
         errors = {} if self.scores is None else self.scores.test
         found = [
             ClientFacts(
@@ -130,8 +130,8 @@ class RunFacts:
         known = (self.summary.clients if self.summary is not None else []) or list(self.portraits)
         return list(known) if len(known) == count else [f"client-{at}" for at in range(count)]
 
-    def _alone(self, names: list[str]) -> dict[str, float]:
-        """Each client's accuracy by training alone, where such a run lies beside this one."""
+    def _accuracies_alone(self, names: list[str]) -> dict[str, float]:
+        """Each client's accuracy by training alone; empty if no such run is beside this one."""
         if "local" not in self.baselines:
             return {}
         summary = self.baselines["local"].summary
@@ -140,19 +140,19 @@ class RunFacts:
         return {name: share for name, share in pairs if share is not None}
 
     @property
-    def worst_decile(self) -> list[ClientFacts]:
-        """The tenth of the clients with the lowest accuracies, at least one."""
-        return find_lowest_tenth(self.clients)
+    def lowest_clients(self) -> list[ClientFacts]:
+        """The tenth of the clients with the lowest accuracies, at least one client."""
+        return lowest_tenth(self.clients)
 
 
-def find_lowest_tenth(clients: Sequence[ClientFacts]) -> list[ClientFacts]:
-    """The first tenth of the clients that have an accuracy, at least one; they are sorted already."""
+def lowest_tenth(clients: Sequence[ClientFacts]) -> list[ClientFacts]:
+    """The first tenth of the clients with an accuracy, at least one; the clients must be sorted."""
     judged = [client for client in clients if client.accuracy is not None]
     return judged[: max(1, len(judged) // 10)]
 
 
 def read_run(folder: Path) -> RunFacts:
-    """The facts of the run in the folder; InputError where it holds none."""
+    """The facts about the run in the folder; InputError if it holds no run."""
     spec = read_spec(folder)
     config = json.loads((folder / CONFIG).read_text())
     return RunFacts(

@@ -1,4 +1,4 @@
-"""One page for one run: the result in a sentence, then its curves, clients, bits, geometry, privacy and settings."""
+"""The page of one run: the result in a sentence, then its curves, clients, bits, geometry, privacy and settings."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedlog.experiments.run.records import mean_parts
+from fedlog.experiments.run.records import mean_seconds_by_part
 from fedlog.files.durable import write_file
 from fedlog.report.pages import run_plots
 from fedlog.report.pages.first_screen import (
     Tile,
     describe_result,
     describe_spending,
+    describe_unfinished,
     make_bits_tile,
     make_gain_tiles,
     make_privacy_tile,
     make_time_tile,
-    say_unfinished,
 )
 from fedlog.report.pages.run_facts import RunFacts, read_run
 from fedlog.report.parts.plots import Plot
@@ -29,14 +29,14 @@ from fedlog.wire.bits_text import describe_bits
 
 
 def write_run_page(folder: Path) -> Path:
-    """Write the page from the folder's records, and return its path."""
+    """Write the page of the run in the folder, and return its path."""
     path = folder / PAGE
     write_file(path, render_run(read_run(folder)))
     return path
 
 
 def render_run(facts: RunFacts, live: Live | None = None) -> str:
-    """The page as text; `live` tells a page of `fedlog watch` what it shows and where to ask for news."""
+    """The HTML of the page; `live` is given for pages of `fedlog watch`."""
     differences = find_differences(facts.spec)
     return render_page(
         "run.html.j2",
@@ -58,7 +58,7 @@ def render_run(facts: RunFacts, live: Live | None = None) -> str:
             "bodies": len({portrait.body for portrait in facts.portraits.values()}) > 1,
             "calibration": any(client.calibration_error is not None for client in facts.clients),
         },
-        time_bars=run_plots.time_bars(mean_parts(facts.lines)),
+        time_bars=run_plots.time_bars(mean_seconds_by_part(facts.lines)),
         differences=differences,
         other_settings=_other_settings(facts, differences),
         command=repeat_command(facts.spec),
@@ -72,7 +72,7 @@ def _client_plots(facts: RunFacts) -> list[Plot]:
 
 
 def headline(facts: RunFacts) -> dict[str, Any]:
-    """The result in one sentence: what was reached with how many bits, and what the baselines reach."""
+    """The parts of the headline: the accuracy, the bits, and the results of the baselines."""
     others = []
     for method, baseline in facts.baselines.items():
         summary = baseline.summary
@@ -102,7 +102,7 @@ def _tiles(facts: RunFacts) -> list[Tile]:
         chosen = facts.summary.accuracy_at_chosen_rounds
         found.append(Tile("at chosen rounds", percent(chosen), "each client's best on its validation records"))
     found += make_gain_tiles([client.gain for client in facts.clients if client.gain is not None], "client")
-    worst = facts.worst_decile
+    worst = facts.lowest_clients
     if worst:
         found.append(Tile("lowest client", percent(worst[0].accuracy), worst[0].name))
     ups = sum(line.bits_up for line in facts.lines)
@@ -113,7 +113,7 @@ def _tiles(facts: RunFacts) -> list[Tile]:
 
 
 def _privacy(facts: RunFacts) -> dict[str, Any] | None:
-    """The promise and spending of a private run; None for a run without privacy."""
+    """The budget and the spent privacy of a private run; None for a run without privacy."""
     if facts.summary is None or facts.summary.privacy is None:
         return None
     found = facts.summary.privacy
@@ -122,10 +122,10 @@ def _privacy(facts: RunFacts) -> dict[str, Any] | None:
 
 
 def _notes(facts: RunFacts) -> list[str]:
-    """Warnings that a reader needs before believing the headline."""
+    """Notes and warnings that are shown below the headline."""
     found = []
     if facts.summary is None and facts.lines:
-        found.append(say_unfinished(len(facts.lines), facts.spec.rounds))
+        found.append(describe_unfinished(len(facts.lines), facts.spec.rounds))
     if facts.summary is not None:
         best = facts.summary
         if best.best_round != best.rounds and best.best_accuracy > best.accuracy_mean_over_clients:
@@ -150,12 +150,12 @@ def _notes(facts: RunFacts) -> list[str]:
 
 
 def _other_settings(facts: RunFacts, differences: Sequence[Difference]) -> list[tuple[str, str]]:
-    """The settings that are as usual, those that are not set left out."""
-    told = {each.name for each in differences}
+    """(name, value) of the settings that have their usual values; settings without a value are left out."""
+    changed = {each.name for each in differences}
     values = as_plain(facts.spec)
     values |= values.pop("options")
     return [
         (name, say_value(value))
         for name, value in values.items()
-        if name not in told and value is not None and value != [] and name not in ("data", "method")
+        if name not in changed and value is not None and value != [] and name not in ("data", "method")
     ]

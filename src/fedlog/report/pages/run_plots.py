@@ -1,4 +1,4 @@
-"""The figures of a run's page."""
+"""The plots of a run's page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from fedlog.core.calibration import ReliabilityBin
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import RECORDS
-from fedlog.report.pages.run_facts import ClientFacts, RunFacts, find_lowest_tenth
+from fedlog.report.pages.run_facts import ClientFacts, RunFacts, lowest_tenth
 from fedlog.report.parts.axes import Axis, straight_axis
 from fedlog.report.parts.curves import curve_plots, make_curve
 from fedlog.report.parts.plots import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Bar, BarPart, Bars, Plot, Point, Series
@@ -18,12 +18,12 @@ from fedlog.wire.bits_text import describe_bits
 LARGEST_MARKS, SMALLEST_MARKS = 4.6, 2.4
 GEOMETRY_HEIGHT = 420.0
 CALIBRATION_NAMES = {"temperature": "softmax with temperature", "laplace": "Laplace"}
-MOST_NAMES, MOST_LETTERS = 6, 30  # that stand beside each other under a figure, on a phone too
-SIZES_DIFFER = 1.3  # times the smallest; below it, accuracy by size shows nothing
+MOST_NAMES, MOST_LETTERS = 6, 30  # clients are named under a figure if their names fit, also on a phone
+SIZES_DIFFER = 1.3  # accuracy by size is drawn if the largest client has this many times the records of the smallest
 
 
 def accuracy_plots(facts: RunFacts) -> list[Plot]:
-    """Accuracy by round and by bits, the baselines' too; nothing before the first round ends."""
+    """Accuracy by round and by bits, of the run and its baselines; empty before the first round ends."""
     if not facts.lines:
         return []
     method = facts.spec.method
@@ -35,14 +35,14 @@ def accuracy_plots(facts: RunFacts) -> list[Plot]:
 
 
 def clients_plot(clients: Sequence[ClientFacts], method: str, measure: str, who: str = "client") -> Plot | None:
-    """Every client's accuracy, the lowest first, with what it has alone; the worst tenth is shaded."""
+    """A plot of each client's accuracy, the lowest first, and of its accuracy alone; the lowest tenth is shaded."""
     judged = [client for client in clients if client.accuracy is not None]
     if not judged:
         return None
     style, alone = style_of(method), style_of("local")
     size = _mark_size(len(judged))
     shares = [100 * share for client in judged for share in (client.accuracy, client.alone) if share is not None]
-    own = tuple(Point(at, 100 * (c.accuracy or 0), _say_client(c), *_stem(c)) for at, c in enumerate(judged, 1))
+    own = tuple(Point(at, 100 * (c.accuracy or 0), _describe_client(c), *_stem(c)) for at, c in enumerate(judged, 1))
     without = tuple(
         Point(at, 100 * client.alone, f"{client.name} alone: {percent(client.alone)}")
         for at, client in enumerate(judged, 1)
@@ -51,7 +51,7 @@ def clients_plot(clients: Sequence[ClientFacts], method: str, measure: str, who:
     series = [Series(method, style, own, joined=False, size=size)]
     if without and method != "local":
         series.insert(0, Series("local", alone, without, joined=False, hollow=True, size=size * 0.85))
-    worst = find_lowest_tenth(judged)
+    worst = lowest_tenth(judged)
     return Plot(
         name="clients",
         title=f"{measure[0].upper()}{measure[1:]} of each {who} (%)",
@@ -68,13 +68,13 @@ def clients_plot(clients: Sequence[ClientFacts], method: str, measure: str, who:
 
 
 def sizes_plot(facts: RunFacts) -> Plot | None:
-    """Every client's accuracy by the number of its training records; None where the run did not note them."""
+    """A plot of each client's accuracy by its number of training records; None if those are unknown or about equal."""
     known = [(c, sum(c.portrait.training.values())) for c in facts.clients if c.portrait and c.accuracy is not None]
     sizes = [size for _, size in known]
     if not known or max(sizes) < SIZES_DIFFER * max(min(sizes), 1):
         return None
     style = style_of(facts.spec.method)
-    marks = tuple(Point(size, 100 * (client.accuracy or 0), _say_client(client)) for client, size in known)
+    marks = tuple(Point(size, 100 * (client.accuracy or 0), _describe_client(client)) for client, size in known)
     smallest, largest = min(known, key=lambda each: each[1]), max(known, key=lambda each: each[1])
     return Plot(
         name="sizes",
@@ -95,13 +95,13 @@ def _mark_size(count: int) -> float:
 
 
 def _stem(client: ClientFacts) -> tuple[float | None, float | None]:
-    """A line from the client's accuracy alone to its accuracy in the run."""
+    """The ends of the line from the client's accuracy alone to its accuracy in the run."""
     if client.alone is None or client.accuracy is None:
         return None, None
     return 100 * client.alone, 100 * client.accuracy
 
 
-def _say_client(client: ClientFacts) -> str:
+def _describe_client(client: ClientFacts) -> str:
     said = [f"{client.name}: {percent(client.accuracy)}"]
     if client.gain is not None:
         said.append(f"{points(client.gain)} points over {percent(client.alone)} alone")
@@ -111,7 +111,7 @@ def _say_client(client: ClientFacts) -> str:
 
 
 def _ranks(names: Sequence[str], who: str) -> Axis:
-    """An axis of ranks; a few clients are named on it."""
+    """An axis of the clients by rank, with their names if these fit, else with numbers."""
     count = len(names)
     if count <= MOST_NAMES and sum(len(name) for name in names) <= MOST_LETTERS:
         return Axis(f"{who}s, lowest first", 0.5, count + 0.5, tuple((float(at), n) for at, n in enumerate(names, 1)))
@@ -121,7 +121,7 @@ def _ranks(names: Sequence[str], who: str) -> Axis:
 
 
 def bits_bars(found: Mapping[tuple[str, str], int], rounds: int, who: str = "client") -> Bars | None:
-    """The bits of the run by direction and kind; None where nothing was sent."""
+    """Bars of the run's bits by direction and kind; None if nothing was sent."""
     kinds = list(dict.fromkeys(kind for _, kind in found))
     if not sum(found.values()):
         return None
@@ -165,7 +165,7 @@ def time_bars(parts: Sequence[tuple[str, float, float]]) -> Bars | None:
 
 
 def calibration_plot(facts: RunFacts) -> Plot | None:
-    """How often the models are right, by how sure they are, for each way of computing probabilities."""
+    """A plot of how often the models are right by how sure they are, for each kind of probabilities."""
     found = facts.calibration
     if found is None or not found.ways:
         return None
@@ -173,7 +173,7 @@ def calibration_plot(facts: RunFacts) -> Plot | None:
     for at, (name, way) in enumerate(found.ways.items()):
         style = style_numbered(at, CALIBRATION_NAMES.get(name, name))
         marks = tuple(
-            Point(100 * each.confidence, 100 * each.accuracy, f"{style.label}: {_say_bin(each)}")
+            Point(100 * each.confidence, 100 * each.accuracy, f"{style.label}: {_describe_bin(each)}")
             for each in way.reliability
         )
         series.append(Series(name, style, marks))
@@ -190,16 +190,16 @@ def calibration_plot(facts: RunFacts) -> Plot | None:
     )
 
 
-def _say_bin(found: ReliabilityBin) -> str:
+def _describe_bin(found: ReliabilityBin) -> str:
     return f"{percent(found.confidence)} sure, {percent(found.accuracy)} right, {found.records} records"
 
 
 def geometry_plot(facts: RunFacts) -> Plot | None:
-    """Every client's class means and the common head in the plane where the means differ most."""
+    """A plot of the clients' class means and the common head, in the plane in which the means differ most."""
     found = facts.geometry
     if found is None:
         return None
-    classes = sorted({mean.label for mean in found.means} | {row.label for row in found.head}, key=_by_number)
+    classes = sorted({mean.label for mean in found.means} | {row.label for row in found.head}, key=_number_first)
     styles = {label: style_numbered(at, label) for at, label in enumerate(classes)}
     series = []
     for number, label in enumerate(classes):
@@ -212,7 +212,7 @@ def geometry_plot(facts: RunFacts) -> Plot | None:
             if row.label == label
         )
         arrows = Series(f"class-{label}", styles[label], rows, joined=False, arrows=True)
-        # The colours come a second time: hollow marks tell the two apart.
+        # With more classes than colours, a colour is used again with hollow marks.
         hollow = number // len(COLOURS) % 2 == 1
         series.append(Series(f"class-{label}", styles[label], means, joined=False, size=3.6, hollow=hollow))
         series += [arrows] if rows else []
@@ -239,7 +239,7 @@ def geometry_plot(facts: RunFacts) -> Plot | None:
 
 
 def _equal_axes(places: Sequence[tuple[float, float]], height: float) -> tuple[Axis, Axis]:
-    """Axes around these places and the origin on which one step is as long in both directions."""
+    """Axes that cover these points and the origin, with the same scale in both directions."""
     sides = (WIDTH - LEFT - RIGHT, height - TOP - BOTTOM)
     ends = [(min(0.0, *values), max(0.0, *values)) for values in zip(*places, strict=True)]
     per_pixel = 1.12 * max((high - low) / side for (low, high), side in zip(ends, sides, strict=True)) or 1.0
@@ -249,7 +249,7 @@ def _equal_axes(places: Sequence[tuple[float, float]], height: float) -> tuple[A
     return found[0], found[1]
 
 
-def _by_number(label: str) -> tuple[float, str]:
+def _number_first(label: str) -> tuple[float, str]:
     try:
         return float(label), label
     except ValueError:

@@ -1,4 +1,4 @@
-"""One page for a folder of runs: what their scores compare, their curves, and a row a run with a link to its page."""
+"""The page of a folder of runs: comparisons, curves, and a table of all runs with links to their pages."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fedlog.report.parts.render import PAGE, Live, percent, render_page
 from fedlog.report.parts.style import style_of, styles_of
 from fedlog.wire.bits_text import describe_bits
 
-MOST_CURVES = 35  # there are no more styles that differ
+MOST_CURVES = 35  # the number of different styles
 
 
 @dataclass(frozen=True)
 class RunRow:
-    """One run of the folder."""
+    """One run in the table of runs."""
 
     name: str
     link: str
@@ -36,7 +36,7 @@ class RunRow:
 
 
 def run_folders(folder: Path) -> list[Path]:
-    """The run folders in this one, at any depth, in the order of their names."""
+    """The folders of runs below this one, at any depth, sorted by name."""
     return sorted(path.parent for path in folder.rglob(CONFIG)) if folder.is_dir() else []
 
 
@@ -52,7 +52,7 @@ def write_runs_page(folder: Path) -> Path:
 
 
 def render_runs(folder: Path, links: dict[Path, str], live: Live | None = None) -> str:
-    """The page of a folder of runs as text, with these links to the pages of single runs."""
+    """The HTML of the page; `links` are the addresses of the pages of single runs."""
     compared = [findings for findings in group_findings(folder) if len(findings.labels) > 1]
     return render_page(
         "runs.html.j2",
@@ -81,7 +81,7 @@ def _row(folder: Path, run: Path, link: str) -> RunRow:
 
 
 def _plots(folder: Path) -> list[tuple[str, list[Plot]]]:
-    """The curves of the runs of each data set; of many, the newest."""
+    """(data set, plots) for each data set: the curves of its runs, at most the newest MOST_CURVES."""
     by_data: dict[str, list[Path]] = {}
     for run in run_folders(folder):
         if records.count(run / RECORDS):

@@ -18,7 +18,7 @@ from fedlog.experiments.tables.significance import CONFIDENCE, Mean, paired_diff
 from fedlog.experiments.tables.when_to_choose import CONDITIONS, ROUNDS, SHOWN_ROUNDS, WHEN_TO_CHOOSE, Condition
 from fedlog.report.paper.figures import svg
 from fedlog.report.parts.style import METHODS as STYLES
-from fedlog.report.parts.tables import NOT_RUN, TextTable, fill_place, with_error
+from fedlog.report.parts.tables import NOT_RUN, TextTable, fill_marked_place, with_error
 from fedlog.wire.bits_text import describe_bits
 
 ALONE = "local"
@@ -231,5 +231,5 @@ def write_when_to_choose(results: Path, page: Path) -> list[Path]:
     """Put the short table into its place on the page; do nothing where there is no such page."""
     if not page.exists():
         return []
-    fill_place(page, START, END, f"{short_table(collect(WHEN_TO_CHOOSE, results))}\n")
+    fill_marked_place(page, START, END, f"{short_table(collect(WHEN_TO_CHOOSE, results))}\n")
     return [page]

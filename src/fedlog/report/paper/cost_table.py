@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fedlog.experiments.tables.cells import Experiment, Row
-from fedlog.experiments.tables.cost import Cost, cost_to, threshold_by_rule
+from fedlog.experiments.tables.cost import Cost, cost_to_reach, threshold_by_rule
 from fedlog.experiments.tables.finished_cells import Collected
 from fedlog.experiments.tables.paper import COMPETITIVE
 from fedlog.experiments.tables.significance import BySeed, Mean, SignificanceTest, paired_ratio
@@ -19,7 +19,7 @@ def cost_table(found: Collected, threshold: float) -> TextTable:
     """Bits to the fixed threshold beside the paper's, counted in one direction and in both, tested on both."""
     experiment = found.experiment
     costs = {
-        row.name: {run.seed: cost_to(threshold / 100, run.rounds, run.summary) for run in found.runs[row.name]}
+        row.name: {run.seed: cost_to_reach(threshold / 100, run.rounds, run.summary) for run in found.runs[row.name]}
         for row in experiment.rows
         if found.runs[row.name]
     }

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from fedlog.experiments.tables.cells import Row
 from fedlog.experiments.tables.cost import count_opening_bits
 from fedlog.experiments.tables.finished_cells import Collected, RunResult
-from fedlog.experiments.tables.synthetic import DRAWN_SEED, REPRESENTATIONS, IterationRecord
+from fedlog.experiments.tables.synthetic import PLOTTED_SEED, REPRESENTATIONS, IterationRecord
 from fedlog.report.parts.style import COLOURS, style_of, styles_of
 
 # Dark for client 0, light for client 1; blue and green as in the paper's figure, and a marker for each class.
@@ -81,9 +81,9 @@ def synthetic(found: Collected) -> str:
 
 
 def _points_of_clients(found: Collected, row: Row) -> list[dict[str, Any]]:
-    """The points to plot for each client; empty if seed DRAWN_SEED was not run."""
-    path = found.folder / row.name / f"seed-{DRAWN_SEED}" / REPRESENTATIONS
-    if DRAWN_SEED not in found.sweeps[row.name] or not path.exists():
+    """The points to plot for each client; empty if seed PLOTTED_SEED was not run."""
+    path = found.folder / row.name / f"seed-{PLOTTED_SEED}" / REPRESENTATIONS
+    if PLOTTED_SEED not in found.sweeps[row.name] or not path.exists():
         return []
     clients: list[dict[str, Any]] = json.loads(path.read_text())
     return clients
@@ -96,7 +96,7 @@ def _panel(axes: Axes, title: str, clients: Sequence[dict[str, Any]], what: str,
         _scatter(axes, clients, what)
         return True
     axes.set_axis_off()
-    axes.text(0.5, 0.5, f"not run: {whose}, seed {DRAWN_SEED}", ha="center", transform=axes.transAxes)
+    axes.text(0.5, 0.5, f"not run: {whose}, seed {PLOTTED_SEED}", ha="center", transform=axes.transAxes)
     return False
 
 

@@ -15,14 +15,14 @@ from fedlog.experiments.tables.privacy_figure import (
     CLIENTS,
     CLIPS,
     DELTAS,
+    EPSILON_FORMULAS,
     LEVELS,
-    READINGS,
     VERIFIED_CLIP,
     VERIFIED_LEVEL,
-    Reading,
+    EpsilonFormula,
+    find_epsilon_formula,
     level_name,
     no_noise_name,
-    read_budget_terms,
 )
 from fedlog.experiments.tables.significance import Mean
 from fedlog.privacy.guarantee import Calibration, Trust, Unit
@@ -32,7 +32,7 @@ from fedlog.report.parts.tables import NOT_RUN, TextTable, with_error
 
 WIDTH = 101  # columns of the statistics: the body's hundred features and the constant
 STYLES = {"clamp": "--", "l2": "-"}
-READING_COLOURS = {
+FORMULA_COLOURS = {
     (Calibration.EXACT, Trust.CENTRAL): COLOURS["blue"],
     (Calibration.EXACT, Trust.LOCAL): COLOURS["vermillion"],
     (Calibration.PAPER, Trust.CENTRAL): COLOURS["green"],
@@ -46,23 +46,23 @@ def privacy_tables(found: Collected) -> list[TextTable]:
 
 
 def level_table(found: Collected) -> TextTable:
-    """Accuracy by clip and level of noise, with the epsilon that every reading gives the level."""
+    """Accuracy by clip and level of noise, with the epsilon that every formula gives the level."""
     columns = (
         "clip",
         "noise on the sum, x a record's share",
         "std",
         "accuracy, %",
         "rounds with the old head",
-        *(f"{r.calibration} {r.trust}, delta {r.delta:g}" for r in READINGS),
+        *(f"{r.calibration} {r.trust}, delta {r.delta:g}" for r in EPSILON_FORMULAS),
     )
     rows = []
     for clip, named in CLIPS.items():
         runs = found.runs[no_noise_name(clip)]
-        rows.append((named, "none", "0", _accuracy(runs), "", *[""] * len(READINGS)))
+        rows.append((named, "none", "0", _accuracy(runs), "", *[""] * len(EPSILON_FORMULAS)))
         for level in LEVELS:
             runs = found.runs[level_name(clip, level)]
             std = level * parse_clip(named).sensitivity(WIDTH)
-            labels = (_label(reading, level, releases_of(found)) for reading in READINGS)
+            labels = (_label(formula, level, releases_of(found)) for formula in EPSILON_FORMULAS)
             rows.append((named, f"{level}", f"{std:.4g}", _accuracy(runs), _old_head_text(runs), *labels))
     notes = (
         "The columns on the right are what each formula would call epsilon at that level, for bodies that never saw "
@@ -78,7 +78,7 @@ def releases_of(found: Collected) -> int:
 
 
 def verification_table(found: Collected) -> TextTable:
-    """Each reading that was really run, beside the level of noise that it should equal, on the same seeds."""
+    """Each formula that was really run, beside the level of noise that it should equal, on the same seeds."""
     expected = {run.seed: run for run in found.runs[level_name(VERIFIED_CLIP, VERIFIED_LEVEL)]}
     rows = []
     for row in found.experiment.rows:
@@ -150,26 +150,26 @@ def _guarantee_row(row: Row, found: Collected) -> tuple[str, ...]:
     )
 
 
-def points(found: Collected, reading: Reading, clip: str) -> Iterator[tuple[float, float]]:
-    """(epsilon, accuracy) of each level that was run, as the reading has it."""
+def points(found: Collected, formula: EpsilonFormula, clip: str) -> Iterator[tuple[float, float]]:
+    """(epsilon, accuracy) of each level that was run, as the formula has it."""
     for level in LEVELS:
         runs = found.runs[level_name(clip, level)]
         if runs:
-            epsilon = reading.epsilon(level, releases_of(found), CLIENTS)
+            epsilon = formula.epsilon(level, releases_of(found), CLIENTS)
             yield epsilon, Mean.of([_percent(run) for run in runs]).value
 
 
-def find_verified_points(found: Collected, delta: float) -> Iterator[tuple[Reading, float, float]]:
-    """(reading, epsilon, accuracy) of the verified cells at that delta."""
+def find_verified_points(found: Collected, delta: float) -> Iterator[tuple[EpsilonFormula, float, float]]:
+    """(formula, epsilon, accuracy) of the verified cells at that delta."""
     for row in found.experiment.rows:
-        reading = read_budget_terms(row.spec)
-        if row.name.startswith("verify-") and reading is not None and reading.delta == delta and found.runs[row.name]:
+        formula = find_epsilon_formula(row.spec)
+        if row.name.startswith("verify-") and formula is not None and formula.delta == delta and found.runs[row.name]:
             accuracy = Mean.of([_percent(run) for run in found.runs[row.name]]).value
-            yield reading, row.spec.epsilon or 0.0, accuracy
+            yield formula, row.spec.epsilon or 0.0, accuracy
 
 
-def _label(reading: Reading, level: float, releases: int) -> str:
-    epsilon = reading.epsilon(level, releases, CLIENTS)
+def _label(formula: EpsilonFormula, level: float, releases: int) -> str:
+    epsilon = formula.epsilon(level, releases, CLIENTS)
     return f"{epsilon:.3g}" if epsilon else "0 (delta alone covers it)"
 
 
@@ -214,17 +214,17 @@ def _by_noise(axes: Axes, found: Collected) -> None:
 
 
 def _by_epsilon(axes: Axes, found: Collected, delta: float) -> None:
-    for reading in READINGS:
-        if reading.delta != delta:
+    for formula in EPSILON_FORMULAS:
+        if formula.delta != delta:
             continue
         for clip, named in CLIPS.items():
-            spots = [(epsilon, accuracy) for epsilon, accuracy in points(found, reading, clip) if epsilon > 0]
+            spots = [(epsilon, accuracy) for epsilon, accuracy in points(found, formula, clip) if epsilon > 0]
             if spots:
-                look = READING_COLOURS[reading.calibration, reading.trust]
+                look = FORMULA_COLOURS[formula.calibration, formula.trust]
                 drawn: dict[str, Any] = {"marker": look.marker, "markersize": 3, "color": look.light}
-                label = f"{reading.calibration}, {reading.trust}, {named}"
+                label = f"{formula.calibration}, {formula.trust}, {named}"
                 axes.plot(*zip(*spots, strict=True), STYLES[clip], label=label, **drawn)
-    for reading, epsilon, accuracy in find_verified_points(found, delta):
-        colour = READING_COLOURS[reading.calibration, reading.trust].light
+    for formula, epsilon, accuracy in find_verified_points(found, delta):
+        colour = FORMULA_COLOURS[formula.calibration, formula.trust].light
         axes.plot(epsilon, accuracy, "x", markersize=9, color=colour)
     axes.set(xscale="log", xlim=(0.02, 300), xlabel=f"epsilon as a label, delta {delta:g} (no guarantee)")

@@ -27,7 +27,7 @@ from fedlog.report.paper.other_tables import grid_table, synthetic_selection_tab
 from fedlog.report.paper.privacy_tables import privacy_plot, privacy_tables, short_guarantee_table
 from fedlog.report.paper.tuned_tables import tuned_tables
 from fedlog.report.parts.render import render_page
-from fedlog.report.parts.tables import TextTable, fill_place
+from fedlog.report.parts.tables import TextTable, fill_marked_place
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": False})
 DISCUSSION, FIGURE = "discussion.md", "figure.svg"
@@ -184,7 +184,7 @@ def _write_guarantees(results: Path, page: Path) -> list[Path]:
     if not page.exists():
         return []
     table = short_guarantee_table(collect(PRIVACY_FIGURE, results))
-    fill_place(page, GUARANTEES, GUARANTEES_END, table.markdown())
+    fill_marked_place(page, GUARANTEES, GUARANTEES_END, table.markdown())
     return [page]
 
 

@@ -1,4 +1,4 @@
-"""Axes of a plot: where a value lies, and which values are written beside it."""
+"""The axes of a plot: the position of a value, and the values that are written as ticks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STEPS = (1, 2, 2.5, 5, 10)
 
 @dataclass(frozen=True)
 class Axis:
-    """From `low` to `high`, straight or by powers of ten, with the values that are written."""
+    """An axis from `low` to `high`, linear or logarithmic, with its ticks: (value, text)."""
 
     label: str
     low: float
@@ -22,7 +22,7 @@ class Axis:
     log: bool = False
 
     def share(self, value: float) -> float:
-        """How far along the axis the value lies, 0 to 1."""
+        """The position of the value on the axis, from 0 at `low` to 1 at `high`."""
         if self.log:
             low, high, value = math.log10(self.low), math.log10(self.high), math.log10(max(value, self.low))
         else:
@@ -31,7 +31,7 @@ class Axis:
 
 
 def straight_axis(label: str, values: Iterable[float], whole: bool = False) -> Axis:
-    """An axis around these values, its ends at round numbers."""
+    """A linear axis that covers these values, with ends at round numbers; `whole`: ticks at whole numbers only."""
     known = [value for value in values if math.isfinite(value)] or [0.0]
     low, high = min(known), max(known)
     if high - low < 1e-9:
@@ -46,7 +46,7 @@ def straight_axis(label: str, values: Iterable[float], whole: bool = False) -> A
 
 
 def rounds_axis(last: int) -> Axis:
-    """The rounds from 1 to the last one."""
+    """An axis of rounds, from 1 to the last one."""
     if last <= 1:
         return Axis("round", 0, 2, ((1, "1"),))
     step = max(1, round(_round_step(last / 6)))
@@ -55,12 +55,12 @@ def rounds_axis(last: int) -> Axis:
 
 
 def bits_axis(label: str, values: Iterable[float]) -> Axis:
-    """Powers of ten around these numbers of bits, with their units."""
+    """A logarithmic axis that covers these numbers of bits."""
     known = [value for value in values if value > 0] or [1.0]
     low, high = min(known), max(known)
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     last = last if last > first else first + 1
-    # Within one decade: the part of it that is used, with its 1, 2 and 5.
+    # For a range of one or two decades: only the part that is used, with ticks at 1, 2 and 5.
     if last - first <= 2:
         candidates = [m * 10.0**p for p in range(first, last + 1) for m in (1, 2, 5)]
         low_end = max((c for c in candidates if c <= low), default=10.0**first)
@@ -75,12 +75,12 @@ def bits_axis(label: str, values: Iterable[float]) -> Axis:
 
 
 def named_axis(label: str, names: Sequence[str]) -> Axis:
-    """One place for each name."""
+    """An axis with one position for each name."""
     return Axis(label, -0.5, max(len(names) - 0.5, 0.5), tuple((float(at), name) for at, name in enumerate(names)))
 
 
 def _tick_bits(bits: float) -> str:
-    """A round number of bits, for an axis."""
+    """The text of a tick: a round number of bits with its unit."""
     unit, size = choose_unit(bits)
     return f"{bits / size:g} {unit}"
 

@@ -1,4 +1,4 @@
-"""Accuracy by round and by bits: for pages as plots, for programs as a matplotlib figure."""
+"""Accuracy by round and by bits: as plots for pages, and as a matplotlib figure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedlog.engine.simulate.simulator import RoundRecord
+from fedlog.experiments.run.records import bits_so_far
 from fedlog.report.parts.axes import bits_axis, rounds_axis, straight_axis
-from fedlog.report.parts.plots import Plot, Point, Rule, Series
+from fedlog.report.parts.plots import LevelLine, Plot, Point, Series
 from fedlog.report.parts.render import percent
 from fedlog.report.parts.style import Style, new_figure
 from fedlog.wire.bits_text import describe_bits
@@ -16,37 +17,34 @@ from fedlog.wire.bits_text import describe_bits
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BELOW = "Steep first rounds lie below the axis."
-STEEP = 2.0  # times the range of the later rounds
+LOW_ROUNDS_NOTE = "Steep first rounds lie below the axis."
+STEEP_FACTOR = 2.0  # first rounds are steep if the whole range is this many times that of the later rounds
 THRESHOLD = Style("threshold", "rose", "dotted")
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The accuracy of one method, or of one run, after each round, with the bits spent by then."""
+    """The accuracy of one method or run after each round, with the bits sent until then."""
 
     key: str
     style: Style
     accuracy: tuple[float, ...]  # shares
-    bits: tuple[float, ...]  # of all clients, both ways, from the start
+    bits: tuple[float, ...]  # sent by all clients in both directions since the start
 
     @property
     def sends(self) -> bool:
-        """Whether anything crossed."""
+        """Whether any bits were sent."""
         return bool(self.bits) and self.bits[-1] > 0
 
 
 def make_curve(key: str, style: Style, lines: Sequence[RoundRecord], opening: int) -> Curve:
-    """The curve of one run."""
-    spent, bits = float(opening), []
-    for line in lines:
-        spent += line.bits_up + line.bits_down
-        bits.append(spent)
-    return Curve(key, style, tuple(line.accuracy_mean_over_clients for line in lines), tuple(bits))
+    """The curve of one run; `opening` is the number of bits sent before round 1."""
+    accuracy = tuple(line.accuracy_mean_over_clients for line in lines)
+    return Curve(key, style, accuracy, tuple(float(bits) for bits in bits_so_far(lines, opening)))
 
 
 def mean_curve(key: str, style: Style, runs: Sequence[Curve]) -> Curve:
-    """The mean over runs, as far as all of them go."""
+    """The mean of several runs, up to the last round that all of them have."""
     length = min(len(run.accuracy) for run in runs)
     accuracy = tuple(sum(run.accuracy[at] for run in runs) / len(runs) for at in range(length))
     return Curve(key, style, accuracy, tuple(sum(run.bits[at] for run in runs) / len(runs) for at in range(length)))
@@ -55,13 +53,13 @@ def mean_curve(key: str, style: Style, runs: Sequence[Curve]) -> Curve:
 def curve_plots(
     curves: Sequence[Curve], threshold: float | None = None, measure: str = "test accuracy", name: str = "accuracy"
 ) -> list[Plot]:
-    """Accuracy by round, and by bits where anything was sent; what sends nothing is a level line there."""
+    """Plots of accuracy by round and, if anything was sent, by bits, with level lines for methods that send nothing."""
     levels = [100 * value for curve in curves for value in later_part(curve.accuracy)]
     levels += [] if threshold is None else [100 * threshold]
     cut = min(100 * value for curve in curves for value in curve.accuracy) < straight_axis("%", levels).low
-    note = BELOW if cut else ""
+    note = LOW_ROUNDS_NOTE if cut else ""
     y = straight_axis("%", levels)
-    rules = () if threshold is None else (Rule(100 * threshold, f"threshold {percent(threshold)}", THRESHOLD),)
+    rules = () if threshold is None else (LevelLine(100 * threshold, f"threshold {percent(threshold)}", THRESHOLD),)
     by_round = Plot(
         name=f"{name}-by-round",
         title=f"{measure[0].upper()}{measure[1:]} by round (%)",
@@ -76,7 +74,9 @@ def curve_plots(
     if not sending:
         return [by_round]
     alone = tuple(
-        Rule(100 * curve.accuracy[-1], f"{curve.style.label} {percent(curve.accuracy[-1])}", curve.style, curve.key)
+        LevelLine(
+            100 * curve.accuracy[-1], f"{curve.style.label} {percent(curve.accuracy[-1])}", curve.style, curve.key
+        )
         for curve in curves
         if not curve.sends
     )
@@ -94,9 +94,9 @@ def curve_plots(
 
 
 def later_part(accuracy: Sequence[float]) -> list[float]:
-    """The values an axis must show: all of them, but for a steep first quarter that would squeeze the others."""
+    """The accuracies that an axis must show: all, or the last three quarters and the maximum if the start is steep."""
     later = [*accuracy[len(accuracy) // 4 :], max(accuracy)]
-    return later if max(accuracy) - min(accuracy) > STEEP * (max(later) - min(later)) else list(accuracy)
+    return later if max(accuracy) - min(accuracy) > STEEP_FACTOR * (max(later) - min(later)) else list(accuracy)
 
 
 def _series(curve: Curve, by_bits: bool) -> Series:
@@ -126,7 +126,7 @@ def _describe(curves: Sequence[Curve], threshold: float | None, by_bits: bool = 
 
 
 def draw_curves(lines: Sequence[RoundRecord], opening: int, style: Style) -> Figure:
-    """Accuracy by round and by bits, those before round 1 included, as a matplotlib figure."""
+    """A matplotlib figure of accuracy by round and by bits; `opening` is the number of bits sent before round 1."""
     curve = make_curve("run", style, lines, opening)
     figure = new_figure((10, 4))
     by_round, by_bits = figure.subplots(1, 2, sharey=True)

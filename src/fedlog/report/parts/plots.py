@@ -1,7 +1,7 @@
-"""Plots as SVG that needs no library: points, lines, intervals and rules between two axes.
+"""Plots as plain SVG: points, lines, intervals and level lines between two axes.
 
-A page colours them by its style sheet, so one drawing serves light, dark and print; a small script adds the values
-under the pointer and switches lines off.
+The style sheet of a page colours them, so one drawing serves light pages, dark pages and print. A small script shows
+the values under the pointer and switches lines off.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from fedlog.report.parts.axes import Axis
 from fedlog.report.parts.style import DASHES, MARKERS, Style
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 460.0, 52.0, 16.0, 14.0, 46.0
-BEHIND_TIP = 12.0
-BETWEEN_MARKERS = 42.0  # on a joined line; every point still has its value under the pointer
-LETTER, LINE = 6.6, 14.0  # about the size of a letter beside a level line
+GAP_AT_TIP = 12.0
+BETWEEN_MARKERS = 42.0  # at least this far apart on a joined line; the script still shows the value of every point
+LETTER, LINE = 6.6, 14.0  # about the width and height of a letter in the name of a level line
 MARKER_SIZE = 4.2
 
 
 @dataclass(frozen=True)
 class Point:
-    """One value with its text and, if there is one, its interval."""
+    """One value, the text that is shown under the pointer and, if there is one, its interval."""
 
     x: float
     y: float
@@ -36,7 +36,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """The points of one method, or of one thing that can be switched off."""
+    """The points of one method, or of something else that a reader can switch off."""
 
     key: str
     style: Style
@@ -48,8 +48,8 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Rule:
-    """A level line across the plot, with its name."""
+class LevelLine:
+    """A horizontal line across the plot, with its name."""
 
     y: float
     label: str
@@ -63,48 +63,48 @@ class Plot:
 
     name: str
     title: str
-    alternative: str  # the figure in words, for those who cannot see it
+    alternative: str  # the figure described in words, for readers who cannot see it
     x: Axis
     y: Axis
     series: tuple[Series, ...]
-    rules: tuple[Rule, ...] = ()
-    shaded: tuple[float, float] | None = None  # from one x to another
+    rules: tuple[LevelLine, ...] = ()
+    shaded: tuple[float, float] | None = None  # the part from one x to another is shaded
     note: str = ""
     height: float = 300.0
-    bare: bool = False  # without numbers on the axes, where directions have no unit
+    bare: bool = False  # without numbers on the axes, if they have no unit
     diagonal: bool = False
-    fixed: bool = False  # whether the levels stay when lines are switched off
-    capped: bool = False  # intervals with ends; else stems
+    fixed: bool = False  # whether the y axis stays as it is when lines are switched off
+    capped: bool = False  # draw intervals with caps at their ends, else as stems
     kind: str = field(default="plot", init=False)
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        """The place of a value in the drawing."""
+        """The position of a value in the drawing."""
         wide, high = WIDTH - LEFT - RIGHT, self.height - TOP - BOTTOM
         return round(LEFT + wide * self.x.share(x), 1), round(TOP + high * (1 - self.y.share(y)), 1)
 
     @property
     def frame(self) -> dict[str, float]:
-        """The sides of the plot in the drawing."""
+        """The positions of the plot's four sides in the drawing, and the drawing's width."""
         return {"left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": self.height - BOTTOM, "width": WIDTH}
 
     @property
     def x_ticks(self) -> list[tuple[float, str]]:
-        """The places and texts below the plot."""
+        """The ticks below the plot: (position, text)."""
         return [(self.at(value, self.y.low)[0], text) for value, text in self.x.ticks]
 
     @property
     def y_ticks(self) -> list[tuple[float, str]]:
-        """The places and texts left of the plot."""
+        """The ticks left of the plot: (position, text)."""
         return [(self.at(self.x.low, value)[1], text) for value, text in self.y.ticks]
 
     @property
-    def drawn_rules(self) -> list[DrawnRule]:
-        """The level lines, each with a place for its name."""
-        return [draw_rule(self, rule) for rule in self.rules]
+    def drawn_levels(self) -> list[DrawnLevelLine]:
+        """The level lines, each with the position of its name."""
+        return [draw_level_line(self, rule) for rule in self.rules]
 
     @property
     def drawn_shade(self) -> tuple[float, float] | None:
-        """The left end and the width of what is shaded."""
+        """The left end and the width of the shaded part; None if nothing is shaded."""
         if self.shaded is None:
             return None
         left, right = (self.at(x, self.y.low)[0] for x in self.shaded)
@@ -130,12 +130,12 @@ class DrawnSeries:
 
     @property
     def dash(self) -> str:
-        """The line style."""
+        """The line style, in the notation of SVG."""
         return DASHES[self.series.style.dash].svg
 
     @property
     def marker(self) -> str:
-        """The marker's path."""
+        """The SVG path of the marker."""
         return MARKERS[self.series.style.marker]
 
 
@@ -158,15 +158,15 @@ def draw_series(plot: Plot, series: Series) -> DrawnSeries:
 
 
 def _beyond_tip(plot: Plot, tip: tuple[float, float]) -> tuple[float, float]:
-    """The position of an arrow's name: behind its tip, whichever way it points."""
+    """The position of an arrow's name: a little beyond its tip, in the direction of the arrow."""
     wide, high = (end - start for end, start in zip(tip, plot.at(0, 0), strict=True))
     length = math.hypot(wide, high) or 1.0
-    # A name is written above its place; half a line lower, its middle is there.
-    return round(tip[0] + BEHIND_TIP * wide / length, 1), round(tip[1] + BEHIND_TIP * high / length + LINE * 0.7, 1)
+    # A name is written above its position, so it is moved down by half a line.
+    return round(tip[0] + GAP_AT_TIP * wide / length, 1), round(tip[1] + GAP_AT_TIP * high / length + LINE * 0.7, 1)
 
 
 def _thin_out(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The places of markers, thinned out so that there is room between them; the last place is always kept."""
+    """The positions of markers with enough room between them; the last position is always kept."""
     kept: list[tuple[float, float]] = []
     for place in reversed(places):
         if not kept or kept[-1][0] - place[0] >= BETWEEN_MARKERS:
@@ -175,26 +175,26 @@ def _thin_out(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]
 
 
 @dataclass(frozen=True)
-class DrawnRule:
-    """A level line in the coordinates of the drawing, and where its name has most room."""
+class DrawnLevelLine:
+    """A level line in the coordinates of the drawing, and the position of its name."""
 
-    rule: Rule
+    rule: LevelLine
     y: float
     name_x: float
     anchor: str
     below: bool
 
 
-def draw_rule(plot: Plot, rule: Rule) -> DrawnRule:
-    """The level line, with its name where least is drawn: at the left or right end, above or below the line."""
+def draw_level_line(plot: Plot, rule: LevelLine) -> DrawnLevelLine:
+    """The level line; its name is put where it hides least: at the left or right end, above or below the line."""
     y = plot.at(plot.x.low, rule.y)[1]
     wide = LETTER * len(rule.label)
     left, right = plot.frame["left"] + 4, plot.frame["right"] - 4
     drawn = [place for series in plot.series for place in _places_along(plot, series)]
     drawn += [(x, plot.at(plot.x.low, other.y)[1]) for other in plot.rules if other is not rule for x in (left, right)]
 
-    def count_drawn(name: DrawnRule) -> int:
-        """How much is drawn at the place of the name, and 1000 more where the name does not fit."""
+    def count_drawn(name: DrawnLevelLine) -> int:
+        """How many drawn points the name would cover, plus 1000 if it does not fit into the plot."""
         top = y + 3 if name.below else y - 3 - LINE
         fits = plot.frame["top"] - 4 <= top and top + LINE <= plot.frame["bottom"]
         start = name.name_x - wide if name.anchor == "end" else name.name_x
@@ -202,11 +202,13 @@ def draw_rule(plot: Plot, rule: Rule) -> DrawnRule:
         return inside + (0 if fits else 1000)
 
     ends = (("end", right), ("start", left))
-    return min((DrawnRule(rule, y, x, anchor, below) for anchor, x in ends for below in (False, True)), key=count_drawn)
+    return min(
+        (DrawnLevelLine(rule, y, x, anchor, below) for anchor, x in ends for below in (False, True)), key=count_drawn
+    )
 
 
 def _places_along(plot: Plot, series: Series) -> list[tuple[float, float]]:
-    """Places along the line of a series, or its points."""
+    """Positions along the line of a series; its points only, if they are not joined."""
     places = [plot.at(point.x, point.y) for point in series.points]
     if not series.joined:
         return places
@@ -227,7 +229,7 @@ class BarPart:
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar of parts, one beside the other."""
+    """A bar that consists of parts side by side."""
 
     label: str
     text: str
@@ -236,7 +238,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars below each other on one scale."""
+    """Several bars on one scale, one below the other."""
 
     name: str
     title: str
@@ -247,7 +249,7 @@ class Bars:
 
     @property
     def drawn(self) -> list[tuple[Bar, list[tuple[BarPart, float, float]]]]:
-        """The bars, each part with its start and its width in shares of the longest bar."""
+        """The bars, each part with its start and its width as shares of the longest bar."""
         longest = max((sum(part.amount for part in bar.parts) for bar in self.bars), default=0) or 1.0
         found = []
         for bar in self.bars:
@@ -260,7 +262,7 @@ class Bars:
 
     @property
     def parts(self) -> list[BarPart]:
-        """Every part once, for the list of what the colours mean."""
+        """Every part once, for the legend."""
         return list({part.label: part for bar in self.bars for part in bar.parts}.values())
 
 
@@ -269,7 +271,7 @@ Drawing = Plot | Bars
 
 @dataclass(frozen=True)
 class LegendEntry:
-    """One thing that can be switched off."""
+    """One entry of a legend; a click on it switches its series off."""
 
     key: str
     style: Style
@@ -277,7 +279,7 @@ class LegendEntry:
 
 
 def legend_of(plots: Sequence[Drawing]) -> list[LegendEntry]:
-    """The series that a reader can switch off in these plots, each once."""
+    """The legend of these plots: each series that can be switched off, once."""
     found: dict[str, LegendEntry] = {}
     for plot in plots:
         if isinstance(plot, Plot):

@@ -1,4 +1,4 @@
-"""Pages from templates: one HTML file each, style sheet and script inside, that asks the network for nothing."""
+"""Render HTML pages from templates: each page is one file with its style sheet and script, and loads nothing."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MINUS = "\N{MINUS SIGN}"
 
 @dataclass(frozen=True)
 class Live:
-    """The version of the records that a page of `fedlog watch` shows."""
+    """Marks a page of `fedlog watch`; `version` is that of the records the page was made from."""
 
     version: str
 
 
 def render_page(template: str, **values: Any) -> str:
-    """The page that the template makes of these values."""
+    """The HTML of a page: the template filled with these values."""
     return _environment().get_template(template).render(**values)
 
 
@@ -34,7 +34,7 @@ def render_page(template: str, **values: Any) -> str:
 def _environment() -> Environment:
     found = Environment(
         loader=PackageLoader("fedlog.report"),
-        autoescape=True,  # names of clients and settings are other people's texts
+        autoescape=True,  # names of clients and settings come from users
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -58,12 +58,12 @@ def _read(name: str) -> str:
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """A share as `98.4 %`; a dash where there is none."""
+    """A share as `98.4 %`; a dash for None."""
     return "–" if share is None else f"{100 * share:.{digits}f} %"
 
 
 def points(share: float | None) -> str:
-    """A difference of two shares as `+1.3`; a dash where there is none."""
+    """A difference of two shares in points, as `+1.3`; a dash for None."""
     if share is None:
         return "–"
     text = f"{100 * share:+.1f}"

@@ -1,4 +1,4 @@
-"""A figure that a notebook shows by itself, whether or not pyplot is in use."""
+"""A matplotlib figure that a notebook shows, also without pyplot."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 
 class ShownFigure(Figure):
-    """A matplotlib figure without a window; as the last line of a cell it is drawn below it."""
+    """A matplotlib figure without a window; a notebook draws it if it is the last value of a cell."""
 
     def __init__(self, size: tuple[float, float]) -> None:
         super().__init__(figsize=size, layout="constrained")

@@ -1,6 +1,6 @@
-"""How every method looks: its name for people, one colour, one marker and one line style, on pages and in figures.
+"""The display name, colour, marker and line style of every method, on pages and in figures.
 
-Colours are far apart for every kind of colour vision; in grey the marker and the line style tell methods apart.
+The colours can be told apart with every kind of colour vision; in grey, markers and line styles differ.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Colour:
-    """One colour on white and on dark paper, and the marker that always goes with it."""
+    """One colour for light and for dark pages, and the marker that is always drawn with it."""
 
     light: str
     dark: str
@@ -25,7 +25,7 @@ class Colour:
 
 @dataclass(frozen=True)
 class Dash:
-    """One line style as SVG and as matplotlib writes it."""
+    """One line style, in the notation of SVG and in that of matplotlib."""
 
     svg: str
     matplotlib: Any
@@ -47,7 +47,7 @@ DASHES: Mapping[str, Dash] = {
     "dash-dot": Dash("8 3 2 3", "-."),
     "dotted": Dash("2 3", ":"),
 }
-# As matplotlib calls them; as SVG in a box from -1 to 1.
+# matplotlib's name of each marker -> its SVG path in a box from -1 to 1.
 MARKERS: Mapping[str, str] = {
     "o": "M-.9 0A.9 .9 0 1 0 .9 0A.9 .9 0 1 0 -.9 0Z",
     "s": "M-.8-.8H.8V.8H-.8Z",
@@ -61,7 +61,7 @@ MARKERS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Style:
-    """How one method, or one line of a figure, is called and drawn."""
+    """The label, colour and line style of one method, or of one line of a figure."""
 
     label: str
     colour: str
@@ -69,22 +69,22 @@ class Style:
 
     @property
     def marker(self) -> str:
-        """The marker, as matplotlib calls it."""
+        """The marker, by matplotlib's name."""
         return COLOURS[self.colour].marker
 
     @property
     def hex(self) -> str:
-        """The colour on white paper."""
+        """The colour on light pages."""
         return COLOURS[self.colour].light
 
     @property
     def matplotlib_line(self) -> dict[str, Any]:
-        """The arguments of a line in matplotlib."""
+        """Arguments for matplotlib to draw a line."""
         return {"color": self.hex, "linestyle": DASHES[self.dash].matplotlib}
 
     @property
     def matplotlib_point(self) -> dict[str, Any]:
-        """The arguments of single points in matplotlib."""
+        """Arguments for matplotlib to draw single points."""
         return {"color": self.hex, "linestyle": "none", "marker": self.marker}
 
 
@@ -116,7 +116,7 @@ METHODS: Mapping[str, Style] = {
     "ccvr": Style("CCVR", "vermillion", "dotted"),
     "fedpft": Style("FedPFT", "vermillion", "dash-dot"),
 }
-# For methods of one's own, and for further variants of one method on one page.
+# For methods that users wrote, and for more variants of one method on one page.
 SPARE = tuple(
     (colour, dash)
     for dash in DASHES
@@ -126,7 +126,7 @@ SPARE = tuple(
 
 
 def style_of(method: str) -> Style:
-    """The style of a method; that of a user's own method depends on its name alone."""
+    """The style of a method; a method that a user wrote gets one that depends on its name only."""
     if method in METHODS:
         return METHODS[method]
     number = int.from_bytes(hashlib.sha256(method.encode()).digest()[:4], "big")
@@ -135,9 +135,9 @@ def style_of(method: str) -> Style:
 
 
 def styles_of(labels: Mapping[str, str]) -> dict[str, Style]:
-    """A style for each label on one page, given the method of each; all differ as long as there are enough styles.
+    """A style for each label on a page, given the label's method; all styles differ if there are enough of them.
 
-    The first variant of a method has the method's own style.
+    The first variant of a method has the method's style.
     """
     found: dict[str, Style] = {}
     taken: set[tuple[str, str]] = set()
@@ -154,7 +154,7 @@ def styles_of(labels: Mapping[str, str]) -> dict[str, Style]:
 
 
 def style_numbered(number: int, label: str) -> Style:
-    """A style for the parts of something that are no methods, such as classes or kinds of messages."""
+    """The style with this number, for things other than methods, such as classes or kinds of messages."""
     colours, dashes = list(COLOURS), list(DASHES)
     turn = number // len(colours)
     return Style(label, colours[number % len(colours)], dashes[(number + turn) % len(dashes)])
@@ -162,7 +162,7 @@ def style_numbered(number: int, label: str) -> Style:
 
 def new_figure(size: tuple[float, float]) -> Figure:
     """An empty matplotlib figure of that size in inches, without a window."""
-    # Imported here: it takes a second, and only whoever draws needs it.
+    # Imported here because matplotlib takes a second to import.
     from fedlog.report.parts.shown_figure import ShownFigure
 
     return ShownFigure(size)

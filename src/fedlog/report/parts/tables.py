@@ -1,4 +1,4 @@
-"""A table as text, how it is written in Markdown and HTML, and its place in a page of the documentation."""
+"""A table of texts, written as Markdown, HTML, CSV or LaTeX, and put into its place in a page of the documentation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedlog.files.durable import write_file
 from fedlog.wire.bits_text import choose_unit, describe_bits
 
 NOT_RUN = "not run"
-# What LaTeX takes for its own, or does not have.
+# Characters that LaTeX treats specially or lacks, and how to write them.
 _IN_LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -30,7 +30,7 @@ _IN_LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
 
 @dataclass(frozen=True)
 class TextTable:
-    """Columns and rows of text, the first column a name; notes stand below."""
+    """Columns and rows of text; the first column is a name. Notes are written below the table."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -62,7 +62,7 @@ class TextTable:
         return written.getvalue()
 
     def latex(self) -> str:
-        """The table in LaTeX, with booktabs' rules; its title is a remark above it."""
+        """The table in LaTeX, with the rules of `booktabs`; its title is a comment above it."""
         lines = [f"% {self.title}"] if self.title else []
         lines += [f"\\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}", "\\toprule"]
         lines += [" & ".join(_latex(cell) for cell in self.columns) + " \\\\", "\\midrule"]
@@ -79,7 +79,7 @@ def _markdown_row(cells: tuple[str, ...]) -> str:
 
 
 def not_run_note(found: Collected) -> tuple[str, ...]:
-    """One line with the rows that have not been run; nothing where all have."""
+    """A note with the rows that have not been run; empty if all have."""
     missing = [row.label for row in found.experiment.rows if not found.runs[row.name]]
     if not missing:
         return ()
@@ -88,18 +88,18 @@ def not_run_note(found: Collected) -> tuple[str, ...]:
 
 
 def with_error(mean: Mean, digits: int = 2) -> str:
-    """`98.41 ± 0.07`, or the mean alone where one seed gives no error."""
+    """A mean with its standard error, `98.41 ± 0.07`; the mean alone for one seed."""
     error = "" if mean.error is None else f" ± {mean.error:.{digits}f}"
     return f"{mean.value:.{digits}f}{error}"
 
 
 def difference_with_error(mean: Mean, digits: int = 2) -> str:
-    """`+0.31 ± 0.07`: the same, with its sign."""
+    """A mean difference with its sign and standard error, `+0.31 ± 0.07`."""
     return ("+" if mean.value >= 0 else "") + with_error(mean, digits)
 
 
 def bits_with_error(mean: Mean) -> str:
-    """Bits with their standard error, both in the mean's unit and rounded to its third significant digit."""
+    """Mean bits with their standard error, `3.02 ± 0.17 Mb`: three significant digits of the mean."""
     if mean.error is None:
         return describe_bits(mean.value)
     unit, size = choose_unit(mean.value)
@@ -109,14 +109,14 @@ def bits_with_error(mean: Mean) -> str:
 
 
 def p_value(p: float) -> str:
-    """A p value with as many digits as it deserves."""
+    """A p value with four decimals, or as `2.0e-05` if it is smaller."""
     return f"{p:.4f}" if p >= 0.0001 else f"{p:.1e}"
 
 
-def fill_place(page: Path, start: str, end: str, content: str) -> None:
-    """Replace what stands between the two remarks; InputError where the page has no such place."""
+def fill_marked_place(page: Path, start: str, end: str, content: str) -> None:
+    """Replace the text between the marks `start` and `end` of the page; InputError if the page does not have them."""
     before, begun, rest = page.read_text().partition(start)
     _, ended, after = rest.partition(end)
     if not (begun and ended):
-        raise InputError(f"{page} has no place that is marked {start}", hint=f"add {start} and {end}")
+        raise InputError(f"{page} does not have the marks {start} and {end}", hint="add both on lines of their own")
     write_file(page, f"{before}{start}\n{content}{end}{after}")
