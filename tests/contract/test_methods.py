@@ -227,7 +227,7 @@ def test_a_method_with_one_body_for_all_says_so(method: str, small: Any) -> None
     federation = small.federation([5, 8, 6])
     bodies = [small.body("mlp:6,5"), small.body("mlp:7,5"), small.body("mlp:5")]
     if method not in ANY_BODY:
-        with pytest.raises(InputError, match=f"method {method} starts from one model for everyone"):
+        with pytest.raises(InputError, match=f"method {method} cannot be used with --initialisation separate"):
             small.simulation(method, federation, initialisation=Initialisation.SEPARATE)
         with pytest.raises(InputError, match=f"method {method} needs the same body"):
             small.simulation(method, federation, bodies)

@@ -116,7 +116,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({**PRIVATE, "codec": "rows"}, "cannot be used in a private run"),
     ({"aggregation": "secure", "codec": "rows"}, "cannot be used in a secure sum"),
     ({"honest": 3}, "these settings need a secure sum: honest"),
-    ({"aggregation": "secure", "refused_share": 0.5}, "a refused share is for uploads that the server can check"),
+    ({"aggregation": "secure", "refused_share": 0.5}, "cannot be used with secure sums: they hide single uploads"),
     ({"clip": "l3:1"}, "clip"),
 ]
 

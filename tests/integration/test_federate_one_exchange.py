@@ -97,7 +97,7 @@ def test_asked_again_a_site_sends_the_same_gaussians(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["fedcof", "fedpft"])
 def test_class_means_and_gaussians_are_sent_in_the_open_alone(method: str) -> None:
-    with pytest.raises(InputError, match="which a secure sum hides"):
+    with pytest.raises(InputError, match="it needs each client's upload separately"):
         check_plan(Plan("once", method=method, rounds=1, secure=Secure(3, 3)))
     promise = Promise("record", "central", 8.0, 1e-5, clip="l2:1")  # type: ignore[arg-type]
     with pytest.raises(InputError, match=rf"method {method} .* sends no statistics"):

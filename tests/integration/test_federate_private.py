@@ -431,7 +431,7 @@ def test_the_command_refuses_what_it_cannot_promise(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"method": "fedproto"}, "methods that send statistics"),
+        ({"method": "fedproto"}, "cannot be used with --privacy"),
         ({"promise": {**asdict(CENTRAL), "unit": "paper"}}, "record or client"),
         ({"promise": {**asdict(CENTRAL), "trust": "nobody"}}, "unknown trust"),
         ({"promise": {**asdict(CENTRAL), "epsilon": 0.0}}, "epsilon must be"),
@@ -441,7 +441,7 @@ def test_the_command_refuses_what_it_cannot_promise(
         ({"promise": {**asdict(CENTRAL), "noise": "float"}}, "discrete noise and exact calibration"),
         ({"promise": {**asdict(CENTRAL), "calibration": "paper"}}, "discrete noise and exact calibration"),
         ({"secure": {"honest": 3, "sites": 5}}, "cannot be used with secure sums"),
-        ({"secure": {"honest": 2, "sites": 5}, "promise": None}, "honest survivors must be 3 to 5"),
+        ({"secure": {"honest": 2, "sites": 5}, "promise": None}, "--honest must be 3 to 5"),
         ({"secure": {"honest": 3, "sites": 10**5}, "promise": None}, "sites must be at most 10000"),
     ],
 )

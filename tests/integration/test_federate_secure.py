@@ -282,9 +282,9 @@ def test_a_server_with_keys_of_its_own_gets_do_nothing(post: Watched, server: Se
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--honest", "0"], "honest survivors must be 3 to 4"),
-        (["--honest", "5"], "honest survivors must be 3 to 4"),
-        (["--refused-share", "0.1"], "a secure sum hides them"),
+        (["--honest", "0"], "--honest must be 3 to 4"),
+        (["--honest", "5"], "--honest must be 3 to 4"),
+        (["--refused-share", "0.1"], "they hide single uploads"),
     ],
 )
 def test_the_command_refuses_terms_that_no_secure_sum_can_keep(

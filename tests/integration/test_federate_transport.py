@@ -256,7 +256,7 @@ def test_a_site_that_lost_its_state_says_so_and_starts_anew(post: InProcess, ser
     going.conduct()
     (refused,) = events_named(server, "refused")
     assert refused["site"] == "east"
-    assert "a difference to a message that is not here" in str(refused["reason"])
+    assert "a difference to an earlier message that the receiver does not have" in str(refused["reason"])
     assert [event["sites"] for event in events_named(server, "uploads")] == [
         ["east", "north", "south"],
         ["east", "north", "south"],
@@ -340,11 +340,11 @@ PROMISE = Promise(Unit.CLIENT, Trust.LOCAL, 8.0, 1e-5, message_norm=20.0)
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ({"codec": "rows"}, "codec rows cannot be used in a private run: the rows that are sent show which classes"),
+        ({"codec": "rows"}, "codec rows cannot be used in a private run: the rows it sends show which classes"),
         ({"codec": "q8+zstd"}, "cannot be used in a private run: the length"),
         ({"codec_down": "rows+q8"}, "codec rows\\+q8 cannot be used in a private run"),
         ({"codec_down": "rows", "world": World.CLOSED}, "a closed world cannot be used in a private run: the rows"),
-        ({"skip_below": 0.1}, "skipping cannot be used in a private run: whether a client has news"),
+        ({"skip_below": 0.1}, "skipping cannot be used in a private run: whether a message is skipped"),
         ({"codec": "q8", "down": Down.DIFFERENCES}, "differences cannot be used in a private run"),
     ],
 )

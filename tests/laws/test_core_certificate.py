@@ -90,13 +90,13 @@ def test_a_wrong_solution_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         return t, r * (1 + 1e-7), iterations
 
     monkeypatch.setattr(map_head, "_solve_lengths", slightly_off)
-    with pytest.raises(RunError, match="could not be certified: relative gradient"):
+    with pytest.raises(RunError, match="could not be solved precisely enough: relative gradient"):
         solve_head(Posterior(torch.tensor([[3.0, 1.0], [2.0, -1.0]]), 6.0))
 
 
 @pytest.mark.parametrize("size", [1e8, 1e160, 1e308])
 def test_features_beyond_float64_are_refused(size: float) -> None:
-    with pytest.raises(RunError, match="could not be certified"):
+    with pytest.raises(RunError, match="could not be solved precisely enough"):
         solve_head(Posterior(torch.tensor([[1.0, size], [1.0, -size]], dtype=torch.float64), 3.0))
 
 

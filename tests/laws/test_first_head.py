@@ -57,9 +57,9 @@ def test_a_class_without_records_has_no_mean_in_fedlog_c() -> None:
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("fedlog", {"nu": -1.0}, "nu must not be negative"),
-    ("fedlog", {"head_norm": -1.0}, "head_norm must be above 0"),
-    ("fedlog-c", {"nu": -1.0}, "nu must not be negative"),
+    ("fedlog", {"nu": -1.0}, "must not be negative: -1"),
+    ("fedlog", {"head_norm": -1.0}, "head_norm of fedlog must be above 0"),
+    ("fedlog-c", {"nu": -1.0}, "must not be negative: -1"),
     ("fedlog", {"head_norm": "nan"}, "option head_norm of fedlog cannot be"),
     ("fedlog-c", {"alpha": "nan"}, "option alpha of fedlog-c cannot be"),
     ("fedproto", {"regularisation": "inf"}, "option regularisation of fedproto cannot be"),
@@ -96,7 +96,7 @@ class Unfinished(Algorithm):
 
 
 def test_a_users_method_that_lacks_a_part_is_refused_with_what_it_lacks() -> None:
-    with pytest.raises(InputError, match=r"is no algorithm: it has no bodies, training, .*schedule, .*begin, .*advice"):
+    with pytest.raises(InputError, match=r"is incomplete: it lacks bodies, training, .*schedule, .*begin, .*advice"):
         build(f"{__name__}:NoAlgorithm", PLAN, {})
-    with pytest.raises(InputError, match=r"is no algorithm: it has no broadcast, close, deploy, hear, open, schedule"):
+    with pytest.raises(InputError, match=r"is incomplete: it lacks broadcast, close, deploy, hear, open, schedule"):
         build(f"{__name__}:Unfinished", PLAN, {})

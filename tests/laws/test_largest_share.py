@@ -133,7 +133,7 @@ def test_a_run_says_who_was_capped_and_a_run_without_the_setting_is_unchanged(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"aggregation": "secure"}, "a secure sum hides them"),
+        ({"aggregation": "secure"}, "they hide single uploads"),
         ({"privacy": "record", "body_training": "frozen", "clip": "l2:3"}, "depend on the others' counts"),
         ({"privacy": "client", "message_norm": 20.0}, "depend on the others' counts"),
     ],
@@ -145,5 +145,5 @@ def test_it_is_refused_where_nobody_may_weigh_single_uploads(more: dict[str, obj
 
 
 def test_it_is_refused_for_uploads_without_counts() -> None:
-    with pytest.raises(InputError, match="caps the counts of statistics"):
+    with pytest.raises(InputError, match="needs a method that sends statistics"):
         prepare(resolve(replace(BASE, method="fedavg", largest_share=0.2)))

@@ -184,7 +184,7 @@ def test_a_batch_of_padding_leaves_the_running_mean_alone() -> None:
 
 def test_a_loss_sees_the_parameters_only_if_it_asks() -> None:
     batch = Batch(torch.zeros(2, 1), torch.zeros(2, 3), torch.tensor([0, 1]), torch.full((2,), 0.5))
-    with pytest.raises(InputError, match="without asking for them: head") as refused:
+    with pytest.raises(InputError, match="without asking for it: head") as refused:
         NearModel(1.0)(batch, {"head": torch.zeros(3)}, {})
     assert "reads_params = True" in str(refused.value.hint)
     for look in (len, list, dict):

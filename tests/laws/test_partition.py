@@ -279,11 +279,14 @@ TEN = labels_with([20] * 10, 0)
         (lambda: by_shards(TEN, TEN, clients=4, classes_per_client=2, n_class=10, key=Key(0)), "cannot be cut evenly"),
         (lambda: by_shards(TEN, TEN, clients=10, classes_per_client=11, n_class=10, key=Key(0)), "must lie in 1..10"),
         (lambda: by_shards(TEN, TEN, clients=10, classes_per_client=0, n_class=10, key=Key(0)), "must lie in 1..10"),
-        (lambda: by_shards(TEN, TEN, clients=0, classes_per_client=2, n_class=10, key=Key(0)), "at least 1 client"),
+        (
+            lambda: by_shards(TEN, TEN, clients=0, classes_per_client=2, n_class=10, key=Key(0)),
+            "clients must be at least 1",
+        ),
         (lambda: by_shards(TEN, TEN, clients=200, classes_per_client=2, n_class=10, key=Key(0)), "class 0: 40 shards"),
         (lambda: by_dirichlet(TEN, TEN, clients=5, alpha=0.0, n_class=10, key=Key(0)), "must be positive"),
-        (lambda: by_dirichlet(TEN, TEN, clients=150, alpha=0.001, n_class=10, key=Key(0)), "some client had no"),
-        (lambda: iid(TEN, TEN[:3], clients=5, key=Key(0)), "test records: 3"),
+        (lambda: by_dirichlet(TEN, TEN, clients=150, alpha=0.001, n_class=10, key=Key(0)), "some client got no"),
+        (lambda: iid(TEN, TEN[:3], clients=5, key=Key(0)), "too few test records for 5 clients: 3"),
         (lambda: by_user(TEN, torch.tensor([11])), "user 11"),
         (
             lambda: group_people(TEN, sites=6, key=Key(0)),

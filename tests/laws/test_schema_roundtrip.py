@@ -80,7 +80,7 @@ kind = "numeric"
         (('["a", "b"]', '["a", "a"]'), "more than once: a"),
         (('["a", "b"]', "[0, 1]"), "list of texts"),
         (('"numeric"', '"number"'), "found: number"),
-        (('column = "x"', 'column = "y"'), "not to be features"),
+        (('column = "x"', 'column = "y"'), "must not be features"),
         (("[label]", "[lable]"), "lable"),
         (('kind = "numeric"', 'kind = "categorical"'), "categories"),
         (("[[feature]]", "[feature]"), "[[feature]]"),

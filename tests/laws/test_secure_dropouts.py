@@ -97,7 +97,7 @@ def test_dropouts_are_drawn_from_the_key_at_their_rate() -> None:
     assert drawn[0] == dropouts.draw(0, range(100)) != drawn[1]
     assert sum(map(len, drawn)) / 3000 == pytest.approx(0.3, abs=0.04)
     assert {step for each in drawn for step in each.values()} == set(Step)
-    with pytest.raises(InputError, match="rate of dropouts"):
+    with pytest.raises(InputError, match="dropout rate"):
         Dropouts(1.0, Key(1))
 
 

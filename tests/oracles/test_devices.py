@@ -63,5 +63,5 @@ def test_no_operation_of_the_vmap_path_mixes_devices(transform: Transform, make_
 
 def test_without_being_asked_for_another_device_means_the_loop() -> None:
     found = adopt("mine", _body, (1, 4, 4))
-    assert "stacking is for the CPU, not cuda" in Engine(Settings(2, device="cuda")).explain(found)
+    assert "clients are stacked only on the CPU, not on cuda" in Engine(Settings(2, device="cuda")).explain(found)
     assert "vmap" in Engine(Settings(2, device="cuda"), BackendChoice.VMAP).explain(found)

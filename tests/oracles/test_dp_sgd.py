@@ -448,7 +448,7 @@ def test_what_a_module_does_not_let_be_trained_gets_no_gradient_and_no_noise(mon
 
 
 class _Centred(nn.Linear):
-    """A layer in which the records of a batch see each other, and none that Opacus knows."""
+    """A layer in which the records of a batch affect each other, and none that Opacus knows."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         found = super().forward(inputs)
@@ -458,8 +458,8 @@ class _Centred(nn.Linear):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: _Centred(INPUTS, WIDTH), "the records of a batch see each other"),
-        (lambda: nn.Linear(INPUTS, WIDTH).requires_grad_(False), "lets no parameter be trained"),
+        (lambda: _Centred(INPUTS, WIDTH), "the records of a batch affect each other"),
+        (lambda: nn.Linear(INPUTS, WIDTH).requires_grad_(False), "has no parameter to train"),
     ],
 )
 def test_a_body_that_dp_sgd_cannot_train_is_refused(make: Callable[[], nn.Module], said: str) -> None:

@@ -251,7 +251,7 @@ def test_weights_beside_an_onnx_file_belong_to_its_content(tmp_path: Path) -> No
     runs = [resolve(RunSpec(data="digits", method="fed-lda", body=(f"onnx:{path}",))) for path in (one, two)]
     assert runs[0].spec.body_file_sha256 != runs[1].spec.body_file_sha256
     two.with_name("encoder.onnx.data").unlink()
-    with pytest.raises(InputError, match=r"the file with its weights is missing: encoder\.onnx\.data"):
+    with pytest.raises(InputError, match=r"its weight file is missing: encoder\.onnx\.data"):
         load_onnx(f"onnx:{two}", (4,))
 
 
@@ -260,7 +260,7 @@ def test_weights_outside_of_the_folder_are_refused(tmp_path: Path) -> None:
     model = onnx.load(path, load_external_data=False)
     model.graph.initializer[0].external_data[0].value = "../other.data"
     path.write_bytes(model.SerializeToString())
-    with pytest.raises(InputError, match=r"its weights lie outside of its folder: \.\./other\.data"):
+    with pytest.raises(InputError, match=r"its weight file is in another folder: \.\./other\.data"):
         load_onnx(f"onnx:{path}", (4,))
 
 
@@ -278,9 +278,9 @@ def test_maps_are_public_and_keep_what_they_say() -> None:
     assert torch.allclose(parse_map("power:0.5", 12)(x).square(), x.abs(), atol=1e-6)
     assert torch.equal(parse_map("power:0.5", 12)(x).sign(), x.sign())
     for wrong in ("power:0", "power", "project:0", "project:x", "unit:3", "twist:3", "scale:-1", "expand:2.5"):
-        with pytest.raises(InputError, match="unknown map"):
+        with pytest.raises(InputError, match="unknown feature map"):
             parse_map(wrong, 12)
-    with pytest.raises(InputError, match="cannot widen"):
+    with pytest.raises(InputError, match="cannot increase the number of features"):
         parse_map("project:13", 12)
 
 
@@ -304,8 +304,8 @@ def test_principal_directions_are_those_of_the_networks_classifier(
     along = centred @ principal_directions("pretrained:efficientnet-lite0")[:, :5]
     strongest = torch.linalg.eigvalsh((centred.mT @ centred).double()).flip(0)[:5]
     assert torch.allclose(along.square().sum(0).double(), strongest, rtol=1e-3)
-    with pytest.raises(InputError, match="expected 1 to 999 principal directions, found: 1000"):
+    with pytest.raises(InputError, match="principal directions must be 1 to 999, found: 1000"):
         body("pretrained:efficientnet-lite0+principal:1000", (1280,))
     for wrong in ("identity+principal:3", "pretrained:efficientnet-lite0+unit+principal:3"):
-        with pytest.raises(InputError, match="principal directions"):
+        with pytest.raises(InputError, match="principal:N must be the first map"):
             body(wrong, (1280,))

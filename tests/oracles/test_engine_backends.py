@@ -118,15 +118,15 @@ def test_whole_runs_agree_whichever_backend_computes_them(method: str, make_fede
 def test_the_choice_is_explained_and_an_impossible_one_refused() -> None:
     normalised, plain = body("mobilenet-v2", (3, 32, 32)), body("mlp:4", (4,))
     assert "blocks" in Engine().explain(plain)
-    assert "layer 1 (BatchNorm2d) lets the records of a batch see each other" in Engine().explain(normalised)
-    assert "as asked for" in Engine(choice=BackendChoice.LOOP).explain(plain)
+    assert "layer 1 (BatchNorm2d) lets the records of a batch affect each other" in Engine().explain(normalised)
+    assert "as --backend loop asks for" in Engine(choice=BackendChoice.LOOP).explain(plain)
     for choice in (BackendChoice.BLOCK, BackendChoice.VMAP):
         with pytest.raises(InputError, match="body mobilenet-v2"):
             Engine(choice=choice).explain(normalised)
 
 
 class _Centred(nn.Linear):
-    """A layer in which the records of a batch see each other."""
+    """A layer in which the records of a batch affect each other."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         found = super().forward(inputs)
@@ -163,7 +163,7 @@ def test_records_that_see_each_other_are_never_padded(
     make: Callable[[], nn.Module], layer: str, make_federation: MakeFederation
 ) -> None:
     found = adopt("mine:mixing", make, (4,))
-    said = f"{layer} lets the records of a batch see each other"
+    said = f"{layer} lets the records of a batch affect each other"
     assert Engine().explain(found) == f"body mine:mixing: one client after another: {said}"
     with pytest.raises(InputError, match=f"body mine:mixing cannot be stacked: {re.escape(said)}"):
         Engine(choice=BackendChoice.VMAP).explain(found)
@@ -210,7 +210,7 @@ def test_losses_see_the_features_whole_and_the_scores_behind_the_dropout(
 def test_clients_evaluated_in_smaller_groups_have_the_same_features(
     numbers: int, make_federation: MakeFederation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedlog.engine.training.backends.LOOK_NUMBERS", numbers)
+    monkeypatch.setattr("fedlog.engine.training.backends.EVALUATION_NUMBERS", numbers)
     make = lambda: nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.GroupNorm(3, 3), nn.Flatten(), nn.Linear(48, 4))  # noqa: E731
     found = adopt("mine:normed", make, (1, 4, 4))
     federation = make_federation([5, 0, 60, 8], tests=[2, 3, 70, 0], input_shape=(1, 4, 4))

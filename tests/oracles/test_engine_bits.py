@@ -165,10 +165,10 @@ BAD = {
     r"entry \[2, 4\]": _spoiled((2, 4), float("inf")),
     "count 1 of statistics is negative: -1": _spoiled((1, 0), -1.0),
     "row 2 of statistics has a count of 0": _spoiled((2, 0), 0.0),
-    "another kind: head": Message(Kind.HEAD, _good().arrays),
-    "another shape": Message(Kind.STATISTICS, (torch.ones(3, 6),)),
-    "holds whole numbers": Message(Kind.STATISTICS, (torch.ones(3, 5, dtype=torch.int64),)),
-    "holds truth values": Message(Kind.STATISTICS, (torch.ones(3, 5, dtype=torch.bool),)),
+    "is of kind head": Message(Kind.HEAD, _good().arrays),
+    "has arrays of shape": Message(Kind.STATISTICS, (torch.ones(3, 6),)),
+    "has whole numbers": Message(Kind.STATISTICS, (torch.ones(3, 5, dtype=torch.int64),)),
+    "has truth values": Message(Kind.STATISTICS, (torch.ones(3, 5, dtype=torch.bool),)),
 }
 
 
@@ -200,7 +200,7 @@ def test_bytes_that_are_no_message_stop_the_run_and_name_the_client(blob: bytes,
 
 def test_a_second_upload_of_one_client_is_refused(begin: Begin) -> None:
     server, exchange = begin()
-    with pytest.raises(RunError, match="north: a second upload"):
+    with pytest.raises(RunError, match="second upload in the same exchange"):
         server.receive(1, exchange, [("north", CODEC.encode(_good())), ("north", CODEC.encode(_good(9)))])
 
 
@@ -220,7 +220,7 @@ def test_where_refusals_are_allowed_the_others_go_on_and_the_refusal_is_noted(be
 
 def test_an_upload_in_an_exchange_that_has_none_is_refused(begin: Begin) -> None:
     server, exchange = begin("local")
-    with pytest.raises(RunError, match="none expected"):
+    with pytest.raises(RunError, match="expected: none"):
         server.receive(1, exchange, [("north", CODEC.encode(_good()))])
 
 

@@ -133,10 +133,14 @@ def test_the_number_is_bounded_with_the_features() -> None:
 
 
 def test_methods_and_labels_must_fit(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="method fed-lda predicts classes, and the label is a number") as refused:
+    with pytest.raises(
+        InputError, match="method fed-lda predicts classes, but the label of the data is a number"
+    ) as refused:
         fedlog.run(Federation.named("diabetes"), method="fed-lda", body="identity", out=tmp_path / "a")
     assert "fed-regression" in str(refused.value.hint)
-    with pytest.raises(InputError, match="method fed-regression predicts a number, and the labels are classes"):
+    with pytest.raises(
+        InputError, match="method fed-regression predicts a number, but the labels of the data are classes"
+    ):
         fedlog.run(Federation.named("digits"), method="fed-regression", body="mlp:8", out=tmp_path / "b")
 
 

@@ -214,7 +214,9 @@ def test_clients_may_have_different_bodies_of_one_width(make_federation: MakeFed
 
 def test_a_body_of_another_width_is_refused_by_name(make_federation: MakeFederation) -> None:
     bodies = [body("mlp:3", (4,)), body("mlp:8,5", (4,))]
-    with pytest.raises(InputError, match=r"client client-1: body mlp:8,5 has 5 features.*client-0.*mlp:3 has 3"):
+    with pytest.raises(
+        InputError, match=r"client client-1: body mlp:8,5 has 5 features.*mlp:3 of client client-0 has 3"
+    ):
         model_plan(make_federation([3, 3]), bodies)
 
 
@@ -290,7 +292,7 @@ def test_what_a_module_does_not_let_be_trained_stays(
 
 def test_a_method_that_moves_everything_alike_refuses_what_must_not_move(make_federation: MakeFederation) -> None:
     found = adopt("mine:partly_fixed", _partly_fixed, (4,))
-    with pytest.raises(InputError, match=r"method cs-fl moves .* body mine:partly_fixed has some .*: 0\.bias"):
+    with pytest.raises(InputError, match=r"method cs-fl changes .* body mine:partly_fixed has some .*: 0\.bias"):
         _run(make_federation, [found] * 3, method="cs-fl")
 
 
@@ -377,15 +379,15 @@ class Needy(nn.Module):
         (Reusing, "more than once: drop"),
         (_with(a=nn.AlphaDropout(0.5)), "draws random numbers"),
         (_with(a=nn.RReLU()), "draws random numbers"),
-        (_with(a=nn.Dropout(1.0)), "drops everything"),
+        (_with(a=nn.Dropout(1.0)), "dropout rate of layer"),
         (_with(a=nn.BatchNorm1d(3, momentum=None)), "has momentum=None"),
         (lambda: nn.Sequential(nn.LazyLinear(3)), "lazy layer"),
-        (lambda: nn.Linear(4, 3).double(), "parameter weight must be float32: float64 found"),
+        (lambda: nn.Linear(4, 3).double(), "parameter weight must be float32, found: float64"),
         (lambda: nn.Linear(5, 3), r"cannot take records of shape \(4,\)"),
-        (lambda: nn.Unflatten(1, (2, 2)), r"gave for n = 2: \(2, 2, 2\)"),
-        (lambda: nn.LSTM(4, 3), "gave for n = 2: tuple"),
+        (lambda: nn.Unflatten(1, (2, 2)), r"found for n = 2: \(2, 2, 2\)"),
+        (lambda: nn.LSTM(4, 3), "found for n = 2: tuple"),
         (Needy, "cannot be made: TypeError"),
-        (lambda: 7, "must be an nn.Module: int"),
+        (lambda: 7, "must be an nn.Module, found: int"),
     ],
 )
 def test_what_cannot_be_a_body_is_refused_by_name(make: Callable[[], nn.Module], said: str) -> None:

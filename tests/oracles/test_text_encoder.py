@@ -70,7 +70,7 @@ def test_other_records_and_other_files_are_refused(encoder: TextEncoder, monkeyp
     with pytest.raises(InputError, match="one text and nothing else") as refused:
         load_text_encoder("text:wordllama", (12,))
     assert "--text COLUMN" in str(refused.value.hint)
-    with pytest.raises(InputError, match="unknown body for texts: text:other"):
+    with pytest.raises(InputError, match="unknown text body: text:other"):
         load_text_encoder("text:other", (TEXT_BYTES,))
     monkeypatch.setattr(text, "WEIGHTS", (text.WEIGHTS[0], "0" * 64))
     with pytest.raises(InputError, match=f"expected a file with sha256 {'0' * 64}"):

@@ -24,7 +24,7 @@ from fedlog.settings.execution import BackendChoice
 from fedlog.settings.training import RunSettings
 from fedlog.wire.codec import WireError, codec
 from fedlog.wire.message import Kind, Message
-from fedlog.wire.transport import Transport, keep_classes, movement
+from fedlog.wire.transport import Transport, keep_classes, relative_change
 
 CLASSES, WIDTH = 4, 5
 HELD = [(0, 1), (1, 2), (2, 3), (0, 3), (3,)]
@@ -166,7 +166,7 @@ def test_same_that_refers_to_another_upload_is_refused() -> None:
     next(records)
     (exchange,) = run.algorithm.schedule.round
     other = Message(Kind.STATISTICS, (torch.ones(CLASSES, 1 + WIDTH),))
-    with pytest.raises(RunError, match="or the message that it refers to"):
+    with pytest.raises(RunError, match="or the earlier message that it refers to"):
         run.server.receive(2, exchange, [("c0", codec("rows").encode(Message(Kind.SAME, ()), known=other))])
 
 
@@ -177,7 +177,7 @@ def test_a_client_that_is_forgotten_gets_a_whole_head() -> None:
     assert downlink is not None
     downlink.forget("c1")
     sent = run.server.send(downlink, 5, ["c0", "c1"])
-    with pytest.raises(WireError, match="not here"):
+    with pytest.raises(WireError, match="does not have"):
         codec("q8").decode(sent["c0"])
     whole = codec("q8").decode(sent["c1"]).arrays[0]
     run.workers.hear_own({at: sent[f"c{at}"] for at in (0, 1)}, [1])
@@ -193,8 +193,8 @@ def test_skipping_nothing_is_the_run_without_it() -> None:
 
 def test_movement_is_relative_and_infinite_between_strangers() -> None:
     old = Message(Kind.HEAD, (torch.tensor([[3.0, 4.0]]),))
-    assert movement(Message(Kind.HEAD, (torch.tensor([[3.0, 4.5]]),)), old) == pytest.approx(0.1)
-    assert movement(Message(Kind.SEED, (torch.tensor([1]),)), old) == float("inf")
+    assert relative_change(Message(Kind.HEAD, (torch.tensor([[3.0, 4.5]]),)), old) == pytest.approx(0.1)
+    assert relative_change(Message(Kind.SEED, (torch.tensor([1]),)), old) == float("inf")
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_carrying_is_the_decayed_sum_of_all_rounds(method: str, keep: float) -> 
     ("transport", "said"),
     [
         ({"codec": "f32", "differences": True}, "cannot carry differences"),
-        ({"codec": "q8", "closed_world": True}, "sends all of them"),
+        ({"codec": "q8", "closed_world": True}, "sends all rows"),
         ({"skip_below": -1.0}, "0 or more"),
         ({"codec_down": "f31"}, "unknown codec: f31"),
     ],
@@ -282,5 +282,5 @@ def test_methods_that_cannot_skip_or_close_their_world_say_so(method: str) -> No
     for course in ({"skip_below": 0.1}, {"codec": "rows", "world": "closed"}):
         with pytest.raises(InputError, match=method):
             simulation(method, **course)
-    with pytest.raises(InputError, match="keeps everyone's last statistics"):
+    with pytest.raises(InputError, match="keeps every client's last upload"):
         simulation("fedlog", {"carry": 0.5}, skip_below=0.1)

@@ -218,7 +218,7 @@ def test_bodies_are_names_modules_or_functions() -> None:
     mixed = fedlog.run(federation(), **{**settings, "body": several})
     assert mixed.models["east"].body.name == "mlp:9,8"
     assert mixed.spec.body[1] == f"north={given.spec.body[0]}"
-    with pytest.raises(InputError, match="asks for depth"):
+    with pytest.raises(InputError, match="does not know: depth"):
         fedlog.run(federation(), **{**settings, "body": lambda depth: nn.Linear(26, depth)})
     with pytest.raises(InputError, match="no body for east, south"):
         fedlog.run(federation(), **{**settings, "body": {"north": "mlp:8"}})
@@ -266,8 +266,8 @@ def test_a_comparison_has_a_table(tmp_path: Path) -> None:
     ("settings", "said"),
     [
         ({"roundz": 3}, "unknown setting: roundz"),
-        ({"clients": 3}, "does not use clients: the federation is given as it is"),
-        ({"validation_fraction": 0.1}, "it has validation records of its own"),
+        ({"clients": 3}, "does not use clients: a federation made in Python is already divided among clients"),
+        ({"validation_fraction": 0.1}, "it already has validation records"),
         ({"rounds": 0}, "rounds must be at least 1: 0"),
         ({"method": "fedlgo"}, "unknown method: fedlgo"),
     ],
@@ -286,7 +286,7 @@ def test_record_privacy_takes_rows_that_were_prepared_alone() -> None:
         "clip": "l2:3",
         "rounds": 1,
     }
-    with pytest.raises(InputError, match="were scaled together") as error:
+    with pytest.raises(InputError, match="was scaled with the mean and spread of all its rows") as error:
         fedlog.run(federation(), **private)
     assert error.value.hint == "make the federation with rows_alone=True"
     alone = Federation.from_arrays(SITES, rows_alone=True)

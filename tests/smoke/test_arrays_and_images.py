@@ -67,7 +67,7 @@ def test_pictures_of_more_than_8_bits_are_refused_instead_of_cut_at_255(
     for read in (lambda: read_image(path, channels=1, size=(1, 2)), lambda: image_shape(path)):
         with pytest.raises(InputError, match=r"8 bits a channel, found more \(mode .*x-ray\.tiff") as refused:
             read()
-        assert "on which all sites agree" in str(refused.value.hint)
+        assert "in the same way at all sites" in str(refused.value.hint)
 
 
 @pytest.mark.parametrize(("mode", "channels"), [("1", 1), ("L", 1), ("LA", 1), ("P", 3), ("RGB", 3), ("RGBA", 3)])
@@ -87,7 +87,7 @@ def test_a_class_that_is_almost_anothers_is_pointed_out(tmp_path: Path) -> None:
                 Image.new("L", (2, 2), at).save(tmp_path / site / name / f"{at}.png")
     found = load_federation(DataSpec(f"sites:{tmp_path}"))
     assert found.class_names == ("healthy", "il", "ill")
-    assert found.notes == ("class il is at site rome alone, which has no ill: is it a slip of the pen?",)
+    assert found.notes == ("only site rome has class il, and it lacks class ill: is one of them mistyped?",)
     (tmp_path / "rome" / "il").rename(tmp_path / "rome" / "ill")
     assert load_federation(DataSpec(f"sites:{tmp_path}")).notes == ()
 

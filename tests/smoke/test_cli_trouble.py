@@ -67,7 +67,7 @@ def test_a_run_that_may_do_without_a_client_says_so_everywhere(capsys: pytest.Ca
 def test_a_growing_spread_is_announced_and_recorded(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*RUNAWAY, "--quiet"]) == 0
     assert capsys.readouterr().err == (
-        "  warning: above 100 the class means can run away; lower beta, or give the push a margin\n"
+        "  warning: above 100 the class means can grow without bound; lower beta, or set a margin\n"
     )
     lines = [json.loads(line) for line in Path("r/records.jsonl").read_text().splitlines()]
     assert len(lines) == 2
@@ -80,7 +80,7 @@ def test_a_dry_run_warns_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*RUNAWAY, "--dry-run"]) == 0
     told = capsys.readouterr().out
     assert "growth factor g = 19 a round, g^2 = 361" in told
-    assert "warning: above 100 the class means can run away" in told
+    assert "warning: above 100 the class means can grow without bound" in told
 
 
 def test_a_finished_run_says_that_nothing_was_trained(capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,7 +163,7 @@ def test_a_terminal_shows_the_time_left_however_long_a_round_takes() -> None:
 @pytest.mark.parametrize(
     ("typed", "said", "hint"),
     [
-        ("fetch mnsit", "no data set to download has the name: mnsit", "did you mean mnist?"),
+        ("fetch mnsit", "no data set of this name can be downloaded: mnsit", "did you mean mnist?"),
         ("fetch digits", "digits is not downloaded: installs with scikit-learn", "fedlog run --data digits"),
         ("check leaf", "leaf is not downloaded: your own, by --data-dir", "fedlog run --data leaf"),
     ],

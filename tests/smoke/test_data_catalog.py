@@ -153,7 +153,7 @@ def test_a_har_person_is_tested_on_whole_recordings_of_its_own(tmp_path: Path) -
     assert torch.equal(few.shards[2].test, federation.shards[2].test)
     other = load_federation(replace(spec, seed=1))
     assert any(not torch.equal(a.test, b.test) for a, b in zip(federation.shards, other.shards, strict=True))
-    with pytest.raises(InputError, match="30 people; clients asked for: 31"):
+    with pytest.raises(InputError, match="30 people, fewer than the clients asked for: 31"):
         load_federation(replace(spec, clients=31))
 
 
@@ -178,7 +178,7 @@ def test_a_users_own_function_gives_the_federation(monkeypatch: pytest.MonkeyPat
     federation = load_federation(DataSpec("own_data:toy", validation_fraction=0.2))
     assert all(len(shard.validation) for shard in federation.shards)
     for name, says in (
-        ("own_data:wrong", "expected a fedlog Federation; returned: str"),
+        ("own_data:wrong", "expected a fedlog Federation from it; found: str"),
         ("own_data:number", "cannot be called: int found"),
         ("own_data:missing", "cannot be imported"),
         ("no_such_module:toy", "cannot be imported"),
@@ -204,19 +204,19 @@ def test_defaults_are_the_papers_and_resolving_twice_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        (DataSpec("mnits"), "no data set by the name: mnits"),
-        (DataSpec("digits", partition="user"), "has no such partition: user"),
-        (DataSpec("digits", partition="iid", classes_per_client=2), "belong to the shards partition"),
-        (DataSpec("digits", dirichlet_alpha=0.5), "belongs to the dirichlet partition"),
+        (DataSpec("mnits"), "unknown data set: mnits"),
+        (DataSpec("digits", partition="user"), "cannot be divided by the partition: user"),
+        (DataSpec("digits", partition="iid", classes_per_client=2), "needs the shards partition"),
+        (DataSpec("digits", dirichlet_alpha=0.5), "needs the dirichlet partition"),
         (DataSpec("digits", clients=7), "cannot be cut evenly"),
-        (DataSpec("digits", clients=0), "at least 1 client"),
+        (DataSpec("digits", clients=0), "clients must be at least 1"),
         (DataSpec("digits", classes_per_client=0), "must lie in 1..10"),
-        (DataSpec("digits", train_records=5000), "1352 training records, but asked for: 5000"),
-        (DataSpec("digits", train_records=0), "at least 1 training record"),
+        (DataSpec("digits", train_records=5000), "1352 training records, fewer than asked for: 5000"),
+        (DataSpec("digits", train_records=0), "training records must be at least 1"),
         (DataSpec("digits", validation_fraction=1.5), "must lie in"),
-        (DataSpec("har", train_records=100), "whole people"),
-        (DataSpec("har", partition="person", clients=0), "at least 1 client"),
-        (DataSpec("har", partition="person", clients=31), "30 people; clients asked for: 31"),
+        (DataSpec("har", train_records=100), "uses all records of each person"),
+        (DataSpec("har", partition="person", clients=0), "clients must be at least 1"),
+        (DataSpec("har", partition="person", clients=31), "30 people, fewer than the clients asked for: 31"),
         (DataSpec("circle", partition="dirichlet", dirichlet_alpha=-1.0), "must be positive"),
     ],
 )
@@ -261,20 +261,20 @@ def test_a_federation_that_cannot_be_run_is_refused_by_client_and_record() -> No
     infinite = good.train.inputs.clone()
     infinite[17, 1] = float("nan")
     cases = [
-        (broken(good, train=empty), "client-0: no train records"),
-        (broken(good, test=empty), "client-0: no test records"),
+        (broken(good, train=empty), "client-0: it has no train records"),
+        (broken(good, test=empty), "client-0: it has no test records"),
         (broken(good, train=torch.tensor([80])), r"must lie in 0\.\.79"),
         (broken(good, validation=good.shards[0].train[:1]), "overlap"),
         (broken(good, name="client-1"), "repeated: client-1"),
         (replace(good, n_class=1, class_names=("inside",)), "has label: 1"),
-        (replace(good, train=replace(good.train, inputs=infinite)), "not so in record: 17"),
+        (replace(good, train=replace(good.train, inputs=infinite)), "NaN or infinity in record: 17"),
         (replace(good, train=replace(good.train, labels=good.train.labels.int())), "must be int64"),
         (replace(good, input_shape=(3,)), r"must have shape \(80, 3\)"),
         (replace(good, shards=()), "no clients"),
         (broken(good, name=7), "client 0 needs a name, a text that is not empty; found: 7"),
         (broken(good, name=""), "client 0 needs a name"),
         (replace(good, transform=Transform(flip=True)), r"only images .* records of shape: \(2,\)"),
-        (replace(good, transform=Transform(crop_padding=-1)), "only images .* crop -1"),
+        (replace(good, transform=Transform(crop_padding=-1)), "only images .* padding -1"),
         (replace(good, transform=Transform((0.5,) * 3, (0.5,) * 3)), "each of 2 channels; found: 3 and 3"),
         (replace(good, transform=Transform((0.5, 0.5))), "found: 2 and 0"),
         (replace(good, transform=Transform((0.5,), (0.0,))), "stds positive"),
@@ -308,7 +308,7 @@ def test_fewer_test_records_are_the_first_ones() -> None:
     few, all_of_them = (load_federation(DataSpec("digits", test_records=number)) for number in (100, None))
     assert torch.equal(few.test.inputs, all_of_them.test.inputs[:100])
     assert sum(len(shard.test) for shard in few.shards) == 100
-    with pytest.raises(InputError, match="test records, but asked for: 9999"):
+    with pytest.raises(InputError, match="test records, fewer than asked for: 9999"):
         load_federation(DataSpec("digits", test_records=9999))
     with pytest.raises(InputError, match="does not use test_records"):
         load_federation(DataSpec("wine", test_records=10))

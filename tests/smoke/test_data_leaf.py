@@ -94,7 +94,7 @@ def test_the_classes_are_those_of_the_whole_folder_whoever_takes_part(tmp_path: 
     for part in ("train", "test"):
         write_users(tmp_path / "own" / part / "a.json", both)
     assert read_leaf(tmp_path / "own", users=1).n_class == 2
-    with pytest.raises(InputError, match="at least 1 client is needed; found: -1"):
+    with pytest.raises(InputError, match="clients must be at least 1; found: -1"):
         load_federation(DataSpec("leaf", data_dir=tmp_path, clients=-1))
 
 
@@ -125,7 +125,7 @@ def test_an_empty_folder_says_what_is_expected(tmp_path: Path) -> None:
     ("user_data", "says"),
     [
         ({"a": {"x": [[1.0]], "y": [0]}}, "user a needs at least 2 records"),
-        ({"a": {"x": [[1.0], [2.0, 3.0]] * 3, "y": [0, 1] * 3}}, "numbers of one shape"),
+        ({"a": {"x": [[1.0], [2.0, 3.0]] * 3, "y": [0, 1] * 3}}, "numbers of the same shape"),
         ({"a": {"x": [[1.0], [2.0, 3.0]], "y": [0, 1]}}, "inputs must have shape"),
         ({"a": {"x": [[1.0], [2.0]], "y": [0, 5]}}, "labels must be 0, 1, 2"),
         ({"a": {"x": [[1.0], [2.0]], "y": [0]}}, "found 2 inputs and 1 labels"),

@@ -142,7 +142,7 @@ def test_the_data_function_of_the_page_is_given_its_settings(
     assert main([*command, "--clients", "4"]) == 0
     assert json.loads(capsys.readouterr().out)["clients"] == [f"site-{at}" for at in range(4)]
     assert main([*command, "--partition", "iid"]) == 2
-    assert "does not use partition: its function does not look at them" in capsys.readouterr().err
+    assert "does not use partition: its function does not read them" in capsys.readouterr().err
 
 
 def test_a_folder_of_runs_has_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,7 +49,7 @@ def patched(path: Path, at: int, value: bytes) -> Path:
 def test_an_archive_that_claims_terabytes_is_one_line(tmp_path: Path) -> None:
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (10**15,)})
-    with pytest.raises(InputError, match="arrays fit the memory"):
+    with pytest.raises(InputError, match="arrays that fit into memory"):
         read_npz(packed(tmp_path / "claims.npz", header.getvalue()), ["inputs"])
 
 
@@ -67,7 +67,7 @@ def test_an_archive_that_unpacks_to_more_than_the_memory_is_one_line(
     assert path.stat().st_size < 10**5
     free = type("Memory", (), {"available": 10**6})
     monkeypatch.setattr(arrays.psutil, "virtual_memory", lambda: free)
-    with pytest.raises(InputError, match="arrays fit the memory"):
+    with pytest.raises(InputError, match="arrays that fit into memory"):
         read_npz(path, ["inputs"])
 
 
@@ -191,5 +191,8 @@ def test_a_million_columns_are_refused_by_name_in_little_memory(tmp_path: Path) 
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     message, hint, kilobytes = json.loads(done.stdout)
     assert "found 1000003" in message
-    assert hint == f"among those that are not needed: {', '.join(f'c{at}' for at in range(10))} and 999990 more"
+    assert (
+        hint
+        == f"remove columns that are not needed, such as: {', '.join(f'c{at}' for at in range(10))} and 999990 more"
+    )
     assert kilobytes < 400_000

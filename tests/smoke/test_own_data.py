@@ -172,7 +172,7 @@ def test_a_schema_beside_the_files_is_used(tmp_path: Path) -> None:
     (folder / "schema.toml").write_text(dump_schema(replace(drafted, features=drafted.features[:2])))
     assert Federation.from_csv(folder).input_shape == (4,)
     assert Federation.from_csv(folder, schema=drafted).input_shape == (26,)
-    with pytest.raises(InputError, match="the schema's label column is label; another one was given: x1"):
+    with pytest.raises(InputError, match="the label column in the schema is label, but label is: x1"):
         Federation.from_csv(folder, label="x1")
 
 
@@ -209,7 +209,7 @@ def _spoil(folder: Path, how: str) -> None:
         ("another kind", "found: west.xlsx"),
         ("twice", "found two for east: east.parquet"),
         ("columns", "not in both east.csv and west.csv: x3"),
-        ("mixed", "records of one kind"),
+        ("mixed", "files of one kind"),
         ("none", "found none"),
     ],
 )
@@ -223,11 +223,11 @@ def test_a_file_that_is_no_sites_is_never_passed_over(tmp_path: Path, how: str, 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([], "expected the records of each site by its name, found: list"),
+        ([], "expected a dict with the records of each site by name, found: list"),
         ({"a": np.zeros((3, 2))}, r"site a: expected \(X, y\)"),
         ({"a": (np.zeros((3, 2)), [0, 1])}, "a label for each of 3 records"),
         ({"a": (np.zeros(3), [0, 1, 0])}, "an array of numbers with one record a row"),
-        ({"a": (np.full((3, 2), "x"), [0, 1, 0])}, "a pandas or polars data frame may hold texts"),
+        ({"a": (np.full((3, 2), "x"), [0, 1, 0])}, "a pandas or polars data frame for texts"),
         ({"a": (np.zeros((3, 2)), [0.5, 1, 0])}, "all whole numbers or all texts, found: float64"),
         ({"a": (np.zeros((3, 2)), [0, 1, 0]), "b": (np.zeros((3, 4)), [0, 1, 0])}, "records of one shape"),
         ({"a": (np.full((9, 2), np.inf), [0, 1, 0] * 3)}, "a finite number in column x0, row 1 of site a"),
@@ -244,7 +244,7 @@ def test_labels_outside_the_named_classes_are_refused() -> None:
     pairs = {"a": (np.zeros((6, 2)), [0, 1, 2, 0, 1, 7])}
     with pytest.raises(InputError, match="site a: expected labels from 0 to 2, found in row 6: 7"):
         Federation.from_arrays(pairs, class_names=("x", "y", "z"))
-    with pytest.raises(InputError, match="expected test records of a, found those of: b"):
+    with pytest.raises(InputError, match="expected test records of the sites a, found those of: b"):
         Federation.from_arrays(pairs, {"b": pairs["a"]})
 
 
@@ -263,9 +263,9 @@ def test_settings_that_a_function_does_not_look_at_are_refused(monkeypatch: pyte
     assert len(load_federation(DataSpec("own_functions:divided", clients=2)).shards) == 2
     assert len(load_federation(DataSpec("own_functions:fixed", validation_fraction=0.2)).shards[0].validation) > 0
     refused: list[tuple[str, dict[str, Any], str]] = [
-        ("fixed", {"clients": 2}, "does not use clients: its function does not look at them"),
+        ("fixed", {"clients": 2}, "does not use clients: its function does not read them"),
         ("divided", {"clients": 2, "partition": "iid", "dirichlet_alpha": 1.0}, "use partition, dirichlet_alpha"),
-        ("split", {"validation_fraction": 0.1}, "it has validation records of its own"),
+        ("split", {"validation_fraction": 0.1}, "it already has validation records"),
     ]
     for name, settings, said in refused:
         with pytest.raises(InputError, match=said):

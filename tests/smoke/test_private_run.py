@@ -113,14 +113,14 @@ REFUSED: dict[str, dict[str, Any]] = {
     "clip must be": {**RECORD, "clip": "box:1"},
     "need --privacy": {"epsilon": 1.0},
     "cannot be used with frozen bodies": {**RECORD, "method": "fedavg"},
-    "methods that send statistics": {**RECORD, "privacy": "client", "body_training": None, "method": "fedavg"},
+    "cannot be used with --privacy": {**RECORD, "privacy": "client", "body_training": None, "method": "fedavg"},
     "every client in every round": {**RECORD, "privacy": "client", "participation": 0.5},
-    "looking at private data": {**RECORD, "stop_at_accuracy": 0.9},
-    "a secure sum hides them": {"aggregation": "secure", "refused_share": 0.1},
+    "would depend on private data": {**RECORD, "stop_at_accuracy": 0.9},
+    "they hide single uploads": {"aggregation": "secure", "refused_share": 0.1},
     "central noise cannot be used with secure sums": {**RECORD, "aggregation": "secure"},
-    "must all be the same": {**RECORD, "initialisation": "separate"},
-    "honest survivors": {**RECORD, "trust": "distributed", "honest": 9},
-    "one body for everyone": {
+    "must be the same for all clients": {**RECORD, "initialisation": "separate"},
+    "--honest must be": {**RECORD, "trust": "distributed", "honest": 9},
+    "the same body for all clients": {
         "privacy": "client",
         "epsilon": 2.0,
         "delta": 1e-5,
@@ -159,9 +159,9 @@ def test_a_frozen_body_can_come_from_a_file_and_counts_by_its_content(
 def test_a_body_that_a_run_trained_on_private_data_is_refused_by_name(tmp_path: Path) -> None:
     execute(_spec(rounds=1, clip="l2:3"), tmp_path / "run")
     trained = sorted((tmp_path / "run" / "models").glob("*.safetensors"))[0]
-    with pytest.raises(InputError, match="comes from a run of: fedlog"):
+    with pytest.raises(InputError, match="was trained by: fedlog"):
         resolve(_spec(**RECORD, rounds=1, body_file=str(trained)))
-    with pytest.raises(InputError, match="comes from a run of: fedlog"):
+    with pytest.raises(InputError, match="was trained by: fedlog"):
         resolve(_spec(**{**RECORD, "rounds": 1, "body": (f"frozen:{trained}",)}))
 
 

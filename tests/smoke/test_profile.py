@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedlog.cli.main import main
-from fedlog.engine.training.tasks import OTHER, PARTS, Stopwatch, combine
+from fedlog.engine.training.tasks import OTHER, PARTS, Stopwatch, combine_times
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
@@ -46,7 +46,7 @@ def test_an_inner_part_counts_for_the_outer_one() -> None:
 def test_parts_add_up_to_the_round() -> None:
     nothing = dict.fromkeys(PARTS, 0.0)
     workers = [{**nothing, "forward": 4.0, "wait": 3.0}, {**nothing, "forward": 2.0, "wait": 5.0}]
-    found = combine(8.0, {**nothing, "head": 1.5}, workers)
+    found = combine_times(8.0, {**nothing, "head": 1.5}, workers)
     assert found["forward"] == 3.0
     assert found["wait"] == 2.5  # four on average, while the server worked for 1.5 of them
     assert sum(found.values()) == pytest.approx(8.0)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlog.engine.clients import Client
-from fedlog.engine.simulate.workers import InProcess, WorkerProcesses, deal
+from fedlog.engine.simulate.workers import InProcess, WorkerProcesses, split_by_work
 from fedlog.errors import InputError, RunError
 from fedlog.models.catalog import body
 
@@ -32,7 +32,7 @@ def _client(index: int, records: int) -> Client:
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=12), st.integers(1, 6))
 def test_clients_are_dealt_once_each_and_evenly(sizes: list[int], hands: int) -> None:
     clients = [_client(index, size) for index, size in enumerate(sizes)]
-    shares = deal(clients, hands)
+    shares = split_by_work(clients, hands)
     assert len(shares) == min(hands, len(clients))
     assert sorted(client.index for share in shares for client in share) == list(range(len(sizes)))
     assert all(shares)
@@ -106,10 +106,10 @@ def test_a_bug_in_a_worker_is_named_and_its_traceback_shown(
 
 def test_a_worker_that_dies_is_noticed(make_workers: Callable[..., WorkerProcesses]) -> None:
     workers = make_workers()
-    with pytest.raises(RunError, match=r"worker \d of 2 was lost: exit code -9") as caught:
+    with pytest.raises(RunError, match=r"worker \d of 2 ended unexpectedly: exit code -9") as caught:
         workers.evaluate([0, 1, 2, 3], "die")  # type: ignore[arg-type]
     assert "resume" in str(caught.value.hint)
-    with pytest.raises(RunError, match="was lost"):
+    with pytest.raises(RunError, match="ended unexpectedly"):
         workers.evaluate([0, 1, 2, 3], None)  # type: ignore[arg-type]
 
 

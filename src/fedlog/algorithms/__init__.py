@@ -1,1 +1,1 @@
-"""One page per method: what stays at home, what is sent, what the server does with the sum."""
+"""One page per method: what a client keeps, what it sends, and what the server does with the sum."""

@@ -1,6 +1,6 @@
-"""The methods that average parameters, side by side: they differ in what is shared, what stays home, which phases.
+"""The methods that average parameters: they differ in the layers that are shared or kept, and in the phases.
 
-| method    | shared              | at home             | phases of a round            | closing            |
+| method    | shared              | kept by the client  | trained in a round           | closing            |
 |-----------|---------------------|---------------------|------------------------------|--------------------|
 | fedavg    | everything          | nothing             | everything                   |                    |
 | lg-fedavg | the top k layers    | the rest            | everything                   |                    |
@@ -39,7 +39,7 @@ from fedlog.wire.message import Contribution, Kind, Message
 
 @dataclass(frozen=True)
 class Averaging(Algorithm):
-    """Some layers are averaged, weighted by the clients' records; the others stay at home."""
+    """Averages the shared layers, weighted by the clients' records; each client keeps its other layers."""
 
     name: str
     shared: tuple[str, ...]
@@ -55,25 +55,25 @@ class Averaging(Algorithm):
         return Schedule(round=(Exchange("average", self.phases),), closing=self.closing)
 
     def broadcast(self, server: Params) -> Message:
-        """The averaged parameters, or at first the seed."""
+        """The averaged parameters, or the seed before the first average."""
         if len(server) == 1:
             return Message(Kind.SEED, (server["seed"],))
         return Message(Kind.PARAMETERS, (*(server[name] for name in self.shared), torch.zeros(1, dtype=torch.int64)))
 
     def hear(self, message: Message, known: Params) -> Params:
-        """The averaged parameters by name."""
+        """The averaged parameters by name; nothing if the message is the seed."""
         if message.kind is Kind.SEED:
             return {}
         return dict(zip(self.shared, message.arrays[:-1], strict=True))
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """The whole model: the client's own layers, and the shared layers as last received."""
+        """The whole model: the layers the client keeps, and the shared layers as last received."""
         return Work({**home, **heard})
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
-        """Keep the layers that are not shared; send the shared ones, with the number of records behind them."""
+        """Keep the layers that are not shared; send the shared ones with the client's number of records."""
         if not trained.records:
-            kept = home  # nothing was trained; and if nobody has trained yet, the initial model is still needed
+            kept = home  # nothing was trained; home may still be the whole initial model, which is needed
         else:
             kept = {name: value for name, value in trained.params.items() if name not in self.shared}
         if not self.shared:
@@ -82,7 +82,7 @@ class Averaging(Algorithm):
         return kept, Message(Kind.PARAMETERS, (*(trained.params[name] for name in self.shared), records))
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
-        """The mean weighted by records."""
+        """The mean of the shared layers, weighted by records; the old state if there are no records."""
         *sums, records = total.arrays
         if records.item() == 0:
             return server
@@ -100,43 +100,43 @@ def _train_everything(epochs: int, learning_rate: float) -> Phase:
 def _take_top_layers(plan: ModelPlan, count: int, method: str) -> tuple[str, ...]:
     if not 1 <= count < len(plan.layers):
         raise InputError(
-            f"{method} needs between 1 and {len(plan.layers) - 1} top layers for this body: {count} given",
-            hint="the head is the first layer from the top",
+            f"{method} needs between 1 and {len(plan.layers) - 1} top layers for this body, found: {count}",
+            hint="count layers from the top; the head is the first",
         )
     return plan.top(count)
 
 
 def local(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) -> Averaging:
-    """No exchange at all: the bar that every method has to clear."""
+    """Each client trains alone: the baseline that other methods have to beat."""
     return Averaging("local", (), (_train_everything(epochs, learning_rate),), bodies=Bodies.ANY)
 
 
 def pooled(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) -> Averaging:
-    """One model on everyone's records: what federation tries to approach, at the price of sending the data."""
+    """One model trained on the records of all clients: an upper bound, since it needs all data in one place."""
     return Averaging("pooled", (), (_train_everything(epochs, learning_rate),), training=TrainingRecords.POOLED)
 
 
 def fedavg(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) -> Averaging:
-    """McMahan et al. 2017: the whole model is averaged."""
+    """FedAvg (McMahan et al. 2017): the whole model is averaged."""
     return Averaging("fedavg", plan.top(len(plan.layers)), (_train_everything(epochs, learning_rate),))
 
 
 def lg_fedavg_1(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) -> Averaging:
-    """Liang et al. 2020 with a one-layer global top: the head is averaged, the body stays."""
+    """LG-FedAvg (Liang et al. 2020) with one global layer: the head is averaged, each client keeps its body."""
     return Averaging(
         "lg-fedavg-1", (HEAD,), (_train_everything(epochs, learning_rate),), bodies=Bodies.ANY, may_federate=True
     )
 
 
 def lg_fedavg_2(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) -> Averaging:
-    """Liang et al. 2020 with a two-layer global top."""
+    """LG-FedAvg (Liang et al. 2020) with two global layers: the top two are averaged, each client keeps the rest."""
     return Averaging(
         "lg-fedavg-2", _take_top_layers(plan, 2, "lg-fedavg-2"), (_train_everything(epochs, learning_rate),)
     )
 
 
 def fedper(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001, personal_layers: int = 2) -> Averaging:
-    """Arivazhagan et al. 2019: the top layers stay personal, the rest is averaged; all train jointly."""
+    """FedPer (Arivazhagan et al. 2019): clients keep the top layers, the rest is averaged; all are trained together."""
     _take_top_layers(plan, personal_layers, "fedper")
     return Averaging("fedper", plan.below(personal_layers), (_train_everything(epochs, learning_rate),))
 
@@ -149,7 +149,7 @@ def fedrep(
     head_epochs: int = 10,
     head_learning_rate: float = 0.005,
 ) -> Averaging:
-    """Collins et al. 2021: first the personal top under a frozen rest, then the rest under the frozen top."""
+    """FedRep (Collins et al. 2021): train the personal top layers with the rest frozen, then the other way round."""
     personal = _take_top_layers(plan, personal_layers, "fedrep")
     top = Phase(only(*personal), head_epochs, cross_entropy, head_learning_rate)
     rest = Phase(all_but(*personal), epochs, cross_entropy, learning_rate)
@@ -163,7 +163,7 @@ def fedbabu(
     fine_tune_epochs: int = 5,
     fine_tune_learning_rate: float = 0.001,
 ) -> Averaging:
-    """Oh et al. 2022: the head is random and never trained; the averaged model is fine-tuned at the very end."""
+    """FedBABU (Oh et al. 2022): the head is random and not trained in rounds; at the end the model is fine-tuned."""
     rest = Phase(BODY, epochs, cross_entropy, learning_rate)
     tune = _train_everything(fine_tune_epochs, fine_tune_learning_rate)
     return Averaging("fedbabu", plan.below(1), (rest,), closing=(tune,))

@@ -1,9 +1,9 @@
 """CS-FL (Li, Li and Varshney 2021): compressed differences in both directions, by compressed sensing and by signs.
 
-A round has two exchanges. In the first, clients send a few random measurements of the large entries of what training
-changed; their average goes down, and everyone recovers the same sparse update from it. In the second, they train again
-and vote on the sign of each entry, what was too small for the first exchange included. No parameter ever crosses:
-everyone starts from the same model and adds the same updates.
+A round has two exchanges. In the first, clients send a few random measurements of the entries that training changed
+most; the server broadcasts their average, and every client recovers the same sparse update from it. In the second,
+clients train again and send the sign of each entry's change, with the small changes of the first exchange added. No
+parameters are sent: all clients start from the same model and add the same updates.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from fedlog.models.body import Params
 from fedlog.wire.message import Contribution, Kind, Message
 
 MEASURE, VOTE = "measure", "vote"
-ERROR = "error"  # what a client's measurements left out, kept for its vote in the same round
+ERROR = "error"  # the changes that a client's measurements left out, kept for its vote in the same round
 
 
 @dataclass(frozen=True)
 class CSFL(Algorithm):
-    """Entries above `threshold` are large; `reduction` is the number of measurements for each entry of the model."""
+    """CS-FL. Changes above `threshold` are measured, with `reduction` measurements for each entry of the model."""
 
     plan: ModelPlan
     epochs: int = 5
@@ -53,18 +53,18 @@ class CSFL(Algorithm):
     def __post_init__(self) -> None:
         if self.threshold < 0 or not 0 < self.reduction <= 1 or self.iterations < 1:
             raise InputError(
-                f"cs-fl needs threshold >= 0, a reduction above 0 and at most 1, iterations >= 1: "
+                f"cs-fl needs threshold >= 0, a reduction above 0 and at most 1, iterations >= 1, found: "
                 f"threshold {self.threshold}, reduction {self.reduction}, iterations {self.iterations}"
             )
 
     @property
     def schedule(self) -> Schedule:
-        """Train and measure, then train again and vote. Updates add up, so everyone hears every broadcast."""
+        """Train and measure, then train again and vote. Updates add up, so every client gets every broadcast."""
         train = Phase(EVERYTHING, self.epochs, cross_entropy, self.learning_rate)
         return Schedule(round=(Exchange(MEASURE, (train,)), Exchange(VOTE, (train,))), audience=Audience.EVERYONE)
 
     def begin(self, key: Key) -> Params:
-        """A seed, from which everyone makes the initial model and the measurement matrix; no update yet."""
+        """A seed for the initial model and the measurement matrix, and no update yet."""
         return {
             **super().begin(key),
             "updates": torch.zeros(1, dtype=torch.int64),
@@ -72,11 +72,11 @@ class CSFL(Algorithm):
         }
 
     def join(self, initial: Params) -> Params:
-        """The initial model. It stays as it is: updates come with the broadcasts."""
+        """The initial model, which the client never changes: updates come with the broadcasts."""
         return {**initial, ERROR: torch.zeros(self.plan.entries)}
 
     def broadcast(self, server: Params) -> Message:
-        """The newest update as it was voted or measured, with its number; at first the seed."""
+        """The newest update (signs or measurements) with its number, or the seed before the first update."""
         if "signs" in server:
             return Message(Kind.SIGNS, (server["signs"], server["updates"]))
         if "measurements" in server:
@@ -85,17 +85,17 @@ class CSFL(Algorithm):
         return Message(Kind.SEED, (server["seed"],))
 
     def hear(self, message: Message, known: Params) -> Params:
-        """How far the model has moved from the initial one, this update included if it is new."""
+        """The sum of all updates so far, with this one added if it is new."""
         if message.kind is Kind.SEED:
             return self.begin(Key(0)) | {"seed": message.arrays[0]}
         update, numbers = message.arrays
-        behind = int(numbers[-1]) - int(known["updates"])
-        if behind == 0:
-            return known  # heard again, after a resume
-        if behind != 1:
+        new_updates = int(numbers[-1]) - int(known["updates"])
+        if new_updates == 0:
+            return known  # the same update again, after a resume
+        if new_updates != 1:
             raise RunError(
-                f"cs-fl: update {int(numbers[-1])} came after update {int(known['updates'])}",
-                hint="its updates add up, so every client has to hear every broadcast: use full participation",
+                f"cs-fl: a client got update {int(numbers[-1])} after update {int(known['updates'])}",
+                hint="its updates add up, so every client needs every broadcast: use full participation",
             )
         if message.kind is Kind.SIGNS:
             move = self.phase_2_rate * (update.to(torch.float64) * 2 - 1)
@@ -105,11 +105,11 @@ class CSFL(Algorithm):
         return {"seed": known["seed"], "updates": numbers[-1:], "moved": known["moved"] + move}
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """The common model, and the seed of the matrix."""
+        """The common model, and the seed of the measurement matrix."""
         return Work(self.deploy(home, heard), {"seed": heard["seed"]})
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
-        """First send measurements of the large changes and keep the small ones; then send the signs of both."""
+        """In the first exchange send measurements of the large changes and keep the small ones; then send signs."""
         change = self._flatten(trained.params) - self._flatten(work.params)
         if exchange == VOTE:
             signs = Message(Kind.SIGNS, (change + home[ERROR] >= 0, torch.tensor([trained.records])))
@@ -133,11 +133,11 @@ class CSFL(Algorithm):
                 return server
             mean_support = (support / records).round().to(torch.int64)[None]
             news |= {"measurements": (measurements / records).to(torch.float32), "support": mean_support}
-        # The server moves its own copy of the model as every client does: by hearing what it says.
+        # The server updates its copy of the model as clients do: from its own broadcast.
         return {**self.hear(self.broadcast(news), server), **news}
 
     def deploy(self, home: Params, heard: Params) -> Params:
-        """The common model: the initial one and all updates since."""
+        """The common model: the initial one plus all updates."""
         names = self.plan.top(len(self.plan.layers))
         parts = torch.split(heard["moved"], [home[name].numel() for name in names])
         return {
@@ -146,7 +146,7 @@ class CSFL(Algorithm):
         }
 
     def observe(self, server: Params) -> dict[str, float]:
-        """How far the model has moved, and how dense the changes were. Above about 0.2 they cannot be recovered."""
+        """The length of all updates, and non-zero changes per measurement (above about 0.2, recovery fails)."""
         moved = {"moved_norm": float(server["moved"].norm())}
         if "support" not in server:
             return moved

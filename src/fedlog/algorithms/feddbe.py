@@ -1,7 +1,7 @@
-"""FedDBE (Zhang et al. 2023, domain bias eliminator): FedAvg whose clients keep a vector that is added to the features.
+"""FedDBE (Zhang et al. 2023, domain bias eliminator): FedAvg with a personal shift of the features.
 
-What is peculiar to a client goes into that vector, and the features' mean is held to a global one, agreed on once
-before the first round.
+Each client keeps a vector, the shift, that is added to its features and takes up what is special about its records. A
+loss term pulls the mean of its features to a global mean, which is computed once before the first round.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OPENING = "mean feature"
 
 @dataclass(frozen=True)
 class FedDBE(Algorithm):
-    """Averages the whole model but a shift that each client keeps; pulls batch mean features to the global mean."""
+    """Averages the whole model except the shift; pulls the mean feature of batches to the global mean."""
 
     plan: ModelPlan
     epochs: int = 5
@@ -45,32 +45,32 @@ class FedDBE(Algorithm):
     def __post_init__(self) -> None:
         if self.kappa < 0 or not 0 < self.momentum <= 1:
             raise InputError(
-                f"feddbe needs kappa >= 0 and a momentum above 0 and at most 1: "
+                f"feddbe needs kappa >= 0 and a momentum above 0 and at most 1, found: "
                 f"kappa {self.kappa}, momentum {self.momentum}"
             )
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """The names of all parameters but the shift."""
+        """The names of all parameters except the shift."""
         return self.plan.top(len(self.plan.layers))
 
     @property
     def schedule(self) -> Schedule:
-        """Once: train plainly and send the mean feature. Then each round: train under the mean term and average."""
-        plainly = Phase(EVERYTHING, self.epochs, cross_entropy, self.learning_rate)
-        held = Phase(EVERYTHING, self.epochs, NearGlobalMean(self.kappa, self.momentum), self.learning_rate)
+        """Opening: train by cross-entropy and send the mean feature. Each round: train with the mean term, average."""
+        plain = Phase(EVERYTHING, self.epochs, cross_entropy, self.learning_rate)
+        near_mean = Phase(EVERYTHING, self.epochs, NearGlobalMean(self.kappa, self.momentum), self.learning_rate)
         return Schedule(
-            round=(Exchange("average", (held,)),), opening=Exchange(OPENING, (plainly,), BodySummary.STATISTICS)
+            round=(Exchange("average", (near_mean,)),), opening=Exchange(OPENING, (plain,), BodySummary.STATISTICS)
         )
 
     def join(self, initial: Params) -> Params:
-        """The whole initial model, and no shift yet."""
+        """The whole initial model, and a shift of zeros."""
         return {**initial, SHIFT: torch.zeros(self.plan.width)}
 
     def broadcast(self, server: Params) -> Message:
-        """At first the seed; then the global mean; then the averaged model with the global mean.
+        """First the seed, then the global mean, then the averaged model with the global mean.
 
-        The mean never changes, but a client that takes part for the first time in a later round needs it.
+        The mean never changes, but it is sent each time for clients that take part for the first time.
         """
         if "mean" not in server:
             return Message(Kind.SEED, (server["seed"],))
@@ -85,14 +85,14 @@ class FedDBE(Algorithm):
         return {**dict(zip(self.shared, model, strict=bool(model))), "mean": mean}
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """The newest model; in a round also the own shift, the global mean and an empty running mean."""
+        """The newest model; in a round also the client's shift, the global mean and a running mean of zeros."""
         params = self.deploy(home, heard)
         if exchange == OPENING:
             return Work({name: value for name, value in params.items() if name != SHIFT})
         return Work(params, {"mean": heard["mean"]}, {"running": torch.zeros(self.plan.width)})
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
-        """The opening sends the mean feature and keeps nothing; a round sends the model and keeps the shift."""
+        """In the opening send the mean feature and keep home unchanged; in a round send the model, keep the shift."""
         records = torch.tensor([trained.records])
         if exchange == OPENING:
             mean = trained.statistics.sums[:, 1:].sum(0) / max(trained.records, 1)
@@ -101,7 +101,7 @@ class FedDBE(Algorithm):
         return kept, Message(Kind.PARAMETERS, (*(trained.params[name] for name in self.shared), records))
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
-        """The mean weighted by records: of the mean features once, of the models afterwards."""
+        """The mean, weighted by records, of the mean features (opening) or of the models (rounds)."""
         *sums, records = total.arrays
         if records.item() == 0:
             return server
@@ -110,9 +110,9 @@ class FedDBE(Algorithm):
         return {**server, **{name: s / records for name, s in zip(self.shared, sums, strict=True)}}
 
     def deploy(self, home: Params, heard: Params) -> Params:
-        """The averaged model with the own shift."""
+        """The averaged model with the client's shift."""
         return {**home, **{name: value for name, value in heard.items() if name != "mean"}}
 
     def observe(self, server: Params) -> dict[str, float]:
-        """How long the global mean feature is."""
+        """The length of the global mean feature."""
         return {"global_mean_norm": float(server["mean"].norm())} if "mean" in server else {}

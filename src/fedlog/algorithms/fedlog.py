@@ -1,7 +1,7 @@
-"""FedLog and FedLog-C: bodies stay at home, sufficient statistics go up, one exact MAP head comes back.
+"""FedLog and FedLog-C: clients keep their bodies and send statistics; the server solves one exact MAP head.
 
-FedLog sends the head down. FedLog-C sends the summed statistics down, from which every client solves the same head and
-reads the class means that its loss pulls to and pushes from.
+FedLog broadcasts the head. FedLog-C broadcasts the summed statistics; from them every client solves the same head and
+takes the class means for its loss.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Params
 from fedlog.wire.message import Contribution, Kind, Message
 
-NOISE = "noise"  # in the server's state, under privacy: the std of the noise in every entry of the statistics
+NOISE = "noise"  # in the server's state of a private run: the std of the noise in every entry of the statistics
 
 
 class FirstHead(StrEnum):
     """Where the head of round 1 comes from."""
 
-    RANDOM = "random"  # orthogonal rows from a shared seed: nothing but the seed crosses
-    STATISTICS = "statistics"  # solved from the untrained bodies' statistics: one more exchange, equal bodies only
+    RANDOM = "random"  # orthogonal rows from a shared seed: only the seed is sent
+    STATISTICS = "statistics"  # solved from the untrained bodies' statistics: one more exchange, and equal bodies
 
 
 def random_head(n_class: int, width: int, norm: float, seed: int) -> Tensor:
-    """(n_class, 1 + width) with no bias and rows of that norm, orthogonal where the width allows."""
+    """A head (n_class, 1 + width) without bias, its rows of length `norm`, and orthogonal if n_class <= width."""
     rows = torch.randn(n_class, width, dtype=torch.float64, generator=Key(seed).child("first head").torch())
     if n_class <= width:
         rows = torch.linalg.qr(rows.mT).Q.mT
@@ -57,7 +57,7 @@ def random_head(n_class: int, width: int, norm: float, seed: int) -> Tensor:
 
 @dataclass(frozen=True)
 class FedLog(Algorithm):
-    """The paper's Algorithm 1 with an exact head."""
+    """The paper's Algorithm 1, with the head solved exactly."""
 
     plan: ModelPlan
     epochs: int = 5
@@ -65,7 +65,7 @@ class FedLog(Algorithm):
     first_head: FirstHead = FirstHead.RANDOM
     head_norm: float = 5.0
     nu: float = 1.0
-    carry: float | None = None  # None: a server that remembers every client's last statistics
+    carry: float | None = None  # None: the server keeps every client's last statistics
 
     name = "fedlog"
     bodies = Bodies.ANY
@@ -74,25 +74,25 @@ class FedLog(Algorithm):
 
     def __post_init__(self) -> None:
         if not self.nu >= 0:
-            raise InputError(f"the prior's nu must not be negative: {self.nu}")
+            raise InputError(f"option nu of {self.name} must not be negative: {self.nu}")
         if not self.head_norm > 0:
-            raise InputError(f"head_norm must be above 0: {self.head_norm}")
+            raise InputError(f"option head_norm of {self.name} must be above 0: {self.head_norm}")
         if self.carry is not None and not 0 <= self.carry <= 1:
             raise InputError(
-                f"the share of the old posterior that is carried over must lie in 0..1: carry {self.carry}",
-                hint="--carry 0.9; 0 forgets every round, 1 forgets nothing",
+                f"carry, the share of the old posterior that is kept, must lie in 0..1: {self.carry}",
+                hint="--carry 0.9; 0 forgets all earlier rounds, 1 forgets nothing",
             )
 
     @property
     def may_leave(self) -> bool:
-        """Yes, unless old statistics are carried over."""
+        """Yes, unless a share of the old posterior is carried over: it contains the client's statistics."""
         return self.carry is None
 
     @property
     def sums_last_uploads(self) -> bool:
-        """Yes: the body of a client that pauses does not change, so its last statistics are still right.
+        """Yes: the body of a client that skips a round does not change, so its last statistics are still right.
 
-        Not where the old posterior is carried over: it contains them already.
+        No if a share of the old posterior is carried over, since it contains them already.
         """
         return self.carry is None
 
@@ -103,7 +103,7 @@ class FedLog(Algorithm):
 
     @property
     def schedule(self) -> Schedule:
-        """One exchange a round; one more before the first when the first head comes from statistics."""
+        """One exchange a round; an opening exchange if the first head comes from statistics."""
         opening = Exchange("opening", (), BodySummary.STATISTICS)
         train = Phase(BODY, self.epochs, self.loss, self.learning_rate)
         return Schedule(
@@ -112,32 +112,33 @@ class FedLog(Algorithm):
         )
 
     def join(self, initial: Params) -> Params:
-        """The parameters that stay at the client: the body without the head."""
+        """The parameters that the client keeps: the body without the head."""
         return {name: value for name, value in initial.items() if name != HEAD}
 
     def broadcast(self, server: Params) -> Message:
-        """The head, or at first the seed."""
+        """The head, or the seed before there is one."""
         return Message(Kind.HEAD, (server[HEAD],)) if HEAD in server else Message(Kind.SEED, (server["seed"],))
 
     def hear(self, message: Message, known: Params) -> Params:
-        """The head."""
+        """The global head; the random first head if the message is the seed."""
         if message.kind is Kind.SEED:
             seed = int(message.arrays[0])
             return {HEAD: random_head(self.plan.n_class, self.plan.width, self.head_norm, seed)}
         return {HEAD: message.arrays[0]}
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """The own body under the global head."""
+        """The client's body under the global head."""
         return Work({**home, HEAD: heard[HEAD]})
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
-        """The body stays; the statistics of all own records go."""
+        """Keep the body; send the statistics of all training records of the client."""
         return self.join(trained.params), Message(Kind.STATISTICS, (trained.statistics.sums,))
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
-        """The exact MAP head of everyone's statistics (eq. 11).
+        """The exact MAP head of the summed statistics (eq. 11).
 
-        With privacy noise, n is the sum of the noisy counts. If it is too small beside its noise, the old head stays.
+        With privacy noise, n is the sum of the noisy counts. If it is too small compared with its noise, the old head
+        stays.
         """
         total = self._add_carried(server, total)
         (sums,) = total.arrays
@@ -157,7 +158,7 @@ class FedLog(Algorithm):
     def _add_carried(self, server: Params, total: Contribution) -> Contribution:
         """This round's statistics plus a share of the old ones: T <- g * T + Phi.
 
-        The prior itself is not decayed, so that clients solve the same head from the statistics alone.
+        The prior does not decay, so that clients can solve the same head from the statistics alone.
         """
         if not self.carry or "statistics" not in server:
             return total
@@ -165,7 +166,7 @@ class FedLog(Algorithm):
         return replace(total, arrays=(total.arrays[0] + self.carry * server["statistics"],), noise_std=noise)
 
     def deploy(self, home: Params, heard: Params) -> Params:
-        """The own body under the newest head."""
+        """The client's body under the newest head."""
         return {**home, HEAD: heard[HEAD]}
 
     def observe(self, server: Params) -> dict[str, float]:
@@ -183,12 +184,12 @@ class FedLog(Algorithm):
 
 @dataclass(frozen=True)
 class FedLogC(FedLog):
-    """FedLog; features are also pulled to their class's global mean (alpha), and pushed from other classes' (beta)."""
+    """FedLog with a loss that pulls features to the global mean of their class, and pushes them from the others."""
 
     first_head: FirstHead = FirstHead.STATISTICS
-    alpha: float = 0.1
-    beta: float = 0.001
-    margin: float | None = 5.0  # None: the paper's push, without a bound
+    alpha: float = 0.1  # strength of the pull
+    beta: float = 0.001  # strength of the push
+    margin: float | None = 5.0  # class means further away do not push; None: all push, as in the paper
     distance: Distance | None = None  # None: before the dropout on the features
 
     name = "fedlog-c"
@@ -198,18 +199,18 @@ class FedLogC(FedLog):
         if self.alpha < 0 or self.beta < 0:
             raise InputError(f"alpha and beta must not be negative: alpha {self.alpha}, beta {self.beta}")
         if self.margin is not None and self.margin <= 0:
-            raise InputError(f"the margin must be positive: {self.margin}", hint="margin=none is the paper's loss")
+            raise InputError(f"the margin must be above 0: {self.margin}", hint="margin=none is the paper's loss")
         others = self.plan.n_class - 1
         if self.margin is None and self.beta > 0 and self.alpha <= others * self.beta:
             raise InputError(
-                f"fedlog-c runs away when alpha <= (classes - 1) * beta: alpha {self.alpha}, "
+                f"without a margin, fedlog-c diverges if alpha <= (classes - 1) * beta: alpha {self.alpha}, "
                 f"(classes - 1) * beta = {others * self.beta:g}",
-                hint=f"take beta below {self.alpha / max(others, 1):g}, or give the push a margin",
+                hint=f"set beta below {self.alpha / max(others, 1):g}, or set a margin",
             )
 
     @property
     def growth(self) -> float:
-        """g: by how much the cluster terms alone stretch the differences of class means in one round."""
+        """g: the factor by which pull and push alone stretch the differences of class means in one round."""
         held = self.alpha - (self.plan.n_class - 1) * self.beta
         if not self.beta:
             return 1.0
@@ -217,18 +218,18 @@ class FedLogC(FedLog):
 
     @property
     def loss(self) -> Loss:
-        """Cross-entropy and the two cluster terms (eq. 12)."""
+        """Cross-entropy with the pull and the push (eq. 12)."""
         return Clustered(self.alpha, self.beta, self.margin, self.distance or Distance.BEFORE_DROPOUT)
 
     def broadcast(self, server: Params) -> Message:
-        """The summed statistics, counts in column 0, or at first the seed."""
+        """The summed statistics and, in a private run, the std of their noise; the seed before there are any."""
         if HEAD in server:
             noise = (server[NOISE],) if NOISE in server else ()
             return Message(Kind.STATISTICS, (server["statistics"], *noise))
         return super().broadcast(server)
 
     def hear(self, message: Message, known: Params) -> Params:
-        """The head, solved here as the server solves it, and the class means; no means before the first statistics."""
+        """The head, solved as the server does, and the class means; there are none if the message is the seed."""
         if message.kind is Kind.SEED:
             means = torch.zeros(self.plan.n_class, self.plan.width)
             nothing = torch.zeros(self.plan.n_class, dtype=torch.bool)
@@ -240,21 +241,21 @@ class FedLogC(FedLog):
         return {HEAD: head.to(torch.float32), "means": means[:, 1:].to(torch.float32), "present": present}
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """The own body under the global head, with the class means for the loss."""
+        """The client's body under the global head, and the class means for the loss."""
         constants = {"means": heard["means"], "present": heard["present"]}
         return Work({**home, HEAD: heard[HEAD]}, constants)
 
     def advice(self, rounds: int) -> tuple[str, ...]:
-        """The growth factor, and a warning if it is large and no margin stops it."""
+        """The growth factor, and a warning if there is no margin and it exceeds 100 over the run."""
         if not self.beta:
             return ()
         try:
             grown = self.growth**rounds
         except OverflowError:
             grown = math.inf
-        said = f"fedlog-c: growth factor g = {self.growth:.4g} a round, g^{rounds} = {grown:.3g}"
+        note = f"fedlog-c: growth factor g = {self.growth:.4g} a round, g^{rounds} = {grown:.3g}"
         if self.margin is not None:
-            return (f"{said}; the push stops at a distance of {self.margin:g}",)
+            return (f"{note}; the push stops at a distance of {self.margin:g}",)
         if grown <= 100:
-            return (said,)
-        return (said, "warning: above 100 the class means can run away; lower beta, or give the push a margin")
+            return (note,)
+        return (note, "warning: above 100 the class means can grow without bound; lower beta, or set a margin")

@@ -1,6 +1,6 @@
-"""FedProto (Tan et al. 2022): models stay at home, class means of the features go up, global prototypes come back.
+"""FedProto (Tan et al. 2022): clients keep their models and send class means; the server averages them to prototypes.
 
-Each client trains its whole model by cross-entropy and is pulled to the prototype of each record's class.
+Each client trains its whole model by cross-entropy and a term that pulls features to the prototype of their class.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Prediction(StrEnum):
 
 @dataclass(frozen=True)
 class FedProto(Algorithm):
-    """Cross-entropy and the distance to the global prototypes; only prototypes are exchanged."""
+    """Trains by cross-entropy and the distance to the global prototypes; exchanges only class means."""
 
     plan: ModelPlan
     epochs: int = 5
@@ -57,12 +57,12 @@ class FedProto(Algorithm):
 
     @property
     def schedule(self) -> Schedule:
-        """One exchange a round: train everything, then take the class means of all own records."""
+        """One exchange a round: train the whole model, then sum its features by class."""
         train = Phase(EVERYTHING, self.epochs, NearPrototype(self.regularisation), self.learning_rate)
         return Schedule(round=(Exchange("prototypes", (train,), BodySummary.STATISTICS),))
 
     def begin(self, key: Key) -> Params:
-        """No prototypes yet, and a seed: everyone starts from the same initial model."""
+        """A seed for the initial model, the same for all clients, and no prototypes yet."""
         return {
             **super().begin(key),
             "means": torch.zeros(self.plan.n_class, self.plan.width, dtype=torch.float64),
@@ -70,41 +70,41 @@ class FedProto(Algorithm):
         }
 
     def broadcast(self, server: Params) -> Message:
-        """The global prototypes and which classes have one, or at first the seed."""
+        """The prototypes and which classes have one, or the seed before there are any."""
         if not bool(server["present"].any()):
             return Message(Kind.SEED, (server["seed"],))
         return Message(Kind.MEANS, (server["means"], server["present"]))
 
     def hear(self, message: Message, known: Params) -> Params:
-        """The prototypes; before the first round there are none."""
+        """The prototypes; none if the message is the seed."""
         if message.kind is Kind.SEED:
             nothing = self.begin(Key(0))
             return {"means": nothing["means"].to(torch.float32), "present": nothing["present"]}
         return {"means": message.arrays[0], "present": message.arrays[1]}
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """The own model, pulled to the prototypes."""
+        """The client's model, with the prototypes for the loss."""
         return Work(home, heard)
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
-        """The model stays; the class means go, each with the number of records behind it."""
+        """Keep the model; send the class means and the number of records of each class."""
         means, _ = trained.statistics.means()
         counts = trained.statistics.counts.round().to(torch.int64)
         return trained.params, Message(Kind.MEANS, (means[:, 1:].to(torch.float32), counts))
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
-        """The means over everyone's records; a class that no participant holds keeps its prototype."""
+        """The class means over all records; a class that no participant holds keeps its prototype."""
         sums, counts = total.arrays
         new = counts > 0
         means = torch.where(new[:, None], sums / counts.clamp(min=1)[:, None], server["means"])
         return {"seed": server["seed"], "means": means, "present": server["present"] | new}
 
     def deploy(self, home: Params, heard: Params) -> Params:
-        """The own body under the own head, or under the nearest global prototype as a head."""
+        """The client's model, or its body with a head that chooses the nearest prototype."""
         if self.prediction is Prediction.LOCAL_HEAD or not bool(heard["present"].any()):
             return home
         return {**home, HEAD: nearest_of(heard["means"], heard["present"])}
 
     def observe(self, server: Params) -> dict[str, float]:
-        """How many classes have a prototype."""
+        """The number of classes that have a prototype."""
         return {"prototypes": float(server["present"].sum())}

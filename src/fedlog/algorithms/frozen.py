@@ -1,4 +1,4 @@
-"""A method on bodies that are never trained: random ones, or ones made without the private data."""
+"""Run a method on bodies that are never trained: random ones, or ones trained without the private data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedlog.errors import InputError
 
 
 def freeze_bodies(algorithm: Algorithm) -> Algorithm:
-    """The same method without its training; InputError for one that sends no statistics."""
+    """The method without its training phases; InputError if it sends no statistics."""
     if not algorithm.sends_statistics:
         able = ", ".join(methods_that(lambda method: method.sends_statistics))
         raise InputError(
@@ -22,7 +22,7 @@ def freeze_bodies(algorithm: Algorithm) -> Algorithm:
 
 
 class _FrozenBodies:
-    """A method with its training phases taken out, so that bodies stay as they are."""
+    """A method without its training phases; everything else is passed on to the method."""
 
     def __init__(self, algorithm: Algorithm) -> None:
         self._algorithm = algorithm
@@ -32,6 +32,6 @@ class _FrozenBodies:
 
     @property
     def schedule(self) -> Schedule:
-        """The method's exchanges, without phases."""
+        """The method's exchanges without training phases."""
         schedule = self._algorithm.schedule
         return replace(schedule, round=tuple(replace(exchange, phases=()) for exchange in schedule.round))

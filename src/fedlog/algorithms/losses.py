@@ -1,4 +1,4 @@
-"""Losses with more than cross-entropy: weighted sums over the batch axis, so that leading axes can be clients."""
+"""Losses that add a term to cross-entropy. They sum over the batch axis only, so leading axes may be clients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedlog.algorithms.shape import Batch, Carry, cross_entropy
 
 def _squared_distances(features: Tensor, means: Tensor, present: Tensor) -> Tensor:
     """(..., B, n_class): |feature - class mean|^2, and 0 for a class without a mean."""
-    # Expanded, so that no (..., B, n_class, width) tensor is made.
+    # |a|^2 - 2 a.b + |b|^2 instead of |a - b|^2, which would need a (..., B, n_class, width) tensor.
     squares = features.square().sum(-1, keepdim=True) - 2 * features @ means.mT + means.square().sum(-1)[..., None, :]
     return squares * present[..., None, :].to(means.dtype)
 
@@ -24,17 +24,16 @@ class Distance(StrEnum):
 
     BEFORE_DROPOUT = "before-dropout"
     AFTER_DROPOUT = "after-dropout"
-    """As the paper's formula has it: those that the head sees."""
+    """The features that the head sees, as in the paper's formula."""
 
 
 @dataclass(frozen=True)
 class Clustered:
-    """Cross-entropy, plus alpha times the squared distance to the own class mean, minus beta times that to the others.
+    """Cross-entropy + alpha * (squared distance to the mean of the record's class) - beta * (those to other means).
 
-    FedLog-C's eq. 12, with squared distances of features to class means, averaged over the batch. Constants:
-    `means` (..., n_class, width) and `present` (..., n_class). A class without a mean is in neither term. With a
-    `margin`, a class mean further away than it no longer pushes. docs/deviations.md says why the margin is there, and
-    why the distance is taken before the dropout on the features.
+    FedLog-C's eq. 12, averaged over the batch. Constants: `means` (..., n_class, width) and `present` (..., n_class). A
+    class without a mean is in neither term. With a `margin`, class means further away do not push. docs/deviations.md
+    explains the margin, and why the distance is taken before the dropout on the features.
     """
 
     alpha: float
@@ -75,9 +74,9 @@ class NearPrototype:
 
 @dataclass(frozen=True)
 class NearModel:
-    """Cross-entropy, plus half of `strength` times the squared distance of the parameters to given ones.
+    """Cross-entropy, plus `strength` / 2 times the squared distance of the parameters from given ones.
 
-    The proximal term of FedProx (mu) and of Ditto (lambda). Constants: the parameters to stay near, by their names.
+    The proximal term of FedProx (mu) and of Ditto (lambda). Constants: the given parameters, by name.
     """
 
     strength: float
@@ -94,10 +93,10 @@ class NearModel:
 
 @dataclass(frozen=True)
 class NearGlobalMean:
-    """Cross-entropy, plus kappa times half the mean squared difference of the running mean feature to the global one.
+    """Cross-entropy, plus kappa / 2 times the mean squared difference of the running mean feature from the global mean.
 
-    FedDBE's loss. Constant: `mean` (..., width). Carry: `running` (..., width), moved towards each batch's mean by the
-    momentum; the engine cuts the gradient between batches, so it flows through the current one only.
+    FedDBE's loss. Constant: `mean` (..., width). Carry: `running` (..., width), which each batch moves towards its own
+    mean by the share `momentum`. The gradient flows through the current batch only.
     """
 
     kappa: float
@@ -109,7 +108,7 @@ class NearGlobalMean:
         before = carry["running"]
         here = (batch.features * batch.weights[..., None]).sum(-2)
         after = (1 - self.momentum) * before + self.momentum * here
-        # In a block, a smaller client has batches of padding only: they must not pull its running mean to zero.
+        # In a block, small clients get batches that are all padding; these must not pull the running mean to zero.
         running = torch.where(batch.weights.sum(-1, keepdim=True) > 0, after, before)
         distance = 0.5 * (running - constants["mean"]).square().mean(-1)
         return entropy + self.kappa * distance, {"running": running}

@@ -1,7 +1,7 @@
-"""FedProx and Ditto: FedAvg with a term that holds a client's parameters near the global ones.
+"""FedProx and Ditto: FedAvg with a loss term that keeps a client's parameters near the global ones.
 
-FedProx (Li et al. 2020) holds the model that is averaged. Ditto (Li et al. 2021) averages as FedAvg does, and trains
-beside it a personal model that is held near the global one and never leaves.
+FedProx (Li et al. 2020) applies the term to the model that is averaged. Ditto (Li et al. 2021) averages as FedAvg does,
+and each client also trains a personal model near the global one, which it never sends.
 """
 
 from __future__ import annotations
@@ -15,46 +15,46 @@ from fedlog.errors import InputError
 from fedlog.models.body import Params
 from fedlog.wire.message import Message
 
-PERSONAL = "personal"  # Ditto's exchange without an upload, and the prefix of the personal parameters at home
+PERSONAL = "personal"  # the name of Ditto's exchange without an upload, and the prefix of the personal parameters
 
 
 class FedProx(Averaging):
-    """Averaging, with a loss that stays near the model at the start of the round."""
+    """Averaging with a loss that keeps parameters near those at the start of the round."""
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """The global model, which the loss stays near."""
+        """The global model, also given to the loss as the parameters to stay near."""
         work = super().open(exchange, home, heard)
         return replace(work, constants=work.params)
 
 
 def fedprox(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001, mu: float = 1.0) -> FedProx:
-    """Li et al. 2020: the whole model is averaged; mu / 2 * |w - w_global|^2 is added to each client's loss."""
+    """FedProx (Li et al. 2020): FedAvg with mu / 2 * |w - w_global|^2 added to each client's loss."""
     train = Phase(EVERYTHING, epochs, NearModel(_check_strength("fedprox", "mu", mu)), learning_rate)
     return FedProx("fedprox", plan.top(len(plan.layers)), (train,))
 
 
 @dataclass(frozen=True)
 class Ditto(Averaging):
-    """In each round, first train a personal model near the global one; then average as FedAvg does."""
+    """Each round trains a personal model near the global one, then averages as FedAvg does."""
 
     personal_phases: tuple[Phase, ...] = ()
 
     @property
     def schedule(self) -> Schedule:
-        """Train the personal model near the global model as it was heard; then train and average the global one."""
+        """Train the personal model near the last broadcast model; then train and average the global one."""
         return Schedule(round=(Exchange(PERSONAL, self.personal_phases), *super().schedule.round))
 
     def join(self, initial: Params) -> Params:
-        """The initial model, and the same as the first personal model."""
+        """The initial model, and a copy of it as the first personal model."""
         return {**initial, **_name_personal(initial)}
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """The personal model, with the global one as what to stay near; or the global model itself."""
+        """The personal model, with the global one for the loss to stay near; or the global model."""
         common = {**{name: value for name, value in home.items() if name not in _select_personal(home)}, **heard}
         return Work(_read_personal(home), common) if exchange == PERSONAL else Work(common)
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
-        """The personal model stays; the global one goes, with the number of records behind it."""
+        """Keep the personal model; send the global one with the client's number of records."""
         if exchange == PERSONAL:
             return {**home, **_name_personal(trained.params)}, None
         kept, message = super().close(exchange, home, work, trained)
@@ -73,9 +73,9 @@ def ditto(
     personal_epochs: int | None = None,
     personal_learning_rate: float | None = None,
 ) -> Ditto:
-    """Li et al. 2021: a global model by FedAvg, and personal models under lambda / 2 * |v - w_global|^2.
+    """Ditto (Li et al. 2021): a global model by FedAvg, and personal models with lambda / 2 * |v - w_global|^2.
 
-    The personal model's epochs and learning rate are the global one's, unless given.
+    `regularisation` is lambda. Epochs and learning rate of the personal model are the global model's unless given.
     """
     near = NearModel(_check_strength("ditto", "regularisation", regularisation))
     personal = Phase(
@@ -95,7 +95,7 @@ def _check_strength(method: str, option: str, value: float) -> float:
 
 
 def _select_personal(home: Params) -> Params:
-    """The entries of the personal model, under the names that they have at home."""
+    """The personal model's parameters, still with the prefix in their names."""
     return {name: value for name, value in home.items() if name.startswith(f"{PERSONAL}/")}
 
 

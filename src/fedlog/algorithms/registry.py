@@ -1,4 +1,4 @@
-"""Every method by name, and its options."""
+"""All methods by name, and their options."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def name_method(method: str | Factory) -> str:
         return method
     if not callable(method):
         raise InputError(
-            f"expected a method's name or class, found an object of: {type(method).__name__}",
-            hint="give the class itself: it is made for the federation's classes and features",
+            f"expected a method's name or class, found an object of type: {type(method).__name__}",
+            hint="give the class, not an instance: fedlog makes the instance for the federation's model",
         )
     known = {made: name for name, made in METHODS.items()}
     return known.get(method) or name_callable(method)
@@ -82,7 +82,7 @@ def factory(method: str) -> Factory:
 
 
 def find_own_rounds(method: str) -> int | None:
-    """The number of rounds that a method is made for, if it says so: 1 for methods of one exchange."""
+    """The number of rounds that a method asks for (1 for methods of one exchange); None if it does not say."""
     found = getattr(factory(method), "rounds", None)
     return found if isinstance(found, int) else None
 
@@ -93,21 +93,21 @@ def options(method: str) -> dict[str, Any]:
     wrong = [p.name for p in parameters.values() if p.name != "plan" and p.default is p.empty]
     if "plan" not in parameters or wrong:
         raise InputError(
-            f"method {method} must be made from a plan and options with defaults: ({', '.join(parameters)}) found",
-            hint="see docs/extend/method.md: a frozen dataclass around a ModelPlan",
+            f"method {method} must take a `plan` and options with defaults, found: ({', '.join(parameters)})",
+            hint="write a frozen dataclass with a `plan: ModelPlan`, as in docs/extend/method.md",
         )
     return {p.name: p.default for p in parameters.values() if p.name != "plan"}
 
 
 def read_options(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert options, given as numbers or text, to their types; InputError names one that is unknown or impossible."""
+    """The options converted from numbers or text to their types; InputError for an unknown option or a wrong value."""
     make = factory(method)
     known = options(method)
     hints = _option_types(make)
     typed = {}
     for name, value in given.items():
         if name not in known:
-            meant = did_you_mean(name, known, f"it knows {', '.join(known)}")
+            meant = did_you_mean(name, known, f"its options are {', '.join(known)}")
             raise InputError(f"method {method} has no option {name}", hint=meant)
         typed[name] = _read_option(method, name, value, hints.get(name, type(known[name])))
     return typed
@@ -127,19 +127,19 @@ def build(method: str, plan: ModelPlan, given: Mapping[str, Any]) -> Algorithm:
 def _refuse_incomplete(method: str, missing: list[str]) -> None:
     if missing:
         raise InputError(
-            f"method {method} is no algorithm: it has no {', '.join(missing)}",
+            f"method {method} is incomplete: it lacks {', '.join(missing)}",
             hint="inherit from fedlog.algorithms.shape.Algorithm, and see docs/extend/method.md",
         )
 
 
 def _option_types(make: Factory) -> dict[str, Any]:
-    """The types of the options, as far as the constructor states them."""
+    """The types of the options that have annotations in the constructor."""
     sources: list[Any] = [make.__init__ if inspect.isclass(make) else make]
     if is_dataclass(make):
-        sources.insert(0, make)  # inherited annotations are looked up in the module that wrote them
+        sources.insert(0, make)  # annotations of a base class are looked up in that class's module
     hints: dict[str, Any] = {}
     for source in sources:
-        with contextlib.suppress(NameError):  # names that are imported for type checkers only
+        with contextlib.suppress(NameError):  # a name may be imported for type checkers only
             hints |= get_type_hints(source)
     return hints
 
@@ -157,7 +157,7 @@ def _read_option(method: str, name: str, value: Any, hint: Any) -> Any:
         if isinstance(found, float) and not math.isfinite(found):
             raise ValueError
         if isinstance(found, bool) and str(value).lower() not in ("true", "false"):
-            raise ValueError  # 0 and 1 may be meant as numbers
+            raise ValueError  # msgspec also takes 0 and 1, which may be meant as numbers
     except ValueError:
         raise InputError(f"option {name} of {method} cannot be {value!r}", hint=f"expected {_describe(kind)}") from None
     return found

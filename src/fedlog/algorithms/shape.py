@@ -1,10 +1,10 @@
-"""The one shape every method has: a schedule, and a few pure functions from values to values.
+"""The interface of every method: a schedule, and a few pure functions.
 
     server   begin -> broadcast ..............................-> step -> broadcast ...
     client             hear -> open -> (engine trains) -> close --^           hear -> deploy
 
-There is no training loop, device, byte or clock in an algorithm. The engine runs one client (the loop, a deployment) or
-a block of clients at once; either way these functions see one client and one message.
+An algorithm has no training loop, device, bytes or clock: that is the engine's work. The engine may train one client
+or a block of clients at once; these functions always see one client and one message.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Bodies(Enum):
 
 
 class TrainingRecords(Enum):
-    """Whose records a client trains on: its own, or (the upper bound `pooled`) everyone's."""
+    """The records that a client trains on: its own, or (for `pooled`) those of all clients."""
 
     OWN = "own"
     POOLED = "pooled"
@@ -42,31 +42,31 @@ class TrainingRecords(Enum):
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """The agreement of all clients: the classes, the width of the features, and the layers of the common model.
+    """What all clients' models have in common: the classes, the width of the features, and the layers.
 
-    `layers` are names of parameters, bottom to top, the head last. Methods that accept any body use its top layer only.
+    `layers` are names of parameters, bottom to top, the head last. Methods that accept any body use only the head.
     """
 
     n_class: int
     width: int
     layers: tuple[tuple[str, ...], ...]
-    entries: int  # of all parameters of the common model together, the head's included
+    entries: int  # the number of entries of all parameters together, the head's included
 
     def top(self, count: int) -> tuple[str, ...]:
-        """The names of the parameters of the `count` topmost layers, the head's among them."""
+        """The names of the parameters in the top `count` layers, the head included."""
         return tuple(name for layer in self.layers[len(self.layers) - count :] for name in layer)
 
     def below(self, count: int) -> tuple[str, ...]:
-        """The names of the parameters of all other layers."""
+        """The names of the parameters below the top `count` layers."""
         return tuple(name for layer in self.layers[: len(self.layers) - count] for name in layer)
 
 
 class HiddenParams(Mapping[str, Tensor]):
-    """Stands in for the parameters if a loss did not ask for them: every access is refused."""
+    """Replaces the parameters in a batch if the loss did not ask for them: every access raises an InputError."""
 
     def __getitem__(self, name: str) -> NoReturn:
         raise InputError(
-            f"a loss looked at the parameters without asking for them: {name}",
+            f"a loss reads `batch.params` without asking for it: {name}",
             hint="set `reads_params = True` on the loss",
         )
 
@@ -86,16 +86,16 @@ class Batch:
     labels: Tensor  # (..., B)
     weights: Tensor  # (..., B): 1 / (records in the batch), 0 on padding, so that a weighted sum is the batch mean
     params: Mapping[str, Tensor] = field(default_factory=HiddenParams)
-    """Name -> (..., *shape): the whole model, for losses that read it."""
+    """The whole model by name, (..., *shape) each, for losses with `reads_params`."""
     dropped: Tensor | None = None
-    """(..., B, width): the features after the dropout on them, as the head sees them; None where nothing is dropped."""
+    """(..., B, width): the features after the dropout on them, as the head sees them; None without dropout."""
 
 
 Carry = Mapping[str, Tensor]
 Loss = Callable[[Batch, Mapping[str, Tensor], Carry], tuple[Tensor, Carry]]
-"""(batch, the client's constants, carry from the batch before) -> (loss of each client (...,), carry to the next).
+"""(batch, the client's constants, carry of the last batch) -> (loss of each client (...,), carry for the next batch).
 
-A loss that looks at `batch.params` says so by an attribute `reads_params = True`.
+A loss that reads `batch.params` needs an attribute `reads_params = True`.
 """
 
 
@@ -107,7 +107,7 @@ def cross_entropy(batch: Batch, constants: Mapping[str, Tensor], carry: Carry) -
 
 @dataclass(frozen=True)
 class Selection:
-    """A set of parameter names: those listed, or all but those listed."""
+    """A set of parameter names: those listed, or all except those listed."""
 
     names: frozenset[str]
     excludes: bool
@@ -117,12 +117,12 @@ class Selection:
 
 
 def only(*names: str) -> Selection:
-    """Just these parameters."""
+    """The selection of these parameters."""
     return Selection(frozenset(names), excludes=False)
 
 
 def all_but(*names: str) -> Selection:
-    """Every parameter except these."""
+    """The selection of all parameters except these."""
     return Selection(frozenset(names), excludes=True)
 
 
@@ -132,7 +132,7 @@ EVERYTHING = all_but()
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of local training: which parameters move, for how long, under which loss."""
+    """A part of local training: which parameters are trained, for how many epochs, with which loss."""
 
     moves: Selection
     epochs: int
@@ -141,16 +141,16 @@ class Phase:
 
     @property
     def reads_params(self) -> bool:
-        """Whether the loss reads the parameters themselves, and not only features and logits."""
+        """Whether the loss reads the parameters, and not only features and logits."""
         return bool(getattr(self.loss, "reads_params", False))
 
     def show(self, params: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """The parameters, if the loss asks for them."""
+        """The parameters if the loss asks for them, else `HiddenParams`."""
         return params if self.reads_params else HiddenParams()
 
 
 class BodySummary(Enum):
-    """The summary that the engine computes from the trained body, in evaluation mode, over all training records."""
+    """What the engine computes from the features of all training records after training, in evaluation mode."""
 
     NOTHING = "nothing"
     STATISTICS = "statistics"
@@ -160,25 +160,25 @@ class BodySummary(Enum):
 
 @dataclass(frozen=True)
 class Exchange:
-    """Local work that ends in an upload (or, for local-only methods, in none)."""
+    """A client's local work and the upload after it; methods without communication have no upload."""
 
     name: str
     phases: tuple[Phase, ...]
     summary: BodySummary = BodySummary.NOTHING
     detail: Detail = Detail.MEANS
-    """What is summed beyond the class sums, where the summary is STATISTICS."""
+    """Which second moments are summed besides class sums, for the summary STATISTICS."""
     parts: int = 1
-    """Gaussians a class, where the summary is MIXTURES."""
+    """The number of Gaussians for each class, for the summary MIXTURES."""
     fewest: int | None = None
-    """Records that each of several Gaussians stands for at least, where the summary is MIXTURES."""
+    """The smallest number of records for each of several Gaussians, for the summary MIXTURES."""
 
     def summed_width(self, width: int) -> int:
-        """How many features are summed: the body's, and one more for a number to predict."""
+        """The number of summed features: the body's, and for the summary NUMBERS one more for the number to predict."""
         return width + (self.summary is BodySummary.NUMBERS)
 
 
 class Audience(Enum):
-    """The receivers of a broadcast: the next participants, or everyone where broadcasts build on each other."""
+    """Who gets a broadcast: the next participants, or everyone if a broadcast builds on the ones before."""
 
     NEXT = "whoever takes part next"
     EVERYONE = "everyone"
@@ -196,7 +196,7 @@ class Schedule:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """The start of a client's training: the whole model, constants for loss and `close`, and the loss's first carry."""
+    """The start of a client's training: the whole model, constants for the loss and `close`, and the first carry."""
 
     params: Params
     constants: Params = field(default_factory=dict)
@@ -209,31 +209,31 @@ NO_MIXTURES = Mixtures(*torch.zeros(3, 0, 0))
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """The outcome of the local work; empty statistics and mixtures where the exchange asks for none."""
+    """The result of a client's local work; statistics and mixtures are empty unless the exchange asks for them."""
 
     params: Params
     statistics: Statistics
     records: int
     second: Tensor | None = None
-    """Second moments, as the exchange's detail says."""
+    """Second moments, in the shape of the exchange's detail."""
     mixtures: Mixtures = NO_MIXTURES
 
 
 @runtime_checkable
 class Chooses(Protocol):
-    """A method with several models, of which each client chooses one by its validation records."""
+    """A method that offers several models; each client chooses one on its validation records."""
 
     def candidates(self, home: Params, heard: Params) -> Sequence[tuple[str, Params]]:
-        """The models to choose from, by name; the first is taken where there is no validation record."""
+        """The models to choose from, by name; clients without validation records take the first."""
 
 
 def predicts_numbers(algorithm: Algorithm) -> bool:
-    """Whether the method predicts a number rather than a class."""
+    """Whether the method predicts a number instead of a class."""
     return any(exchange.summary is BodySummary.NUMBERS for exchange in algorithm.schedule.round)
 
 
 class Algorithm(ABC):
-    """A method: a frozen dataclass of hyper-parameters around a `ModelPlan`. What most methods share stands here."""
+    """The base class of methods. A method is a frozen dataclass with a `ModelPlan` and its hyper-parameters."""
 
     name: str
     """The method's name in the registry."""
@@ -242,64 +242,64 @@ class Algorithm(ABC):
     may_federate: bool = False
     """Whether sites accept it over Flower: no body leaves a site, and bodies may differ."""
     sends_statistics: bool = False
-    """Whether uploads are statistics. Only these can carry privacy noise and come from untrained bodies."""
+    """Whether uploads are statistics. Only such methods can be private or use frozen bodies."""
     sums_in_the_open: bool = False
-    """Whether the server must see every upload by itself, so that no secure sum and no noise on one can do."""
+    """Whether the server needs each upload separately, so that secure sums cannot be used."""
 
     @property
     @abstractmethod
     def schedule(self) -> Schedule:
-        """The exchanges and phases."""
+        """The exchanges and training phases of a run."""
 
     @property
     def may_leave(self) -> bool:
-        """Whether a client can leave: the server's state then depends on the newest uploads alone."""
+        """Whether a client can leave a run. It can if the server's state depends only on the newest uploads."""
         return False
 
     @property
     def sums_last_uploads(self) -> bool:
-        """Whether a step sums the last upload of every client, even of those that skip this exchange.
+        """Whether a step sums the last upload of every client, even of clients that skip this exchange.
 
-        If not, it sums the uploads of this exchange only. If so, all exchanges must have the same kind of upload.
+        If not, it sums only the uploads of this exchange. If so, all exchanges must upload the same kind of message.
         """
         return False
 
     def begin(self, key: Key) -> Params:
-        """The server's first state: a seed, so that everyone starts from the same initial model, or head."""
+        """The server's first state: a seed, from which all clients make the same initial model."""
         return {"seed": torch.tensor([key.integer()])}
 
     def join(self, initial: Params) -> Params:
-        """The parameters that a client keeps at home at first, given the freshly initialised whole model."""
+        """The first state that a client keeps (its home), given its initial model."""
         return initial
 
     @abstractmethod
     def broadcast(self, server: Params) -> Message:
-        """The message that the server sends to every client."""
+        """The message from the server to the clients, given the server's state."""
 
     @abstractmethod
     def hear(self, message: Message, known: Params) -> Params:
-        """The knowledge of every client after a broadcast, given the one before."""
+        """What a client knows after a broadcast; `known` is what it knew before."""
 
     @abstractmethod
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """The start of the client's training in this exchange."""
+        """The start of a client's training in this exchange, from its home and what it heard."""
 
     @abstractmethod
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
-        """The parameters that the client keeps at home, and the message that it uploads."""
+        """The client's new home, and the message that it uploads or None."""
 
     @abstractmethod
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
-        """The server's next state, from the sum of the lifted uploads."""
+        """The server's next state, from its old state and the sum of the uploads."""
 
     @abstractmethod
     def deploy(self, home: Params, heard: Params) -> Params:
-        """The whole model that is evaluated and used."""
+        """The client's whole model, for evaluation and use."""
 
     def observe(self, server: Params) -> dict[str, float]:
-        """Figures about the server's state worth recording each round."""
+        """Numbers about the server's state to record each round."""
         return {}
 
     def advice(self, rounds: int) -> tuple[str, ...]:
-        """A remark for the user before a run of that many rounds; empty if there is none."""
+        """Notes for the user before a run of that many rounds; empty if there are none."""
         return ()

@@ -32,7 +32,7 @@ from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY
 from fedlog.engine.clients import clients_of, model_plan
 from fedlog.engine.protocol.cohort import Cohort
-from fedlog.engine.protocol.secure_sums import IN_A_SUM, SecureSums
+from fedlog.engine.protocol.secure_sums import UPLOAD_CODEC, SecureSums
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.dp_sgd import DpSgdBackend, require_opacus
 from fedlog.engine.training.tasks import Settings, Task
@@ -128,7 +128,7 @@ def _score_by_sum(audit: Audit, coins: np.ndarray) -> Tensor:
     labels = torch.cat([present, torch.zeros(CLIENTS - 1, dtype=torch.int64)])
     data = Records(torch.cat([torch.full((len(present), INPUTS), 1000.0), torch.zeros(CLIENTS - 1, INPUTS)]), labels)
     sent = _make_messages(guard, clip, data, sizes, classes, Key(audit.seed))
-    uploads = [(at, guard.to_feature_units(lift(IN_A_SUM.decode(blob)))) for at, blob in sent]
+    uploads = [(at, guard.to_feature_units(lift(UPLOAD_CODEC.decode(blob)))) for at, blob in sent]
     sums = SecureSums(guard, len(sizes)).total(1, uploads, Ledger())
     statistic = guard.statistics(torch.full((1, WIDTH), 1e6), torch.zeros(1), 1).sums[0]
     (own,) = (upload.arrays[0] for at, upload in uploads if at == len(sizes) - 1)
@@ -148,7 +148,7 @@ def _make_messages(
     engine = Engine(Settings(dtype=torch.float64), BackendChoice.LOOP)
     members = clients_of(federation, bodies, algorithm)
     cohort = Cohort(algorithm, federation, members, engine, key, protection=guard)
-    cohort.hear(IN_A_SUM.encode(algorithm.broadcast(algorithm.begin(key.child("server")))))
+    cohort.hear(UPLOAD_CODEC.encode(algorithm.broadcast(algorithm.begin(key.child("server")))))
     (exchange,) = algorithm.schedule.round
     return [(at, blob) for at, blob in cohort.exchange(1, exchange, range(len(sizes))) if blob is not None]
 

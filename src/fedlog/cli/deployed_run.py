@@ -26,7 +26,7 @@ from fedlog.report.pages.deployed_page import (
     write_deployed_page,
 )
 from fedlog.report.parts.render import Live
-from fedlog.settings.differences import Difference, say_value
+from fedlog.settings.differences import Difference, describe_value
 from fedlog.settings.fields import about
 from fedlog.settings.presets import apply_recipe
 from fedlog.settings.spec import RunSpec, list_deployed_settings
@@ -144,8 +144,8 @@ def _compare_settings(plan: Plan) -> tuple[tuple[Difference, ...], tuple[tuple[s
         for name, value in options.items()
         if value != usual_options[name]
     ]
-    others = [(name, say_value(own)) for name, own, other in values if own == other and own != ""]
-    others += [(name, say_value(value)) for name, value in options.items() if value == usual_options[name]]
+    others = [(name, describe_value(own)) for name, own, other in values if own == other and own != ""]
+    others += [(name, describe_value(value)) for name, value in options.items() if value == usual_options[name]]
     return tuple(differences), tuple(others)
 
 

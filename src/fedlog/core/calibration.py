@@ -1,7 +1,6 @@
-"""How far predicted probabilities can be believed, and how to make them believable.
+"""Calibration: measure whether predicted probabilities can be trusted, and correct them with a temperature.
 
-All functions take logits (n, n_class) and labels (n,). A temperature is fitted on validation records, never on those
-that it is judged on.
+Logits are (n, n_class) and labels (n,). A temperature is fitted on validation records, never on the test records.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from torch import Tensor
 from fedlog.errors import InputError
 
 BINS = 15
-# exp(-6) to exp(6): beyond that every softmax is a vote of one class, or of all alike.
-LOG_TEMPERATURE = 6.0
-IMPOSSIBLE = 1e6  # so far below the largest, a logit is that of a class that cannot be
+# Temperatures are searched from exp(-6) to exp(6). Outside, a softmax gives 1 to one class, or the same to all.
+MAX_LOG_TEMPERATURE = 6.0
+IMPOSSIBLE_GAP = 1e6  # a class whose logit is this far below the largest one is ruled out
 
 
 @dataclass(frozen=True)
 class ReliabilityBin:
-    """The records with about the same largest probability: how sure the model was, and how often it was right."""
+    """Records with about the same largest probability: their number, its mean, and the share classified correctly."""
 
     records: int
     confidence: float
@@ -31,7 +30,7 @@ class ReliabilityBin:
 
 
 def reliability(logits: Tensor, labels: Tensor) -> list[ReliabilityBin]:
-    """The records in intervals of equal width by their largest probability, empty intervals left out."""
+    """The records sorted by their largest probability into 15 intervals of equal width; empty ones are left out."""
     chances = torch.softmax(logits.to(torch.float64), dim=1)
     sure, predicted = chances.max(dim=1)
     right = (predicted == labels).to(torch.float64)
@@ -45,7 +44,7 @@ def reliability(logits: Tensor, labels: Tensor) -> list[ReliabilityBin]:
 
 
 def calibration_error(logits: Tensor, labels: Tensor) -> float:
-    """The expected calibration error (Guo et al. 2017): the mean gap of confidence and accuracy, over the records."""
+    """The expected calibration error (Guo et al. 2017): the mean of |confidence - accuracy| over the records."""
     if not len(labels):
         raise InputError("a calibration error needs records, found: none")
     parts = reliability(logits, labels)
@@ -59,17 +58,17 @@ def log_loss(logits: Tensor, labels: Tensor) -> float:
 
 
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
-    """The number by which to divide logits so that these validation records are most likely.
+    """The number to divide logits by: it maximises the likelihood of these validation records.
 
-    Labels are smoothed as by Platt (1999): one imagined record of each class counts too, so that a few records without
-    a mistake do not make the model certain. Classes that the logits rule out have no imagined record.
+    As in Platt (1999), one imagined record of each class is added, so that a few records without a mistake do not make
+    the model certain. Classes that the logits rule out get no imagined record.
     """
     if not len(labels):
         raise InputError("a temperature needs validation records, found: none")
     values = logits.to(torch.float64)
-    possible = values > values.max(dim=1, keepdim=True).values - IMPOSSIBLE
+    possible = values > values.max(dim=1, keepdim=True).values - IMPOSSIBLE_GAP
     classes = possible.sum(1)
-    share = classes / (len(labels) + classes)  # of the imagined records
+    share = classes / (len(labels) + classes)  # of the imagined records among all
 
     def loss(t: float) -> float:
         logs = torch.log_softmax(values / math.exp(t), dim=1)
@@ -77,14 +76,15 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
         imagined = torch.where(possible, logs, 0.0).sum(1) / classes
         return float(-((1 - share) * own + share * imagined).mean())
 
-    found = minimize_scalar(loss, bounds=(-LOG_TEMPERATURE, LOG_TEMPERATURE), method="bounded", options={"xatol": 1e-4})
+    bounds = (-MAX_LOG_TEMPERATURE, MAX_LOG_TEMPERATURE)
+    found = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-4})
     return math.exp(float(found.x))
 
 
 def novelty(logits: Tensor, features: Tensor) -> Tensor:
-    """How unlike anything seen a record is, (n,): |phi|^2 - logsumexp_y(eta_y . phi), from FedLog's own density.
+    """How unlikely each record is under FedLog's density, (n,): |phi|^2 - logsumexp_y(eta_y . phi). Large means new.
 
-    `features` (n, m - 1) without the constant, whose square is the same for every record.
+    `features` (n, m - 1) come without the constant 1, which would add the same number to every record.
     """
     length = features.to(torch.float64).square().sum(1)
     return length - torch.logsumexp(logits.to(torch.float64), dim=1)

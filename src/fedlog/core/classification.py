@@ -1,4 +1,4 @@
-"""How good predicted probabilities are: accuracy, and what to look at beside it when classes are unbalanced."""
+"""Metrics of predicted probabilities: accuracy, and further ones for unbalanced classes."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-NORMAL_95 = 1.959963984540054  # within so many standard deviations lies 95 % of a normal distribution
+NORMAL_95 = 1.959963984540054  # 95 % of a normal distribution lies within so many standard deviations
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """Figures of one model on one set of records; None where a figure is not defined there."""
+    """The metrics of one model on one set of records; None for a metric that is not defined on them."""
 
     records: int
     accuracy: float | None
-    balanced_accuracy: float | None  # mean recall over the classes that occur; None where that is one
+    balanced_accuracy: float | None  # mean recall over the classes that occur; None if only one occurs
     macro_f1: float | None  # mean over the classes that occur or are predicted
-    auroc: float | None  # one against the rest, mean over the classes that occur beside others
+    auroc: float | None  # one class against the rest, mean over the classes that occur; None if only one occurs
     confusion: list[list[int]]  # [true][predicted]
-    accuracy_interval: tuple[float, float] | None = None  # 95 %, for the records that might have been drawn instead
-    classes: int = 0  # that occur
+    accuracy_interval: tuple[float, float] | None = None  # 95 % confidence interval of the accuracy
+    classes: int = 0  # the number of classes that occur
 
 
 def metrics(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Metrics:
-    """The figures for (n, n_class) probabilities and (n,) true classes."""
+    """The metrics of (n, n_class) probabilities, given the (n,) true classes."""
     n_class = probabilities.shape[1]
     predicted = probabilities.argmax(axis=1)
     confusion = np.zeros((n_class, n_class), dtype=np.int64)
     np.add.at(confusion, (labels, predicted), 1)
     if len(labels) == 0:
         return Metrics(0, None, None, None, None, confusion.tolist())
-    right, true, told = np.diag(confusion), confusion.sum(axis=1), confusion.sum(axis=0)
-    f1 = [2 * r / (t + p) for r, t, p in zip(right, true, told, strict=True) if t + p]
+    right, true, guessed = np.diag(confusion), confusion.sum(axis=1), confusion.sum(axis=0)
+    f1 = [2 * r / (t + p) for r, t, p in zip(right, true, guessed, strict=True) if t + p]
     areas = [area_under_curve(probabilities[:, c], labels == c) for c in range(n_class) if 0 < true[c] < len(labels)]
     classes = int((true > 0).sum())
     return Metrics(
@@ -51,7 +51,7 @@ def metrics(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Me
 
 
 def share_interval(share: float, records: int) -> tuple[float, float]:
-    """The 95 % interval of a share of so many records (Wilson 1927): also with a few records, and at 0 and 1."""
+    """The 95 % confidence interval (Wilson 1927) of a share observed on `records` records; sound for shares 0 and 1."""
     wide = NORMAL_95**2 / records
     middle = (share + wide / 2) / (1 + wide)
     half = NORMAL_95 * math.sqrt(share * (1 - share) / records + wide / (4 * records)) / (1 + wide)
@@ -59,10 +59,11 @@ def share_interval(share: float, records: int) -> tuple[float, float]:
 
 
 def first_within_error(right: Sequence[int], records: int) -> int:
-    """Which of several models to take, by how many of the same records each classifies correctly.
+    """The index of the first model that is about as good as the best one (Breiman et al. 1984).
 
-    The first whose count is within one standard error (at least one record) of the best (Breiman et al. 1984). On few
-    records the best of many is best by chance; the order of the models then says which to prefer.
+    `right` says how many of the same records each model classifies correctly. About as good: at most one standard error
+    of the best count below it, or one record if that is more. List preferred models first: on few records, the best of
+    many is best by chance.
     """
     best = max(right)
     share = (best + 1) / (records + 2)

@@ -1,8 +1,8 @@
-"""Bounds on what one record, or one client, can add to the statistics: clipping, and the sensitivity it buys.
+"""Clipping: bounds on what one record, or one client, can add to the statistics, and the sensitivity that follows.
 
-Clips act on features without the constant, (..., m - 1), and are differentiable, so that bodies are trained behind
-the same clip that the statistics go through. How far a bound carries as a privacy guarantee depends on how the body
-was trained, and that is not decided here.
+Clips act on features without the constant, (..., m - 1). They are differentiable, so a body can be trained with the
+same clip that its statistics use. What a bound is worth as a privacy guarantee depends on how the body was trained;
+`fedlog.privacy` decides that.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Clip(Protocol):
     def sensitivity(self, width: int) -> float:
         """The largest L2 norm of one record's statistic, the constant included; `width` is m."""
 
-    def records_behind(self, sums: Tensor) -> Tensor:
-        """The smallest number of clipped records, (...,), whose features can add up to these sums (..., m - 1)."""
+    def least_records(self, sums: Tensor) -> Tensor:
+        """A lower bound, (...,), on how many clipped records it takes to reach these sums of features (..., m - 1)."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Clamp:
         """sqrt(1 + (m - 1) * bound^2) for `width` = m."""
         return math.sqrt(1 + (width - 1) * self.bound**2)
 
-    def records_behind(self, sums: Tensor) -> Tensor:
+    def least_records(self, sums: Tensor) -> Tensor:
         """The largest |sum| of a feature, divided by the bound."""
         return sums.abs().amax(-1) / self.bound
 
@@ -70,49 +70,50 @@ class L2Clip:
         """sqrt(1 + radius^2), whatever the width."""
         return math.sqrt(1 + self.radius**2)
 
-    def records_behind(self, sums: Tensor) -> Tensor:
+    def least_records(self, sums: Tensor) -> Tensor:
         """The length of the sums, divided by the radius."""
         lengths: Tensor = torch.linalg.vector_norm(sums, dim=-1)
         return lengths / self.radius
 
 
 def parse_clip(text: str) -> Clip:
-    """The clip that `clamp:B` or `l2:R` names; InputError for anything else."""
+    """The clip named by `clamp:B` or `l2:R`; InputError for any other text."""
     kind, _, number = text.partition(":")
     kinds: dict[str, Callable[[float], Clip]] = {"clamp": Clamp, "l2": L2Clip}
     try:
         return kinds[kind](float(number))
     except (KeyError, ValueError):
         raise InputError(
-            f"a clip must be clamp:B (each feature) or l2:R (each record): {text}", hint="for example clamp:2"
+            f"a clip must be clamp:B (bounds each feature) or l2:R (bounds each record's length), found: {text}",
+            hint="for example clamp:2",
         ) from None
 
 
-def clip_with_number(clip: Clip) -> L2Clip:
-    """The bound on a record's features together with its number, which is cut to -1 to 1."""
+def clip_with_target(clip: Clip) -> L2Clip:
+    """The clip of a record's features and its target together, if targets are cut to -1..1."""
     if not isinstance(clip, L2Clip):
         raise InputError(
-            "a private regression needs a clip of each record's length (l2:R), found: a clamp of each feature",
-            hint="--clip l2:1, with a body whose features are about as long: `identity+scale:0.3`",
+            "a private regression needs a clip of each record's length (l2:R), found: a clip of each feature (clamp:B)",
+            hint="--clip l2:1, and a body whose features have about length 1, such as `identity+scale:0.3`",
         )
     return L2Clip(math.hypot(clip.radius, 1.0))
 
 
 def clip_message(sums: Tensor, norm: float) -> Tensor:
-    """A client's whole message scaled down to L2 norm `norm` if it is longer; any shape, taken as one vector.
+    """A client's whole message, scaled down to L2 norm `norm` if it is longer; any shape, taken as one vector.
 
-    Neighbours that differ by one client then differ by at most `norm`; two data sets of one client by 2 * `norm`.
+    Adding or removing a client then moves the sum of all messages by at most `norm`, replacing its data by 2 * `norm`.
     """
     _require_positive("message norm", norm)
     return shorten_rows(sums.reshape(-1), norm).reshape(sums.shape)
 
 
 def shorten_rows(rows: Tensor, radius: float) -> Tensor:
-    """The rows (..., d), those longer than `radius` scaled down; none is longer than it, rounding included."""
+    """The rows (..., d), scaled down to length `radius` if longer; rounding cannot make one longer than that."""
     length = torch.linalg.vector_norm(rows.to(torch.float64), dim=-1, keepdim=True)
-    # A sum of d squares may be rounded down d times, and then a row that is too long would pass for one that fits.
+    # A sum of d squares may be rounded down d times; without this margin a row that is too long could pass.
     length = length * (1 + (rows.shape[-1] + 8) * torch.finfo(torch.float64).eps)
-    # Rounding the scale and the products could leave a row an ulp too long, and the sensitivity would be false.
+    # Rounding the scale and the products could leave a row an ulp too long, and the sensitivity would be wrong.
     margin = 1 - 2 * torch.finfo(rows.dtype).eps
     # clamp_min, rather than a minimum with 1 afterwards, keeps the gradient finite for rows of zeros.
     scale = torch.where(length > radius, margin * radius / length.clamp_min(radius), 1.0)

@@ -1,7 +1,7 @@
-"""Randomness as data: a key is a path, and every random number comes from the key of what it is for.
+"""Keys for randomness: a key is a seed and a path, and names one stream of random numbers for one purpose.
 
-`Key(7).child("client", 3, "round", 12, "order")` names one stream. No stream is ever shared or advanced by someone
-else, so the order of clients, the choice of a backend and a resume from a checkpoint change no draw.
+`Key(7).child("client", 3, "round", 12, "order")` names one stream. No two purposes share a stream, so the order of
+clients, the choice of a backend and a resume from a checkpoint change no random number.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Key:
     path: tuple[str | int, ...] = field(default=())
 
     def child(self, *names: str | int) -> Key:
-        """The key of a part: `Key(7).child("client", 3)` is the key of client 3."""
+        """The key with these names appended to its path: `Key(7).child("client", 3)` is the key of client 3."""
         return Key(self.seed, (*self.path, *names))
 
     def integer(self) -> int:
-        """63 bits that depend on the seed and on every step of the path."""
+        """A number of 63 bits that depends on the seed and on every name in the path."""
         # repr keeps 1 and "1" apart, and the separator keeps ("ab", "c") and ("a", "bc") apart.
         text = "\x1f".join(repr(part) for part in (self.seed, *self.path))
         return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1

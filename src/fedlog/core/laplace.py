@@ -1,6 +1,6 @@
 """The Laplace approximation of the posterior of FedLog's head, in closed form.
 
-With p = softmax(|eta_y|^2 / 4) and nu records behind the posterior, minus the Hessian of the log posterior is
+With p = softmax(|eta_y|^2 / 4) and nu the posterior's number of records, minus the Hessian of the log posterior is
 
     H = nu * (blockdiag_y(p_y * (I / 2 + eta_y eta_y^T / 4)) - g g^T),      g_y = p_y eta_y / 2,
 
@@ -10,8 +10,8 @@ Morrison, twice), and the logits z_y = eta_y . phi of a record have, with r_y = 
     nu * cov(z_y, z_x) = [y = x] * (2 / p_y) * (|phi|^2 - z_y^2 / (2 h_y)) + a_y a_x / s,
     a_y = z_y / h_y,     s = sum_y p_y / h_y.
 
-p_y may be far below what float64 holds (a class that nobody has): variances are kept as logarithms, and no matrix of
-the head's size is ever made.
+p_y may be too small for float64 (a class without records), so variances are kept as logarithms. No matrix with one row
+for each entry of the head is ever made.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from fedlog.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class LaplaceHead:
-    """FedLog's head (n_class, m) with the number of records behind its posterior, prior included."""
+    """FedLog's head (n_class, m) and its posterior's number of records `nu`, the prior's imagined ones included."""
 
     weights: Tensor
     nu: float
 
     def __post_init__(self) -> None:
         if not self.nu > 0:
-            raise InputError(f"the posterior of a head needs records behind it, found: {self.nu}")
+            raise InputError(f"the posterior of a head needs a number of records above 0, found: {self.nu}")
         object.__setattr__(self, "weights", self.weights.detach().to(torch.float64))
 
     def logits(self, features: Tensor) -> Tensor:
@@ -48,18 +48,18 @@ class LaplaceHead:
         return torch.logaddexp(own, 2 * shared.abs().log())
 
     def probabilities(self, features: Tensor) -> Tensor:
-        """Predictive probabilities, (n, n_class): each logit moderated by its own variance (MacKay 1992)."""
-        # 1 / sqrt(1 + pi v / 8), where v may be beyond float64: such a logit says nothing, and becomes 0.
+        """Predictive probabilities, (n, n_class): each logit is damped according to its variance (MacKay 1992)."""
+        # The factor is 1 / sqrt(1 + pi v / 8). A variance v beyond float64 makes it 0: such a logit says nothing.
         damping = torch.nn.functional.softplus(math.log(math.pi / 8) + self.log_variances(features))
         return torch.softmax(self.logits(features) * torch.exp(-damping / 2), dim=1)
 
     def _parts(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """ln of the class's own variance, and the factor of what all classes share, each (n, n_class)."""
+        """The two terms of cov(z_y, z_x), each (n, n_class): ln of the one for y = x, and a_y / sqrt(nu s)."""
         phi, squares = with_constant(features.to(torch.float64)), self.weights.square().sum(1)
         z, h = phi @ self.weights.mT, 1 + squares / 2
         log_p = torch.log_softmax(squares / 4, dim=0)
         left = phi.square().sum(1, keepdim=True) - z.square() / (2 * h)
-        # |phi|^2 >= z^2 / r^2 > z^2 / (2 h): what is below zero is rounding.
+        # |phi|^2 >= z^2 / r^2 > z^2 / (2 h), so only rounding can bring `left` below zero.
         own = math.log(2 / self.nu) - log_p + left.clamp_min(torch.finfo(torch.float64).tiny).log()
         log_s = torch.logsumexp(log_p - h.log(), dim=0)
         return own, (z / h) * torch.exp(-(log_s + math.log(self.nu)) / 2)

@@ -32,7 +32,7 @@ from fedlog.errors import RunError
 
 _EPS = float(np.finfo(np.float64).eps)
 _MAX_ITERATIONS = 100
-# Past this the tolerance is no longer a statement about the head: float64 cannot tell softmax(|eta|^2 / 4) any more.
+# With a larger tolerance a certificate would mean nothing: float64 cannot resolve softmax(|eta|^2 / 4) any more.
 _MAX_TOLERANCE = 1e-3
 
 _Array = npt.NDArray[np.float64]
@@ -40,7 +40,7 @@ _Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Certificate:
-    """How well a head solves its problem, computed from the finished head and not from the solver's own variables.
+    """How well a head maximises the posterior, computed from the finished head and not from the solver's variables.
 
     `relative_gradient` is |gradient of the log posterior| / |chi|; `scalar_residual` is |A(eta) - t|, the scalar
     equation; both must be at most `tolerance`. `iterations` counts the Newton steps on t.
@@ -53,7 +53,7 @@ class Certificate:
 
     @property
     def holds(self) -> bool:
-        """Whether both residuals are within the tolerance, and that is tight enough; False for NaN."""
+        """Whether both residuals are within the tolerance and the tolerance is small enough; False for NaN."""
         within = self.relative_gradient <= self.tolerance and self.scalar_residual <= self.tolerance
         return within and self.tolerance <= _MAX_TOLERANCE
 
@@ -67,10 +67,10 @@ class MapHead:
 
 
 def solve_head(posterior: Posterior) -> MapHead:
-    """The one head that maximises `posterior`, certified; a row of chi that is zero gives a zero row.
+    """The head that maximises `posterior`, with its certificate; a zero row of chi gives a zero row of the head.
 
-    Noisy statistics (negative counts, any rows) are solved like others, as long as nu + n > 0.
-    Raises RunError if the certificate does not hold: no uncertified head is ever returned.
+    Noisy statistics (negative counts, any rows) can be solved too, as long as nu + n > 0.
+    Raises RunError if the certificate does not hold, so every returned head is certified.
     """
     chi: _Array = posterior.chi.detach().cpu().numpy()
     # Dividing by the largest entry first keeps the squares of huge or tiny entries inside float64's range.
@@ -85,11 +85,11 @@ def solve_head(posterior: Posterior) -> MapHead:
     certificate = _certify(posterior, weights, t, iterations)
     if not certificate.holds:
         raise RunError(
-            f"the head could not be certified: relative gradient {certificate.relative_gradient:.3g}, "
-            f"scalar residual {certificate.scalar_residual:.3g}, expected both within the tolerance "
-            f"{certificate.tolerance:.3g} and that at most {_MAX_TOLERANCE:g}; "
+            f"the head could not be solved precisely enough: relative gradient {certificate.relative_gradient:.3g} and "
+            f"scalar residual {certificate.scalar_residual:.3g} must be at most {certificate.tolerance:.3g}, "
+            f"and that number at most {_MAX_TOLERANCE:g}; "
             f"sum of |chi_y| / nu: 1e{float(np.logaddexp.reduce(log_s)) / math.log(10):.1f}",
-            hint="features of this size leave the range of float64: clip or normalise them",
+            hint="the features are too large for float64: clip or normalise them",
         )
     return MapHead(weights, certificate)
 
@@ -104,7 +104,7 @@ def _solve_lengths(log_s: _Array) -> tuple[float, _Array, int]:
         # The two forms of ln p_y: the first is exact for small w (and for s_y = 0), the second for large w.
         log_p = np.where(w < 1, w / 2 - t, (log_2s2 - log_w) / 2)
         gap = _logsumexp(log_p)
-        # G falls to zero from above; what is left below four roundings, or below zero, is rounding. NaN stops too.
+        # G falls to zero from above; a gap below four roundings, or below zero, is rounding alone. NaN stops too.
         if not gap > 4 * _EPS or iterations == _MAX_ITERATIONS:
             break
         t += gap / float((np.exp(log_p - gap) / (1 + w)).sum())
@@ -112,20 +112,20 @@ def _solve_lengths(log_s: _Array) -> tuple[float, _Array, int]:
 
 
 def _omega(c: _Array) -> tuple[_Array, _Array]:
-    """The solution w of w + ln w = c, and ln w, which stays exact where w underflows."""
+    """The solution w of w + ln w = c, and ln w, which stays exact even if w underflows."""
     w = wrightomega(c)
     return w, np.where(c < 1, c - w, np.log(w))
 
 
 def _logsumexp(values: _Array) -> float:
-    """ln sum exp of `values` (n_class,), at least one of them finite; scipy's costs more than the rest of a step."""
+    """ln sum exp of `values` (n_class,), at least one of them finite; scipy's version is slower than a whole step."""
     largest = float(values.max())
     return largest + math.log(float(np.exp(values - largest).sum()))
 
 
 def _certify(posterior: Posterior, weights: Tensor, t: float, iterations: int) -> Certificate:
     """The certificate of `weights` (n_class, m) and ln Z = `t`."""
-    # In units of chi's largest entry, so that squaring neither overflows nor turns a tiny gradient into none.
+    # In units of chi's largest entry, so that squares neither overflow nor underflow to zero.
     unit = posterior.chi.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
     scale = float(torch.linalg.vector_norm(posterior.chi / unit))
     gradient = float(torch.linalg.vector_norm(posterior.gradient(weights) / unit))

@@ -1,4 +1,4 @@
-"""The exponential family of one record, the conjugate prior of its parameters, and the posterior that it becomes.
+"""The model: the exponential family of one record, the conjugate prior of its parameters, and their posterior.
 
 Features and label together are a Gaussian around each class:
 
@@ -45,8 +45,8 @@ def _energies(eta: Tensor) -> Tensor:
 class Prior:
     """The belief about the head before any record: `nu` imagined records with summed statistics `chi`.
 
-    `chi` is (n_class, m) or None for zeros. `nu` may be 0 (the head of maximum likelihood): that is no proper prior,
-    and then there must be data, which `posterior` checks.
+    `chi` is (n_class, m) or None for zeros. `nu` may be 0 (the head of maximum likelihood). That is no proper prior, so
+    `posterior` then needs records.
     """
 
     chi: Tensor | None = None
@@ -61,8 +61,8 @@ class Prior:
     def posterior(self, statistics: Statistics) -> Posterior:
         """The posterior after the records summed in `statistics`.
 
-        Raises InputError when chi has another shape, or when nu plus their number is not above 0: there is no maximum
-        then.
+        Raises InputError if chi has another shape, or if nu plus the number of records is not above 0: the posterior
+        then has no maximum.
         """
         chi = torch.zeros_like(statistics.sums) if self.chi is None else self.chi.to(statistics.sums)
         if chi.shape != statistics.sums.shape:
@@ -82,7 +82,7 @@ class Posterior:
         if not (math.isfinite(self.nu) and self.nu > 0):
             raise InputError(
                 f"the posterior's strength nu + n must be a finite number above 0, found: {self.nu}",
-                hint="there is no record, or noise has swallowed the counts: keep the old head or raise nu",
+                hint="there are no records, or noise is larger than the counts: keep the old head or raise nu",
             )
         if not bool(torch.isfinite(self.chi).all()):
             raise InputError("the posterior's chi must be finite, found: NaN or infinity")
@@ -93,5 +93,5 @@ class Posterior:
         return (eta * self.chi).sum() - self.nu * log_partition(eta)
 
     def gradient(self, eta: Tensor) -> Tensor:
-        """The gradient of `log_kernel`, (n_class, m): chi - nu * grad A(eta). It is zero at the one maximum."""
+        """The gradient of `log_kernel`, (n_class, m): chi - nu * grad A(eta). It is zero at the only maximum."""
         return self.chi - self.nu * log_partition_gradient(eta)

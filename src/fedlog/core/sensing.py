@@ -1,4 +1,4 @@
-"""Compressed sensing: a few random measurements of a long sparse vector, and the vector back from them.
+"""Compressed sensing: measure a long sparse vector with a few random numbers, and recover it from them.
 
 The matrix is a subsampled randomised Hartley transform, A = R H D: random signs D on the entries, the orthonormal
 Hartley transform H (cosines plus sines: the real sibling of Fourier's), and a random choice R of its rows. It is never
@@ -20,16 +20,16 @@ from fedlog.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Sensing:
-    """The measurement matrix (rows, entries) as two short descriptions: a sign per entry, and the rows taken."""
+    """The measurement matrix (rows, entries), stored as one sign per entry and the indices of the chosen rows."""
 
     signs: Tensor  # (entries,) float64, +1 or -1
     taken: Tensor  # (rows,) int64: which rows of the transform
 
     @staticmethod
     def from_seed(seed: int, entries: int, rows: int) -> Sensing:
-        """The matrix that everyone with this seed makes."""
+        """The matrix of this seed: sender and receiver make the same one."""
         if not 0 < rows <= entries:
-            raise InputError(f"measurements must number between 1 and the {entries} entries: {rows}")
+            raise InputError(f"the number of measurements must be between 1 and the {entries} entries, found: {rows}")
         generator = Key(seed).child("sensing").torch()
         signs = torch.randint(0, 2, (entries,), generator=generator).to(torch.float64) * 2 - 1
         return Sensing(signs, torch.randperm(entries, generator=generator)[:rows])
@@ -65,12 +65,12 @@ def keep_largest(vector: Tensor, support: int) -> Tensor:
 
 
 def recover(sensing: Sensing, measurements: Tensor, support: int, iterations: int = 50) -> Tensor:
-    """(entries,) with at most `support` non-zero entries whose measurements are close to those given.
+    """A vector (entries,) with at most `support` non-zero entries that has about these measurements.
 
     Normalised iterative hard thresholding (Blumensath and Davies 2010): x <- keep_largest(x + t A'(y - A x)) with the
-    step t that is best on the current support, shortened while it would leave the region where the residual falls.
-    Exact (to 1e-7, what float32 measurements carry) for signals sparse enough for the number of rows; otherwise a local
-    minimum of the residual.
+    best step t on the current support, halved until the residual is sure to fall. Exact to 1e-7, the precision of
+    float32 measurements, if the vector is sparse enough for the number of rows; otherwise a local minimum of the
+    residual.
     """
     measurements = measurements.to(torch.float64)
     estimate = torch.zeros(sensing.entries, dtype=torch.float64)
@@ -103,7 +103,7 @@ def _step(
         now_inside = moved != 0
         if length == 0 or torch.equal(now_inside, inside):
             return moved, length, now_inside
-        # Beyond this length the residual is no longer sure to fall when the support changes.
+        # With a longer step the residual is no longer sure to fall when the support changes.
         if step <= 0.99 * length**2 / float(sensing.measure(change).square().sum()):
             return moved, length, now_inside
         step /= 2

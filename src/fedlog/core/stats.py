@@ -1,7 +1,7 @@
-"""Sufficient statistics: all that a head needs to know of any number of records, and they add with `+`.
+"""Sufficient statistics: sums over records from which a head is solved; they add with `+`.
 
 Row y of the sums is the sum of the features of the records of class y. The first feature is the constant 1, so
-column 0 holds the counts and no count has to travel beside the sums. `Moments` add the second moments that some heads
+column 0 holds the counts and they need not be sent separately. `Moments` also hold the second moments that some heads
 need, as packed triangles.
 """
 
@@ -27,7 +27,7 @@ def with_constant(features: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """The summed statistics of a set of records; `sums` is (n_class, m), always float64, column 0 = counts."""
+    """The summed statistics of a set of records: `sums` (n_class, m), always float64, with the counts in column 0."""
 
     sums: Tensor
 
@@ -39,14 +39,14 @@ class Statistics:
 
     @staticmethod
     def zeros(n_class: int, width: int) -> Statistics:
-        """The statistics of no record at all: the neutral element of `+`; `width` is m, the constant included."""
+        """The statistics of no record: adding them changes nothing; `width` is m, the constant included."""
         return Statistics(torch.zeros((n_class, width), dtype=torch.float64))
 
     @staticmethod
     def of(features: Tensor, labels: Tensor, n_class: int) -> Statistics:
         """The statistics of records with `features` (n, m - 1), without the constant, and `labels` (n,).
 
-        Labels are 0..n_class - 1; n = 0 gives zeros. Raises InputError for other labels and for shapes that do not fit.
+        Labels are 0..n_class - 1; n = 0 gives zeros. Raises InputError for other labels and for shapes that differ.
         """
         if features.ndim != 2 or labels.shape != features.shape[:1]:
             found = f"features {tuple(features.shape)}, labels {tuple(labels.shape)}"
@@ -87,10 +87,10 @@ class Statistics:
         return self.sums.shape[1]
 
     def means(self, count_above: float = 0.0) -> tuple[Tensor, Tensor]:
-        """The class means (n_class, m), and which classes have one, bool (n_class,).
+        """The class means (n_class, m), and a mask (n_class,) of the classes that have one.
 
-        A class has a mean if its count exceeds `count_above` (noisy statistics ask for more than 0); the others get a
-        zero row. Column 0 of a mean is 1.
+        A class has a mean if its count is above `count_above` (above 0 for noisy statistics); the others get a row of
+        zeros. Column 0 of a mean is 1.
         """
         present = self.counts > max(count_above, 0.0)
         safe = torch.where(present, self.counts, torch.ones_like(self.counts))
@@ -100,7 +100,7 @@ class Statistics:
 def spread_of_means(statistics: Statistics, count_above: float = 0.0) -> float:
     """The root-mean-square distance of the class means from their common centre; 0 with fewer than two means.
 
-    FedLog-C can blow this up from round to round, so it is recorded each round.
+    It is recorded each round, because under FedLog-C it can grow without bound.
     """
     means, present = statistics.means(count_above)
     means = means[present]
@@ -110,10 +110,10 @@ def spread_of_means(statistics: Statistics, count_above: float = 0.0) -> float:
 
 
 def count_is_usable(statistics: Statistics, std: float) -> bool:
-    """Whether the number of records can be told from its noise: is it at least twice the std of its noise?
+    """Whether the noisy number of records is at least twice the std of its noise, so that a head may be solved.
 
-    The number is the sum of the noisy counts, whose noise has std `std * sqrt(n_class)`. Without noise one record is
-    enough. If it cannot be told, the old head stays; the release counts all the same.
+    It is the sum of the noisy counts, so its noise has std `std * sqrt(n_class)`. Without noise one record is enough.
+    If it is not usable, callers keep the old head; the release is still charged to the privacy budget.
     """
     return statistics.total >= 2 * std * math.sqrt(statistics.n_class) if std else bool(statistics.total)
 
@@ -124,7 +124,7 @@ def count_for_mean(std: float) -> float:
 
 
 class Detail(StrEnum):
-    """How much beyond counts and class sums is summed."""
+    """Which second moments are summed besides counts and class sums; w is the number of features."""
 
     MEANS = "means"
     """Counts and class sums alone."""
@@ -138,7 +138,7 @@ class Detail(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Summed first and second moments of a set of records; `second` is 2-d as its `Detail` says, None for MEANS."""
+    """Summed first and second moments of a set of records; `Detail` gives the shape of `second`, None for MEANS."""
 
     statistics: Statistics
     detail: Detail = Detail.MEANS
@@ -180,7 +180,7 @@ class Moments:
         return Moments(statistics, self.detail, self.second + other.second)
 
     def __mul__(self, weight: float) -> Moments:
-        """The moments of records that count `weight` each."""
+        """The moments if each record counted `weight` times."""
         second = None if self.second is None else self.second * weight
         return Moments(Statistics(self.statistics.sums * weight), self.detail, second)
 
@@ -196,12 +196,12 @@ class Moments:
 
     @property
     def arrays(self) -> tuple[Tensor, ...]:
-        """The arrays that are sent: the sums (n_class, 1 + w), and the second moments where there are some."""
+        """The arrays to send: the sums (n_class, 1 + w), then the second moments if there are any."""
         return (self.statistics.sums,) if self.second is None else (self.statistics.sums, self.second)
 
     @staticmethod
     def from_arrays(arrays: tuple[Tensor, ...], detail: Detail) -> Moments:
-        """The moments whose `arrays` these are."""
+        """The moments from their `arrays`."""
         return Moments(Statistics(arrays[0]), detail, arrays[1] if len(arrays) > 1 else None)
 
     def gram(self) -> Tensor:
@@ -233,7 +233,7 @@ class Moments:
 
 
 def second_shape(detail: Detail, n_class: int, width: int) -> tuple[int, int] | None:
-    """The shape of the second moments of that detail; None where there are none."""
+    """The shape of the second moments of that detail; None for MEANS."""
     if detail is Detail.MEANS:
         return None
     if detail is Detail.SQUARES:
@@ -242,17 +242,17 @@ def second_shape(detail: Detail, n_class: int, width: int) -> tuple[int, int] | 
 
 
 def sensitivity(radius: float, detail: Detail) -> float:
-    """How far one record with |phi| <= radius moves counts, sums and second moments together, in L2.
+    """How far adding one record with |phi| <= radius moves counts, sums and second moments together, in L2 norm.
 
-    Counts move by 1 and sums by R; packed second moments by |phi|^2 <= R^2 whatever phi is, squares by at most R^2
-    (all of phi in one feature). So the pair moves by sqrt(1 + R^2 + R^4).
+    With R = radius: counts move by 1, sums by at most R, packed second moments by |phi|^2 <= R^2, and squares by at
+    most R^2 (if all of phi is in one feature). Together they move by at most sqrt(1 + R^2 + R^4).
     """
     second = 0.0 if detail is Detail.MEANS else radius**4
     return math.sqrt(1 + radius**2 + second)
 
 
 def _sum_second(phi: Tensor, labels: Tensor, n_class: int, detail: Detail) -> Tensor:
-    """The second moments of some records, as their detail says."""
+    """The second moments of these records in the shape of `detail`."""
     if detail is Detail.SQUARES:
         return phi.new_zeros((n_class, phi.shape[1])).index_add_(0, labels, phi.square())
     if detail is Detail.SECOND:

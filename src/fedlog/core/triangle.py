@@ -1,7 +1,7 @@
-"""Symmetric matrices without their lower half: the upper triangle, row by row.
+"""Packed symmetric matrices: the upper triangle, row by row.
 
-Entries off the diagonal carry a factor sqrt(2): the length of a record's packed triangle is then exactly |phi|^2, which
-is what privacy noise is scaled to.
+Entries off the diagonal are multiplied by sqrt(2), so that the packed second moments phi phi^T of one record have
+exactly the length |phi|^2. Privacy noise is scaled to that length.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Inputs and labels as plain arrays: read from an .npz file (nothing in it is unpickled), and checked by the schema."""
+"""Read inputs and labels from an .npz file, without unpickling anything, and check them against the schema."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from fedlog.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Arrays:
-    """Inputs and labels from a source that needs no encoding."""
+    """Inputs and labels of a site that need no encoding: images, or arrays of numbers."""
 
     inputs: Tensor  # (n, *input_shape) uint8 or float32
     labels: NDArray[np.int64]
     groups: NDArray[np.int64] | None = None  # (n,) positions in `group_names`
     group_names: tuple[str, ...] = ()
-    targets: NDArray[np.float32] | None = None  # (n,) where a number is predicted: the schema's range is -1 to 1
+    targets: NDArray[np.float32] | None = None  # (n,) numbers to predict, scaled so that the schema's range is -1..1
 
 
 def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
     """The needed arrays of the file by name, and the optional ones if it has them."""
     try:
-        with path.open("rb") as file:  # opened here: numpy leaves a file open that is no archive
+        with path.open("rb") as file:  # opened here, because numpy does not close a file that is no archive
             stored = np.load(file, allow_pickle=False)
             if not isinstance(stored, np.lib.npyio.NpzFile):
                 raise ValueError("a single array")
@@ -45,10 +45,10 @@ def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) ->
     except FileNotFoundError:
         raise InputError(f"expected an .npz file, found none: {path}") from None
     except MemoryError:
-        raise InputError(f"expected an .npz file whose arrays fit the memory, found larger ones: {path}") from None
-    # RuntimeError: an encrypted archive; NotImplementedError, which is one: a way of packing that Python does not know.
+        raise InputError(f"expected an .npz file with arrays that fit into memory, found larger ones: {path}") from None
+    # RuntimeError: an encrypted archive, or (as NotImplementedError) a compression that Python does not know.
     except (ValueError, OSError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
-        # An error may repeat a whole header.
+        # Cut, because the error may quote a whole header.
         raise InputError(f"expected an .npz file of plain arrays, found {path}: {str(error)[:200]}") from None
     absent = [name for name in needed if name not in found]
     if absent:
@@ -60,7 +60,7 @@ def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) ->
 
 
 def _check_size(archive: zipfile.ZipFile, names: Sequence[str]) -> None:
-    """Raise MemoryError if these arrays do not fit the memory: a small archive may unpack to gigabytes."""
+    """Raise MemoryError if these arrays do not fit into memory: a small archive may unpack to gigabytes."""
     sizes = {info.filename.removesuffix(".npy"): info.file_size for info in archive.infolist()}
     if sum(sizes.get(name, 0) for name in names) > psutil.virtual_memory().available:
         raise MemoryError
@@ -69,7 +69,7 @@ def _check_size(archive: zipfile.ZipFile, names: Sequence[str]) -> None:
 def check_arrays(
     inputs: NDArray[Any], labels: NDArray[Any], groups: NDArray[Any] | None, schema: Schema, where: str
 ) -> Arrays:
-    """The arrays as the schema has them; an InputError names what does not fit, and the first row in which it is."""
+    """The arrays checked against the schema; InputError with the first row that does not fit."""
     if not schema.input_shape:
         raise InputError(f"expected [input] shape in the schema for {where}, found [[feature]] tables")
     if labels.ndim != 1 or len(labels) == 0:
@@ -98,9 +98,9 @@ def check_arrays(
 def take_usable(
     inputs: NDArray[Any], labels: NDArray[Any], groups: NDArray[Any] | None, schema: Schema, where: str
 ) -> tuple[Arrays, str | None]:
-    """The records that can be used, and a sentence on the others; None where all are used."""
+    """The records that can be used, and a sentence about the others; None if all are used."""
     if len(inputs) != len(labels) or (groups is not None and len(groups) != len(labels)):
-        return check_arrays(inputs, labels, groups, schema, where), None  # which refuses them
+        return check_arrays(inputs, labels, groups, schema, where), None  # raises the InputError
 
     def read(kept: NDArray[np.int64]) -> Arrays:
         return check_arrays(inputs[kept], labels[kept], None if groups is None else groups[kept], schema, where)
@@ -109,7 +109,7 @@ def take_usable(
 
 
 def check_targets(labels: NDArray[Any], number: tuple[float, float], where: str) -> NDArray[np.float32]:
-    """The labels as numbers in units of the agreed range."""
+    """The labels as numbers, scaled so that the agreed range is -1..1; InputError for one that is no finite number."""
     if labels.dtype.kind not in "fiu":
         raise InputError(f"expected labels that are numbers in {where}, found: {labels.dtype}")
     if not np.isfinite(labels).all():
@@ -120,7 +120,7 @@ def check_targets(labels: NDArray[Any], number: tuple[float, float], where: str)
 
 
 def _label_codes(labels: NDArray[Any], schema: Schema, where: str) -> NDArray[np.int64]:
-    """Positions in the schema's label values: whole numbers are positions already, texts are looked up."""
+    """The position of each label among the schema's label values: texts are looked up, whole numbers are positions."""
     if labels.dtype.kind in "iu":
         bad = (labels < 0) | (labels >= schema.n_class)
         codes = labels.astype(np.int64)

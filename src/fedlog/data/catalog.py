@@ -1,4 +1,4 @@
-"""From a description of the data to a federation: named data sets, their defaults, and users' own functions."""
+"""Load the federation that a `DataSpec` describes: a named data set, files of sites, or a user's own function."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DEFAULT_DIRICHLET_ALPHA = 0.5
 DEFAULT_CLASSES_PER_CLIENT = 2
 
 
-# The paper's settings where it has them.
+# The paper's settings for the data sets that it uses.
 DEFAULTS = {
     "digits": DataSpec("digits", clients=10, classes_per_client=2, partition="shards"),
     "circle": DataSpec("circle", clients=2, partition="ordered"),
@@ -73,8 +73,8 @@ _LABEL_PARTITIONS: tuple[Partition, ...] = ("shards", "dirichlet", "iid")
 def load_federation(spec: DataSpec) -> Federation:
     """The federation that the specification describes, checked.
 
-    A user's own function gets the specification and returns a `Federation`. A setting that it does not read is refused:
-    otherwise records would say that it was used.
+    A user's own function gets the specification and returns a `Federation`. Settings that it does not read are refused;
+    otherwise a run's record would wrongly say that they were used.
     """
     spec = resolve_data(spec)
     key = Key(spec.seed).child("data")
@@ -90,22 +90,22 @@ def load_federation(spec: DataSpec) -> Federation:
 def hold_out_validation(federation: Federation, spec: DataSpec) -> Federation:
     """Hold out a share of each client's training records for validation, as the specification says."""
     if spec.validation_fraction and any(len(shard.validation) for shard in federation.shards):
-        refuse_settings(spec, ("validation_fraction",), "it has validation records of its own")
+        refuse_settings(spec, ("validation_fraction",), "it already has validation records")
     return check_federation(_with_validation(federation, spec, Key(spec.seed).child("data", "validation")))
 
 
 def has_own_content(name: str) -> bool:
-    """Whether the records behind this name may change: sites and users' own functions, unlike the named data sets."""
+    """Whether data of this name may change: files of sites and users' functions may, named data sets do not."""
     return name not in DEFAULTS
 
 
 def content_digest(spec: DataSpec) -> str | None:
-    """The digest of the records, for data sets whose name does not fix them, such as a LEAF folder."""
+    """The digest of the records of a LEAF folder; None for other data sets, whose name fixes their records."""
     return leaf_digest(data_folder(spec.data_dir)) if spec.name == "leaf" else None
 
 
 def resolve_data(spec: DataSpec) -> DataSpec:
-    """The specification with the defaults of its data set filled in, and refused if its parts do not fit together."""
+    """The specification with the defaults of its data set filled in; InputError for settings that contradict."""
     if spec.name.startswith(SITES):
         refuse_settings(spec, (*DIVISION, "validation_fraction", "data_dir"), "the files are the sites")
     if spec.name not in DEFAULTS:
@@ -116,30 +116,34 @@ def resolve_data(spec: DataSpec) -> DataSpec:
     partition = spec.partition or default.partition
     if partition not in allowed:
         raise InputError(
-            f"data set {spec.name} has no such partition: {partition}", hint=f"one of: {', '.join(allowed)}"
+            f"data set {spec.name} cannot be divided by the partition: {partition}",
+            hint=f"one of: {', '.join(allowed)}",
         )
     if partition != "shards" and spec.classes_per_client is not None:
         raise InputError(
-            f"classes per client belong to the shards partition; the partition is: {partition}",
-            hint="leave out --classes-per-client, or --partition shards",
+            f"--classes-per-client needs the shards partition, found: {partition}",
+            hint="leave out --classes-per-client, or use --partition shards",
         )
     if partition != "dirichlet" and spec.dirichlet_alpha is not None:
         raise InputError(
-            f"a Dirichlet alpha belongs to the dirichlet partition; the partition is: {partition}",
-            hint="leave out --dirichlet-alpha, or --partition dirichlet",
+            f"--dirichlet-alpha needs the dirichlet partition, found: {partition}",
+            hint="leave out --dirichlet-alpha, or use --partition dirichlet",
         )
     if partition in ("user", "person"):
-        refuse_settings(spec, ("train_records", "test_records"), f"the {partition} partition takes whole people")
+        refuse_settings(
+            spec, ("train_records", "test_records"), f"the {partition} partition uses all records of each person"
+        )
     if spec.clients is not None and spec.clients < 1:
-        raise InputError(f"at least 1 client is needed; found: {spec.clients}", hint="--clients 10")
+        raise InputError(f"the number of clients must be at least 1; found: {spec.clients}", hint="--clients 10")
     if partition == "person" and (spec.clients or 1) > _PEOPLE:
         raise InputError(
-            f"data set {spec.name} has {_PEOPLE} people; clients asked for: {spec.clients}",
-            hint="--clients 30, or fewer",
+            f"data set {spec.name} has {_PEOPLE} people, fewer than the clients asked for: {spec.clients}",
+            hint=f"use --clients {_PEOPLE} or fewer",
         )
     if spec.train_records is not None and spec.train_records < 1:
         raise InputError(
-            f"at least 1 training record is needed; found: {spec.train_records}", hint="--train-records 1000"
+            f"the number of training records must be at least 1; found: {spec.train_records}",
+            hint="--train-records 1000",
         )
     shards_default = DEFAULT_CLASSES_PER_CLIENT if default.classes_per_client is None else default.classes_per_client
     return replace(
@@ -189,21 +193,21 @@ def _load_named_federation(spec: DataSpec, key: Key) -> Federation:
 
 
 def _keep_first(records: Records, wanted: int | None, part: str, flag: str, name: str) -> Records:
-    """The first so many records of a pool, or all of them."""
+    """The first `wanted` records of a pool; all if None."""
     if wanted is None:
         return records
     if wanted > len(records):
         raise InputError(
-            f"data set {name}: {len(records)} {part} records, but asked for: {wanted}",
-            hint=f"fewer, or leave out {flag}",
+            f"data set {name} has {len(records)} {part} records, fewer than asked for: {wanted}",
+            hint=f"give a smaller {flag}, or leave it out",
         )
     return records.at(torch.arange(wanted))
 
 
 def _unequal_federation(spec: DataSpec, key: Key) -> Federation:
-    from fedlog.data.unequal_tables import read_unequal_table  # polars is loaded by whoever reads a table
+    from fedlog.data.unequal_tables import read_unequal_table  # here, because polars is slow to import
 
-    refuse_settings(spec, ("train_records", "test_records"), "its rows are few")
+    refuse_settings(spec, ("train_records", "test_records"), "it is small and always used whole")
     return read_unequal_table(spec.name, spec.clients or 0, key)
 
 
@@ -236,14 +240,14 @@ def _divide(found: Pools, spec: DataSpec, clients: int, key: Key) -> Deal:
 
 
 def _join_halves(found: Pools) -> Records:
-    """The records of both halves."""
+    """The training and test records together."""
     users = torch.cat([_require_users(found.train), _require_users(found.test)])
     inputs = torch.cat([found.train.inputs, found.test.inputs])
     return Records(inputs, torch.cat([found.train.labels, found.test.labels]), users)
 
 
 def _divide_by_person(found: Pools, persons: int, key: Key) -> tuple[Pools, Deal]:
-    # Each person trains on some recordings and is tested on others; the first `persons` numbers take part.
+    # A client is one of the first `persons` people, trained on some of its recordings and tested on others.
     everybody = _join_halves(found)
     users, of_recording = _require_users(everybody), recordings(everybody.inputs)
     split = [
@@ -257,7 +261,7 @@ def _divide_by_person(found: Pools, persons: int, key: Key) -> tuple[Pools, Deal
 
 
 def _divide_by_site(found: Pools, sites: int, key: Key) -> tuple[Pools, Deal]:
-    # All people of both halves are grouped anew; a person is then either trained on or tested on, never both.
+    # All people are grouped anew; a person's records are then all for training or all for test.
     everybody = _join_halves(found)
     users = _require_users(everybody)
     groups = group_people(users, sites=sites, key=key)
@@ -274,7 +278,7 @@ def _with_validation(federation: Federation, spec: DataSpec, key: Key) -> Federa
     of_recording = recordings(train.inputs) if spec.partition == "person" else None
     for index, shard in enumerate(federation.shards):
         here, fraction, own = shard.train, spec.validation_fraction, key.child(index)
-        # Overlapping windows of one person must not stand on both sides of the split.
+        # Windows of one person overlap, so they must not be on both sides of the split.
         if of_recording is not None:
             kept, held = hold_out_recordings(here, train.labels, of_recording, fraction, own)
         elif spec.name == "har":
@@ -298,7 +302,7 @@ def _site_federation(spec: DataSpec) -> Federation:
 
 def _require_users(records: Records) -> Tensor:
     if records.users is None:
-        raise InputError("the records name no users")
+        raise InputError("these records do not say which user they are from")
     return records.users
 
 

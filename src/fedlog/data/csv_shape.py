@@ -1,6 +1,6 @@
-"""Whether a text file has the shape of a table, before and after polars reads it: a header it can hold, no short rows.
+"""Checks that a text file is a proper table: not too many columns, and no short rows.
 
-polars keeps a million columns in gigabytes, and fills a row that ends early with gaps, as if they had been measured.
+polars does not check this: a million columns would take gigabytes, and a row that ends early would get missing values.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _NAMED = 10
 
 
 def check_header(path: Path, separator: str, known: Collection[str]) -> None:
-    """Refuse a file whose header is no text, has no end or has more columns than can be held.
+    """Refuse a file if its header is not UTF-8 text, has no end, or has too many columns.
 
-    If there are too many columns, the error names some that are not in `known`, those that are wanted.
+    `known` are the columns that are needed; the error about too many columns names some others.
     """
     with path.open("rb") as file:
         line = file.readline(_HEADER_BYTES)
@@ -34,19 +34,19 @@ def check_header(path: Path, separator: str, known: Collection[str]) -> None:
         strange = list_names(name for name in names if name not in known)
         raise InputError(
             f"expected at most {MOST_COLUMNS} columns, found {count} in {path}",
-            hint=f"among those that are not needed: {strange}",
+            hint=f"remove columns that are not needed, such as: {strange}",
         )
 
 
 def check_rows(path: Path, separator: str, columns: int) -> None:
-    """Refuse a file with a row that has another number of fields than the header; the error names the first one."""
+    """Refuse a file if a row has more or fewer fields than the header; the error names the first such row."""
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
         for number, row in enumerate(csv.reader(file, delimiter=separator)):
             if number and len(row) != columns:
                 found = "is empty" if not row else f"has {len(row)} fields"
                 raise InputError(
                     f"expected {columns} fields in every row of {path}, as in its header: row {number} {found}",
-                    hint="a gap is written as nothing between two separators; remove empty lines",
+                    hint="write a missing value as nothing between two separators, and remove empty lines",
                 )
 
 

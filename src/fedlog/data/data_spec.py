@@ -1,4 +1,4 @@
-"""Which data a run is on, and how they are divided, as data."""
+"""The specification of a run's data: which data set, and how it is divided among clients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Partition = Literal["shards", "dirichlet", "user", "person", "iid", "ordered", "
 
 @dataclass(frozen=True)
 class DataSpec:
-    """Which data, and how they are divided among clients. What is None takes the data set's default."""
+    """Which data a run uses, and how they are divided among clients. None: the data set's default."""
 
     name: str  # a data set's name, an entry point's, sites:FOLDER or package.module:function
     clients: int | None = None
@@ -26,21 +26,21 @@ class DataSpec:
     validation_fraction: float = 0.0  # of each client's training records
     data_dir: Path | None = None
     seed: int = 0
-    label: str | None = None  # sites only: the column of the labels, where there is no schema
-    schema: Path | None = None  # sites only: what the sites agree on
+    label: str | None = None  # sites only: the column of the labels, if there is no schema
+    schema: Path | None = None  # sites only: the schema file that the sites agree on
     site_column: str | None = None  # sites only: the column of a single table that names each row's site
-    split_seed: int = 0  # sites only: decides which rows are held out; 0 as in a deployment
-    rows_alone: bool = False  # sites only: no row's scaling or part depends on the others, as under record privacy
+    split_seed: int = 0  # sites only: chooses the validation rows; a deployment uses 0
+    rows_alone: bool = False  # sites only: rows are scaled and split independently of each other (record privacy)
 
 
 DATA_DEFAULTS: dict[str, object] = {field.name: field.default for field in fields(DataSpec)}
-# What divides a data set among clients: for those that come divided it means nothing.
+# The settings that divide a data set among clients. Data that are already divided do not use them.
 DIVISION = ("clients", "classes_per_client", "partition", "dirichlet_alpha", "train_records", "test_records")
-SITES = "sites:"  # before the folder
+SITES = "sites:"  # the prefix of names that stand for files of sites
 
 
 def refuse_settings(spec: DataSpec, names: Sequence[str], reason: str) -> None:
-    """Refuse those of these settings that were given."""
+    """Raise an InputError with the reason if any of these settings was given."""
     given = [name for name in names if getattr(spec, name) != DATA_DEFAULTS[name]]
     if given:
         raise InputError(

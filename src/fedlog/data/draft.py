@@ -1,4 +1,4 @@
-"""A first schema from one site's data, for people to review: what it lists, and why it left columns out."""
+"""Draft a schema from one site's data, for people to review, with the reason for each column left out."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from fedlog.errors import InputError
 from fedlog.files.names import did_you_mean
 
 LABEL_NAMES = ("label", "target", "class", "outcome", "y")
-# More values than this, and a text is an identifier or free text rather than a category.
+# A text column with more different values than this is an identifier or free text, not a category.
 MOST_CATEGORIES = 50
-# A whole number with as few values as this is probably a code.
+# A column of whole numbers with at most this many different values is probably a code.
 FEW_CODES = 3
 MOST_CLASSES = 1000
 
 
 @dataclass(frozen=True)
 class DraftOptions:
-    """The facts that the person who drafts already knows; None where the draft should guess."""
+    """The facts that the user already knows about the columns; None: the draft guesses."""
 
     label: str | None = None
     group: str | None = None
     time: str | None = None
-    text: str | None = None  # a column of free text, which is then the only feature
-    number: bool = False  # whether the label is a number to predict, and columns are given their ranges
+    text: str | None = None  # a column of free text, which becomes the only feature
+    number: bool = False  # whether the label is a number to predict; the draft then has ranges of columns
 
 
 def draft_schema(source: Path, options: DraftOptions) -> str:
@@ -47,7 +47,7 @@ def draft_schema(source: Path, options: DraftOptions) -> str:
     else:
         raise InputError(f"expected a .csv, .tsv, .parquet or .npz file or a folder of images, found: {source}")
     if schema.input_shape:
-        notes = (*notes, "Are images or arrays numbers of a known range, not bytes? Write it: range = [0.0, 1.0], say.")
+        notes = (*notes, "If images or arrays are not bytes, add their range, for example: range = [0.0, 1.0]")
     comments = (
         f"Drafted from one site's data ({source.name}). PLEASE REVIEW before it goes to the other sites:",
         "- Are all label values and categories of ALL sites listed? An unlisted category becomes 'other';",
@@ -70,7 +70,7 @@ def _draft_table(frame: pl.DataFrame, where: str, options: DraftOptions) -> tupl
 def draft_table_schema(
     frame: pl.DataFrame, where: str, label: str, options: DraftOptions
 ) -> tuple[Schema, tuple[str, ...]]:
-    """A schema for a table with a known label column, and a sentence for each column that was left out."""
+    """A schema for a table with this label column, and a sentence for each column that was left out."""
     if frame.height == 0:
         raise InputError(f"expected at least one row in {where}, found a header and no rows", hint=FILL)
     for name in (label, options.group, options.time, options.text):
@@ -86,7 +86,7 @@ def draft_table_schema(
     if len(values) > MOST_CLASSES:
         raise InputError(
             f"expected a label column with at most {MOST_CLASSES} values, found {len(values)} in: {label}",
-            hint="name the right one with --label; --number for a number to predict",
+            hint="name the right column with --label; if it is a number to predict, add --number",
         )
     features, notes = _draft_columns(frame, columns, options)
     return Schema(label, tuple(values), features, (), options.group, options.time), notes
@@ -95,7 +95,7 @@ def draft_table_schema(
 def _draft_columns(
     frame: pl.DataFrame, taken: list[str], options: DraftOptions
 ) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
-    """The features of a table: all usable columns, or the one of free text."""
+    """The features of a table, and notes on columns left out: all usable columns, or the one of free text."""
     if options.text is None:
         return draft_features(frame.drop(taken))
     others = [name for name in frame.columns if name not in (*taken, options.text)]
@@ -106,7 +106,7 @@ def _draft_columns(
 def _draft_number_schema(
     frame: pl.DataFrame, where: str, label: str, options: DraftOptions, columns: list[str]
 ) -> tuple[Schema, tuple[str, ...]]:
-    """A schema for a number to predict; its range and those of the columns are this table's own."""
+    """A schema for a number to predict; the ranges of the number and the columns are those in this table."""
     number = _range_of(frame[label])
     if number is None:
         raise InputError(f"expected a column of different numbers in {where}, found: {label}")
@@ -115,13 +115,13 @@ def _draft_number_schema(
         replace(each, range=_range_of(frame[each.column])) if each.kind is FeatureKind.NUMERIC else each
         for each in features
     )
-    told = "Ranges are those of these rows. Put in what is known of the numbers without looking at any site's rows."
+    advice = "The ranges are those of these rows. Replace them by ranges that are known without looking at any rows."
     schema = Schema(label, (label,), ranged, (), options.group, options.time, number)
-    return schema, (told, *notes)
+    return schema, (advice, *notes)
 
 
 def _range_of(series: pl.Series) -> tuple[float, float] | None:
-    """The smallest and the largest number of a column; None where they are the same or no numbers."""
+    """The smallest and the largest number in a column; None if they are equal or a value is no number."""
     numbers = series.drop_nulls().cast(pl.String).str.strip_chars().cast(pl.Float64, strict=False)
     if numbers.null_count() or not len(numbers) or numbers.n_unique() < 2:
         return None
@@ -137,7 +137,7 @@ def draft_features(frame: pl.DataFrame) -> tuple[tuple[Feature, ...], tuple[str,
 
 
 def _draft_column(series: pl.Series) -> Feature | str:
-    """A feature, or the reason why there is none."""
+    """The feature of a column, or the reason to leave the column out."""
     known = series.drop_nulls()
     if len(known) == 0:
         return "no values"
@@ -167,7 +167,7 @@ def find_label_column(frame: pl.DataFrame) -> str | None:
 
 
 def sort_naturally(texts: Iterable[str]) -> list[str]:
-    """The texts as people sort them: 9 before 10, and texts after numbers."""
+    """The texts sorted as people do: numbers by value (9 before 10), then other texts."""
     return sorted(texts, key=_natural_order)
 
 
@@ -179,7 +179,7 @@ def _natural_order(text: str) -> tuple[float, str]:
 
 
 def draft_images(folder: Path) -> Schema:
-    """A schema for a folder of images by class: the classes, and the shape of the first image."""
+    """A schema for a folder of images by class: the names of the classes, and the shape of the first image."""
     classes = class_folders(folder)
     first = next((path for name in classes for path in image_files(folder / name)), None)
     if first is None:
@@ -191,7 +191,7 @@ def draft_images(folder: Path) -> Schema:
 
 
 def draft_npz(path: Path) -> Schema:
-    """A schema for an .npz file: the labels, and the shape of one input."""
+    """A schema for an .npz file: the label values, and the shape of one input."""
     stored = read_npz(path, ("inputs", "labels"))
     inputs, labels = stored["inputs"], stored["labels"]
     if labels.dtype.kind in "iu":

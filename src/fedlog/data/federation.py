@@ -1,4 +1,4 @@
-"""The data of a federation: two pools of records, and for each client the positions it holds in them."""
+"""The data of a federation: a training and a test pool of records, and the positions of each client's records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedlog.errors import InputError
 from fedlog.files.python_words import speak_python
 
 if TYPE_CHECKING:
-    from fedlog.data.tables import TableEncoder  # polars is loaded by whoever reads a table
+    from fedlog.data.tables import TableEncoder  # not at run time, because polars is slow to import
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,22 +28,22 @@ class Records:
 
     inputs: Tensor  # (n, *input_shape): uint8 for images, float32 otherwise
     labels: Tensor  # (n,) int64
-    users: Tensor | None = None  # (n,) int64: the natural user of each record, where there is one
-    targets: Tensor | None = None  # (n,) float32: the number of each record, in units of the schema's range
-    rows: Tensor | None = None  # (n,) int64: which row of its site's file each record is, where it is known
+    users: Tensor | None = None  # (n,) int64: the user that each record is from, if known
+    targets: Tensor | None = None  # (n,) float32: the number to predict, scaled so that the schema's range is -1..1
+    rows: Tensor | None = None  # (n,) int64: the row of each record in its site's file, if known
 
     def __len__(self) -> int:
         return int(self.labels.shape[0])
 
     @property
     def numbers(self) -> Tensor:
-        """The numbers to predict; InputError where the records have classes."""
+        """The numbers to predict; InputError if the records have classes instead."""
         if self.targets is None:
-            raise InputError("these records have classes, and no number to predict")
+            raise InputError("these records have classes, but no number to predict")
         return self.targets
 
     def at(self, positions: Tensor) -> Records:
-        """The records at these positions, in their order."""
+        """The records at these positions, in this order."""
         users, targets, rows = (
             None if part is None else part[positions] for part in (self.users, self.targets, self.rows)
         )
@@ -63,18 +63,18 @@ class Shard:
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
-    """How the raw records of one client become inputs: what its model needs for new records."""
+    """How the raw records of one client become inputs of its model, for training and for new records."""
 
     transform: Transform
-    encoder: TableEncoder | None = None  # of a table
+    encoder: TableEncoder | None = None  # only for a table
 
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """The data of a federation: what `fedlog.run` trains on.
+    """The data of a federation, which `fedlog.run` trains on.
 
     Make one with `Federation.from_arrays`, `Federation.from_csv` or `Federation.named`. A function of your own may
-    also return one built field by field: two pools of records, and for each client its positions in them.
+    also build one field by field, from two pools of records and each client's positions in them.
     """
 
     name: str
@@ -85,13 +85,13 @@ class Federation:
     shards: tuple[Shard, ...]
     transform: Transform
     class_names: tuple[str, ...]
-    schema: Schema | None = None  # of one's own tables, images or arrays
-    encodings: tuple[Encoding, ...] = ()  # one a client, where each has its own; the records are encoded already
-    labels: tuple[int, ...] = ()  # the whole number that each class is in the data, where they are numbers
-    raw_images: tuple[Tensor, Tensor] | None = None  # training and test pixels before each client's own scaling
-    rows_alone: bool = False  # whether each row was split and scaled by itself
-    notes: tuple[str, ...] = ()  # what whoever trains on it should know, e.g. columns that were left out
-    # The same test rows, and the validation rows of another repetition; None where the rows came divided.
+    schema: Schema | None = None  # of the user's own tables, images or arrays
+    encodings: tuple[Encoding, ...] = ()  # one for each client, if they differ; the records are already encoded
+    labels: tuple[int, ...] = ()  # the number that stands for each class in the data, if labels are numbers
+    raw_images: tuple[Tensor, Tensor] | None = None  # training and test pixels before each client's scaling
+    rows_alone: bool = False  # whether rows were split and scaled independently of each other
+    notes: tuple[str, ...] = ()  # for the user, e.g. columns that were left out
+    # Makes the federation with the same test rows and other validation rows; None if the user gave the split.
     split_again: Callable[[int], Federation] | None = None
 
     @classmethod
@@ -107,25 +107,25 @@ class Federation:
         number: tuple[float, float] | None = None,
         name: str = "arrays",
     ) -> Federation:
-        """A federation from arrays, tensors or data frames, encoded as a site encodes its own records.
+        """A federation from arrays, tensors or data frames, encoded as in a deployment.
 
-        Columns of numbers are scaled by the site's own training rows, and a gap (NaN) takes the median and sets an
-        indicator; texts in a data frame become categories; images (uint8) are scaled by channel; other arrays are left
-        as they are.
+        Columns of numbers are scaled with the mean and spread of the site's training rows; a missing value (NaN) is
+        replaced by the median and marked by an indicator. Texts in a data frame become categories. Images (uint8) are
+        scaled by channel. Other arrays are not changed.
 
         Args:
-            train: for each site `(X, y)` or `(X, y, groups)`. `X` has one record a row; `y` has labels, whole numbers
-                or texts; the records of one group (a person, a device) stay in one part.
-            test: for each site `(X, y)`, or one such pair on which every site is judged, or the share of each site's
-                rows to hold out. By default a fifth, as at a site.
-            class_names: the names of the classes. Labels that are whole numbers are then positions among them.
-            validation: the share of each site's rows held out for validation: by default a fifth where test rows are
-                held out too, and none where they are given.
-            split_seed: which of the rows that are not for test are held out for validation; 0 as in a deployment.
-            rows_alone: whether what becomes of a row depends on that row alone, as runs with `privacy="record"` need:
-                numbers keep their units, and a row is held out by its own content.
-            number: where `y` is a number to predict, the range in which it is known to lie (`method="fed-regression"`).
-            name: what the data are called in tables and pages.
+            train: for each site `(X, y)` or `(X, y, groups)`. `X` has one record a row. `y` has labels: whole numbers
+                or texts. Records of one group (a person, a device) stay together when rows are held out.
+            test: for each site `(X, y)`; or one such pair for all sites; or the share of each site's rows to hold out.
+                Default: a fifth of the rows.
+            class_names: the names of the classes. Labels that are whole numbers are then positions in this list.
+            validation: the share of each site's rows to hold out for validation. Default: a fifth, or none if test
+                records are given.
+            split_seed: chooses the validation rows; a deployment uses 0.
+            rows_alone: whether each row is scaled and split independently of the others, as runs with
+                `privacy="record"` need. Numbers then keep their units, and a hash of a row decides if it is held out.
+            number: if `y` is a number to predict (`method="fed-regression"`), the range in which it lies.
+            name: the name of the data in tables and pages.
 
         Returns:
             The federation, one client a site, in the order of the sites' names.
@@ -148,17 +148,17 @@ class Federation:
         split_seed: int = 0,
         rows_alone: bool = False,
     ) -> Federation:
-        """A federation from one file a site, read, split and encoded as at a site of a deployment.
+        """A federation from files, one for each site, read, split and encoded as in a deployment.
 
         Args:
             source: a folder with one table (.csv, .tsv, .parquet), .npz file or folder of images by class for each
-                site, or a list of such files; a site is called as its file. A `schema.toml` in the folder is used.
-                One table is cut into sites by `site_column`.
-            label: the column of the labels, where there is no schema.
-            schema: what the sites agree on (`docs/deploy.md`): a file or a `Schema`. Without one it is drafted from
-                all files together, and the federation's `notes` say what was left out.
-            site_column: the column of a single table that names each row's site; it is no feature.
-            split_seed: which of the rows that are not for test are held out for validation; 0 as in a deployment.
+                site, or a list of such files; a site has the name of its file. A `schema.toml` in the folder is used.
+                Or a single table with all sites, which `site_column` tells apart.
+            label: the column of the labels, if there is no schema.
+            schema: a schema file (`docs/deploy.md`) or a `Schema`. Without one it is drafted from all files, and the
+                federation's `notes` say which columns were left out.
+            site_column: the column of a single table that names each row's site; it is not used as a feature.
+            split_seed: chooses the validation rows; a deployment uses 0.
             rows_alone: as for `from_arrays`.
 
         Returns:
@@ -180,8 +180,7 @@ class Federation:
         Args:
             name: `digits`, `mnist`, ... (docs/data.md lists them), `sites:FOLDER` or `package.module:function`.
             division: `clients`, `classes_per_client`, `partition`, `dirichlet_alpha`, `train_records`,
-                `test_records`, `validation_fraction`, `data_dir`, `seed`, `label`, `schema`: what is left out takes
-                the default.
+                `test_records`, `validation_fraction`, `data_dir`, `seed`, `label`, `schema`; each has a default.
 
         Returns:
             The federation.
@@ -203,7 +202,7 @@ class Federation:
 
     @property
     def number(self) -> tuple[float, float] | None:
-        """The agreed range of the number that is predicted; None where classes are."""
+        """The agreed range of the number to predict; None if classes are predicted."""
         return None if self.schema is None else self.schema.number
 
     @property
@@ -226,23 +225,23 @@ class Federation:
         """How a client's raw records become inputs.
 
         Args:
-            client: its position among the clients.
+            client: the position of the client.
 
         Returns:
-            Its scaling: its own, or the one that all clients share.
+            The client's own encoding, or the one that all clients share.
 
         """
         return self.encodings[client] if self.encodings else Encoding(self.transform)
 
     def describe_schema(self) -> Schema:
-        """The schema of the records; for data that have none, the classes and the shape of the inputs."""
+        """The schema of the records; for named data sets, one with the classes and the shape of the inputs."""
         return self.schema or Schema("label", self.class_names, input_shape=self.input_shape)
 
     def content_digest(self) -> str:
-        """SHA-256 of the records, the classes and who holds what: equal for equal data, wherever they come from."""
+        """A SHA-256 of the records, the classes and each client's positions: equal for equal data."""
         transform = [self.transform.mean, self.transform.std, self.transform.crop_padding, self.transform.flip]
         found = hashlib.sha256(json.dumps([self.n_class, self.input_shape, self.class_names, transform]).encode())
-        # Rows that were all shifted alike are the same after scaling, and yet a model takes new rows differently.
+        # Shifted data are equal after scaling, but new records are scaled differently: so the scaling counts too.
         for encoding in self.encodings:
             scale = [encoding.transform.mean, encoding.transform.std, encoding.encoder and encoding.encoder.to_json()]
             found.update(json.dumps(scale).encode())
@@ -258,15 +257,17 @@ class Federation:
 
 
 def check_federation(federation: Federation) -> Federation:
-    """The same federation, after checking that it can be trained and evaluated.
+    """The same federation; InputError if it cannot be trained and evaluated.
 
-    Every client needs a training record, and a test record too: the accuracy reported is a mean over clients.
+    Every client needs a training record, and a test record too, since accuracy is a mean over clients.
     """
     where = f"data set {federation.name}"
     if len(federation.class_names) != federation.n_class:
-        raise InputError(f"{where}: {federation.n_class} classes, but class names: {len(federation.class_names)}")
+        raise InputError(
+            f"{where}: expected a name for each of {federation.n_class} classes; found: {len(federation.class_names)}"
+        )
     if not federation.shards:
-        raise InputError(f"{where}: no clients")
+        raise InputError(f"{where}: it has no clients")
     _check_records(federation.train, federation, f"{where}, training records")
     _check_records(federation.test, federation, f"{where}, test records")
     _check_transform(federation.transform, federation.input_shape, where)
@@ -292,7 +293,8 @@ def _check_records(records: Records, federation: Federation, where: str) -> None
         raise InputError(f"{where}: inputs must be uint8 or float32; found {_describe(records.inputs)}")
     if (records.targets is None) is not (federation.number is None):
         raise InputError(
-            f"{where}: numbers to predict and a schema with their range go together; found one without the other"
+            f"{where}: records with numbers to predict need a schema with their range, and the other way round; found "
+            "only one of them"
         )
     for name, values in (("users", records.users), ("targets", records.targets)):
         if values is not None and values.shape != records.labels.shape:
@@ -304,7 +306,7 @@ def _check_records(records: Records, federation: Federation, where: str) -> None
         raise InputError(f"{where}: labels must lie in 0..{federation.n_class - 1}; record {first} has label: {label}")
     if records.inputs.dtype == torch.float32 and not bool(torch.isfinite(records.inputs).all()):
         finite = torch.isfinite(records.inputs.reshape(len(records), -1)).all(dim=1)
-        raise InputError(f"{where}: inputs must be finite; not so in record: {int((~finite).nonzero()[0])}")
+        raise InputError(f"{where}: inputs must be finite; NaN or infinity in record: {int((~finite).nonzero()[0])}")
 
 
 def _check_transform(transform: Transform, input_shape: tuple[int, ...], where: str) -> None:
@@ -320,8 +322,8 @@ def _check_transform(transform: Transform, input_shape: tuple[int, ...], where: 
         raise InputError(f"{where}: the transform's means must be finite and its stds positive: {mean} and {std}")
     if transform.crop_padding < 0 or (transform.augments and len(input_shape) != 3):
         raise InputError(
-            f"{where}: only images (channels, height, width) can be cropped, by 0 or more, or flipped; crop "
-            f"{transform.crop_padding}, records of shape: {input_shape}"
+            f"{where}: only images (channels, height, width) can be cropped, with a padding of 0 or more, or flipped; "
+            f"found padding {transform.crop_padding}, records of shape: {input_shape}"
         )
 
 
@@ -332,7 +334,7 @@ def _check_shard(shard: Shard, federation: Federation, where: str) -> None:
         if positions.dtype != torch.int64 or positions.ndim != 1:
             raise InputError(f"{where}: {part} positions must be int64 of shape (n,); found {_describe(positions)}")
         if len(positions) == 0 and part != "validation":
-            raise InputError(f"{where}: no {part} records", hint="use fewer clients or another partition")
+            raise InputError(f"{where}: it has no {part} records", hint="use fewer clients or another partition")
         if len(positions) and not (int(positions.min()) >= 0 and int(positions.max()) < len(pool)):
             raise InputError(f"{where}: {part} positions must lie in 0..{len(pool) - 1}")
     if bool(torch.isin(shard.validation, shard.train).any()):

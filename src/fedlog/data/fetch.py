@@ -1,7 +1,7 @@
-"""Downloads: resumable, verified before a file gets its name, and nothing taken from an archive but what is expected.
+"""Download data sets: downloads can be resumed, are verified, and only expected files are taken from archives.
 
-Bytes arrive in NAME.part. An interrupted download goes on from there the next time; a finished one is verified by
-pooch and only then named.
+A download is written to NAME.part, and an interrupted one is continued there the next time. Only after pooch has
+verified it is the file renamed to NAME.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from fedlog.data.sources import DataFile, Download, Source, state_of
 from fedlog.errors import InputError, RunError
 from fedlog.files.durable import move_file, write_file
 
-# (bytes so far, bytes in all where the server says so)
+# Called with (bytes so far, bytes in all or None if the server does not say).
 Report = Callable[[int, int | None], None]
 
 CHUNK = 1 << 16
 TIMEOUT_SECONDS = 30.0
-# An archive without a published checksum must not fill the disk: no member is larger than this.
+# A limit on files in archives, so that an archive without a published checksum cannot fill the disk.
 MEMBER_LIMIT = 256 << 20
 ARCHIVE_ERRORS = (
     tarfile.TarError,
@@ -45,16 +45,16 @@ ARCHIVE_ERRORS = (
 
 @dataclass(frozen=True)
 class ResumableDownloader:
-    """A downloader for pooch that keeps what has arrived in `part` and asks the server for the rest."""
+    """A downloader for pooch that keeps the bytes received so far in `part` and asks the server for the rest."""
 
     part: Path
     report: Report
 
     def __call__(self, url: str, output_file: str, pooch: object) -> None:
-        """Move the complete content of the address to the output file."""
+        """Download the address to the output file."""
         self.part.parent.mkdir(parents=True, exist_ok=True)
         while not self._receive(url):
-            self.part.unlink()  # the server does not know the range: what is here is of no use
+            self.part.unlink()  # the server cannot continue from here, so the bytes received are useless
         move_file(self.part, Path(output_file))
 
     def _receive(self, url: str) -> bool:
@@ -64,7 +64,7 @@ class ResumableDownloader:
             headers["Range"] = f"bytes={done}-"
         with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT_SECONDS) as response:
             if response.status_code == requests.codes.requested_range_not_satisfiable and done:
-                return bool(response.headers.get("Content-Range", "") == f"bytes */{done}")  # all of it had arrived
+                return bool(response.headers.get("Content-Range", "") == f"bytes */{done}")  # it was complete
             response.raise_for_status()
             resumed = response.status_code == requests.codes.partial_content
             if resumed and not response.headers.get("Content-Range", "").startswith(f"bytes {done}-"):
@@ -83,9 +83,9 @@ class ResumableDownloader:
 
 
 def fetch(source: Source, folder: Path, report: Callable[[str], Report]) -> tuple[Path, ...]:
-    """The paths of all files of the data set, downloading those that are missing or corrupt.
+    """Download the files of the data set that are missing or corrupt, and return the paths of all.
 
-    `report(name)` is called once for each download; what it returns is then told how far the download has come.
+    `report(name)` is called once for each download; the function it returns is called with the progress.
     """
     for download in source.downloads:
         if all(state_of(file, folder).usable for file in download.files):
@@ -102,7 +102,7 @@ def _fetch_archive(download: Download, folder: Path, report: Report) -> None:
     _retrieve(download, archive, report)
     try:
         _unpack(download, archive, folder)
-    except RunError:  # what has arrived is of no use; where only the folder is wrong, it is
+    except RunError:  # the archive is wrong; if only the folder is not writable, it is kept
         archive.unlink()
         raise
     archive.unlink()
@@ -126,9 +126,9 @@ def _retrieve(download: Download, target: Path, report: Report) -> None:
             f"{download.url}: download failed after {arrived} bytes: {error}",
             hint="run the same command again: it continues where it stopped",
         ) from error
-    except ValueError as error:  # pooch's word for a checksum that differs
+    except ValueError as error:  # pooch raises it if the checksum differs
         raise RunError(
-            f"{download.url}: refused, the downloaded file does not have sha256: {download.sha256}",
+            f"{download.url}: the downloaded file is not the expected one; its sha256 must be: {download.sha256}",
             hint="run the same command again; if it persists, the file at that address has changed",
         ) from error
     except OSError as error:
@@ -150,7 +150,7 @@ def _unpack(download: Download, archive: Path, folder: Path) -> None:
                     _write_member(file, member, folder)
     except ARCHIVE_ERRORS as error:
         raise RunError(
-            f"{download.url}: not the archive expected: {error}", hint="run the same command again"
+            f"{download.url}: the downloaded archive cannot be read: {error}", hint="run the same command again"
         ) from error
     except OSError as error:
         raise _not_writable_error(folder, error) from error
@@ -158,7 +158,7 @@ def _unpack(download: Download, archive: Path, folder: Path) -> None:
 
 @contextmanager
 def _open_archive(download: Download, archive: Path) -> Iterator[Callable[[str], IO[bytes]]]:
-    """A function that opens a member by name; the archive's own paths are never used."""
+    """Open an archive; yields a function that opens a member by its name. Paths in the archive are not used."""
     if download.archive == "tar.gz":
         with tarfile.open(archive, "r:gz") as tar:
             yield lambda name: _open_regular(tar, name)
@@ -172,7 +172,7 @@ def _open_archive(download: Download, archive: Path) -> Iterator[Callable[[str],
 
 
 def _open_regular(tar: tarfile.TarFile, name: str) -> IO[bytes]:
-    member = tar.extractfile(name)  # KeyError where there is no such member
+    member = tar.extractfile(name)  # KeyError if there is no such member
     if member is None:
         raise tarfile.TarError(f"not a regular file: {name}")
     return member
@@ -182,12 +182,12 @@ def _write_member(file: DataFile, member: IO[bytes], folder: Path) -> None:
     target = folder / file.path
     content = _read_limited(member)
     if file.sha256 is not None and hashlib.sha256(content).hexdigest() != file.sha256:
-        raise RunError(f"{file.path}: refused, the file in the archive does not have sha256: {file.sha256}")
+        raise RunError(f"{file.path} in the archive is not the expected file; its sha256 must be: {file.sha256}")
     write_file(target, content)
 
 
 def _read_limited(stream: IO[bytes]) -> bytes:
     content = stream.read(MEMBER_LIMIT + 1)
     if len(content) > MEMBER_LIMIT:
-        raise RunError(f"refused, a file in the archive has more than {MEMBER_LIMIT} bytes")
+        raise RunError(f"a file in the archive is too large: more than {MEMBER_LIMIT} bytes")
     return content

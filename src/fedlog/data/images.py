@@ -1,4 +1,4 @@
-"""A folder of images by class (`folder/cat/001.png`) as records."""
+"""Read a folder of images by class, such as `folder/cat/001.png`, as records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedlog.files.names import did_you_mean
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff"})
 MODES = {1: "L", 3: "RGB"}
-# ValueError and SyntaxError: texts in a PNG that unpack to megabytes, and chunks that are none.
+# ValueError and SyntaxError: a PNG with texts that unpack to megabytes, or with broken chunks.
 BROKEN = (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError,
           Image.DecompressionBombWarning)  # fmt: skip
 
@@ -33,27 +33,27 @@ def class_folders(folder: Path) -> tuple[str, ...]:
 
 
 def image_files(folder: Path) -> tuple[Path, ...]:
-    """The images of one class, sorted by name so that every machine reads them in one order."""
+    """The image files of one class, sorted by name, so that every machine reads them in the same order."""
     return tuple(sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES))
 
 
 def read_images(folder: Path, schema: Schema) -> tuple[Tensor, NDArray[np.int64]]:
-    """Pixels (n, channels, height, width) uint8 and labels (n,); a folder that is no label of the schema is refused."""
+    """Pixels (n, channels, height, width) uint8 and labels (n,); InputError for a folder not named as a label."""
     return _read_files(_list_labelled(folder, schema), schema, folder)
 
 
 def read_usable_images(folder: Path, schema: Schema) -> tuple[tuple[Tensor, NDArray[np.int64]], str | None]:
-    """The images that can be used, of the schema's labels, and a sentence on the others; None where all are used."""
+    """Pixels and labels of the images that can be used, and a sentence about the others; None if all are used."""
     files = _list_files(folder, schema)
     return read_usable(lambda kept: _read_files([files[at] for at in kept], schema, folder), len(files))
 
 
 def _list_labelled(folder: Path, schema: Schema) -> list[tuple[int, Path]]:
-    """The images with their labels; InputError for a folder that is no label of the schema."""
+    """The image files with their labels; InputError for a folder that is not named as a label of the schema."""
     unknown = sorted(set(class_folders(folder)) - set(schema.label_values))
     if unknown:
         raise InputError(
-            f"expected only folders named as the schema's labels in {folder}, found: {', '.join(unknown)}",
+            f"expected only folders with the names of the schema's labels in {folder}, found: {', '.join(unknown)}",
             hint=did_you_mean(
                 unknown[0], schema.label_values, f"the labels are {', '.join(schema.label_values)}; move other folders"
             ),
@@ -62,7 +62,7 @@ def _list_labelled(folder: Path, schema: Schema) -> list[tuple[int, Path]]:
 
 
 def _list_files(folder: Path, schema: Schema) -> list[tuple[int, Path]]:
-    """The images with their labels, in the schema's order; a site need not have every class."""
+    """The image files with their labels, in the schema's order; a site may lack some classes."""
     return [
         (label, path)
         for label, name in enumerate(schema.label_values)
@@ -103,9 +103,9 @@ def read_image(path: Path, channels: int, size: tuple[int, ...]) -> NDArray[np.u
 
 @contextmanager
 def open_image(path: Path) -> Iterator[Image.Image]:
-    """Open an image for reading; InputError for one that is broken, or has more than 8 bits a channel.
+    """Open an image for reading; InputError if it is broken, too large, or has more than 8 bits a channel.
 
-    One that would take hundreds of megabytes is refused too, where Pillow only warns.
+    Too large means hundreds of megabytes, for which Pillow only warns.
     """
     try:
         with warnings.catch_warnings():
@@ -128,11 +128,11 @@ def image_shape(path: Path) -> tuple[int, int, int]:
 
 
 def _check_depth(image: Image.Image, path: Path) -> None:
-    # Pillow would cut every value at 255: an X-ray of 12 bits would come out white.
+    # Pillow would cut every value at 255, so an X-ray of 12 bits would become white.
     if image.mode == "F" or image.mode.startswith("I"):
         raise InputError(
             f"expected an image of 8 bits a channel, found more (mode {image.mode}): {path}",
-            hint="convert the images with a range on which all sites agree, or give the numbers as an .npz file",
+            hint="convert the images to 8 bits in the same way at all sites, or give the numbers as an .npz file",
         )
 
 

@@ -1,4 +1,4 @@
-"""A LEAF folder as a federation of its natural users: JSON files of users and records, with images beside them.
+"""Read a LEAF folder as a federation with one client for each user.
 
 LEAF (https://leaf.cmu.edu) writes `data/all_data/*.json`, and after its own split `data/train` and `data/test`. Each
 JSON file has `users`, `num_samples` and `user_data`: for each user `x` (numbers, or names of image files) and `y`.
@@ -25,31 +25,31 @@ from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.errors import InputError
 from fedlog.files.json_text import parse_json
 
-# As LEAF's own CelebA model reads the images: 84 x 84, three channels.
+# LEAF's CelebA model uses images of 84 x 84 pixels and three channels.
 IMAGE_SIZE = 84
 IMAGE_FOLDER = Path("raw") / "img_align_celeba"
 IMAGE_TRANSFORM = Transform(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 TEST_FRACTION = 0.2
-# The split of all_data is the same in every run, whatever its seed: test records stay test records.
+# The test split of all_data does not depend on a run's seed: test records are the same in every run.
 SPLIT_KEY = Key(0).child("leaf", "test split")
 
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """Records of several users before images are read."""
+    """Records of several users; image files are not read yet."""
 
     users: tuple[str, ...]
     inputs: list[Any]
     labels: list[int]
     owner: list[int]
     classes: frozenset[int]
-    """All labels in the folder it comes from, also of users who are not among these."""
+    """All labels in the folder, also those of users who are left out."""
 
 
 def read_leaf(folder: Path, *, users: int | None = None, image_size: int = IMAGE_SIZE) -> Federation:
-    """One client for each user of the folder, or for its first `users` users.
+    """A federation with one client for each user of the folder, or for its first `users` users.
 
-    LEAF's own split is used where `train` and `test` exist; of `all_data`, 20 % of each user's records are for test.
+    LEAF's `train` and `test` are used if they exist; otherwise 20 % of each user's records in `all_data` are for test.
     """
     parts = leaf_parts(folder)
     data = parts[0].parent
@@ -59,7 +59,7 @@ def read_leaf(folder: Path, *, users: int | None = None, image_size: int = IMAGE
         if users is None:
             odd |= set(test.users) - set(train.users)
         if odd:
-            raise InputError(f"{data}: train and test must hold the same users; only in one of them: {min(odd)}")
+            raise InputError(f"{data}: train and test must have the same users; only in one of them: {min(odd)}")
         test = _select_users(test, train.users)
     else:
         train, test = _split_table(_read_table(parts[0], users), data)
@@ -96,7 +96,7 @@ def leaf_parts(folder: Path) -> list[Path]:
 
 
 def leaf_digest(folder: Path) -> str:
-    """A SHA-256 over the names and contents of all files that a federation may be read from, images included."""
+    """A SHA-256 of the names and contents of all files of the folder, images included."""
     parts = leaf_parts(folder)
     data = parts[0].parent
     images = sorted(path for path in (data / IMAGE_FOLDER).glob("*") if path.is_file())
@@ -111,7 +111,7 @@ def _json_files(folder: Path) -> list[Path]:
 
 
 def _read_table(folder: Path, limit: int | None) -> _Table:
-    """The records of the first `limit` users; the classes are those of all users, whatever the limit."""
+    """The records of the first `limit` users, or of all; `classes` are always those of all users."""
     seen: dict[str, int] = {}
     classes: set[int] = set()
     records: list[Any] = []
@@ -120,7 +120,7 @@ def _read_table(folder: Path, limit: int | None) -> _Table:
     for path in _json_files(folder):
         for user, inputs, labels in _read_users(path):
             if user in seen:
-                raise InputError(f"{path}: a user must stand in one file only; repeated: {user}")
+                raise InputError(f"{path}: a user must be in only one file; repeated: {user}")
             place = seen[user] = len(seen)
             classes.update(labels)
             if limit is None or place < limit:
@@ -150,7 +150,7 @@ def _read_users(path: Path) -> list[tuple[str, list[Any], list[int]]]:
 
 
 def _select_users(table: _Table, users: tuple[str, ...]) -> _Table:
-    """The records of these users, with users numbered in this order: the order in the files may be another."""
+    """The records of these users, with users numbered in this order, which may differ from that in the files."""
     place = {user: at for at, user in enumerate(users)}
     kept = _select(table, [i for i, at in enumerate(table.owner) if table.users[at] in place])
     return replace(kept, users=users, owner=[place[table.users[at]] for at in kept.owner])
@@ -171,14 +171,14 @@ def _split_table(table: _Table, data: Path) -> tuple[_Table, _Table]:
     for_test: list[int] = []
     for user, name in enumerate(table.users):
         positions = torch.from_numpy(np.flatnonzero(owner == user))
-        # A user whose classes have one record each could otherwise hold out nothing.
+        # `hold_out` keeps a record of each class; for a user with one record a class, the classes are ignored.
         _, held = hold_out(positions, labels, TEST_FRACTION, SPLIT_KEY.child(name))
         if len(held) == 0:
             _, held = hold_out(positions, torch.zeros_like(labels), 0.5, SPLIT_KEY.child(name))
         if len(held) == 0:
             raise InputError(
                 f"{data}: user {name} needs at least 2 records, one for test; found: {len(positions)}",
-                hint="LEAF's preprocess.sh leaves out small users: -k 5",
+                hint="run LEAF's preprocess.sh with -k 5, which leaves out users with few records",
             )
         for_test.extend(held.tolist())
     chosen = set(for_test)
@@ -198,7 +198,7 @@ def _read_inputs(table: _Table, data: Path, image_size: int) -> Tensor:
     try:
         return torch.tensor(table.inputs, dtype=torch.float32)
     except (ValueError, TypeError) as error:
-        raise InputError(f"{data}: the users' x must be numbers of one shape: {error}") from error
+        raise InputError(f"{data}: the entries x of all users must be numbers of the same shape: {error}") from error
 
 
 def _read_one_image(folder: Path, name: str, size: int) -> NDArray[np.uint8]:

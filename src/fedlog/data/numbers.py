@@ -1,4 +1,4 @@
-"""A number to be predicted, in the units in which it is summed: the range on which all sites agree is -1 to 1."""
+"""Scale numbers to predict so that the range on which all sites agree becomes -1 to 1, and back."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ Range = tuple[float, float]
 
 
 def half_width(number: Range) -> float:
-    """Half the width of the range, by which the number is divided so that its range becomes -1 to 1."""
+    """Half the width of the range: the factor between a scaled number and the number."""
     return (number[1] - number[0]) / 2
 
 
 def scale_targets(values: NDArray[Any], number: Range) -> NDArray[np.float32]:
-    """The numbers in units in which the agreed range is -1 to 1."""
+    """The numbers, scaled so that the range becomes -1 to 1."""
     scaled = (values.astype(np.float64) - sum(number) / 2) / half_width(number)
     return scaled.astype(np.float32)
 
 
 def unscale_targets(scaled: NDArray[Any], number: Range) -> NDArray[np.float64]:
-    """The numbers in their own units again."""
+    """The numbers in their original units, from scaled ones."""
     own: NDArray[np.float64] = scaled.astype(np.float64) * half_width(number) + sum(number) / 2
     return own

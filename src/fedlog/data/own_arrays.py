@@ -1,4 +1,4 @@
-"""A federation from arrays, tensors or data frames in memory, encoded as a site encodes its own records."""
+"""Make a federation from arrays, tensors or data frames in memory, encoded as in a deployment."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from fedlog.data.tables import Table, check_features
 from fedlog.errors import InputError, errors_in
 
 Inputs = NDArray[Any] | pl.DataFrame
-NUMBER = "number"  # what the one class is called where a number is to be predicted
+NUMBER = "number"  # the name of the only class if a number is predicted
 
 PAIRS = 'Federation.from_arrays({"north": (X, y), "south": (X, y)})'
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The records that one site gave for training, or for test."""
+    """The training records, or the test records, of one site."""
 
     inputs: Inputs
     labels: NDArray[Any]
@@ -53,7 +53,7 @@ class Part:
 
 @dataclass(frozen=True)
 class ArrayPreparation:
-    """How the rows of arrays are split and scaled."""
+    """How the rows of arrays are split and scaled; see `Federation.from_arrays`."""
 
     validation: float | None = None
     split_seed: int = 0
@@ -62,7 +62,7 @@ class ArrayPreparation:
 
     @property
     def preparation(self) -> Preparation:
-        """The preparation of a site with these settings."""
+        """The same as a site's `Preparation`."""
         return Preparation.ALONE if self.rows_alone else Preparation.TOGETHER
 
 
@@ -76,7 +76,7 @@ def federation_from_arrays(
     """The federation that `Federation.from_arrays` describes."""
     if not isinstance(train, Mapping) or not train:
         raise InputError(
-            f"expected the records of each site by its name, found: {type(train).__name__}",
+            f"expected a dict with the records of each site by name, found: {type(train).__name__}",
             hint=PAIRS,
         )
     parts = {site: _read_part(given, f"site {site}") for site, given in sorted(train.items())}
@@ -88,7 +88,10 @@ def federation_from_arrays(
         classes = _Classes((NUMBER,), ())
     schema, notes = _make_schema([part.inputs for part in both], classes.names, how.number)
     if tests and how.rows_alone:
-        raise InputError("test records cannot be given with rows_alone: it holds out each row by itself")
+        raise InputError(
+            "test records cannot be given with rows_alone, which chooses test rows by a hash of each row",
+            hint="leave out test, or rows_alone",
+        )
     held_out: dict[str, Part | Shares] = {**tests}
     if not tests:
         validation = 0.2 if how.validation is None else how.validation
@@ -110,7 +113,7 @@ def federation_from_arrays(
 
 
 def read_inputs(values: Any, where: str) -> Inputs:
-    """An array, tensor or data frame as a numpy array or a polars data frame."""
+    """The array, tensor or data frame converted to a numpy array or a polars data frame."""
     if isinstance(values, Tensor):
         return values.detach().cpu().numpy()
     if isinstance(values, pl.DataFrame):
@@ -121,21 +124,21 @@ def read_inputs(values: Any, where: str) -> Inputs:
     if array.ndim < 2 or array.dtype.kind not in "fiub":
         raise InputError(
             f"{where}: expected an array of numbers with one record a row, found {array.dtype} {array.shape}",
-            hint="X[None] is one record, X[:, None] one column"
+            hint="use X[None] for a single record, X[:, None] for a single column"
             if array.ndim < 2
-            else "a pandas or polars data frame may hold texts too",
+            else "use a pandas or polars data frame for texts",
         )
     return array
 
 
 def table_columns(inputs: Inputs, schema: Schema, where: str) -> dict[str, pl.Series]:
-    """The columns of a data frame, or of an array whose columns are called x0, x1, ..., as the schema has them."""
+    """The schema's columns of a data frame, or of an array with its columns in the schema's order."""
     frame = inputs
     if not isinstance(frame, pl.DataFrame):
         if frame.ndim != 2 or frame.shape[1] != len(schema.features):
             raise InputError(
                 f"{where}: expected records of {len(schema.features)} columns, found an array of shape {frame.shape}",
-                hint="one record a row, with the columns of the training records in their order",
+                hint="give one record a row, with the same columns in the same order as the training records",
             )
         names = [feature.column for feature in schema.features]
         frame = pl.DataFrame([pl.Series(name, frame[:, at].astype(np.float64)) for at, name in enumerate(names)])
@@ -151,7 +154,7 @@ def _to_series(name: str, values: NDArray[Any]) -> pl.Series:
 
 
 def _is_gap(value: Any) -> bool:
-    # pandas has three kinds of gaps, and its NA is not even equal or unequal to itself.
+    # pandas has three kinds of missing values, and its NA cannot be compared with itself.
     return value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and isnan(value))
 
 
@@ -162,15 +165,15 @@ def _read_part(given: Sequence[Any], where: str) -> Part:
     groups = _read_column(given[2]) if len(given) == 3 else None
     if labels.ndim != 1 or len(labels) != len(inputs) or len(labels) == 0:
         if not len(inputs):
-            raise InputError(f"{where}: expected records, found none", hint="leave a site without records out")
+            raise InputError(f"{where}: expected records, found none", hint="leave out a site without records")
         raise InputError(
             f"{where}: expected a label for each of {len(inputs)} records, found: {labels.shape}",
-            hint="X and y need the same number of rows, and y one label a row",
+            hint="y needs one label for each row of X",
         )
     if groups is not None and groups.shape != labels.shape:
         raise InputError(
             f"{where}: expected a group for each of {len(inputs)} records, found: {groups.shape}",
-            hint="groups has one entry a row, as y has",
+            hint="groups needs one entry for each row of X",
         )
     return Part(inputs, labels, groups, where)
 
@@ -183,7 +186,7 @@ def _read_column(values: Any) -> NDArray[Any]:
 
 
 def _read_tests(test: Any, sites: tuple[str, ...]) -> dict[str, Part]:
-    """Each site's own test records; none where a share of its rows is to be held out."""
+    """The test records of each site; none if a share of its rows is to be held out."""
     if test is None or isinstance(test, int | float):
         return {}
     if not isinstance(test, Mapping):
@@ -191,15 +194,15 @@ def _read_tests(test: Any, sites: tuple[str, ...]) -> dict[str, Part]:
         return dict.fromkeys(sites, common)
     if set(test) != set(sites):
         raise InputError(
-            f"expected test records of {', '.join(sites)}, found those of: {', '.join(sorted(test))}",
-            hint="test has the same sites as train, or is one (X, y) for all, or a share such as 0.2",
+            f"expected test records of the sites {', '.join(sites)}, found those of: {', '.join(sorted(test))}",
+            hint="give test records for the same sites as in train, one (X, y) for all, or a share such as 0.2",
         )
     return {site: _read_part(test[site], f"site {site}, test records") for site in sites}
 
 
 @dataclass(frozen=True)
 class _Classes:
-    """The classes of the federation: their names, and their numbers in the labels where labels are whole numbers."""
+    """The classes of the federation: their names and, if labels are whole numbers, the number of each class."""
 
     names: tuple[str, ...]
     numbers: tuple[int, ...]
@@ -214,7 +217,7 @@ class _Classes:
             found = ", ".join(sorted({str(array.dtype) for array in labels}))
             raise InputError(
                 f"expected labels that are all whole numbers or all texts, found: {found}",
-                hint="y.astype(int) where they are classes; drop rows without a label",
+                hint="drop rows without a label, and use y.astype(int) if numbers stand for classes",
             )
         values = np.unique(np.concatenate(list(labels))).tolist()
         if names is None:
@@ -227,7 +230,7 @@ class _Classes:
         return cls(given, tuple(range(len(given))) if kinds == {"number"} else ())
 
     def codes(self, labels: NDArray[Any], where: str) -> NDArray[np.int64]:
-        """The position of each label's class."""
+        """The position of each label's class; InputError for a label that is no class."""
         place: dict[Any, int] = {value: code for code, value in enumerate(self.numbers or self.names)}
         codes = np.array([place.get(label, -1) for label in labels.tolist()], dtype=np.int64)
         if (codes < 0).any():
@@ -235,7 +238,7 @@ class _Classes:
             expected = f"from 0 to {len(self.names) - 1}" if self.numbers else f"among {', '.join(self.names)}"
             raise InputError(
                 f"{where}: expected labels {expected}, found in row {row + 1}: {labels[row]}",
-                hint="class_names has a name for every class",
+                hint="class_names needs a name for every class",
             )
         return codes
 
@@ -272,7 +275,7 @@ def _draft_schema(inputs: Sequence[Inputs], names: tuple[str, ...], where: str) 
     if len(shapes) > 1:
         raise InputError(
             f"expected records of one shape at every site, found: {', '.join(map(str, sorted(shapes)))}",
-            hint="the columns of X are the same at every site",
+            hint="give X the same columns at every site",
         )
     (shape,) = shapes
     if len(shape) > 1:
@@ -282,14 +285,14 @@ def _draft_schema(inputs: Sequence[Inputs], names: tuple[str, ...], where: str) 
 
 
 def _find_free_name(columns: Sequence[str]) -> str:
-    # The labels came beside the table: whatever its columns are called, theirs is another name.
+    # The labels are not in the table, so their name must differ from those of its columns.
     return next(name for name in ("label", "label_", "label__") if name not in columns)
 
 
 def _make_site(
     name: str, part: Part, test: Part | Shares, classes: _Classes, schema: Schema, how: ArrayPreparation
 ) -> Site:
-    """The site with these records; `test` holds separate test records, or the shares of `part` to hold out."""
+    """The site with these records; `test` are its test records, or the shares of `part` to hold out."""
     codes, targets = _read_labels([part], classes, how)
     names: tuple[str, ...] = ()
     groups: NDArray[np.int64] | None = None
@@ -314,7 +317,7 @@ def _make_site(
 def _read_labels(
     parts: Sequence[Part], classes: _Classes, how: ArrayPreparation
 ) -> tuple[NDArray[np.int64], NDArray[np.float32] | None]:
-    """The class of each record and, where a number is to be predicted, the number in units of its range."""
+    """The class of each record; if a number is predicted, class 0 and the scaled numbers."""
     if how.number is None:
         return np.concatenate([classes.codes(part.labels, part.where) for part in parts]), None
     targets = np.concatenate([check_targets(part.labels, how.number, part.where) for part in parts])
@@ -329,10 +332,10 @@ def _to_tensor(parts: Sequence[Part]) -> Tensor:
 def _split_with_given_test(
     codes: NDArray[np.int64], groups: NDArray[np.int64] | None, n_test: int, validation: float, key: Any
 ) -> Split:
-    """All rows for training but the validation share; the test records follow them."""
+    """The split if test records are given: they come after the other rows, of which a share is for validation."""
     rows, test = np.arange(len(codes)), np.arange(len(codes), len(codes) + n_test)
     if validation == 0:
         return Split(rows, np.arange(0), test)
-    # Two held-out parts of half the share each, as one: a split always has both.
+    # `split_rows` always holds out two parts: each gets half of the share, and both together are for validation.
     halves = split_rows(codes, groups, None, Shares(validation / 2, validation / 2), key)
     return Split(halves.train, np.sort(np.concatenate([halves.validation, halves.test])), test)

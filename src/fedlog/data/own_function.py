@@ -1,4 +1,4 @@
-"""Users' own data: a function by its name, called with the specification, and what it returns."""
+"""Call a user's own function that makes a federation, found by `package.module:function` or an entry point."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ENTRY_POINT_GROUP = "fedlog.data"
 
 
 class _WatchedSpec(DataSpec):
-    """A specification that remembers which of its settings were looked at."""
+    """A specification that records which of its settings were read."""
 
     def __getattribute__(self, name: str) -> Any:
         if name in DATA_DEFAULTS:
@@ -26,18 +26,18 @@ class _WatchedSpec(DataSpec):
 def call_own_function(spec: DataSpec, known: Sequence[str]) -> Federation:
     """Call the function of that name and return its result; refuse a setting that the function does not read.
 
-    `known` are the named data sets, one of which a mistyped name may have meant.
+    `known` are the names of data sets, for a hint if the name is mistyped.
     """
     function = _find_own_function(spec.name, known)
     watched = _WatchedSpec(**vars(spec))
     federation = function(watched)
     if not isinstance(federation, Federation):
-        raise InputError(f"{spec.name}: expected a fedlog Federation; returned: {type(federation).__name__}")
+        raise InputError(f"{spec.name}: expected a fedlog Federation from it; found: {type(federation).__name__}")
     seen: set[str] = vars(watched).get("_seen", set())
     unseen = [
         name for name in (*DIVISION, "data_dir", "label", "schema", "site_column", "split_seed") if name not in seen
     ]
-    refuse_settings(spec, unseen, "its function does not look at them")
+    refuse_settings(spec, unseen, "its function does not read them")
     return federation
 
 
@@ -47,5 +47,5 @@ def _find_own_function(name: str, known: Sequence[str]) -> Callable[[DataSpec], 
         return loaded
     if ":" not in name:
         others = f"one of: {', '.join(known)}, sites:FOLDER or package.module:function"
-        raise InputError(f"no data set by the name: {name}", hint=did_you_mean(name, known, others))
+        raise InputError(f"unknown data set: {name}", hint=did_you_mean(name, known, others))
     return import_callable(name, "data set", "give package.module:function; is it on PYTHONPATH?")

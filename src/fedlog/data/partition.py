@@ -1,7 +1,7 @@
 """Divide records among clients: pure functions from labels (or users) and a key to positions.
 
-Each function deals every record of both pools exactly once, and gives the same answer for the same key. The test
-records follow the training records: same class lists, same proportions, same people.
+Each function gives every record of both pools to exactly one client, and returns the same for the same key. Test
+records are divided like training records: by the same class lists, proportions or people.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedlog.errors import InputError
 
 Positions = NDArray[np.int64]
 
-# Dirichlet draws that leave a client without records are drawn again, this often at most.
+# A Dirichlet draw that leaves a client without records is repeated, at most this often.
 DIRICHLET_ATTEMPTS = 1000
 
 
@@ -45,8 +45,8 @@ def by_shards(
     """At most `classes_per_client` classes for each client: the partition of the paper and of LG-FedAvg.
 
     Each class is cut, in file order, into `clients * classes_per_client / n_class` shards of nearly equal size. The
-    shards are shuffled, and every client gets `classes_per_client` of them. A client may get two of one class, and then
-    holds one class fewer. The test pool is dealt with the same class lists.
+    shards are shuffled, and every client gets `classes_per_client` of them. A client may get two shards of one class,
+    and then has one class fewer. Test records are divided with the same classes for each client.
     """
     _check_clients(clients)
     dealt = clients * classes_per_client
@@ -69,7 +69,7 @@ def by_shards(
 def by_dirichlet(
     train_labels: Tensor, test_labels: Tensor, *, clients: int, alpha: float, n_class: int, key: Key
 ) -> Deal:
-    """Each class shared among the clients in Dirichlet(alpha) proportions, the same for training and test.
+    """Each class divided among the clients in Dirichlet(alpha) proportions, the same for training and test.
 
     The proportions are drawn again until each client has a record in both pools.
     """
@@ -88,31 +88,31 @@ def by_dirichlet(
         if all(len(positions) for positions in (*train, *test)):
             return Deal(train, test)
     raise InputError(
-        f"Dirichlet partition, alpha {alpha}, {clients} clients: "
-        f"some client had no records in each of {DIRICHLET_ATTEMPTS} draws",
+        f"Dirichlet partition with alpha {alpha} and {clients} clients: "
+        f"in each of {DIRICHLET_ATTEMPTS} draws some client got no records",
         hint="use a larger alpha or fewer clients",
     )
 
 
 def iid(train_labels: Tensor, test_labels: Tensor, *, clients: int, key: Key) -> Deal:
-    """Shuffled records in even parts, whatever their classes."""
+    """Shuffled records in parts of nearly equal size, whatever their classes."""
     _check_clients(clients)
     dealt = []
     for pool, labels in _name_pools(train_labels, test_labels):
         if len(labels) < clients:
-            raise InputError(f"{clients} clients, but {pool} records: {len(labels)}", hint="use fewer clients")
+            raise InputError(f"too few {pool} records for {clients} clients: {len(labels)}", hint="use fewer clients")
         order = key.child(pool).numpy().permutation(len(labels))
         dealt.append(tuple(_sort_positions(part) for part in np.array_split(order, clients)))
     return Deal(dealt[0], dealt[1])
 
 
 def by_user(train_users: Tensor, test_users: Tensor) -> Deal:
-    """One client for each natural user, in the order of the user numbers."""
+    """One client for each user, in the order of the user numbers."""
     train, test = train_users.numpy(), test_users.numpy()
     users = np.unique(train)
     strangers = np.setdiff1d(test, users)
     if len(strangers):
-        raise InputError(f"test records of a user without training records: user {strangers[0]}")
+        raise InputError(f"user {strangers[0]} has test records but no training records")
     return Deal(
         train=tuple(_sort_positions(np.flatnonzero(train == user)) for user in users),
         test=tuple(_sort_positions(np.flatnonzero(test == user)) for user in users),
@@ -120,7 +120,7 @@ def by_user(train_users: Tensor, test_users: Tensor) -> Deal:
 
 
 def by_site(train_users: Tensor, test_users: Tensor, sites: tuple[SitePeople, ...]) -> Deal:
-    """One client for each site: the training records of its people, and the test records of those it is tested on."""
+    """One client for each site, with the records of its training people and of its test people."""
     return Deal(
         train=tuple(_find_people(train_users, site.train_people) for site in sites),
         test=tuple(_find_people(test_users, site.test_people) for site in sites),
@@ -128,13 +128,14 @@ def by_site(train_users: Tensor, test_users: Tensor, sites: tuple[SitePeople, ..
 
 
 def by_order(train_values: Tensor, test_values: Tensor, *, clients: int) -> Deal:
-    """Bands of one ordered quantity with equally many training records each.
+    """Records sorted by one value and cut into bands, one for each client, with equally many training records.
 
-    A test record goes to the band it falls in; the borders lie midway between neighbouring training values.
+    A test record goes to the band of its value; borders lie midway between neighbouring training values.
     """
     _check_clients(clients)
     if len(train_values) < clients:
-        raise InputError(f"{clients} clients, but training records: {len(train_values)}", hint="use fewer clients")
+        found = len(train_values)
+        raise InputError(f"too few training records for {clients} clients: {found}", hint="use fewer clients")
     train, test = train_values.double().numpy(), test_values.double().numpy()
     bands = np.array_split(np.argsort(train, kind="stable"), clients)
     borders = [(train[low[-1]] + train[high[0]]) / 2 for low, high in pairwise(bands)]
@@ -146,9 +147,9 @@ def by_order(train_values: Tensor, test_values: Tensor, *, clients: int) -> Deal
 
 
 def group_people(users: Tensor, *, sites: int, key: Key) -> tuple[SitePeople, ...]:
-    """People dealt at random to sites of nearly equal size; a fifth of each site's people, at least one, are for test.
+    """People assigned at random to sites of nearly equal size; a fifth of each site's people, at least one, for test.
 
-    Whole people are held out: windows cut from one person's signal resemble each other too much to be split.
+    Whole people are held out, because windows cut from one person's signal are too similar to be on both sides.
     """
     people = np.unique(users.numpy())
     _check_clients(sites)
@@ -168,10 +169,10 @@ def group_people(users: Tensor, *, sites: int, key: Key) -> tuple[SitePeople, ..
 
 
 def hold_out(train_positions: Tensor, labels: Tensor, fraction: float, key: Key) -> tuple[Tensor, Tensor]:
-    """(kept, held out) positions of one client; `labels` are those of the whole pool.
+    """The positions of one client that are kept, and those that are held out; `labels` are those of the whole pool.
 
-    Held out are `fraction` of the records to the nearest whole number, spread over the client's classes in
-    proportion; each class keeps at least one training record, so that fewer may be held out.
+    A share `fraction` of the records is held out, rounded, from all classes in proportion. Each class keeps at least
+    one training record, so fewer may be held out.
     """
     _check_fraction(fraction)
     of_client = labels[train_positions].numpy()
@@ -189,9 +190,9 @@ def hold_out(train_positions: Tensor, labels: Tensor, fraction: float, key: Key)
 
 
 def hold_out_people(train_positions: Tensor, users: Tensor, fraction: float, key: Key) -> tuple[Tensor, Tensor]:
-    """(kept, held out) positions of one client, with whole people held out.
+    """The positions of one client that are kept, and those of whole people that are held out.
 
-    About `fraction` of the people and at least one, but never all: a client of one person holds out nothing.
+    About `fraction` of the people are held out, at least one but never all; of a single person, none.
     """
     _check_fraction(fraction)
     of_client = users[train_positions].numpy()
@@ -204,9 +205,9 @@ def hold_out_people(train_positions: Tensor, users: Tensor, fraction: float, key
 def hold_out_recordings(
     positions: Tensor, labels: Tensor, recordings: Tensor, fraction: float, key: Key
 ) -> tuple[Tensor, Tensor]:
-    """(kept, held out) positions of one client, with whole recordings held out.
+    """The positions of one client that are kept, and those of whole recordings that are held out.
 
-    Of each class, recordings are held out in random order until they make up `fraction` of its records, but never all:
+    Of each class, recordings are held out in random order until they make up `fraction` of its records, but never all;
     a class with one recording is kept.
     """
     _check_fraction(fraction)
@@ -270,13 +271,13 @@ def _name_pools(train: Tensor, test: Tensor) -> tuple[tuple[str, Tensor], tuple[
 
 
 def _sort_positions(positions: Positions) -> Tensor:
-    # File order: a shard's content then says nothing about the draws, and reads through memory in order.
+    # Sorted, so that a shard is read from memory in order and its order says nothing about the random draws.
     return torch.from_numpy(np.sort(positions).astype(np.int64, copy=False))
 
 
 def _check_clients(clients: int) -> None:
     if clients < 1:
-        raise InputError(f"at least 1 client is needed; found: {clients}")
+        raise InputError(f"the number of clients must be at least 1; found: {clients}")
 
 
 def _check_fraction(fraction: float) -> None:

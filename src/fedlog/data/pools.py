@@ -1,4 +1,4 @@
-"""The training and test pools of each named data set, before anybody divides them."""
+"""The training and test records of each named data set, before they are divided among clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedlog.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Pools:
-    """A data set that nobody has divided yet."""
+    """A data set that is not divided among clients yet."""
 
     train: Records
     test: Records
@@ -45,10 +45,10 @@ CIFAR100_NAMES = tuple(_CIFAR100_WORDS.split())
 HAR_NAMES = ("walking", "walking_upstairs", "walking_downstairs", "sitting", "standing", "laying")
 
 MNIST_TRANSFORM = Transform(mean=(0.1307,), std=(0.3081,))
-# One mean and std for training and test.
+# The same mean and std for training and test.
 CIFAR10_TRANSFORM = Transform(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616), crop_padding=4, flip=True)
 CIFAR100_TRANSFORM = Transform(mean=(0.5071, 0.4865, 0.4409), std=(0.2673, 0.2564, 0.2762), crop_padding=4, flip=True)
-# Rounded figures of the official training half: gravity stands in the total acceleration's mean.
+# Rounded from the official training half. The mean of the total acceleration is not 0 because of gravity.
 HAR_TRANSFORM = Transform(
     mean=(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.8, 0.03, 0.09),
     std=(0.2, 0.12, 0.11, 0.4, 0.4, 0.26, 0.4, 0.4, 0.36),
@@ -58,13 +58,13 @@ HAR_TRANSFORM = Transform(
 CIRCLE_RADIUS = 26 / 7
 CIRCLE_HALF_SIDE = 5.0
 CIRCLE_TRAIN_RECORDS = 80
-# The paper does not give the number of test points; 1000 leave a standard error of at most 1.6 points.
+# The paper does not give the number of test points; with 1000 the standard error is at most 1.6 points.
 CIRCLE_TEST_RECORDS = 1000
 
 
 def digits() -> Pools:
-    """Scikit-learn's 1797 handwritten digits, 8 x 8, divided by 16; within each class every fourth is for test."""
-    # Imported here: scikit-learn takes a second to load, and nothing else in this package's data needs it.
+    """Scikit-learn's 1797 handwritten digits, 8 x 8, divided by 16; of each class every fourth is for test."""
+    # Imported here, because scikit-learn takes a second to load and other data sets do not need it.
     from sklearn.datasets import load_digits
 
     found = load_digits()
@@ -81,7 +81,7 @@ def digits() -> Pools:
 
 
 def circle(train_records: int | None, key: Key) -> Pools:
-    """Points inside and outside a circle, drawn from the key: 80 to train on unless told otherwise, 1000 for test."""
+    """Points inside and outside a circle, drawn from the key: `train_records` (default 80) and 1000 for test."""
     train = circle_points(train_records or CIRCLE_TRAIN_RECORDS, key.child("train"))
     test = circle_points(CIRCLE_TEST_RECORDS, key.child("test"))
     return Pools(train, test, IDENTITY, ("inside", "outside"))
@@ -105,10 +105,10 @@ def mnist(folder: Path) -> Pools:
 
 
 def mnist_selection(folder: Path) -> Pools:
-    """The paper's 3000 training images, judged on the 10000 that follow them in the training file.
+    """The paper's 3000 training images, and as test records the 10000 that follow them in the training file.
 
-    Hyper-parameters are chosen by these records, which no table uses. A split of the 3000 would leave each client only
-    a dozen.
+    For choosing hyper-parameters: no table uses these 10000. Splitting the 3000 would leave each client only a dozen
+    records to choose on.
     """
     found = mnist(folder)
     used, unused = torch.arange(3000), torch.arange(3000, 13000)
@@ -138,7 +138,7 @@ def har(folder: Path) -> Pools:
 
 
 def recordings(windows: Tensor) -> Tensor:
-    """(n,) numbers, the same for windows of one uninterrupted recording, in whatever order a file has them.
+    """The number of the recording that each window belongs to, (n,); the order of windows does not matter.
 
     Windows overlap by half. Windows that share a half, directly or through others, are one recording.
     """

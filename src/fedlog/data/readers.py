@@ -1,6 +1,6 @@
-"""Canonical files to arrays: IDX, the binary versions of CIFAR, and the text files of UCI HAR.
+"""Read the original files of data sets: IDX (MNIST), the binary versions of CIFAR, the text files of UCI HAR.
 
-A file that is truncated, too long or malformed stops the reader with an error that names it; nothing is unpickled.
+A file that is cut short, too long or malformed raises an InputError with its path. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FETCH_AGAIN = "fetch it again: fedlog data fetch"
 
 @dataclass(frozen=True, eq=False)
 class HarSplit:
-    """One half of UCI HAR as its files give it."""
+    """The training or the test half of UCI HAR, with the numbers of its files."""
 
     signals: NDArray[np.float32]  # (n, 9, 128)
     activities: NDArray[np.int64]  # (n,) in 1..6
@@ -47,7 +47,7 @@ def read_idx(path: Path) -> Bytes:
         raise InputError(f"{path}: not an IDX file of unsigned bytes; header: {content[:4].hex(' ')}", hint=FETCH_AGAIN)
     start = 4 + 4 * content[3]
     if len(content) < start:
-        raise InputError(f"{path}: the IDX header ends after bytes: {len(content)}", hint=FETCH_AGAIN)
+        raise InputError(f"{path}: the IDX header is cut short after {len(content)} bytes", hint=FETCH_AGAIN)
     shape = tuple(int(size) for size in np.frombuffer(content[4:start], ">u4"))
     expected = start + int(np.prod(shape, dtype=object))
     if len(content) != expected:
@@ -90,7 +90,8 @@ def _read_cifar_records(path: Path, label_bytes: int) -> tuple[Bytes, Bytes]:
     size = label_bytes + int(np.prod(CIFAR_SHAPE))
     if len(content) == 0 or len(content) % size:
         raise InputError(
-            f"{path}: expected whole records of {size} bytes; found bytes: {len(content)}", hint=FETCH_AGAIN
+            f"{path}: expected a multiple of {size} bytes, the size of a record; found: {len(content)}",
+            hint=FETCH_AGAIN,
         )
     records = content.reshape(-1, size)
     return records[:, label_bytes:].reshape(-1, *CIFAR_SHAPE), records[:, :label_bytes]
@@ -114,7 +115,7 @@ def _read_har_column(path: Path, highest: int) -> NDArray[np.int64]:
 def _read_numbers(path: Path, dtype: type[Number], *, rows: int | None, columns: int) -> NDArray[Number]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)  # numpy only warns of a file without numbers
+            warnings.simplefilter("error", UserWarning)  # numpy only warns about a file without numbers
             values = np.loadtxt(path, dtype=dtype, ndmin=2)
     except (ValueError, UserWarning) as error:
         raise InputError(f"{path}: not a table of numbers: {error}", hint=FETCH_AGAIN) from error

@@ -1,4 +1,4 @@
-"""Rows that cannot be used: refused with their place, or left out one by one."""
+"""How to treat rows that cannot be used: refuse the whole source, or leave these rows out."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _Read = TypeVar("_Read")
 
 
 class BadRows(Enum):
-    """What becomes of rows that cannot be used: an unknown label, a cell that is no number, a broken image."""
+    """How to treat rows that cannot be used (unknown label, text instead of a number, broken image)."""
 
-    REFUSED = "the source is refused, with the first of them"
-    LEFT_OUT = "each is left out by itself, so that it moves no other row"
+    REFUSED = "refuse the source; the error names the first such row"
+    LEFT_OUT = "leave out these rows; the others do not change"
 
 
 class BadRowsError(InputError):
-    """Some rows cannot be used; `bad` (n,) says which of those that were given."""
+    """Some rows cannot be used; `bad` (n,) marks them."""
 
     def __init__(self, message: str, *, hint: str | None = None, bad: NDArray[np.bool_] | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -30,9 +30,9 @@ class BadRowsError(InputError):
 
 
 def read_usable(read: Callable[[NDArray[np.int64]], _Read], rows: int) -> tuple[_Read, str | None]:
-    """Read the rows that can be used, and return with them a sentence on the others; None where all are used.
+    """The rows that can be used, as `read` returns them, and a sentence about the others; None if all are used.
 
-    `read` gets positions of rows, and raises BadRowsError for those that it cannot use, each by its own values.
+    `read` gets positions of rows and raises a BadRowsError that marks the rows it cannot use.
     """
     kept, first = np.arange(rows), None
     while True:
@@ -44,5 +44,5 @@ def read_usable(read: Callable[[NDArray[np.int64]], _Read], rows: int) -> tuple[
             first = first or error.message
             kept = kept[~error.bad]
         else:
-            told = f"rows that cannot be used are left out: {rows - len(kept)} of {rows}; {first}"
-            return found, None if first is None else told
+            note = f"rows that cannot be used are left out: {rows - len(kept)} of {rows}; {first}"
+            return found, None if first is None else note

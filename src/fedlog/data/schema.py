@@ -1,7 +1,7 @@
-"""The schema file that the sites of a federation agree on: the label set, and the columns or the shape of the inputs.
+"""The schema file that the sites of a federation agree on: the label values, and the columns or the input shape.
 
-Everything that must be equal everywhere comes from this file and from nothing else, so that two sites with different
-gaps and different categories still give their bodies inputs of one layout.
+All that must be equal at every site is in this file. So two sites with different missing values and different
+categories still give their bodies inputs of the same layout.
 """
 
 from __future__ import annotations
@@ -20,30 +20,33 @@ from fedlog.files.toml import parse_toml, read_toml
 
 VERSION = 1
 DRAFTS = "`fedlog federate schema DATA > schema.toml` drafts one"
-TEXT_BYTES = 2048  # of a text's UTF-8 form that are kept
+TEXT_BYTES = 2048  # so many bytes of a text's UTF-8 form are used
 
 
 class FeatureKind(StrEnum):
-    """How a column is read."""
+    """The kind of a column."""
 
     NUMERIC = "numeric"
     CATEGORICAL = "categorical"
     TEXT = "text"
-    """Free text, for bodies that read it: the first bytes of its UTF-8 form, with zeros behind them."""
+    """Free text, for bodies that take text: the first bytes of its UTF-8 form, filled up with zeros."""
 
 
 @dataclass(frozen=True)
 class Feature:
-    """One column of the table."""
+    """A column of the table that is used as a feature."""
 
     column: str
     kind: FeatureKind
     categories: tuple[str, ...] = ()  # empty for a numeric column
-    range: tuple[float, float] | None = None  # of a numeric column: agreed by all, it becomes -1 to 1
+    range: tuple[float, float] | None = None  # of a numeric column: agreed by all sites, and scaled to -1..1
 
     @property
     def width(self) -> int:
-        """How many inputs the column becomes: value and gap; one for each category, `other` and gap; a text's bytes."""
+        """The number of inputs that the column becomes.
+
+        Numeric: its value, and whether it is missing. Categorical: one for each category, for others, and for missing.
+        """
         if self.kind is FeatureKind.TEXT:
             return TEXT_BYTES
         return 2 if self.kind is FeatureKind.NUMERIC else len(self.categories) + 2
@@ -51,10 +54,10 @@ class Feature:
 
 @dataclass(frozen=True)
 class Schema:
-    """The form of every site's data; `features` for a table, `input_shape` for images and arrays.
+    """The format of every site's data: `features` for a table, `input_shape` for images and arrays.
 
-    Where a number is to be predicted, `number` is the range on which all sites agree, and the label column is the name
-    of the one class that all rows have.
+    If a number is predicted, `number` is the range on which all sites agree, and all rows have one class with the name
+    of the label column.
     """
 
     label_column: str
@@ -64,21 +67,21 @@ class Schema:
     group_column: str | None = None
     time_column: str | None = None
     number: tuple[float, float] | None = None
-    input_range: tuple[float, float] | None = None  # of images and arrays: agreed by all, it becomes -1 to 1
+    input_range: tuple[float, float] | None = None  # of images and arrays: agreed by all sites, and scaled to -1..1
 
     @property
     def n_class(self) -> int:
-        """Classes, including those that a site may not have."""
+        """The number of classes, including those that a site may not have."""
         return len(self.label_values)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one record as the body sees it."""
+        """The shape of one record as input of a body."""
         return self.input_shape or (sum(feature.width for feature in self.features),)
 
     @property
     def digest(self) -> str:
-        """16 hex digits that differ when anything that must be equal at all sites differs."""
+        """16 hex digits that are equal at two sites exactly if their schemas agree."""
         agreed = {
             "version": VERSION,
             "labels": list(self.label_values),
@@ -94,12 +97,12 @@ class Schema:
 
 
 def load_schema(path: Path) -> Schema:
-    """The schema of a file, or an InputError that names the file and the entry."""
+    """The schema in a file; InputError with the file and the entry that is wrong."""
     return _read_schema(read_toml(path, "the schema", DRAFTS), str(path))
 
 
 def parse_schema(text: str, where: str) -> Schema:
-    """The schema written in a TOML text; `where` names the text in errors."""
+    """The schema in a TOML text; `where` names the text in errors."""
     return _read_schema(parse_toml(text, where), where)
 
 
@@ -134,11 +137,11 @@ def _read_schema(document: dict[str, Any], where: str) -> Schema:
 
 
 def check_schema(schema: Schema, where: str) -> Schema:
-    """The same schema, or an InputError when no federation could use it."""
+    """The same schema; InputError if no federation could use it."""
     if schema.n_class < 2 and schema.number is None:
         raise InputError(
             f"expected at least 2 label values in {where}, found: {schema.n_class}",
-            hint="there is nothing to tell apart: is it the right label column?",
+            hint="a classifier needs at least two classes: is it the right label column?",
         )
     if bool(schema.features) == bool(schema.input_shape):
         found = "both" if schema.features else "neither"
@@ -148,10 +151,8 @@ def check_schema(schema: Schema, where: str) -> Schema:
     columns = [feature.column for feature in schema.features]
     for taken in (schema.label_column, schema.group_column, schema.time_column):
         if taken in columns:
-            # A group or a date that is also an input lets the model recognise the person instead of the pattern.
-            raise InputError(
-                f"expected the label, group and time columns not to be features in {where}, found: {taken}"
-            )
+            # If the group or the date were an input, the model could recognise the person instead of the pattern.
+            raise InputError(f"the label, group and time columns must not be features in {where}, found: {taken}")
     for name, values in (("label values", schema.label_values), ("feature columns", tuple(columns))):
         _check_distinct(values, name, where)
     for feature in schema.features:
@@ -160,7 +161,7 @@ def check_schema(schema: Schema, where: str) -> Schema:
 
 
 def dump_schema(schema: Schema, comments: tuple[str, ...] = ()) -> str:
-    """The TOML text of a schema, with comment lines at its top; `parse_schema` gives the same schema back."""
+    """The TOML text of a schema, with comments at the top; `parse_schema` reads it back."""
     lines = [f"# {comment}".rstrip() for comment in comments]
     lines += [f"version = {VERSION}", "", "[label]", f"column = {quote_toml(schema.label_column)}"]
     if schema.number is None:
@@ -190,7 +191,7 @@ def dump_schema(schema: Schema, comments: tuple[str, ...] = ()) -> str:
 
 def quote_toml(text: str) -> str:
     """The text as a TOML basic string."""
-    # A JSON string is a TOML basic string, but for DEL, which JSON leaves bare and TOML does not allow.
+    # A JSON string is also a TOML basic string, except for DEL: JSON does not escape it, and TOML requires that.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -217,14 +218,14 @@ def _read_feature(entry: object, where: str) -> Feature:
 
 
 def _read_range(section: Mapping[str, Any], where: str) -> tuple[float, float] | None:
-    """The entry `range`, two numbers, the lower first; None without one."""
+    """The entry `range` of a section; None if there is none."""
     if "range" not in section:
         return None
     return check_range(section["range"], where)
 
 
 def check_range(given: Any, where: str) -> tuple[float, float]:
-    """The two ends of a range, the lower first; InputError for anything else."""
+    """The two ends of a range, the lower one first; InputError if it is not a range."""
     ends = list(given) if isinstance(given, list | tuple) else []
     numbers = [float(end) for end in ends if isinstance(end, int | float) and not isinstance(end, bool)]
     if len(ends) != 2 or len(numbers) != 2 or not all(map(math.isfinite, numbers)) or not numbers[0] < numbers[1]:

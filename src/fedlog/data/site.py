@@ -1,4 +1,4 @@
-"""A site's data from whatever it has: a table, a folder of images, an .npz file or a function; split, and scaled."""
+"""Load a site's data (a table, a folder of images, an .npz file or a function), split them and scale them."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ from fedlog.files.names import explain_missing, import_callable
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """A federation of one shard, and for a table the encoder that new rows must pass through too."""
+    """The data of one site as a federation with one shard; for a table also the encoder, which new rows need."""
 
     federation: Federation
     encoder: TableEncoder | None
-    left_out: str | None = None  # a sentence on rows that cannot be used
-    warning: str | None = None  # what the person at the site should know of how the rows were read, with a hint
+    left_out: str | None = None  # a sentence about rows that cannot be used
+    warning: str | None = None  # a warning and a hint for the person at the site, if reading changed values
 
     @property
     def shard(self) -> Shard:
-        """The one shard."""
+        """The only shard of the federation."""
         return self.federation.shards[0]
 
 
 class Preparation(Enum):
-    """Whether a row's scaling, and the part it falls into, may depend on the other rows."""
+    """Whether the scaling of a row, and whether it is held out, may depend on the other rows."""
 
-    TOGETHER = "scaled by the site's training rows; held out by class, group or time"
-    ALONE = "nothing: numbers as they stand, pixels from -1 to 1; held out by its own content, or its group's name"
+    TOGETHER = "scaled with the site's training rows; held out by class, group or time"
+    ALONE = "scaled by fixed ranges or not at all; held out by a hash of the row, or of its group's name"
 
 
-# The split is the site's own and has nothing to do with a run's seed: the same rows stay held out in every run.
+# The split of a site does not depend on a run's seed, so that the same rows are held out in every run.
 SPLIT_SEED = 0
 
 
 def split_key(name: str, seed: int = SPLIT_SEED) -> Key:
-    """The key that decides which rows of this site are held out, at the site and in the simulator alike."""
+    """The key that decides which rows of a site are held out, the same in a deployment and in the simulator."""
     return Key(seed).child("site", name)
 
 
@@ -65,9 +65,9 @@ def load_site(
     preparation: Preparation = Preparation.TOGETHER,
     bad_rows: BadRows = BadRows.REFUSED,
 ) -> Site:
-    """The site behind `source`: a table (.csv, .tsv, .parquet), a folder of images, an .npz, or `module:function`.
+    """The data of a site: `source` is a table (.csv, .tsv, .parquet), folder of images, .npz or `module:function`.
 
-    The split depends on the rows and on the key alone, so that a site that restarts finds the same rows held out.
+    The split depends only on the rows and the key, so a site that restarts holds out the same rows.
     """
     if preparation is Preparation.ALONE:
         refuse_split_by_time(schema)
@@ -99,7 +99,7 @@ def load_site(
 
 
 def empty_site(schema: Schema, name: str) -> Site:
-    """A site without rows. In a private run it stands in for one whose data cannot be read."""
+    """A site without rows, which in a private run replaces a site whose data cannot be read."""
     none = np.arange(0)
     inputs = _type_by_schema(torch.zeros((0, *schema.shape)), schema)
     numeric = sum(feature.kind is FeatureKind.NUMERIC for feature in schema.features)
@@ -112,12 +112,12 @@ def empty_site(schema: Schema, name: str) -> Site:
 
 
 def refuse_split_by_time(schema: Schema) -> None:
-    """Refuse a schema that holds rows out by time: which row is held out then depends on the others."""
+    """Raise an InputError if the schema holds out rows by time, since then a row's part depends on other rows."""
     if schema.time_column is not None:
         raise InputError(
-            "where single records are protected, rows cannot be held out by time, since that depends on the other "
-            f"rows: column {schema.time_column}",
-            hint="a schema without `time`: rows are then held out by a hash of their own content",
+            f"--privacy record cannot be used with rows held out by time (column {schema.time_column}): whether a row "
+            "is held out would depend on other rows",
+            hint="remove `time` from the schema; rows are then held out by a hash of their content",
         )
 
 
@@ -126,7 +126,7 @@ def make_table_site(
 ) -> Site:
     """The site with the rows of a table, split as the schema and the key say."""
     if preparation is Preparation.ALONE:
-        encoder = fit_encoder(schema, table.columns, np.arange(0))  # of no rows: numbers keep their units
+        encoder = fit_encoder(schema, table.columns, np.arange(0))  # fitted on no rows, so numbers keep their units
         arrays = _encode_table(encoder, table)
         return Site(_make_federation(name, schema, arrays, _split_alone(arrays, shares, key), IDENTITY), encoder)
     split = split_rows(table.labels, table.groups, table.times, shares, key)
@@ -149,16 +149,17 @@ def _encode_table(encoder: TableEncoder, table: Table) -> Arrays:
 
 
 def site_of_table(table: Table, schema: Schema, name: str, split: Split) -> Site:
-    """The site with the rows of a table in these parts; the encoder sees the training rows only."""
+    """The site with the rows of a table, split as given; the encoder is fitted on the training rows only."""
     encoder = fit_encoder(schema, table.columns, split.train)
     arrays = _encode_table(encoder, table)
     return Site(check_federation(_make_federation(name, schema, arrays, split, IDENTITY)), encoder)
 
 
 def site_of_arrays(arrays: Arrays, schema: Schema, name: str, split: Split) -> Site:
-    """The site with these arrays in these parts.
+    """The site with these arrays, split as given.
 
-    They are scaled by the schema's range; without one, bytes by the training rows, and other numbers are left alone.
+    They are scaled by the schema's range. Without a range, bytes are scaled with the training rows, and other numbers
+    are not scaled.
     """
     if schema.input_range is None:
         transform = _fit_image_transform(arrays.inputs, split)
@@ -174,7 +175,7 @@ def split_rows(
     shares: Shares,
     key: Key,
 ) -> Split:
-    """Split the rows into training, validation and test: by group if there are any, else by time or by class."""
+    """Split rows into training, validation and test: by group if there are groups, else by time, else by class."""
     if groups is not None:
         return split_by_group(groups, shares, key)
     if times is not None:
@@ -183,7 +184,7 @@ def split_rows(
 
 
 def _split_alone(arrays: Arrays, shares: Shares, key: Key) -> Split:
-    """A split by each row's own input and label, or by the name of its group where groups stay whole."""
+    """A split by a hash of each row's input and label; by a hash of the group's name if there are groups."""
     if arrays.groups is not None:
         return split_by_content((arrays.group_names[group].encode() for group in arrays.groups), shares, key)
     inputs = arrays.inputs.numpy()
@@ -192,7 +193,7 @@ def _split_alone(arrays: Arrays, shares: Shares, key: Key) -> Split:
 
 
 def _make_federation(name: str, schema: Schema, arrays: Arrays, split: Split, transform: Transform) -> Federation:
-    """One shard whose training pool holds the training rows first and the validation rows after them."""
+    """A federation with one shard; its training pool has the training rows, then the validation rows."""
     kept = np.concatenate([split.train, split.validation])
     n_train = len(split.train)
     shard = Shard(
@@ -222,10 +223,10 @@ def _make_records(arrays: Arrays, rows: NDArray[np.int64]) -> Records:
 
 
 def _type_by_schema(inputs: Tensor, schema: Schema) -> Tensor:
-    """Numbers cut to the schema's range; without one, pixels as bytes and other arrays as floats.
+    """The inputs cut to the schema's range; without a range, images as bytes and other arrays as floats.
 
-    The schema decides, since one value can change a file's type. Without a range any number in an image becomes the
-    nearest whole number from 0 to 255, each value by itself.
+    The schema decides, not the file's type, which may depend on a single value. Without a range each number of an
+    image is rounded to a whole number from 0 to 255.
     """
     if schema.input_range is not None:
         return inputs.float().clamp(*schema.input_range)
@@ -239,7 +240,7 @@ def _is_image(schema: Schema) -> bool:
 
 
 def _warn_of_changes(inputs: Tensor, typed: Tensor, schema: Schema) -> str | None:
-    """A sentence and a hint where the schema's type changes numbers; None where it changes none."""
+    """A warning with a hint if `typed` differs from the inputs; None if it does not."""
     changed = 0 if typed is inputs else int((inputs != typed).sum())
     if changed == 0:
         return None
@@ -248,18 +249,18 @@ def _warn_of_changes(inputs: Tensor, typed: Tensor, schema: Schema) -> str | Non
         low, high = schema.input_range
         return (
             f"{what} are outside the schema's range and are cut to its ends, {low:g} and {high:g}\n"
-            "hint: bring them to the range, or agree with all sites on another `range` under [input] in the schema"
+            "hint: rescale them, or agree with all sites on another `range` under [input] in the schema"
         )
     return (
-        f"{what} are not whole numbers from 0 to 255, and a run that protects single records rounds them to such: of "
-        "numbers from 0 to 1 only 0 and 1 are left\n"
-        "hint: agree with all sites on `range = [0, 1]`, or whatever it is, under [input] in the schema; or store "
-        "pixels as uint8"
+        f"{what} are not whole numbers from 0 to 255; --privacy record rounds them, so that numbers from 0 to 1 become "
+        "0 or 1\n"
+        "hint: agree with all sites on their `range`, such as [0, 1], under [input] in the schema; or store pixels as "
+        "uint8"
     )
 
 
 def _make_public_transform(inputs: Tensor, schema: Schema) -> Transform:
-    """The schema's range, or else that of bytes, becomes -1 to 1; arrays of floats without one are left as they are."""
+    """Scaling to -1..1 from the schema's range, or from that of bytes; none for floats without a range."""
     if schema.input_range is not None:
         low, high = schema.input_range
     elif inputs.dtype == torch.uint8:
@@ -271,13 +272,13 @@ def _make_public_transform(inputs: Tensor, schema: Schema) -> Transform:
 
 
 def _fit_image_transform(inputs: Tensor, split: Split) -> Transform:
-    """Per-channel scaling of images by the site's own training rows; arrays of floats are left as they are."""
+    """Scaling of each channel with the site's training images; none for arrays of floats."""
     if inputs.dtype != torch.uint8:
         return IDENTITY
     pixels = inputs[torch.from_numpy(split.train)].to(torch.float64) / 255
     dims = [dim for dim in range(pixels.ndim) if dim != 1]
     std = pixels.std(dim=dims, correction=0)
-    # A channel without spread keeps its unit, as a column without spread does.
+    # A channel without spread is not divided, as a column without spread is not.
     std = torch.where(std > 1e-6, std, torch.ones_like(std))
     return Transform(mean=tuple(pixels.mean(dim=dims).tolist()), std=tuple(std.tolist()))
 
@@ -312,7 +313,7 @@ def _read_npz(path: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | No
 
 
 def _call_function(source: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
-    """What `package.module:function` returns: Records, or (inputs, labels) or (inputs, labels, groups)."""
+    """Inputs, labels and groups (or None) from a user's function, which may return a tuple of them or Records."""
     given: Any = import_callable(source, "data source")()
     if isinstance(given, Records):
         users = None if given.users is None else given.users.numpy()

@@ -1,4 +1,4 @@
-"""Several sites in one federation: the simulator's counterpart of a deployment, on the same rows."""
+"""Load several sites as one federation for the simulator, with the same rows as in a deployment."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SiteSources:
     name: str
     paths: dict[str, Path]
     schema: Path | None = None
-    frames: dict[str, pl.DataFrame] = field(default_factory=dict)  # the rows of each site, where one table was cut
+    frames: dict[str, pl.DataFrame] = field(default_factory=dict)  # the rows of each site, if all are in one table
 
     @classmethod
     def at(cls, source: str | Path | Sequence[str | Path], site_column: str | None = None) -> SiteSources:
@@ -59,16 +59,16 @@ class SiteSources:
 
 
 def _explain_missing(path: Path) -> str:
-    """A hint for a path that does not exist, or holds something unexpected."""
+    """A hint for a path that does not exist, or is neither a folder nor a table."""
     if path.exists():
-        return "a folder, or one table with --site-column COLUMN"
+        return "give a folder, or one table with --site-column COLUMN"
     return explain_missing(path)
 
 
 def _refuse_site_column(column: str | None, where: str) -> None:
     if column is not None:
         raise InputError(
-            f"a site column is for one table with all sites, found: {where}",
+            f"--site-column needs one table with all sites, found: {where}",
             hint="leave out --site-column, or name a single table",
         )
 
@@ -78,13 +78,13 @@ def _cut_table(path: Path, column: str | None) -> dict[str, pl.DataFrame]:
     frame = read_frame(path)
     if column is None:
         raise InputError(
-            f"which column of {path.name} names the sites? It has: {', '.join(frame.columns)}",
-            hint="--site-column COLUMN, or a folder with one file a site",
+            f"{path.name} has no column that is known to name the sites; its columns: {', '.join(frame.columns)}",
+            hint="name it with --site-column COLUMN, or give a folder with one file for each site",
         )
     if column not in frame.columns:
         raise InputError(
             f"expected a column {column} in {path}, found: {', '.join(frame.columns)}",
-            hint=did_you_mean(column, frame.columns, "--site-column names one of these columns"),
+            hint=did_you_mean(column, frame.columns, "name one of these columns with --site-column"),
         )
     names = frame[column].cast(pl.String).str.strip_chars()
     if names.null_count():
@@ -98,7 +98,7 @@ def _cut_table(path: Path, column: str | None) -> dict[str, pl.DataFrame]:
 
 
 def _name_sites(paths: Sequence[Path], where: str) -> dict[str, Path]:
-    """The paths by the names of their sites, sorted; a file that cannot hold a site's records is refused."""
+    """The paths by the names of their sites, sorted; InputError for a file of another type or a repeated name."""
     sites: dict[str, Path] = {}
     for path in paths:
         if not path.exists():
@@ -126,7 +126,7 @@ def load_sites(
     split_seed: int = 0,
     preparation: Preparation = Preparation.TOGETHER,
 ) -> Federation:
-    """The federation of these sites, each split, encoded and scaled as it would be in a deployment."""
+    """The federation of these sites, each split, encoded and scaled as in a deployment."""
     given = schema or sources.schema
     notes: tuple[str, ...] = ()
     if given is None:
@@ -135,7 +135,7 @@ def load_sites(
         agreed = given if isinstance(given, Schema) else load_schema(given)
         if label is not None and label != agreed.label_column:
             raise InputError(
-                f"the schema's label column is {agreed.label_column}; another one was given: {label}",
+                f"the label column in the schema is {agreed.label_column}, but --label is: {label}",
                 hint="leave out --label, or change the schema",
             )
     alone = preparation is Preparation.ALONE
@@ -144,10 +144,10 @@ def load_sites(
         names = sources.frames or sources.paths
         sites = [_load_site(sources, name, agreed, seed, preparation) for name in names]
         joined = join_sites(sites, agreed, sources.name)
-        # Together, records keep their numbers, unless the schema has a range for them.
+        # Values were changed only with rows_alone or a range in the schema.
         changed = alone or agreed.input_range is not None
-        told = tuple(f"site {site.shard.name}: {site.warning}" for site in sites if site.warning and changed)
-        return replace(joined, notes=(*notes, *told), rows_alone=alone, split_again=split_again)
+        warnings = tuple(f"site {site.shard.name}: {site.warning}" for site in sites if site.warning and changed)
+        return replace(joined, notes=(*notes, *warnings), rows_alone=alone, split_again=split_again)
 
     return split_again(split_seed)
 
@@ -164,20 +164,20 @@ def _load_site(sources: SiteSources, name: str, schema: Schema, split_seed: int,
 
 
 def draft_sites_schema(sources: SiteSources, label: str | None) -> tuple[Schema, tuple[str, ...]]:
-    """A schema for all sites, and a sentence for each column that was left out and each class that needs a look."""
+    """A schema for all sites, and notes: columns that were left out, and class names that look mistyped."""
     if sources.frames:
         return _draft_tables(sources.frames, label)
     paths = list(sources.paths.values())
     kinds = {"folders" if path.is_dir() else "npz" if path.suffix == ".npz" else "tables" for path in paths}
     if len(kinds) > 1:
         raise InputError(
-            f"expected sites with records of one kind, found: {', '.join(path.name for path in paths)}",
-            hint="all tables, all .npz files, or all folders of images",
+            f"expected files of one kind at all sites, found: {', '.join(path.name for path in paths)}",
+            hint="use only tables, only .npz files, or only folders of images",
         )
     if kinds == {"tables"}:
         return _draft_tables({path.name: read_frame(path) for path in paths}, label)
     if label is not None:
-        raise InputError(f"a label column is for tables, found: {paths[0].name}", hint="leave out --label")
+        raise InputError(f"--label is only for tables, found: {paths[0].name}", hint="leave out --label")
     drafts = [draft_images(path) if path.is_dir() else draft_npz(path) for path in paths]
     values = sort_naturally({value for draft in drafts for value in draft.label_values})
     schema = check_schema(replace(drafts[0], label_values=tuple(values)), f"the drafted schema of {sources.name}")
@@ -185,14 +185,14 @@ def draft_sites_schema(sources: SiteSources, label: str | None) -> tuple[Schema,
 
 
 def _note_lone_classes(drafts: Mapping[str, Schema]) -> tuple[str, ...]:
-    """A sentence for each class that one site alone has and whose name is almost that of a class of the others."""
+    """A sentence for each class that only one site has if its name is almost that of another site's class."""
     notes = []
     for site, draft in drafts.items():
         others = {value for name, other in drafts.items() if name != site for value in other.label_values}
         for value in draft.label_values:
             near = None if value in others else closest(value, others - set(draft.label_values))
             if near is not None:
-                notes.append(f"class {value} is at site {site} alone, which has no {near}: is it a slip of the pen?")
+                notes.append(f"only site {site} has class {value}, and it lacks class {near}: is one of them mistyped?")
     return tuple(notes)
 
 
@@ -209,11 +209,11 @@ def _draft_tables(tables: Mapping[str, pl.DataFrame], label: str | None) -> tupl
     given, label = label, label or find_label_column(frames[0])
     if label is None:
         raise InputError(
-            f"which column of {first} holds the labels? It has: {', '.join(columns)}",
-            hint="name it: --label COLUMN",
+            f"{first} has no column that is known to hold the labels; its columns: {', '.join(columns)}",
+            hint="name it with --label COLUMN",
         )
     texts = [frame.select(pl.col(name).cast(pl.String) for name in columns) for frame in frames]
-    # Parquet files keep the types of their columns, which may differ between sites; texts never do.
+    # Column types of Parquet files may differ between sites; then all columns are compared as texts.
     everything = pl.concat(frames if len({str(frame.schema) for frame in frames}) == 1 else texts)
     schema, notes = draft_table_schema(everything, f"the {len(frames)} sites", label, DraftOptions())
     guessed = () if given else (f"The label column was guessed: {label}.",)
@@ -221,7 +221,7 @@ def _draft_tables(tables: Mapping[str, pl.DataFrame], label: str | None) -> tupl
 
 
 def join_sites(sites: Sequence[Site], schema: Schema, name: str) -> Federation:
-    """One federation with a client for each site, every site's records as its own body would see them."""
+    """One federation with a client for each site; the records are encoded and scaled as each site does."""
     train, test, shards = [], [], []
     n_train = n_test = 0
     for site in sites:
@@ -248,7 +248,7 @@ def join_sites(sites: Sequence[Site], schema: Schema, name: str) -> Federation:
 
 
 def _collect_raw_images(sites: Sequence[Site]) -> tuple[Tensor, Tensor] | None:
-    """The unscaled records, for encoders that scale them in their own way; None where nothing has been scaled."""
+    """The records before scaling, for encoders with a scaling of their own; None unless all sites scale."""
     pools = [(site.federation.train.inputs, site.federation.test.inputs) for site in sites]
     if any(not site.federation.transform.mean for site in sites):
         return None
@@ -256,7 +256,7 @@ def _collect_raw_images(sites: Sequence[Site]) -> tuple[Tensor, Tensor] | None:
 
 
 def _prepare(site: Site, records: Records) -> Records:
-    # Each site scales its images by its own figures, and a federation has one transform for all.
+    # Scaled here, because sites scale differently and a federation has only one transform.
     return replace(records, inputs=site.federation.transform.prepare(records.inputs))
 
 
@@ -269,6 +269,6 @@ def _concatenate(parts: Sequence[Records]) -> Records:
 
 
 def _join_numbers(parts: Sequence[Tensor | None]) -> Tensor | None:
-    """The numbers of all sites, joined; None if some site has none."""
+    """The tensors of all sites joined; None if some site has none."""
     found = [part for part in parts if part is not None]
     return torch.cat(found) if len(found) == len(parts) else None

@@ -1,6 +1,6 @@
-"""The public data sets: their files, addresses, checksums, terms and citations, as data; and which are on disk.
+"""The public data sets: their files, addresses, checksums, terms and citations; and the state of files on disk.
 
-Where a checksum is None, nobody publishes one: such files are checked for their shape when they are read.
+A checksum of None means that none is published; such files are only checked when they are read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DATA_VARIABLE = "FEDLOG_DATA"
 
 @dataclass(frozen=True)
 class DataFile:
-    """One file of a data set, in its place under the data folder."""
+    """One file of a data set, with its path in the data folder."""
 
     path: str
     sha256: str | None
@@ -28,10 +28,10 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Download:
-    """One address, and what comes from it: the file itself, or members of a tar.gz or zip archive.
+    """One address, and the files that come from it: the file itself, or members of a tar.gz or zip archive.
 
-    A member's path in the archive is that of its file under the data folder. `inside` names a zip in the archive that
-    holds the members.
+    A member has the same path in the archive and in the data folder. `inside` names a zip in the archive that holds
+    the members.
     """
 
     url: str
@@ -94,7 +94,7 @@ def state_of(file: DataFile, folder: Path) -> FileState:
 
 
 def require(source: Source, folder: Path) -> None:
-    """Check that every file of the data set is in the folder and has its checksum."""
+    """Raise an InputError if a file of the data set is missing or corrupt."""
     for file in source.files:
         state = state_of(file, folder)
         if state is FileState.MISSING:
@@ -213,8 +213,8 @@ SOURCES = {source.name: source for source in (MNIST, CIFAR10, CIFAR100, HAR)}
 
 
 def find_source(name: str) -> Source:
-    """The public data set of that name."""
+    """The public data set of that name; InputError for an unknown name."""
     if name not in SOURCES:
         hint = did_you_mean(name, SOURCES, f"one of: {', '.join(SOURCES)}; see fedlog data list")
-        raise InputError(f"no data set to download has the name: {name}", hint=hint)
+        raise InputError(f"no data set of this name can be downloaded: {name}", hint=hint)
     return SOURCES[name]

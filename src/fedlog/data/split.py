@@ -1,4 +1,4 @@
-"""A site's rows into training, validation and test: by group, by time, stratified by class, or each row by itself.
+"""Split a site's rows into training, validation and test: by group, by time, by class, or by a hash of each row.
 
 Repetitions of an experiment have the same test rows. The other rows take turns: each is a validation row in one of
 `Shares.turns` repetitions, and a training row in the others.
@@ -22,11 +22,11 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Shares:
-    """The parts of the rows that are held out; the rest is for training."""
+    """The shares of the rows to hold out; the rest is for training."""
 
     validation: float = 0.2
     test: float = 0.2
-    repetition: int = 0  # whose validation rows these are; 0 as in a deployment
+    repetition: int = 0  # which repetition's validation rows to hold out; a deployment uses 0
 
     def __post_init__(self) -> None:
         if not (0 < self.validation < 1 and 0 < self.test < 1 and self.validation + self.test < 1):
@@ -36,22 +36,22 @@ class Shares:
                 hint="0.2 and 0.2 are usual",
             )
         if self.repetition < 0:
-            raise InputError(f"expected a split seed from 0 on, found: {self.repetition}", hint="0 as in a deployment")
+            raise InputError(f"the split seed must be 0 or more, found: {self.repetition}", hint="a deployment uses 0")
 
     @property
     def turns(self) -> int:
-        """The number of repetitions after which every row, test rows aside, was a validation row once."""
+        """The number of repetitions in which every row, except test rows, is a validation row once."""
         return max(2, math.ceil((1 - self.test) / self.validation - 1e-9))
 
     @property
     def round_and_turn(self) -> tuple[int, int]:
-        """How many rounds of turns came before this repetition, and its turn in the present round."""
+        """The number of complete rounds of turns before this repetition, and its turn in the present round."""
         return divmod(self.repetition, self.turns)
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Row numbers, each in one part, each part ascending."""
+    """The row numbers of each part, ascending; every row is in one part."""
 
     train: Positions
     validation: Positions
@@ -77,8 +77,8 @@ def split_by_class(labels: Positions, shares: Shares, key: Key) -> Split:
 def _take_turn(rows: Positions, first: int, shares: Shares, key: Key, shift: int) -> Positions:
     """The validation rows of this repetition among the rows of one class that are not for test.
 
-    The first turn of a round takes `first` rows, the others share the rest. `shift` gives the rows left over by the
-    division to different turns in different classes. A class with a single row keeps it for training.
+    The first turn of a round takes `first` rows, the others divide the rest. If the rest cannot be divided evenly,
+    `shift` gives the extra rows to different turns in different classes. A single row is kept for training.
     """
     round_number, turn = shares.round_and_turn
     if round_number:
@@ -96,13 +96,13 @@ def split_by_group(groups: Positions, shares: Shares, key: Key) -> Split:
     if len(names) < 3:
         raise InputError(
             f"expected at least 3 groups to hold whole groups out for validation and test, found: {len(names)}",
-            hint="leave the group column out of the schema if rows of one group may be in several parts",
+            hint="remove `group` from the schema if rows of one group may be in different parts",
         )
     order = key.child("groups").numpy().permutation(len(names))
     part_of = np.zeros(len(names), dtype=np.int64)  # 0: training
     for part, share in ((1, shares.test), (2, shares.validation)):
         room = share * len(groups)
-        # One group at least, and never the last one that is left for training (or for validation).
+        # Take at least one group, but leave one for training and one for validation.
         while (part_of == part).sum() == 0 or (room > 0 and (part_of == 0).sum() > 2):
             group = next(g for g in order if part_of[g] == 0)
             if (part_of == part).any() and sizes[group] > 2 * room:
@@ -118,7 +118,7 @@ def split_by_group(groups: Positions, shares: Shares, key: Key) -> Split:
 
 
 def _take_turn_by_group(others: Positions, first: Positions, sizes: Positions, shares: Shares, key: Key) -> list[int]:
-    """The validation groups of this repetition: the next ones in turn, with about the asked share of rows.
+    """The validation groups of this repetition: the next ones in turn, with about the validation share of rows.
 
     `others` are all groups outside the test set, `first` the validation groups of repetition 0.
     """
@@ -138,17 +138,17 @@ def _take_turn_by_group(others: Positions, first: Positions, sizes: Positions, s
 
 
 def split_by_time(times: NDArray[np.float64], shares: Shares) -> Split:
-    """The latest rows for test, those before them for validation; rows of one moment stay together."""
+    """The latest rows for test, those before them for validation; rows of the same time stay together."""
     moments = np.unique(times)
     if len(moments) < 3:
         raise InputError(
             f"expected at least 3 different times to split by time, found: {len(moments)}",
-            hint="leave the time column out of the schema",
+            hint="remove `time` from the schema",
         )
     ordered = np.sort(times)
     wanted = [1 - shares.test - shares.validation, 1 - shares.test]
     first = [int(np.searchsorted(moments, ordered[min(int(len(times) * w), len(times) - 1)])) for w in wanted]
-    # Each part keeps one moment at least, however many rows share it.
+    # Each part gets at least one time, however many rows have it.
     start = min(max(first[0], 1), len(moments) - 2)
     stop = min(max(first[1], start + 1), len(moments) - 1)
     validation_from, test_from = moments[start], moments[stop]
@@ -160,11 +160,11 @@ def split_by_time(times: NDArray[np.float64], shares: Shares) -> Split:
 
 
 def split_by_content(contents: Iterable[bytes], shares: Shares, key: Key) -> Split:
-    """A split in which a row's part depends on the key and on the row's own content, and on no other row.
+    """A split in which the part of a row depends only on the key and on the row's content.
 
-    One row more or less moves no other row, as a promise for single records needs. The price: equal rows share a part,
-    classes are not divided alike, and a part of a small table may be empty. That is no error here, because the error
-    would depend on a single row.
+    Adding or removing a row does not change the part of another, as --privacy record needs. The price: equal rows are
+    in the same part, classes are not divided in proportion, and a part of a small table may be empty. That raises no
+    error, because the error would depend on single rows.
     """
     rows = list(contents)
     drawn = _draw_by_content(rows, key.child("content"))
@@ -173,7 +173,7 @@ def split_by_content(contents: Iterable[bytes], shares: Shares, key: Key) -> Spl
     if round_number:
         again = _draw_by_content(rows, key.child("content", round_number))
         drawn = np.where(test, drawn, shares.test + (1 - shares.test) * again)
-    # The first turn takes the validation share, the others share the rest alike.
+    # The first turn takes the validation share, the others divide the rest evenly.
     start, width = shares.test, shares.validation
     if turn:
         width = (1 - shares.test - shares.validation) / (shares.turns - 1)
@@ -184,7 +184,7 @@ def split_by_content(contents: Iterable[bytes], shares: Shares, key: Key) -> Spl
 
 
 def _draw_by_content(rows: Iterable[bytes], key: Key) -> NDArray[np.float64]:
-    """A number from 0 to 1 for each row, from its own content and the key."""
+    """A number from 0 to 1 for each row: a hash of its content and the key."""
     secret = key.integer().to_bytes(8, "big")
     return np.array([int.from_bytes(blake2b(row, key=secret, digest_size=8).digest(), "big") / 2.0**64 for row in rows])
 
@@ -192,11 +192,11 @@ def _draw_by_content(rows: Iterable[bytes], key: Key) -> NDArray[np.float64]:
 def _refuse_empty(split: Split, found: str, shares: Shares) -> Split:
     sizes = {"training": split.train, "validation": split.validation, "test": split.test}
     if shares.repetition:
-        del sizes["validation"]  # the few rows of a small site may all have had their turn
+        del sizes["validation"]  # at a small site there may be no row left for this turn
     empty = [name for name, rows in sizes.items() if len(rows) == 0]
     if empty:
         raise InputError(
             f"expected rows for training, validation and test, found none for {', '.join(empty)}: {found}",
-            hint="a site needs at least 3 rows of some class, better 20: is it the right label column?",
+            hint="a site needs at least 3 rows of some class, and better 20; is it the right label column?",
         )
     return split

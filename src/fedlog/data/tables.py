@@ -1,9 +1,9 @@
-"""A site's table (CSV or Parquet) read by the schema, and the encoding of its rows as inputs of one layout.
+"""Read a site's table (CSV or Parquet) by the schema, and encode its rows as inputs.
 
-Layout of a row: for each numeric column its scaled value and 1 where it was missing; for each categorical column one
-place a category, one for "other" (a category the schema does not list) and one for a missing value. A missing number
-takes the median of the site's training rows, so that it says nothing beyond its indicator. Scaling (mean 0, standard
-deviation 1) and medians come from the site's own training rows and never leave it; they are kept with its model.
+Inputs of a row: for each numeric column its scaled value, and 1 if it is missing, else 0; for each categorical column a
+1 for its category, for "other" (a category that the schema does not list) or for a missing value, and 0 for the rest.
+A missing number is replaced by the median of the site's training rows. Scaling (mean 0, standard deviation 1) and
+medians come from the site's training rows; they are stored with its model and never leave the site.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedlog.data.schema import TEXT_BYTES, Feature, FeatureKind, Schema
 from fedlog.errors import InputError
 from fedlog.files.json_text import parse_json
 
-# What a CSV file writes for "no value"; anything else is a value.
+# The texts that mean "no value" in a CSV file.
 MISSING_TEXTS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "?")
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
 FILL = "fill the file, or leave the site out"
@@ -34,26 +34,26 @@ FILL = "fill the file, or leave the site out"
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The rows of one file, checked against the schema; numbers are float64 with NaN for a gap, the rest is text."""
+    """The rows of one file, checked against the schema; numbers are float64 (NaN if missing), other columns text."""
 
     columns: dict[str, pl.Series]
     labels: NDArray[np.int64]  # (n,) positions in the schema's label values
     groups: NDArray[np.int64] | None  # (n,) positions in `group_names`
     group_names: tuple[str, ...]
     times: NDArray[np.float64] | None
-    targets: NDArray[np.float32] | None = None  # (n,) where a number is predicted: the schema's range is -1 to 1
+    targets: NDArray[np.float32] | None = None  # (n,) numbers to predict, scaled so that the schema's range is -1..1
 
     def __len__(self) -> int:
         return len(self.labels)
 
 
 def read_frame(path: Path, known: Collection[str] = ()) -> pl.DataFrame:
-    """The file as it is: every CSV value a text, so that "007" stays a category and not a number.
+    """The file as a data frame; every CSV value is a text, so that "007" stays a category.
 
-    If there are too many columns, the error names some that are not in `known`, those that are wanted.
+    `known` are the columns that are needed, for the error about too many columns.
     """
     frame = _read_with_short_rows(path, known)
-    # A row that ends early has a gap in its last column; only then the rows have to be counted through.
+    # A short row has no value in the last column; only if there is such a row, all rows have to be checked.
     if path.suffix != ".parquet" and frame.width > 1 and frame.height and frame[:, -1].null_count():
         check_rows(path, _find_separator(path), frame.width)
     return frame
@@ -64,7 +64,7 @@ def _find_separator(path: Path) -> str:
 
 
 def _read_with_short_rows(path: Path, known: Collection[str] = ()) -> pl.DataFrame:
-    """The file as `read_frame` has it; a row that ends early has gaps."""
+    """The file as in `read_frame`; short rows get missing values."""
     separator = _find_separator(path)
     try:
         if path.suffix == ".parquet":
@@ -80,21 +80,21 @@ def _read_with_short_rows(path: Path, known: Collection[str] = ()) -> pl.DataFra
 
 
 def read_table(path: Path, schema: Schema) -> Table:
-    """The labelled rows of a file; an InputError names the missing column, or the first bad value and its row."""
+    """The labelled rows of a file; InputError with the missing column, or with the first bad value and its row."""
     return check_table(read_frame(path, _list_columns(schema)), schema, str(path))
 
 
 def read_usable_table(path: Path, schema: Schema) -> tuple[Table, str | None]:
-    """The labelled rows of a file that can be used, and a sentence on the others; None where all are used.
+    """The labelled rows of a file that can be used, and a sentence about the others; None if all are used.
 
-    A row that ends early has gaps.
+    Short rows get missing values.
     """
     frame = _read_with_short_rows(path, _list_columns(schema))
     return read_usable(lambda kept: check_table(frame[kept], schema, str(path)), frame.height)
 
 
 def check_table(frame: pl.DataFrame, schema: Schema, where: str) -> Table:
-    """The labelled rows of a data frame that came from `where`, as the schema has them."""
+    """The labelled rows of a data frame, checked against the schema; `where` names the frame in errors."""
     wanted = _columns_beside_features(schema)
     columns = check_features(frame, schema, where, tuple(wanted))
     targets = None if schema.number is None else _read_targets(frame[schema.label_column], schema.number, where)
@@ -109,7 +109,7 @@ def check_table(frame: pl.DataFrame, schema: Schema, where: str) -> Table:
 
 
 def read_unlabelled(path: Path, schema: Schema) -> dict[str, pl.Series]:
-    """The feature columns of a file that needs no label: what a trained model predicts from."""
+    """The feature columns of a file that may have no labels, for predictions of a trained model."""
     return check_features(read_frame(path, _list_columns(schema)), schema, str(path))
 
 
@@ -123,7 +123,7 @@ def _list_columns(schema: Schema) -> set[str]:
 
 @dataclass(frozen=True)
 class TableEncoder:
-    """A site's statistics for the numeric columns, in the schema's order."""
+    """Encodes a site's rows as inputs, with the site's statistics of the numeric columns, in the schema's order."""
 
     schema: Schema
     median: tuple[float, ...]
@@ -149,14 +149,14 @@ class TableEncoder:
         return torch.from_numpy(np.ascontiguousarray(np.concatenate(parts, axis=1)))
 
     def to_json(self) -> str:
-        """The numbers alone; the schema is a file of its own."""
+        """The statistics as JSON, with the digest of the schema; the schema has its own file."""
         numbers = asdict(self)
         del numbers["schema"]
         return json.dumps({"schema_digest": self.schema.digest, **numbers})
 
     @classmethod
     def from_json(cls, text: str, schema: Schema) -> TableEncoder:
-        """The encoder that `to_json` wrote; refused under another schema than its own."""
+        """The encoder that `to_json` wrote; InputError if the schema is not the one it was made for."""
         try:
             stored = parse_json(text)
             digest = stored["schema_digest"]
@@ -172,7 +172,7 @@ class TableEncoder:
 
 
 def write_texts(series: pl.Series) -> NDArray[np.float32]:
-    """(n, TEXT_BYTES): the first bytes of each text's UTF-8 form, zeros behind them; a gap is an empty text."""
+    """(n, TEXT_BYTES): the first bytes of each text in UTF-8, filled up with zeros; a missing text is empty."""
     written = np.zeros((len(series), TEXT_BYTES), dtype=np.float32)
     for row, text in enumerate(series.to_list()):
         found = np.frombuffer((text or "").encode()[:TEXT_BYTES], dtype=np.uint8)
@@ -181,16 +181,16 @@ def write_texts(series: pl.Series) -> NDArray[np.float32]:
 
 
 def fit_encoder(schema: Schema, columns: dict[str, pl.Series], rows: NDArray[np.int64]) -> TableEncoder:
-    """The encoder whose statistics come from these rows alone (the site's training rows).
+    """The encoder with the statistics of these rows, the site's training rows.
 
-    A column without any value there gets median 0, and one without spread keeps its unit: dividing by zero would turn
-    the first different value seen later into infinity.
+    A column without values gets median 0. One without spread is not divided: dividing by zero would turn the first
+    different value into infinity.
     """
     medians, means, stds = [], [], []
     for feature in schema.features:
         if feature.kind is not FeatureKind.NUMERIC:
             continue
-        if feature.range is not None:  # agreed by all, whatever the rows are
+        if feature.range is not None:  # all sites agreed on it, so the rows do not matter
             low, high = feature.range
             medians.append((low + high) / 2)
             means.append((low + high) / 2)
@@ -201,7 +201,7 @@ def fit_encoder(schema: Schema, columns: dict[str, pl.Series], rows: NDArray[np.
         median = float(np.median(known)) if len(known) else 0.0
         filled = np.where(np.isnan(values), median, values)
         mean, std = (float(filled.mean()), float(filled.std())) if len(filled) else (0.0, 0.0)
-        # A spread at rounding level is no spread.
+        # A spread that is only rounding counts as none.
         spread = std > 1e-9 * max(1.0, abs(mean))
         medians.append(median)
         means.append(mean)
@@ -210,7 +210,7 @@ def fit_encoder(schema: Schema, columns: dict[str, pl.Series], rows: NDArray[np.
 
 
 def check_features(frame: pl.DataFrame, schema: Schema, where: str, also: tuple[str, ...] = ()) -> dict[str, pl.Series]:
-    """The feature columns of a data frame that came from `where`; it must have the columns in `also` too."""
+    """The feature columns of a data frame, which must have the columns `also` too; `where` names it in errors."""
     present = set(frame.columns)
     absent = [name for name in (*also, *(f.column for f in schema.features)) if name not in present]
     if absent:
@@ -231,7 +231,7 @@ def check_features(frame: pl.DataFrame, schema: Schema, where: str, also: tuple[
 
 
 def _read_numbers(series: pl.Series, where: str) -> pl.Series:
-    """Float64, with NaN for a gap; text and infinities are refused with their row."""
+    """The column as Float64, NaN if missing; InputError with the row of a text or an infinity."""
     if series.dtype == pl.String:
         series = series.str.strip_chars()
     try:
@@ -239,7 +239,7 @@ def _read_numbers(series: pl.Series, where: str) -> pl.Series:
     except pl.exceptions.PolarsError:
         raise InputError(
             f"expected numbers in column {series.name} of {where}, found: {series.dtype}",
-            hint="in a schema such a column is categorical, or is left out",
+            hint="make the column categorical in the schema, or leave it out",
         ) from None
     bad = (values.is_null() & series.is_not_null()) | values.is_infinite().fill_null(value=False)
     _refuse_first(bad, series, "a finite number", where)
@@ -276,14 +276,14 @@ def _read_times(series: pl.Series, where: str) -> NDArray[np.float64]:
     parsed = _parse_times(series.str.strip_chars()) if series.dtype == pl.String else series
     physical = parsed.to_physical() if parsed.dtype.is_temporal() else parsed
     times = physical.cast(pl.Float64)
-    # A time that is not a number is neither before nor after any other: its row would be in no part.
+    # NaN is neither before nor after another time, so its row would be in no part.
     usable = times.is_finite().fill_null(value=False)
     _refuse_first(~usable, series, "a number or an ISO date or time", where)
     return times.to_numpy()
 
 
 def _parse_times(texts: pl.Series) -> pl.Series:
-    """The texts as numbers or as times, whichever fits more of them."""
+    """The texts parsed as numbers or as times, whichever succeeds for more of them."""
     numbers = texts.cast(pl.Float64, strict=False)
     if numbers.null_count() == 0:
         return numbers
@@ -317,8 +317,8 @@ def _refuse_first(bad: pl.Series, series: pl.Series, expected: str, where: str) 
     more = f" (and {rest} more rows)" if rest else ""
     raise BadRowsError(
         f"expected {expected} in column {series.name}, row {row + 1} of {where}, found: {found}{more}",
-        hint="mend or remove the row; a gap may be left empty"
+        hint="correct or remove the row; a missing value may be left empty"
         if expected == "a finite number"
-        else "mend or remove it",
+        else "correct or remove the row",
         bad=bad.to_numpy(),
     )

@@ -1,4 +1,4 @@
-"""Raw records to the inputs a body sees: normalisation, and the crop and flip of training images.
+"""Turn raw records into inputs of a body: normalise them, and crop and flip training images.
 
 The order is that of the paper's code: pad with zeros (black pixels, before normalisation), crop, flip, normalise.
 """
@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 @dataclass(frozen=True, eq=False)
 class Augmentation:
-    """One random crop and flip for each record, drawn beforehand."""
+    """A random crop and flip for each record, drawn in advance."""
 
     rows: Tensor  # (n,) int64 in 0..2*padding: the first row of the crop in the padded image
     columns: Tensor  # (n,) int64 in 0..2*padding
@@ -26,8 +26,8 @@ class Augmentation:
 class Transform:
     """How raw records become float32 inputs.
 
-    `mean` and `std` are per channel (the dimension after the record's), and apply after division by 255 for uint8
-    records; empty tuples leave the values as they are. Only images (n, C, H, W) can be cropped or flipped.
+    `mean` and `std` are for each channel, the second dimension; uint8 records are first divided by 255. Empty tuples
+    mean no scaling. Only images (n, C, H, W) can be cropped or flipped.
     """
 
     mean: tuple[float, ...] = ()
@@ -70,7 +70,7 @@ IDENTITY = Transform()
 
 
 def draw_augmentation(transform: Transform, n: int, generator: torch.Generator) -> Augmentation:
-    """A random crop and flip for each of n records; what the transform does not do is drawn as no change."""
+    """A random crop and flip for each of n records; no change for what the transform does not do."""
     offsets = 2 * transform.crop_padding + 1
     rows = torch.randint(0, offsets, (n,), generator=generator)
     columns = torch.randint(0, offsets, (n,), generator=generator)

@@ -1,4 +1,4 @@
-"""Real tables that come with scikit-learn, in unequal sites: with a number to predict, or with classes."""
+"""Real tables that come with scikit-learn, divided into unequal sites; they have a number to predict, or classes."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _read_breast_cancer() -> Columns:
     return {**dict(zip(found.feature_names.tolist(), found.data.T, strict=True)), "tumour": found.target}
 
 
-# Of ten measures of a cell nucleus: the range of a picture's mean, of its standard error and of its worst cells.
+# Ranges of ten measures of cell nuclei: for a picture's mean, its standard error and its worst cells.
 _NUCLEI = {
     "radius": ((5.0, 30.0), (0.0, 3.0), (5.0, 40.0)),
     "texture": ((5.0, 40.0), (0.0, 5.0), (10.0, 50.0)),
@@ -166,9 +166,9 @@ CLASS_TABLES = {
 
 
 def read_unequal_table(name: str, clients: int, key: Key) -> Federation:
-    """The table in sites of which each has half as many rows as the one before; all are judged on the same test rows.
+    """The table in sites, each with half as many rows as the one before, and the same test rows for all sites.
 
-    A quarter of the rows are for testing; they and the sites' rows are drawn from the key.
+    A quarter of the rows are test rows. Test rows and the rows of each site are drawn from the key.
     """
     found = NUMBER_TABLES[name] if name in NUMBER_TABLES else CLASS_TABLES[name]
     columns, schema = found.read(), found.schema
@@ -179,12 +179,14 @@ def read_unequal_table(name: str, clients: int, key: Key) -> Federation:
     parts = np.split(train, cuts)
     if min(len(part) for part in parts) < 2:
         raise InputError(
-            f"data set {name}: {len(train)} training rows are too few for {clients} sites, each half of the last"
+            f"data set {name}: {len(train)} training rows are too few for {clients} sites, each half as large as the "
+            "one before",
+            hint="use fewer clients",
         )
     sites = []
     for at, part in enumerate(parts):
         rows = np.concatenate([np.sort(part), np.sort(test)])
         split = Split(np.arange(len(part)), np.arange(0), np.arange(len(part), len(rows)))
         sites.append(site_of_table(found.cut(columns, rows), schema, f"site-{at}", split))
-    # Ranges are constants, so no row is scaled by another.
+    # Ranges are constants, so the scaling of a row does not depend on other rows.
     return replace(join_sites(sites, schema, name), rows_alone=True)

@@ -1,1 +1,1 @@
-"""The only place that trains, times, seeds or saves."""
+"""Training, timing, seeds and checkpoints: algorithms leave all of this to the engine."""

@@ -1,4 +1,4 @@
-"""The clients of a run: each one's body, its training records, and the test sets it is judged on."""
+"""The clients of a run: their bodies, training records and held-out records."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ from fedlog.models.body import HEAD, Body
 
 
 def any_body() -> str:
-    """The names of the methods whose clients may have different bodies."""
+    """The names of the methods that accept different bodies, as a text."""
     return ", ".join(methods_that(lambda method: method.bodies is Bodies.ANY))
 
 
 def check_target(algorithm: Algorithm, *, numbers: bool) -> None:
-    """Refuse a method for classes on data with a number to predict, and the other way round."""
+    """Refuse a method for classes if the data have a number to predict, and the other way round."""
     for_numbers = predicts_numbers(algorithm)
     if numbers and not for_numbers:
         names = ", ".join(methods_that(predicts_numbers))
         raise InputError(
-            f"method {algorithm.name} predicts classes, and the label is a number", hint=f"--method {names}"
+            f"method {algorithm.name} predicts classes, but the label of the data is a number",
+            hint=f"--method {names}",
         )
     if for_numbers and not numbers:
         raise InputError(
-            f"method {algorithm.name} predicts a number, and the labels are classes",
-            hint="a schema with range = [low, high] in place of the label's values; or another method",
+            f"method {algorithm.name} predicts a number, but the labels of the data are classes",
+            hint="use another method, or a schema with range = [low, high] instead of values under [label]",
         )
 
 
-POOLED_CLIENT = "pooled"  # the one that has everyone's records
+POOLED_CLIENT = "pooled"  # the name of the only client if the method pools all records
 
 
 @dataclass(frozen=True, eq=False)
 class Client:
-    """One participant. `tests` has one set of positions, or under `pooled` one for each original client."""
+    """One client of a run. `tests` and `validations` have one set of positions; for `pooled` one for each shard."""
 
     index: int
     name: str
@@ -57,31 +58,31 @@ class Client:
 
 
 def model_plan(federation: Federation, bodies: Sequence[Body]) -> ModelPlan:
-    """The plan that all clients share; a body with another feature width than the first client's is refused by name."""
+    """The plan of the clients' models; InputError if their bodies have different numbers of features."""
     first = bodies[0]
     for shard, body in zip(federation.shards, bodies, strict=True):
         if body.width != first.width:
             raise InputError(
                 f"client {shard.name}: body {body.name} has {body.width} features, "
-                f"and client {federation.shards[0].name}'s body {first.name} has {first.width}",
-                hint="only the feature width is shared: give every body the same",
+                f"but body {first.name} of client {federation.shards[0].name} has {first.width}",
+                hint="bodies may differ, but all need the same number of features",
             )
     entries = first.entries + federation.n_class * (1 + first.width)
     return ModelPlan(federation.n_class, first.width, (*first.layers, (HEAD,)), entries)
 
 
 def clients_of(federation: Federation, bodies: Sequence[Body], algorithm: Algorithm) -> tuple[Client, ...]:
-    """The clients of a run, one for each shard; or a single one with everyone's records where the method pools."""
+    """The clients of a run: one for each shard, or a single one with all records if the method pools them."""
     if algorithm.bodies is Bodies.SAME and len({body.name for body in bodies}) > 1:
         names = ", ".join(sorted({body.name for body in bodies}))
         raise InputError(
-            f"method {algorithm.name} needs the same body for every client: {names} given",
-            hint=f"these accept different bodies: {any_body()}",
+            f"method {algorithm.name} needs the same body for every client, found: {names}",
+            hint=f"these methods accept different bodies: {any_body()}",
         )
     if not any(len(shard.train) for shard in federation.shards):
         raise InputError(f"data set {federation.name}: no client has a training record")
     if algorithm.training is TrainingRecords.POOLED:
-        # Sorted, so that the order of the clients decides nothing.
+        # Sorted, so that the order of the clients does not matter.
         everyone = torch.cat([shard.train for shard in federation.shards]).sort().values
         tests = tuple(shard.test for shard in federation.shards)
         validations = tuple(shard.validation for shard in federation.shards)

@@ -1,4 +1,4 @@
-"""Which software makes a record: the version and commit of fedlog, of PyTorch and of Python, and the machine."""
+"""The software that made a record: versions of fedlog (with its commit), PyTorch and Python, and the machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import fedlog
 
 
 def made_with() -> dict[str, str]:
-    """The versions of the software that made a record."""
+    """The versions of this process's software, for a record."""
     return {
         "fedlog": fedlog.__version__,
         "commit": _commit(),
@@ -25,9 +25,9 @@ def made_with() -> dict[str, str]:
 
 @cache
 def _commit() -> str:
-    """The commit of a source checkout, with a plus sign if it was changed since; unknown elsewhere.
+    """The commit of a source checkout, with a plus sign if files were changed; "unknown" for an installed package.
 
-    Asked once a process, which has the code that was there when it was started.
+    Cached, because a process keeps the code that was there when it started.
     """
     here = Path(__file__).parent
     try:

@@ -1,8 +1,8 @@
-"""A body: any `nn.Module` from records to features, made functional so that parameters and randomness arrive as data.
+"""A body: any `nn.Module` from records to features, as a function of its parameters and its dropout masks.
 
-A model is a mapping from names to tensors: the body's own parameter names, and `head`, an `(n_class, 1 + width)` matrix
-whose column 0 is the bias (the constant first feature of the paper). Dropout layers are replaced by `MaskedDropout`,
-whose multiplier the engine draws from a key: nothing inside a forward pass draws random numbers.
+A model is a mapping from names to tensors: the body's parameters, and `head`, an `(n_class, 1 + width)` matrix with the
+bias in column 0 (the constant first feature of the paper). Dropout layers are replaced by `MaskedDropout`, and the
+engine draws their masks from a key, so that a forward pass draws no random numbers.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ Params = dict[str, Tensor]
 HEAD = "head"
 SHIFT = "shift"  # an optional personal vector added to the features before the head
 QUADRATIC = "quadratic"  # an optional part of the head: weights of squared features, or a matrix for each class
-# Of a head that predicts a number: see core.heads.regression.NumberHead.
+# Parts of a head that predicts a number; see core.heads.regression.NumberHead.
 SPREAD, NOISE = "spread", "noise"
 RESERVED = (HEAD, SHIFT, QUADRATIC, SPREAD, NOISE)
-# The dropout site of a body whose last layer is dropout, applied between features and head. No layer can have
-# this name: names of layers do not begin with a dot.
+# The name of the dropout between features and head, if the body's last layer is dropout. It cannot be the name of a
+# layer, since those do not begin with a dot.
 FEATURES = ".features"
 
 
 @dataclass(frozen=True, eq=False)
 class Body:
-    """An architecture: how to make it, how to run it on given parameters, what it is made of.
+    """An architecture: how to make its module, and how to run it with given parameters.
 
-    `layers` are the names of the parameters, layer by layer from the input up. Running statistics of normalisation
-    layers count among a layer's values (they are averaged when the layer is shared) but never move by gradient.
+    `layers` are the names of the parameters, layer by layer from the input up. They include running statistics of
+    normalisation layers, which are averaged if the layer is shared, but not trained.
     """
 
     name: str
@@ -51,24 +51,24 @@ class Body:
     layers: tuple[tuple[str, ...], ...]
     buffers: frozenset[str]
     fixed: frozenset[str]
-    """The parameters that their module does not let be trained: `requires_grad` was off."""
+    """The names of the parameters that must not be trained: `requires_grad` was off in the module."""
     dropout: tuple[DropoutSite, ...]
     make: Callable[[], nn.Module]
     training: nn.Module
     evaluating: nn.Module
     clip: Clip | None = None
-    """A bound on the features: the same function in training, in the statistics and in evaluation."""
+    """A bound on the features, in training, in the statistics and in evaluation."""
     weights: Params | None = None
-    """What everyone starts from, where it was made elsewhere; None: initialised from a key."""
+    """The parameters that all clients start from, if they were read from a file; None: drawn from a key."""
 
     @property
     def entries(self) -> int:
-        """The number of entries of all parameters and running statistics together."""
+        """The total number of entries in parameters and running statistics."""
         values = collect_values(self.evaluating)
         return sum(values[name].numel() for layer in self.layers for name in layer)
 
     def initial(self, key: Key) -> Params:
-        """Freshly initialised parameters and running statistics, the same for the same key; or the given weights."""
+        """The initial parameters and running statistics: the given weights, or drawn from the key."""
         if self.weights is not None:
             return {name: value.clone() for name, value in self.weights.items()}
         with torch.random.fork_rng(devices=[]):
@@ -77,9 +77,9 @@ class Body:
         return {name: value.detach().clone() for name, value in collect_values(module).items()}
 
     def features(self, params: Mapping[str, Tensor], inputs: Tensor, masks: Mapping[str, Tensor] | None) -> Tensor:
-        """(n, *input_shape) -> (n, width), clipped. With masks: as in training; without: as in evaluation.
+        """The clipped features, (n, *input_shape) -> (n, width); with masks as in training, else as in evaluation.
 
-        A last dropout layer is not part of this: see `drop_features`.
+        A dropout after the last layer is not applied here: see `drop_features`.
         """
         values = {name: params[name] for layer in self.layers for name in layer}
         if masks is None:
@@ -88,11 +88,11 @@ class Body:
         return self.clip_features(_run_module(self.training, values, inputs))
 
     def clip_features(self, features: Tensor) -> Tensor:
-        """The features (..., n, width), clipped; clipping twice changes nothing."""
+        """The features (..., n, width), clipped if the body has a clip."""
         return features if self.clip is None else self.clip(features)
 
     def drop_features(self, features: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
-        """The features as the head sees them in training: the last dropout, and then the clip once more."""
+        """The features that the head gets in training: after the last dropout, clipped again."""
         return self.clip_features(apply_last_dropout(features, masks))
 
 
@@ -102,16 +102,16 @@ def _run_module(module: nn.Module, values: dict[str, Tensor], inputs: Tensor) ->
 
 
 def apply_last_dropout(features: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
-    """The features after the body's last dropout, as the head sees them in training.
+    """The features after the dropout at the end of the body, if there is one.
 
-    Losses that compare features with class means use the features before this dropout. Class means are taken without
-    dropout, and the variance that dropout adds to a squared distance would shrink the features to nothing.
+    Losses that compare features with class means use the features before it. Class means are computed without dropout,
+    and the variance that dropout adds to a squared distance would shrink the features to zero.
     """
     return features * masks[FEATURES] if FEATURES in masks else features
 
 
 def logits(features: Tensor, params: Mapping[str, Tensor]) -> Tensor:
-    """(..., n, width) -> (..., n, n_class): the head on the (shifted) features, its column 0 the bias."""
+    """The logits, (..., n, width) -> (..., n, n_class): the head applied to the features, after the shift if any."""
     head = params[HEAD]
     if SHIFT in params:
         features = features + params[SHIFT][..., None, :]
@@ -125,29 +125,29 @@ def logits(features: Tensor, params: Mapping[str, Tensor]) -> Tensor:
 
 
 def number_head(params: Mapping[str, Tensor]) -> NumberHead | None:
-    """The head of a model that predicts a number; None where it was never solved."""
+    """The head of a model that predicts a number; None if it has not been solved yet."""
     if SPREAD not in params or NOISE not in params:
         return None
     return NumberHead(params[HEAD], params[SPREAD], params[NOISE])
 
 
 def initial_head(width: int, n_class: int, key: Key) -> Tensor:
-    """An ordinary linear layer's initialisation as one (n_class, 1 + width) matrix."""
+    """A head (n_class, 1 + width), initialised as PyTorch initialises a linear layer."""
     bound: float = width**-0.5
     uniform: Tensor = torch.rand(n_class, 1 + width, generator=key.torch()) * 2 - 1
     return uniform * bound
 
 
 def adopt(name: str, make: Callable[[], nn.Module], input_shape: tuple[int, ...], clip: Clip | None = None) -> Body:
-    """The body that `make` builds, tried once on two records so that its width and dropout sites are known.
+    """The body that `make` builds; it is run once on two records to find its width and its dropout layers.
 
-    With a clip, a last ReLU is removed: it would use only half of the range that the noise covers.
+    With a clip, a ReLU at the end is removed, since it would use only half of the range that the noise covers.
 
-    Refused by name: what is not a module from (n, ...) to (n, width), draws random numbers of its own, uses one dropout
-    layer twice, or has a parameter with a reserved name.
+    InputError for a module that is not from (n, ...) to (n, width), draws random numbers itself, uses a dropout layer
+    twice, or has a parameter with a reserved name.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # what is found out below must not depend on what was drawn before
+        torch.manual_seed(0)  # the results below must not depend on earlier random numbers
         module = build_module(name, make)
         width, sites = measure_width(name, module, input_shape)
         if isinstance(module, nn.Sequential) and isinstance(module[-1], MaskedDropout):
@@ -175,7 +175,7 @@ def adopt(name: str, make: Callable[[], nn.Module], input_shape: tuple[int, ...]
 
 
 def with_weights(body: Body, path: Path) -> Body:
-    """The body with the parameters in a safetensors file, a head in it left aside; names and shapes must fit."""
+    """The body with the parameters of a safetensors file, except a head in it; InputError if names or shapes differ."""
     try:
         found = {name: _to_single(value) for name, value in load_file(path).items() if name not in RESERVED}
     except (OSError, SafetensorError) as error:
@@ -186,7 +186,7 @@ def with_weights(body: Body, path: Path) -> Body:
         if shape != expected.get(name):
             raise InputError(
                 f"{path}: parameter {name} of body {body.name} must have shape {expected.get(name)}, found: {shape}",
-                hint="name the body that the file was saved from",
+                hint="use the body that the file was saved from",
             )
         if not bool(torch.isfinite(found[name]).all()):
             raise InputError(f"{path}: parameter {name} of body {body.name} has entries that are not finite")
@@ -194,7 +194,7 @@ def with_weights(body: Body, path: Path) -> Body:
 
 
 def _to_single(value: Tensor) -> Tensor:
-    """The values in float32, as in training: in fewer bits they would be rounded after every exchange."""
+    """The values as float32: with fewer bits they would be rounded after every exchange."""
     return value.to(torch.float32) if value.is_floating_point() else value
 
 

@@ -1,4 +1,4 @@
-"""Bodies by name, as the command line and configuration files give them."""
+"""Make bodies from their names on the command line and in configuration files."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from fedlog.models.own_code import check_code
 
 _FIXED = ("cnn", "cnn-plain", "cnn-small", "signal-cnn", "mobilenet-v2")
 _WITH_WIDTHS = ("mlp", "mlp-signed")
-# Functions that a user of this process typed or gave as bodies: a file that names one of them brings in nothing new.
+# Functions that the user of this process named as bodies. They are trusted if a file names them too.
 _typed: set[str] = set()
-OWN_WIDTH = 32  # of the features, for functions that ask for it
+OWN_WIDTH = 32  # the number of features passed to users' functions that have an argument `width`
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 NAMES = (
     *_FIXED,
@@ -54,9 +54,9 @@ NAMES = (
 
 
 def body(name: str, input_shape: tuple[int, ...]) -> Body:
-    """The body of that name for records of that shape: one of `NAMES`, and behind an `@` the clip on its features.
+    """The body of that name for records of that shape: one of `NAMES`, and optionally `@` and the clip of its features.
 
-    The clip is part of the name, so that whoever saves or sends the name cannot lose it.
+    The clip is part of the name, so that it is never lost when the name is saved or sent.
     """
     encoder = split_name(name)
     if encoder is not None:
@@ -69,14 +69,14 @@ def body(name: str, input_shape: tuple[int, ...]) -> Body:
 
 
 def check_loaded_body(name: str, where: object) -> None:
-    """Refuse a body that a loaded file names, unless it is in the catalogue or was allowed."""
+    """Raise an InputError if a file names a function as its body that the user did not allow."""
     plain = name.partition("@")[0]
     if split_name(name) is None and is_own_code(plain) and not was_given(plain) and plain not in _typed:
         check_code(plain, where)
 
 
 def is_own_code(plain: str) -> bool:
-    """Whether a body's name is a function to import, rather than a name in the catalogue."""
+    """Whether a body's name stands for a function to import, and is not in the catalogue."""
     family, _, rest = plain.partition(":")
     return bool(rest) and family not in ("frozen", *_WITH_WIDTHS, *_FIXED)
 
@@ -84,8 +84,8 @@ def is_own_code(plain: str) -> bool:
 def name_body(given: str | nn.Module | Callable[..., nn.Module], input_shape: tuple[int, ...]) -> str:
     """The name of a body in settings and records, given its name, a module or a function that makes one.
 
-    The name of an object contains a digest of it, so that two bodies never share a name. In another process such a
-    model can be loaded only if the function can be imported.
+    The name of a module or function contains a digest of it, so that different bodies have different names. Another
+    process can load such a model only if it can import the function.
     """
     if isinstance(given, str):
         return given
@@ -97,7 +97,7 @@ def name_body(given: str | nn.Module | Callable[..., nn.Module], input_shape: tu
         return name_callable(partial(copy.deepcopy, kept), f"given:{type(given).__name__}-{found.hexdigest()[:12]}")
     if not callable(given):
         raise InputError(
-            f"expected a body's name, an nn.Module or a function that makes one: {type(given).__name__}",
+            f"expected a body's name, an nn.Module or a function that makes one, found: {type(given).__name__}",
             hint="--body mlp:64,64",
         )
     name = name_callable(given, None if hasattr(given, "__qualname__") else "given:function")
@@ -110,14 +110,15 @@ def name_body(given: str | nn.Module | Callable[..., nn.Module], input_shape: tu
 
 
 def _fill_in(name: str, make: Callable[..., nn.Module], input_shape: tuple[int, ...]) -> Callable[[], nn.Module]:
-    """The function with its arguments `input_shape` and `width` filled in, if it has them."""
+    """The user's function with its arguments `input_shape` and `width`, if it has them, filled in."""
     offered = {"input_shape": input_shape, "width": OWN_WIDTH}
     parameters = inspect.signature(make).parameters.values()
     asked = [each.name for each in parameters if each.default is each.empty and each.kind in _BY_NAME]
     unknown = [each for each in asked if each not in offered]
     if unknown:
         raise InputError(
-            f"body {name} asks for {', '.join(unknown)}", hint="a function may ask for input_shape and width, no more"
+            f"body {name} has arguments that fedlog does not know: {', '.join(unknown)}",
+            hint="a function may have the arguments input_shape and width; give others a default",
         )
     return partial(make, **{each: offered[each] for each in asked}) if asked else make
 
@@ -133,7 +134,7 @@ def _find_factory(name: str, input_shape: tuple[int, ...]) -> Callable[[], nn.Mo
         hint = "is its folder on PYTHONPATH?" if meant is None else f"did you mean {meant}:{rest}?"
         return _fill_in(name, import_callable(name, "body", hint), input_shape)
     if rest:
-        raise InputError(f"body {family} takes no widths: {rest} given", hint=f"write just {family}")
+        raise InputError(f"body {family} takes no widths, found: {rest}", hint=f"write just {family}")
     if family == "cnn" and input_shape in _CNNS:
         return _CNNS[input_shape]
     if family == "cnn-plain" and input_shape in _CNNS:
@@ -147,13 +148,13 @@ def _find_factory(name: str, input_shape: tuple[int, ...]) -> Callable[[], nn.Mo
     if family == "mobilenet-v2" and len(input_shape) == 3:
         return partial(mobilenet_v2, input_shape[0])
     if family in _FIXED:
-        raise InputError(f"body {name} is not made for records of shape {input_shape}", hint="try --body mlp:64,64")
+        raise InputError(f"body {name} cannot take records of shape {input_shape}", hint="try --body mlp:64,64")
     meant = did_you_mean(family, (*_FIXED, *_WITH_WIDTHS), f"one of {', '.join(NAMES)}")
     raise InputError(f"unknown body: {name}", hint=meant)
 
 
 def _find_inner_factory(path: Path, input_shape: tuple[int, ...], inner: str) -> Callable[[], nn.Module]:
-    """The body that a file of weights names; a function of one's own only if it was allowed."""
+    """The factory of the body that a weights file names; InputError for a function that is not allowed."""
     check_loaded_body(inner, path)
     return _find_factory(inner, input_shape)
 

@@ -1,11 +1,11 @@
-"""Finished models on disk: one in a folder of its own, or all of a run in one folder.
+"""Save and load trained models: a site's model in its own folder, or all models of a simulated run in one folder.
 
-    model = load_model(Path("north/models/run-1"))      # a site's
-    model = load_model(Path("runs/mine/models/north"))  # one of a run of the simulator
+    model = load_model(Path("north/models/run-1"))      # of a site
+    model = load_model(Path("runs/mine/models/north"))  # of a client in a simulated run
 
-A site's folder has `model.safetensors` (all parameters, the head among them), `model.json` (the body's name, the
-scaling of images, provenance), `schema.toml`, and for tables `encoder.json`, the medians and scales of the site's own
-training rows. A run's has one file of parameters a client, and `models.json` and `schema.toml` for all of them.
+A site's folder has `model.safetensors` (all parameters, with the head), `model.json` (the body's name, the scaling of
+images, provenance), `schema.toml`, and for tables `encoder.json` (the medians and scales of the site's training rows).
+A run's folder has one parameter file for each client, and `models.json` and `schema.toml` for all clients.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 VERSION = 1
 WEIGHTS, DESCRIPTION, SCHEMA, ENCODER = "model.safetensors", "model.json", "schema.toml", "encoder.json"
 RUN_DESCRIPTION = "models.json"
-REPORT = "report.json"  # of a site, beside its model: figures that stay there
+REPORT = "report.json"  # in a site's model folder: metrics that stay at the site
 
 
 def save_model(folder: Path, model: Model) -> Path:
-    """Write the model into a folder of its own; what was there under the same names is replaced."""
+    """Write the model into its own folder, replacing files of the same names."""
     folder.mkdir(parents=True, exist_ok=True)
     _save_parameters(folder / WEIGHTS, model)
     described = {"version": VERSION, **_describe(model), "provenance": dict(model.provenance)}
@@ -51,11 +51,11 @@ def save_model(folder: Path, model: Model) -> Path:
 
 
 def read_unseen_classes(folder: Path, model: Model) -> list[str]:
-    """The classes that no training row of the model's site had, from its provenance or the report beside it."""
-    told = model.provenance.get(UNSEEN)
-    if told is None and (folder / REPORT).exists():
-        told = json.loads((folder / REPORT).read_text()).get(UNSEEN)
-    return [str(name) for name in told] if isinstance(told, list) else []
+    """The classes without a training row at the model's site, from its provenance or the report in its folder."""
+    found = model.provenance.get(UNSEEN)
+    if found is None and (folder / REPORT).exists():
+        found = json.loads((folder / REPORT).read_text()).get(UNSEEN)
+    return [str(name) for name in found] if isinstance(found, list) else []
 
 
 def save_run_models(folder: Path, models: Mapping[str, Model]) -> None:
@@ -67,7 +67,7 @@ def save_run_models(folder: Path, models: Mapping[str, Model]) -> None:
 
 
 def describe_run_models(folder: Path, models: Mapping[str, Model], weights_of: Mapping[str, str]) -> None:
-    """Write what a run's models need beside their parameters; `weights_of`: whose parameters each client uses."""
+    """Write the files of a run's models other than parameters; `weights_of` names the client whose file each uses."""
     clients = {
         client: {
             **_describe(model),
@@ -83,15 +83,15 @@ def describe_run_models(folder: Path, models: Mapping[str, Model], weights_of: M
 
 
 def model_names(folder: Path) -> tuple[str, ...]:
-    """The clients that have a model in a run's folder of models; none where the run kept none."""
+    """The clients that have a model in a run's folder of models; empty if the run saved none."""
     path = folder / RUN_DESCRIPTION
     return tuple(parse_json(path.read_text())["clients"]) if path.exists() else ()
 
 
 def load_model(path: Path) -> Model:
-    """The model in a folder of its own, or that of a client in a run's folder: `RUN/models/CLIENT`.
+    """The model in a site's model folder, or of a client in a run's folder, `RUN/models/CLIENT`.
 
-    An InputError says which part is missing or does not fit.
+    InputError with the part that is missing or wrong.
     """
     try:
         if not (path / DESCRIPTION).exists() and (path.parent / RUN_DESCRIPTION).exists():
@@ -109,7 +109,7 @@ def load_model(path: Path) -> Model:
 
 
 def load_models(folder: Path) -> dict[str, Model]:
-    """Every model in a run's folder of models; clients with the same body share it."""
+    """All models in a run's folder of models, by client; clients with the same body share it."""
     bodies: dict[str, Body] = {}
     return {client: _load_from_run(folder, client, bodies) for client in model_names(folder)}
 
@@ -118,7 +118,7 @@ def _load_from_run(folder: Path, client: str, bodies: dict[str, Body] | None = N
     described = parse_json((folder / RUN_DESCRIPTION).read_text())
     if client not in described["clients"]:
         raise InputError(
-            f"expected the model of a client in {folder}, found none of: {client}", hint=_name_models(folder)
+            f"expected the model of a client in {folder}, found none for: {client}", hint=_name_models(folder)
         )
     own = described["clients"][client]
     schema = load_schema(folder / SCHEMA)
@@ -136,7 +136,7 @@ def _where_models_are(path: Path) -> str:
     for folder in (path, path / "models"):
         if (folder / RUN_DESCRIPTION).exists():
             return _name_models(folder)
-    return "a site writes one at the end of a run: SITE/models/RUN; a run of the simulator: RUN/models/CLIENT"
+    return "a site's model is in SITE/models/RUN, a model of a simulated run in RUN/models/CLIENT"
 
 
 def _name_models(folder: Path) -> str:
@@ -162,7 +162,7 @@ def _assemble(
     provenance: Mapping[str, Any],
     bodies: dict[str, Body] | None = None,
 ) -> Model:
-    """The model from its parts; `bodies` are those made before, by name, and this one is added."""
+    """The model from its parts; `bodies` are those already made, by name, and a new one is added."""
     check_loaded_body(str(described["body"]), weights.parent)
     params = load_file(weights)
     transform = Transform(mean=tuple(described["mean"]), std=tuple(described["std"]))
@@ -176,7 +176,7 @@ def _assemble(
 
 def _save_parameters(path: Path, model: Model) -> None:
     tensors = {name: value.contiguous().clone() for name, value in model.params.items()}
-    # So that nobody takes them for weights that never saw private data.
+    # The metadata mark these weights as trained, so that `refuse_trained` can refuse them.
     save_file(tensors, path, metadata={METHOD: "a federation"})
 
 

@@ -1,4 +1,4 @@
-"""A body whose weights come from a file and never move: only the head is learned on its features."""
+"""Frozen bodies: their weights come from a file and are never trained; only the head is."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fedlog.errors import InputError
 from fedlog.models.weights_file import BODY, METHOD
 
 Factory = Callable[[], nn.Module]
-FROZEN = "frozen:"  # and the file, in a body's name
+FROZEN = "frozen:"  # in a body's name, before the file
 
 
 class Frozen(nn.Module):
-    """A module that stays in evaluation mode, its parameters turned into buffers, which no optimiser trains."""
+    """A module that stays in evaluation mode and has buffers instead of parameters, so that it is never trained."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Frozen(nn.Module):
         self.train(mode=False)
 
     def train(self, mode: bool = True) -> Frozen:
-        """Stay in evaluation mode: no dropout, no running statistics."""
+        """Stay in evaluation mode, without dropout and without updates of running statistics."""
         super().train(mode=False)
         return self
 
@@ -39,23 +39,23 @@ class Frozen(nn.Module):
 
 
 def refuse_trained(path: Path) -> None:
-    """Refuse weights that a run of fedlog wrote: they were trained on records, perhaps on the protected ones.
+    """Raise an InputError for weights that a run of fedlog trained, perhaps on the records to protect.
 
-    A file cannot tell whether its weights were trained elsewhere on the private data; the user has to know.
+    For weights trained elsewhere, a file does not say on which data; the user has to know.
     """
     method = _read_metadata(path).get(METHOD)
     if method is not None:
         raise InputError(
-            f"single records are protected behind bodies that never saw private data, and the body in {path} comes "
-            f"from a run of: {method}",
-            hint="a random body, or one from public data; `fedlog run --body-training dp-sgd` trains one under noise",
+            f"--privacy record needs a body that was not trained on private data, but the body in {path} was trained "
+            f"by: {method}",
+            hint="use a random body, one trained on public data, or --body-training dp-sgd",
         )
 
 
 def architecture(name: str) -> str:
-    """The architecture behind a body's name; for a frozen body the same wherever its file lies.
+    """The body's name, with the name of the body inside instead of the file if it is frozen.
 
-    The clip behind the `@`, if there is one, stays.
+    So it does not depend on the file's path. A clip after `@` stays.
     """
     plain, at, clip = name.partition("@")
     if not plain.startswith(FROZEN):
@@ -68,17 +68,17 @@ def _read_metadata(path: Path) -> dict[str, str]:
         with safe_open(path, framework="pt") as file:
             return dict(file.metadata() or {})
     except (OSError, SafetensorError) as error:
-        raise InputError(f"no weights can be read from {path}: {error}") from None
+        raise InputError(f"cannot read weights from {path}: {error}") from None
 
 
 def make_frozen_factory(name: str, path: Path, factory: Callable[[str], Factory]) -> Factory:
-    """How to make the body whose name and weights a safetensors file holds; entries such as a head are ignored."""
+    """A factory of the frozen body in a safetensors file, which has its weights and its name; a head is ignored."""
     try:
         with safe_open(path, framework="pt") as file:
             inner_name = (file.metadata() or {}).get(BODY)
             weights = {entry: file.get_tensor(entry) for entry in file.keys()}  # noqa: SIM118 (not a mapping)
     except (OSError, SafetensorError) as error:
-        raise InputError(f"body {name}: no weights can be read from {path}: {error}") from None
+        raise InputError(f"body {name}: cannot read weights from {path}: {error}") from None
     if inner_name is None or inner_name.startswith(FROZEN):
         raise InputError(
             f"body {name}: expected the metadata entry `{BODY}` with the body's name in {path}, found: {inner_name}",
@@ -90,7 +90,7 @@ def make_frozen_factory(name: str, path: Path, factory: Callable[[str], Factory]
     def make() -> nn.Module:
         inner = make_inner()
         wanted = inner.state_dict()
-        # A counter of batches has no effect in evaluation mode, and saved models leave it out.
+        # The counter of batches has no effect in evaluation mode, and saved models do not have it.
         missing = sorted(key for key in wanted if key not in weights and not key.endswith("num_batches_tracked"))
         if missing:
             raise InputError(

@@ -1,4 +1,4 @@
-"""Dropout without random numbers inside: layers replaced by ones whose multiplier comes from outside."""
+"""Dropout layers that get their mask from outside instead of drawing random numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
 class MaskedDropout(nn.Module):
-    """Dropout whose multiplier comes from outside: 0 or 1 / (1 - p) in training, absent (1) in evaluation."""
+    """A dropout layer that gets its multiplier from outside: 0 or 1 / (1 - p) in training, 1 in evaluation."""
 
     multiplier: Tensor
 
@@ -22,7 +22,7 @@ class MaskedDropout(nn.Module):
         self.register_buffer("multiplier", torch.ones(()), persistent=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """`inputs` times the multiplier, one factor per record and unit (or channel)."""
+        """The inputs times the multiplier, one factor for each record and unit (or channel)."""
         factor = self.multiplier
         if factor.ndim:
             factor = factor.reshape(*factor.shape, *(1,) * (inputs.ndim - factor.ndim))
@@ -31,7 +31,7 @@ class MaskedDropout(nn.Module):
 
 @dataclass(frozen=True)
 class DropoutSite:
-    """A place of dropout: the layer's name, its rate, and the shape of one record's multiplier."""
+    """A dropout layer in a body: its name, its rate, and the shape of one record's multiplier."""
 
     name: str
     p: float
@@ -39,15 +39,15 @@ class DropoutSite:
 
 
 def replace_dropout(module: nn.Module) -> nn.Module:
-    """The module with a `MaskedDropout` for every dropout layer, and without batch counters, which nobody reads."""
+    """The module with a `MaskedDropout` for every dropout layer, and without the unused batch counters."""
     if isinstance(module, DROPOUTS):
         return MaskedDropout(module.p, per_channel=not isinstance(module, nn.Dropout))
-    # Not `named_children`: it skips the second name of a layer that has two, and that one would stay a random layer.
+    # `named_children` would skip the second name of a layer that has two, and leave a random layer there.
     for name, child in list(module._modules.items()):
         if child is not None:
             setattr(module, name, replace_dropout(child))
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
-        module.num_batches_tracked = None  # with a fixed momentum PyTorch only counts it, and it cannot be averaged
+        module.num_batches_tracked = None  # not used with a fixed momentum, and a counter cannot be averaged
     return module
 
 

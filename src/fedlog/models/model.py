@@ -1,4 +1,4 @@
-"""A trained classifier with everything that new records must pass through."""
+"""A trained model with the encoding and scaling that new records need."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from fedlog.errors import InputError
 from fedlog.models.body import Body, Params, logits, number_head
 
 if TYPE_CHECKING:
-    from fedlog.data.tables import TableEncoder  # polars is loaded by whoever reads a table
+    from fedlog.data.tables import TableEncoder  # not at run time, because polars is slow to import
 
-# In a model's provenance, and in the report beside it: the classes that no training row of its site had.
+# The entry of a model's provenance, or of the report in its folder: classes without a training row at its site.
 UNSEEN = "unseen_classes"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Model:
-    """One client's classifier: its body and head, and the scaling that new records pass through first.
+    """A client's trained model: its body and head, and the encoding and scaling of new records.
 
-    `Result.models["north"]` is one; `fedlog predict` uses the same from a folder.
+    `Result.models["north"]` is one; `fedlog predict` loads one from a folder.
     """
 
     body: Body
@@ -41,22 +41,22 @@ class Model:
     encoder: TableEncoder | None
     transform: Transform
     provenance: Mapping[str, Any]
-    labels: tuple[int, ...] = field(default=())  # the whole number that each class is in the data, where they are such
+    labels: tuple[int, ...] = field(default=())  # the number that stands for each class, if labels are numbers
 
     @property
     def classes(self) -> NDArray[Any]:
-        """The labels in the order of the columns of `predict_proba`: as the data gave them, numbers or texts."""
+        """The labels, numbers or texts as in the training data, in the order of the columns of `predict_proba`."""
         return np.array(self.labels or self.schema.label_values)
 
     def predict(self, records: Any) -> NDArray[Any]:
-        """The most probable label of each record; the expected number where the model predicts one.
+        """The most probable label of each record, or its expected number if the model predicts numbers.
 
         Args:
-            records: an array, tensor or data frame like the training data's, without labels; or the path of a table,
+            records: an array, tensor or data frame like the training records, without labels; or the path of a table,
                 an .npz file or a folder of images.
 
         Returns:
-            One label a record, as the data gave them: whole numbers or texts.
+            One label for each record, a whole number or a text as in the training data; or one number.
 
         """
         if self.schema.number is not None:
@@ -66,14 +66,14 @@ class Model:
         return found
 
     def predict_interval(self, records: Any, level: float = 0.9) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The ends of the interval that each record's number lies in with that probability.
+        """The interval in which each record's number lies with a given probability.
 
         Args:
             records: as for `predict`.
             level: the probability, between 0 and 1.
 
         Returns:
-            The low and the high ends, one a record each, in the number's own unit.
+            The low ends and the high ends, one for each record, in the unit of the number.
 
         """
         head, features, number = self._number_features(records)
@@ -84,7 +84,9 @@ class Model:
         """The head of a model that predicts a number, the features of the records, and the number's range."""
         head = number_head(self.params)
         if self.schema.number is None or head is None:
-            raise InputError(f"this model predicts classes, not a number: {self!r}", hint="predict or predict_proba")
+            raise InputError(
+                f"this model predicts classes, not a number: {self!r}", hint="use predict or predict_proba"
+            )
         with torch.no_grad():
             return head, self.body.features(self.params, self.inputs(records), None), self.schema.number
 
@@ -95,11 +97,13 @@ class Model:
             records: as for `predict`.
 
         Returns:
-            An array (records, classes) whose rows sum to 1, the classes in the order of `classes`.
+            An array (records, classes) with rows that sum to 1, and columns in the order of `classes`.
 
         """
         if self.schema.number is not None:
-            raise InputError(f"this model predicts a number, not classes: {self!r}", hint="predict_interval")
+            raise InputError(
+                f"this model predicts a number, not classes: {self!r}", hint="use predict or predict_interval"
+            )
         return self.probabilities(self.inputs(records)).numpy().astype(np.float64)
 
     def inputs(self, records: Any) -> Tensor:
@@ -136,13 +140,13 @@ class Model:
         return self.transform.prepare(_read_raw_inputs(path, self.schema))
 
     def probabilities(self, inputs: Tensor) -> Tensor:
-        """The probability of each class, for records that were encoded before.
+        """The probability of each class, for records that are already encoded.
 
         Args:
             inputs: (n, *input_shape), as `inputs` returns them.
 
         Returns:
-            (n, n_class), rows that sum to 1.
+            (n, n_class), with rows that sum to 1.
 
         """
         with torch.no_grad():

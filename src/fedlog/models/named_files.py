@@ -1,4 +1,4 @@
-"""The files that a body's name holds: `frozen:FILE`, `onnx:FILE+unit`."""
+"""The files in the names of bodies: `frozen:FILE`, `onnx:FILE+unit`."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from fedlog.models.frozen import FROZEN
 
 
 def name_with_whole_path(body: str) -> str:
-    """The body's name with the whole path of its file, so that it means the same in any folder."""
-    told = _find_path(body)
-    return body if told is None else body.replace(f":{told}", f":{Path(told).resolve()}", 1)
+    """The body's name with the absolute path of its file, so that it can be used from any folder."""
+    path = find_path(body)
+    return body if path is None else body.replace(f":{path}", f":{Path(path).resolve()}", 1)
 
 
 def list_files(body: str) -> list[Path]:
-    """All files that the body is read from, with those of the weights beside an ONNX file."""
-    told = _find_path(body)
-    if told is None:
+    """All files that a body is read from, with the weight files of an ONNX file."""
+    found = find_path(body)
+    if found is None:
         return []
-    path = Path(told)
+    path = Path(found)
     return [path, *find_weights_beside(path, path.read_bytes())] if body.startswith(ONNX) else [path]
 
 
-def _find_path(body: str) -> str | None:
-    """The path in a body's name, as it was given; None for a body that comes from no file."""
+def find_path(body: str) -> str | None:
+    """The path in a body's name, as the user wrote it; None for a body without a file."""
     if body.startswith(FROZEN):
         return body.partition("@")[0].removeprefix(FROZEN)
     parts = split_name(body) if body.startswith(ONNX) else None

@@ -1,8 +1,8 @@
-"""The bodies with a name: perceptrons for tables, the paper's convolutional bodies, a 1-d one, and MobileNetV2.
+"""The architectures of the catalogue: perceptrons, the paper's CNNs, a CNN for signals, and MobileNetV2.
 
-The paper's bodies (its Table A.1) have dropout where the authors' code has it. Each is an `nn.Sequential` up to the
-features and ends in ReLU, then dropout; the head is not part of a body. MobileNetV2 (Sandler et al. 2018) ends at its
-1280 features, from the paper's Table 2.
+The paper's CNNs (its Table A.1) have dropout in the same places as the authors' code. Each is an `nn.Sequential` that
+ends in ReLU and dropout; the head is not part of a body. MobileNetV2 (Sandler et al. 2018), for the paper's Table 2,
+ends at its 1280 features.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FEATURES = 1280
 
 
 def mlp(inputs: int, widths: tuple[int, ...]) -> nn.Sequential:
-    """Records of `inputs` numbers -> `widths[-1]` features, ReLU after every layer."""
+    """A perceptron from `inputs` numbers to `widths[-1]` features, with ReLU after every layer."""
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise((inputs, *widths)):
         layers += [nn.Linear(before, after), nn.ReLU()]
@@ -34,7 +34,7 @@ def mlp(inputs: int, widths: tuple[int, ...]) -> nn.Sequential:
 
 
 def mlp_signed(inputs: int, widths: tuple[int, ...]) -> nn.Sequential:
-    """As `mlp`, without the last ReLU: features have both signs, as plots of two features need."""
+    """As `mlp`, without the last ReLU, so that features may be negative, as in plots of two features."""
     return nn.Sequential(*list(mlp(inputs, widths))[:-1])
 
 
@@ -64,7 +64,7 @@ def cifar_cnn() -> nn.Sequential:
 
 
 def cifar_cnn_small() -> nn.Sequential:
-    """(3, 32, 32) -> 100 features without the second-last layer: half of the clients in the flexible experiment."""
+    """`cifar_cnn` without its second-last layer; half of the clients have it in the experiment on different bodies."""
     return nn.Sequential(*_cifar_convolutions(), *_last_layers(400, 100))
 
 
@@ -85,12 +85,12 @@ def _last_layers(inputs: int, features: int) -> list[nn.Module]:
 
 
 def without_dropout(make: Callable[[], nn.Sequential]) -> nn.Sequential:
-    """The body without its dropout layers, to measure what dropout is worth."""
+    """The body without its dropout layers, to measure the effect of dropout."""
     return nn.Sequential(*(layer for layer in make() if not isinstance(layer, nn.Dropout | nn.Dropout2d)))
 
 
 def small_cnn(channels: int, height: int, width: int) -> nn.Sequential:
-    """Images of any size from 12 x 12 -> 50 features: a modest default for one's own pictures."""
+    """Images of any size from 12 x 12 on -> 50 features: a small body for users' own images."""
     rows, columns = ((size - 2) // 2 for size in (height, width))
     rows, columns = ((size - 2) // 2 for size in (rows, columns))
     return nn.Sequential(
@@ -128,7 +128,7 @@ def _convolution(inputs: int, outputs: int, *, kernel: int, stride: int = 1, gro
 
 
 class InvertedResidual(nn.Module):
-    """Expand, filter each channel, project; the input is added where the shapes agree."""
+    """A block of MobileNetV2: expand, filter each channel, project; the input is added if the shapes agree."""
 
     def __init__(self, inputs: int, outputs: int, *, expansion: int, stride: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A model as an ONNX file, checked against PyTorch."""
+"""Export a model as an ONNX file, and check it against PyTorch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def export_onnx(model: Model, path: Path) -> float:
     The graph goes from encoded inputs (`Model.inputs`) to probabilities, with any number of records.
     """
     if model.schema.number is not None:
-        raise InputError(f"a model that predicts a number cannot be written as ONNX yet: {model!r}")
+        raise InputError(f"a model that predicts a number cannot be exported as ONNX: {model!r}")
     import onnxruntime  # an extra
 
     trial = torch.linspace(-2, 2, 3 * int(np.prod(model.body.input_shape))).reshape(3, *model.body.input_shape)
@@ -67,7 +67,7 @@ def _hide_warnings() -> Iterator[None]:
 
 
 class _Whole(nn.Module):
-    """Body and head as one module, its parameters constants of the graph."""
+    """Body and head as one module, with their parameters as constants of the graph."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()

@@ -1,7 +1,8 @@
-"""Which functions a file may name: files of models and weights come from others, and a function named in them is run.
+"""Which functions may be named as bodies in files of models and weights, which may come from other people.
 
-A body that the user typed, or gave to the API, may be any function. One that a file names must be of the catalogue,
-or be allowed by its very name. The list goes to worker processes, and to those of a site, in the environment.
+Such a function would be run. So a body in a file must be in the catalogue, or the user must allow the function by its
+name; a body that the user names may be any function. An environment variable passes the allowed names on to worker
+processes.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ ALLOWED = "FEDLOG_ALLOW_CODE"
 
 
 def allow_code(names: Iterable[str]) -> None:
-    """Let files name these functions, written `package.module:name`, in this process and those it starts."""
+    """Allow files to name these functions (`package.module:name`), in this process and those it starts."""
     os.environ[ALLOWED] = ",".join(sorted({*_read_allowed(), *names}))
 
 
 def check_code(name: str, where: object) -> None:
-    """Refuse a function that a file names, unless it was allowed. Its module is not loaded before."""
+    """Raise an InputError if this function is not allowed; `where` is the file that names it."""
     if name not in _read_allowed():
         raise InputError(
-            f"{where} names code that would be run: {name}",
-            hint=f"if you know what it does, --allow-code {name}; in Python fedlog.models.own_code.allow_code([...])",
+            f"{where} names a function that would be run: {name}",
+            hint=f"if you trust it, --allow-code {name}; in Python fedlog.models.own_code.allow_code([...])",
         )
 
 

@@ -1,4 +1,4 @@
-"""How many threads PyTorch computes on."""
+"""Limit the number of threads that PyTorch uses."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 
 @contextmanager
 def compute_on_one_thread() -> Iterator[None]:
-    """Let PyTorch compute on one thread inside the block.
+    """Let PyTorch use only one thread inside the `with` block.
 
-    Threads that wait for each other spin, so on cores that other processes want too, two are many times slower than
-    one; and on one thread a sum is always added up in the same order.
+    If other processes use the same cores, two threads are many times slower than one, because they wait for each other
+    actively. And on one thread a sum is always added in the same order.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)

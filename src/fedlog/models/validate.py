@@ -1,7 +1,7 @@
-"""Which bodies let every record go through them by itself: what stacked training and DP-SGD both need.
+"""Find out whether a body treats each record of a batch independently, as stacked training and DP-SGD need.
 
-Stacked clients have short batches padded, and DP-SGD adds up the gradients of single records. Neither is right where
-the records of a batch see each other, or where a forward pass changes what the next one starts from.
+Stacked training pads short batches, and DP-SGD sums the gradients of single records. Both are wrong if the records of
+a batch affect each other, or if a forward pass changes the state of the body.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def find_mixing(body: Body) -> str | None:
     for name, layer in body.training.named_modules():
         normalises = isinstance(layer, nn.modules.batchnorm._BatchNorm)
         if normalises and (layer.training or layer.running_mean is None):
-            return f"{_layer_text(name, layer)} lets the records of a batch see each other"
+            return f"{_layer_text(name, layer)} lets the records of a batch affect each other"
         if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.training and layer.track_running_stats:
             return f"{_layer_text(name, layer)} keeps running statistics"
     return _find_mixing_by_trial(body)
@@ -38,26 +38,26 @@ def find_sharing(body: Body) -> str | None:
 
 
 def find_obstacle(body: Body) -> str | None:
-    """Why a record cannot go through the body by itself: mixed records or shared parameters; None if it can."""
+    """Why records cannot be treated independently: mixed records or shared parameters; None if they can."""
     return find_mixing(body) or find_sharing(body)
 
 
 def _find_mixing_by_trial(body: Body) -> str | None:
-    """The same, found by running one record in two different batches."""
+    """The layer in which records affect each other, found by running a record in two different batches."""
     first, second, *rest = trial_records(body.input_shape, 5)
     companies = (torch.stack([first, second, rest[0]]), torch.stack([first, *rest[1:]]))
     try:
         found, changed = (_record_outputs(body, company) for company in companies)
-    except Exception:  # a user's own module: whatever it raises on numbers that are not its data's
-        return "its forward pass fails on made-up records, so that it cannot be tried"
+    except Exception:  # a user's module may raise anything for records that are not its data
+        return "its forward pass fails on made-up records, so it cannot be tried"
     for name, one in found.items():
         if name in changed and not _is_same(one, changed[name]):
-            return f"{name} lets the records of a batch see each other"
+            return f"{name} lets the records of a batch affect each other"
     return None
 
 
 def _record_outputs(body: Body, inputs: Tensor) -> dict[str, Tensor]:
-    """The first record's output in each innermost layer, and in the body."""
+    """The first record's output of each innermost layer, and of the body."""
     noted: dict[str, Tensor] = {}
 
     def make_hook(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""A model as one safetensors file, whose metadata say which body it belongs to and which method trained it."""
+"""Write a model's parameters as a safetensors file, with its body and the method that trained it as metadata."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from urllib.parse import quote
 from safetensors.torch import save_file
 from torch import Tensor
 
-# The entry that names the body. Weights made elsewhere need it too, where a file is to be used as a body.
+# The entry that names the body. Files made elsewhere need it too, if they are used as `frozen:FILE`.
 BODY = "body"
-# The entry that names the method under which fedlog trained the model. Weights made elsewhere have none.
+# The entry that names the method with which fedlog trained the model. Files made elsewhere do not have it.
 METHOD = "method"
-LONGEST_FILE_NAME = 200  # file systems allow 255 with all endings, and a letter beyond ASCII takes six or more
+LONGEST_FILE_NAME = 200  # file systems allow 255 characters, including endings that are added later
 
 
 def write_weights(path: Path, params: Mapping[str, Tensor], body: str, method: str) -> None:
-    """Write a trained model."""
+    """Write the parameters of a trained model."""
     tensors = {name: value.contiguous().clone() for name, value in params.items()}
     save_file(tensors, path, metadata={BODY: body, METHOD: method})
 
 
 def weights_name(client: str) -> str:
-    """The name of the file with a client's parameters. The client's name is quoted: it may contain a slash."""
+    """The name of the file with a client's parameters; the client's name is quoted, since it may contain a slash."""
     quoted = quote(client, safe=" ")
     if len(quoted) > LONGEST_FILE_NAME:
         quoted = f"{quoted[:LONGEST_FILE_NAME]}-{hashlib.sha256(client.encode()).hexdigest()[:16]}"

@@ -44,8 +44,8 @@ class Limits:
         if self.clip is not None:
             # With k records of a class, their summed features reach as far as k records can, and no farther.
             allowed = counts.clamp_min(0) * (1 + self.rounding) + self.rounding + self.cut_off
-            allowed = allowed + stray + self.clip.records_behind(sums.new_full((1, sums.shape[1] - 1), stray))
-            needed = self.clip.records_behind(sums[:, 1:])
+            allowed = allowed + stray + self.clip.least_records(sums.new_full((1, sums.shape[1] - 1), stray))
+            needed = self.clip.least_records(sums[:, 1:])
             if not bool((needed <= allowed).all()):  # NaN is refused too
                 at = int((needed - allowed).argmax())
                 raise InputError(

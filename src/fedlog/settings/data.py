@@ -1,4 +1,4 @@
-"""Which data a run has, and which models are trained on them."""
+"""Settings of a run's data and models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedlog.settings.training import Recipe
 
 @dataclass(frozen=True)
 class DataSettings(Section):
-    """Which data, and how they are divided among clients. What is None takes the data set's default."""
+    """Which data a run uses and how they are divided among clients. None: the data set's default."""
 
     data: str = setting(
         "digits",
@@ -35,14 +35,14 @@ class DataSettings(Section):
     )
     split_seed: int = setting(
         0,
-        "which rows of sites:... are held out for validation; 0 as in a deployment",
+        "seed that chooses the validation rows of sites:...; a deployment uses 0",
         recorded=Recorded.UNLESS_DEFAULT,
         metavar="N",
     )
     data_dir: str | None = local_setting(
         None, "folder of the data sets (default: $FEDLOG_DATA, or the cache)", metavar="DIR"
     )
-    data_sha256: str | None = setting(None, "digest of one's own data; filled in by the run", flag=False)
+    data_sha256: str | None = setting(None, "digest of the user's own data; filled in by the run", flag=False)
     clients: int | None = setting(None, "how many clients (default: the data set's)", metavar="N")
     partition: Partition | None = setting(None, "how records are divided among clients (default: the data set's)")
     classes_per_client: int | None = setting(
@@ -53,10 +53,10 @@ class DataSettings(Section):
         "concentration of the dirichlet partition; the smaller, the more clients differ (default: 0.5)",
         metavar="A",
     )
-    train_records: int | None = setting(None, "the first N training records only (default: all)", metavar="N")
+    train_records: int | None = setting(None, "use only the first N training records (default: all)", metavar="N")
     test_records: AtLeastOne | None = setting(
         None,
-        "the first N test records only, where evaluating takes longer than training (default: all)",
+        "use only the first N test records, for example if evaluating takes longer than training (default: all)",
         recorded=Recorded.UNLESS_DEFAULT,
         metavar="N",
     )
@@ -67,30 +67,32 @@ class DataSettings(Section):
 
 @dataclass(frozen=True)
 class ModelSettings(Section):
-    """The method, its own options, and the bodies it trains."""
+    """The method, its options, and the bodies it trains."""
 
     method: str = setting(
         "fedlog", "fedlog, fedlog-c, local, pooled, fedavg, ... or package.module:name", deployed=True
     )
     options: Mapping[str, Any] = setting({}, "options of the method", flag=False, deployed=True)
     body: tuple[str, ...] = setting(
-        (), "cnn, mlp:64,64, ...; several are dealt out evenly, CLIENT=NAME gives one client its own", metavar="NAME"
+        (),
+        "cnn, mlp:64,64, ...; several are spread evenly over the clients, CLIENT=NAME is for one client",
+        metavar="NAME",
     )
     recipe: Recipe | None = setting(
         None,
-        "settings that are not given: the paper's, or those tuned on MNIST images that no table uses (default: paper "
-        "on the paper's data sets, else tuned; docs/running.md)",
+        "defaults of settings that are not given: the paper's, or those tuned on MNIST images that no table uses "
+        "(default: paper on the paper's data sets, else tuned; docs/running.md)",
         recorded=Recorded.NEVER,  # the settings that it stands for are recorded
         deployed=True,
     )
-    # Written behind the body's name when a run is resolved.
+    # These three are appended to the body's name when a run is resolved.
     project: AtLeastOne | None = setting(None, "project the features of a frozen encoder at random to N", metavar="N")
     expand: AtLeastOne | None = setting(None, "expand the features of a frozen encoder to N random ReLUs", metavar="N")
     buckets: AtLeastOne | None = setting(
         None, "put each feature of a frozen encoder into one of N buckets", metavar="N"
     )
-    # A file counts by its content.
+    # A run's digest depends on the content of this file, not on its path.
     body_file: str | None = local_setting(
-        None, "safetensors with the parameters every body starts from", metavar="FILE"
+        None, "safetensors file with the parameters that every body starts from", metavar="FILE"
     )
-    body_file_sha256: str | None = setting(None, "digest of all files of parameters; filled in by the run", flag=False)
+    body_file_sha256: str | None = setting(None, "digest of all parameter files; filled in by the run", flag=False)

@@ -1,4 +1,4 @@
-"""In what a run differs from the preset of its data set and method, and the command that repeats it."""
+"""Find the settings in which a run differs from its preset, and write the command that repeats the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedlog.settings.presets import apply_recipe, preset
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec, as_plain
 
-# These change nothing in the result and are needed all the same: they say where the records are.
+# These are not part of a run's digest, but a repeated run needs them: they say where to find records and parameters.
 NEEDED = ("label", "schema", "site_column", "body_file")
 
 
@@ -27,21 +27,21 @@ class Difference:
     name: str
     value: Any
     usual: Any
-    is_option: bool = False  # of the method
+    is_option: bool = False  # whether it is an option of the method
 
     @property
     def text(self) -> str:
-        """The value for people."""
-        return say_value(self.value)
+        """The value as text for people."""
+        return describe_value(self.value)
 
     @property
     def usual_text(self) -> str:
-        """The default value, for people."""
-        return say_value(self.usual)
+        """The default value as text for people."""
+        return describe_value(self.usual)
 
 
-def say_value(value: Any) -> str:
-    """A setting's value as people write it."""
+def describe_value(value: Any) -> str:
+    """A setting's value as text for people: "not set" for None and empty lists."""
     if value is None or value == []:
         return "not set"
     if isinstance(value, list | tuple):
@@ -71,18 +71,18 @@ def find_differences(spec: RunSpec) -> list[Difference]:
 
 
 def _make_usual_run(spec: RunSpec) -> RunSpec:
-    """The run with nothing set but its data and its method, as `fedlog run` would have it."""
+    """The run that `fedlog run` makes if only this data set and method are given."""
     bare = apply_recipe(RunSpec(data=spec.data, method=spec.method), given=())
     try:
         return resolve(bare).spec
-    except InputError:  # such as a method of one's own that is not importable from here
+    except InputError:  # for example a user's own method that cannot be imported here
         usual = preset(spec.data)
         options = usual.options(spec.method) if spec.method in registry.METHODS else {}
         return RunSpec(data=spec.data, method=spec.method, body=(usual.body,), rounds=usual.rounds, options=options)
 
 
 def repeat_command(spec: RunSpec) -> str:
-    """The command that repeats a resolved run; for records in memory, the Python call."""
+    """The command that repeats a resolved run; for a federation made in Python, the call of `fedlog.run`."""
     found = find_differences(spec)
     if spec.data not in DEFAULTS and not spec.data.startswith(SITES) and ":" not in spec.data:
         return _write_python_call(spec, found)

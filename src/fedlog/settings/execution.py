@@ -1,4 +1,4 @@
-"""Settings of the computation: device, processes, threads. They change no result beyond the last bits."""
+"""Settings of the computation: device, processes, threads. They change results by rounding at most."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from fedlog.settings.fields import AtLeastOne, Section, local_setting
 
 
 class BackendChoice(StrEnum):
-    """How clients are trained: one after another, stacked through blocks or `vmap`, or whatever is fastest."""
+    """How clients are trained: one after another (LOOP), stacked (BLOCK, MIXED, VMAP), or the fastest way (AUTO)."""
 
     AUTO = "auto"
     BLOCK = "block"
     MIXED = "mixed"
-    """Blocks, and `vmap` or the loop for the layers that have none."""
+    """Stacked blocks for the bodies that have them; `vmap` or the loop for the others."""
     VMAP = "vmap"
     LOOP = "loop"
 

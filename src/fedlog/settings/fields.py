@@ -1,6 +1,6 @@
 """Settings as fields of frozen dataclasses, each with its type, its bounds and its help text.
 
-Flags, TOML files, `config.json` and Flower's settings are all read from the same fields, and checked in one way.
+Flags, TOML files, `config.json` and Flower's settings are all made from these fields and checked in the same way.
 """
 
 from __future__ import annotations
@@ -28,24 +28,25 @@ ShareBelowOne = Annotated[float, Meta(ge=0, lt=1)]
 
 
 class Recorded(Enum):
-    """Whether a setting is part of a run's digest. What is None never is."""
+    """Whether a setting is part of a run's digest. A setting that is None never is."""
 
     ALWAYS = "always"
     UNLESS_DEFAULT = "unless default"
-    """For every setting added later, so that the digests of older records stay as they are."""
+    """For settings added later: the digests of older records, which do not have them, stay the same."""
     NEVER = "never"
-    """It says where or how fast the run is computed, and changes nothing beyond the last bits."""
+    """For settings that say where files are or how a run is computed: they change results by rounding at most."""
 
 
 @dataclass(frozen=True)
 class About:
-    """The facts about a setting beside its name, type and default."""
+    """The facts about a setting besides its name, type and default."""
 
     help: str
     recorded: Recorded = Recorded.ALWAYS
     deployed: bool = False
-    """Whether runs over Flower have it too; all others are of the simulator."""
+    """Whether runs over Flower have the setting too, not only the simulator."""
     flag: bool = True
+    """Whether there is a command-line flag for it."""
     metavar: str | None = None
     aliases: tuple[str, ...] = ()
 
@@ -62,21 +63,21 @@ def setting(default: Any, text: str, **more: Any) -> Any:
 
 
 late_setting = partial(setting, recorded=Recorded.UNLESS_DEFAULT, deployed=True)
-"""A setting that came later: it is in a run's digest only where it is set, and runs over Flower have it too."""
+"""Make a setting that was added later: in a run's digest only if it is not the default, and also for Flower."""
 
 local_setting = partial(setting, recorded=Recorded.NEVER)
-"""A setting that says where things are or how fast they are computed, and is in no digest."""
+"""Make a setting that is in no digest: it says where files are or how a run is computed."""
 
 
 def about(entry: Field[Any]) -> About:
-    """The facts about the setting."""
+    """The `About` of a field that `setting` made."""
     found: About = entry.metadata["about"]
     return found
 
 
 @dataclass(frozen=True)
 class Section:
-    """Settings that belong together; each value is checked against its type and bounds."""
+    """The base class of groups of settings; it checks each value against its type and bounds."""
 
     def __post_init__(self) -> None:
         hints = type_hints(type(self))
@@ -92,13 +93,13 @@ class Section:
                 raise
 
     def part(self, section: type[Value]) -> Value:
-        """The settings of one of the sections that this class inherits."""
+        """The settings of one section, if this class inherits from it."""
         names = [entry.name for entry in fields(section)]  # type: ignore[arg-type]
         return section(**{name: getattr(self, name) for name in names})
 
 
 def type_hints(kind: type[Any]) -> dict[str, Any]:
-    """The types of a dataclass's fields, bounds included."""
+    """The types of a dataclass's fields by name, with their bounds."""
     return _type_hints(kind)  # type: ignore[arg-type]
 
 
@@ -109,18 +110,18 @@ def _type_hints(kind: Any) -> dict[str, Any]:
 
 
 def list_accepted_types(hint: Any) -> tuple[Any, ...]:
-    """The members of a union, or the type itself; each may still carry bounds."""
+    """The members of a union, or the type itself; each may still have bounds."""
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
 def value_type(hint: Any) -> Any:
-    """The type of a set value, without None and bounds."""
+    """The type of a setting's value if it is set: without None, and without bounds."""
     kind = next(kind for kind in list_accepted_types(hint) if kind is not NoneType)
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
 def choices(hint: Any) -> tuple[str, ...]:
-    """The words a setting may be; empty for one that is not a choice among words."""
+    """The words that a setting accepts; empty if it accepts other values than a few words."""
     kind = value_type(hint)
     if get_origin(kind) is Literal:
         return tuple(str(each) for each in get_args(kind))
@@ -128,7 +129,7 @@ def choices(hint: Any) -> tuple[str, ...]:
 
 
 def check_value(name: str, value: Any, hint: Any) -> Any:
-    """The value as the setting's type; InputError with the name, what is expected and what was found."""
+    """The value converted to the setting's type; InputError if it does not fit the type or its bounds."""
     if isinstance(value, str) and get_origin(value_type(hint)) is tuple:
         value = (value,)  # one name stands for a list of one
     try:
@@ -142,7 +143,7 @@ def check_value(name: str, value: Any, hint: Any) -> Any:
 
 
 def _describe_mistake(name: str, value: Any, hint: Any) -> tuple[str, str | None]:
-    """The mistake in the value, and a value that would be right."""
+    """The message about a wrong value, and a hint with the accepted words if there are any."""
     words, kind, known = name.replace("_", " "), value_type(hint), choices(hint)
     if known:
         return f"unknown {words}: {value}", f"one of {', '.join(known)}"
@@ -157,8 +158,8 @@ def _describe_mistake(name: str, value: Any, hint: Any) -> tuple[str, str | None
 
 def _describe_bounds(hint: Any) -> str:
     bounded = next((kind for kind in list_accepted_types(hint) if get_origin(kind) is Annotated), None)
-    if bounded is None:  # a whole number that no float holds
-        return "a number that fits"
+    if bounded is None:  # a whole number too large for a float
+        return "a number that fits into 64 bits"
     bounds = next(each for each in get_args(bounded) if isinstance(each, Meta))
     words = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
     given = [(word, getattr(bounds, name)) for name, word in words.items()]
@@ -166,9 +167,9 @@ def _describe_bounds(hint: Any) -> str:
 
 
 def read_exactly(kind: type[Value], values: object, what: str) -> Value:
-    """The dataclass in these JSON values; InputError unless they have exactly its fields, each of its type.
+    """The dataclass made from these JSON values; InputError for a missing or unknown field or a wrong type.
 
-    For messages that cross the wire. Only a field that may be None can be missing.
+    For messages from the network. Only fields that may be None can be left out. `what` names the values in errors.
     """
     hints = type_hints(kind)
     if not isinstance(values, Mapping):

@@ -25,7 +25,7 @@ NOTES = {"privacy": "docs/privacy.md says what each setting promises, and to who
 
 
 def add_flags(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
-    """Add a flag for each of these settings, and `--set` for the method's options. What is not given stays None."""
+    """Add a flag for each of these settings, and `--set` for the method's options. Flags not given stay None."""
     for title, sections in GROUPS.items():
         entries = [entry for section in sections for entry in fields(section) if entry.name in names]
         if not entries:
@@ -42,21 +42,21 @@ def add_flags(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
 
 def _add_flag(group: argparse._ArgumentGroup, entry: Field[Any]) -> None:
     known, hint = about(entry), type_hints(RunSpec)[entry.name]
-    told: dict[str, Any] = {"help": known.help, "metavar": known.metavar}
+    arguments: dict[str, Any] = {"help": known.help, "metavar": known.metavar}
     if get_origin(hint) is tuple:
-        told["action"] = "append"
+        arguments["action"] = "append"
     elif words := choices(hint):
-        told["choices"] = words
+        arguments["choices"] = words
     else:
-        told["type"] = value_type(hint)
+        arguments["type"] = value_type(hint)
     if entry.default not in (None, ()):
-        told["help"] += f" (default: {entry.default})"
-    told["help"] = told["help"].replace("%", "%%")  # which argparse takes for a format
-    group.add_argument(f"--{entry.name.replace('_', '-')}", *known.aliases, dest=entry.name, **told)
+        arguments["help"] += f" (default: {entry.default})"
+    arguments["help"] = arguments["help"].replace("%", "%%")  # argparse formats help texts with %
+    group.add_argument(f"--{entry.name.replace('_', '-')}", *known.aliases, dest=entry.name, **arguments)
 
 
 def read_given_settings(args: argparse.Namespace) -> dict[str, Any]:
-    """The settings that were named on the command line, the method's options among them."""
+    """The settings that were given on the command line, with the method's options under `options`."""
     known = type_hints(RunSpec)
     given = {name: value for name, value in vars(args).items() if name in known and value is not None}
     options: dict[str, Any] = dict(_read_option(text) for text in args.set)
@@ -68,5 +68,5 @@ def read_given_settings(args: argparse.Namespace) -> dict[str, Any]:
 def _read_option(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator or not name:
-        raise InputError(f"an option is NAME=VALUE: {text}", hint="for example --set alpha=0.01")
+        raise InputError(f"--set needs NAME=VALUE, found: {text}", hint="for example --set alpha=0.01")
     return name.replace("-", "_"), value

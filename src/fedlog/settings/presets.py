@@ -1,8 +1,7 @@
-"""Default settings: those of each data set, and the recipes (the paper's, or those that a selection supports).
+"""Default settings: a preset for each data set, and the recipes `paper` and `tuned`.
 
-The data sets have the paper's settings (its Tables A.2 to A.4), and ours where the paper has none.
-
-What the paper leaves open and we chose (without test data) is marked; docs/deviations.md gives the reasons.
+The presets have the paper's settings (its Tables A.2 to A.4), and ours if the paper has none. Values that the paper
+leaves open and we chose, without test data, have a comment; docs/deviations.md gives the reasons.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _OPTIMISER = ("moments", "decay", "weight_decay")
 
 @dataclass(frozen=True)
 class Preset:
-    """The defaults of a run on this data set."""
+    """The default settings of runs on one data set."""
 
     rounds: int
     batch_size: int
@@ -30,7 +29,7 @@ class Preset:
     learning_rate: float
     body: str
     methods: Mapping[str, METHOD_OPTIONS] = field(default_factory=dict)
-    batch_sizes: Mapping[str, int] = field(default_factory=dict)  # where a method's table has another one
+    batch_sizes: Mapping[str, int] = field(default_factory=dict)  # of methods whose table has another batch size
 
     def options(self, method: str) -> dict[str, Any]:
         """The options of a method on this data set."""
@@ -43,7 +42,7 @@ class Preset:
 
 OWN = Preset(rounds=10, batch_size=10, epochs=5, learning_rate=0.001, body="mlp:64,32")
 
-# Tables of numbers with a number to predict: the columns are the features.
+# For tables in which a number is predicted. Their columns are the features.
 NUMBERS = Preset(rounds=1, batch_size=10, epochs=1, learning_rate=0.001, body="identity")
 
 PRESETS: dict[str, Preset] = {
@@ -112,13 +111,13 @@ PRESETS["mnist-selection"] = PRESETS["mnist"]
 
 
 def preset(data: str) -> Preset:
-    """The preset of a data set; a modest one for a user's own data."""
+    """The preset of a data set; `OWN` for a user's own data."""
     return PRESETS.get(data, OWN)
 
 
 @dataclass(frozen=True)
 class TunedSettings:
-    """The settings that a selection supports for one method: rate (as a multiple of the data set's) and options."""
+    """The tuned settings of one method; `times_rate` multiplies the learning rate of the data set's preset."""
 
     times_rate: float
     moments: AdamMoments = AdamMoments.RUN
@@ -127,8 +126,8 @@ class TunedSettings:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-# From `select-rate-mnist`, `select-weight-decay-mnist` and `select-fedlog-c-once-more-mnist`: no table's images.
-# A method that is not here was not selected for, and keeps the paper's settings.
+# Chosen in `select-rate-mnist`, `select-weight-decay-mnist` and `select-fedlog-c-once-more-mnist`, on images that no
+# table uses. Methods that are not listed were not tuned and keep the paper's settings.
 TUNED: dict[str, TunedSettings] = {
     "local": TunedSettings(8),
     "fedlog": TunedSettings(2),
@@ -137,14 +136,15 @@ TUNED: dict[str, TunedSettings] = {
 
 
 def choose_recipe(data: str) -> Recipe:
-    """The recipe of a run that names none: the paper's on the paper's data sets, the tuned one elsewhere."""
+    """The recipe of a run that names none: `paper` on the paper's data sets, else `tuned`."""
     return Recipe.PAPER if data in PAPERS_DATA else Recipe.TUNED
 
 
 def apply_recipe(spec: RunSpec, given: Collection[str]) -> RunSpec:
-    """The specification with its recipe's settings in place of those that were not given.
+    """The specification with its recipe's settings for those that were not given.
 
-    All options in the specification count as given. DP-SGD keeps no moments and has no weight decay: its runs stay.
+    All options in the specification count as given. Runs with DP-SGD are not changed: DP-SGD keeps no moments and has
+    no weight decay.
     """
     recipe = spec.recipe or choose_recipe(spec.data)
     tuned = TUNED.get(spec.method)

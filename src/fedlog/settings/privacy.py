@@ -1,4 +1,4 @@
-"""The privacy settings of a run. What they mean, and which contradict each other, is in `promise`."""
+"""The privacy settings of a run. `promise` checks them and turns them into a promise."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from fedlog.settings.fields import Section, setting
 
 
 class BodyTraining(StrEnum):
-    """How bodies are trained where single records are protected."""
+    """How bodies are trained with --privacy record."""
 
     FROZEN = "frozen"
     """Not at all: they stay as they were initialised or loaded."""
     DP_SGD = "dp-sgd"
+    """By stochastic gradient descent with clipped gradients and noise."""
 
 
 class Aggregation(StrEnum):
-    """How uploads are added up, if the server may not see them one by one."""
+    """How uploads are added up if the server may not see single ones."""
 
     SECURE = "secure"
 
 
 @dataclass(frozen=True)
 class PrivacySettings(Section):
-    """Settings of privacy: what is protected, how much, and against whom."""
+    """The privacy settings: what is protected, how strongly, and who adds the noise."""
 
     privacy: Unit | None = setting(
         None, "what is protected: one record, or a whole client or site; paper is no formal guarantee", deployed=True
@@ -45,13 +46,13 @@ class PrivacySettings(Section):
     )
     body_training: BodyTraining | None = setting(None, "how bodies are trained with --privacy record")
     sgd_noise: float | None = setting(
-        None, "noise of DP-SGD as a multiple of its clip (default: what half of epsilon needs)", metavar="Z"
+        None, "noise of DP-SGD as a multiple of its clip (default: as much as half of epsilon needs)", metavar="Z"
     )
     sgd_clip: float | None = setting(
         None, "bound on the norm of each record's gradient in DP-SGD (default: 1)", metavar="C"
     )
     sample_rate: float | None = setting(
-        None, "the chance of a record to be in a step of DP-SGD (default: 0.1)", metavar="Q"
+        None, "the chance that a record is in a step of DP-SGD (default: 0.1)", metavar="Q"
     )
 
 
@@ -60,11 +61,11 @@ class SumSettings(Section):
     """How uploads are added up."""
 
     aggregation: Aggregation | None = setting(
-        None, "secure: the server sees the sum of the uploads only", deployed=True
+        None, "secure: the server sees only the sum of the uploads", deployed=True
     )
     honest: int | None = setting(
         None, "honest survivors that a secure sum needs (default: over half)", deployed=True, metavar="H"
     )
     dropout_rate: float | None = setting(
-        None, "the chance of a client to fall silent in a secure sum (default: 0)", metavar="P"
+        None, "the chance that a client stops answering during a secure sum (default: 0)", metavar="P"
     )

@@ -1,4 +1,4 @@
-"""The promise of a private run, and the rules for its settings: the same in the simulator and over Flower."""
+"""The privacy promise of a run, and the rules for its settings, for the simulator and for Flower."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from fedlog.algorithms.frozen import freeze_bodies
 from fedlog.algorithms.shape import Algorithm, ModelPlan, predicts_numbers
-from fedlog.core.clip import Clip, clip_with_number, parse_clip
+from fedlog.core.clip import Clip, clip_with_target, parse_clip
 from fedlog.errors import InputError
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
 from fedlog.privacy.limits import Limits
@@ -21,7 +21,7 @@ from fedlog.settings.privacy import BodyTraining, PrivacySettings, SumSettings
 from fedlog.wire.transport import Transport
 
 SGD_CLIP, SAMPLE_RATE = 1.0, 0.1
-SGD_SHARE = 0.5  # of epsilon, for the training, where its noise is not given
+SGD_SHARE = 0.5  # the share of epsilon for DP-SGD if its noise is not given
 Positive = Annotated[float, Meta(gt=0)]
 _NEED_PRIVACY = ("epsilon", "delta", "message_norm", "trust", "calibration", "noise")
 _NEED_DP_SGD = ("sgd_noise", "sgd_clip", "sample_rate")
@@ -42,7 +42,7 @@ class Promise(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.budget  # noqa: B018 (refuses what is none)
+        self.budget  # noqa: B018 (raises an InputError for an impossible epsilon or delta)
         if self.clip is not None:
             parse_clip(self.clip)
 
@@ -53,21 +53,21 @@ class Promise(Section):
 
     @property
     def frozen(self) -> bool:
-        """Whether sites leave their bodies untrained, as a deployment's promise for single records needs."""
+        """Whether the sites of a deployment must leave their bodies untrained: they must if records are protected."""
         return self.unit is Unit.RECORD
 
 
 @dataclass(frozen=True)
 class DpSgd(Section):
-    """How bodies are trained under noise."""
+    """The settings of DP-SGD."""
 
     clip: float
     sample_rate: PositiveShare
     noise: float | None = None
-    """None: what half of epsilon pays for, once the number of parameters is known."""
+    """As a multiple of the clip; None: as much as half of epsilon needs, once the number of parameters is known."""
 
     def plan(self, promise: Promise, algorithm: Algorithm, plan: ModelPlan, rounds: int) -> TrainingPlan:
-        """All DP-SGD of a run: the steps of a round are its epochs over the sample rate."""
+        """The DP-SGD of a whole run; a round has (epochs / sample rate) steps."""
         phases = [phase for exchange in algorithm.schedule.round for phase in exchange.phases]
         steps = max(1, round(phases[0].epochs / self.sample_rate))
         all_steps, coordinates = steps * rounds, plan.entries - plan.n_class * (1 + plan.width)
@@ -80,14 +80,14 @@ class DpSgd(Section):
 
 @dataclass(frozen=True)
 class SecureSumTerms:
-    """The terms of a run's secure sums. How many clients must survive also depends on the round."""
+    """The terms of a run's secure sums: honest survivors needed (None: over half of a round's clients), and dropout."""
 
     honest: int | None
     dropout_rate: float | None = None
 
 
 def resolve_promise(given: PrivacySettings, noise: NoiseSource) -> Promise | None:
-    """The promise in the settings; `noise` is the default source of noise. None without --privacy."""
+    """The promise that the settings ask for, or None without --privacy; `noise` is the default source of noise."""
     if given.privacy is None:
         _refuse_settings_that_need(given, _NEED_PRIVACY, "--privacy", "--privacy record, or --privacy client")
         return None
@@ -107,7 +107,7 @@ def resolve_promise(given: PrivacySettings, noise: NoiseSource) -> Promise | Non
 
 
 def resolve_dp_sgd(given: PrivacySettings, promise: Promise | None) -> DpSgd | None:
-    """How bodies are trained under noise; None where they are not."""
+    """The settings of DP-SGD; None if the run does not use it."""
     if given.body_training is not BodyTraining.DP_SGD:
         _refuse_settings_that_need(given, _NEED_DP_SGD, "--body-training dp-sgd", "--body-training dp-sgd")
         return None
@@ -124,7 +124,7 @@ def resolve_dp_sgd(given: PrivacySettings, promise: Promise | None) -> DpSgd | N
 
 
 def resolve_sums(given: SumSettings, promise: Promise | None, refused_share: float | None) -> SecureSumTerms | None:
-    """The terms of the run's secure sums; None for a run in which the server sees every upload."""
+    """The terms of the run's secure sums; None if the run has none."""
     distributed = promise is not None and promise.trust is Trust.DISTRIBUTED
     if given.aggregation is None and not distributed:
         _refuse_settings_that_need(
@@ -134,32 +134,34 @@ def resolve_sums(given: SumSettings, promise: Promise | None, refused_share: flo
     check_noise_of_sums(promise, secure=True)
     if refused_share is not None:
         raise InputError(
-            f"a refused share is for uploads that the server can check, and a secure sum hides them: {refused_share}",
+            f"--refused-share {refused_share} cannot be used with secure sums: they hide single uploads, so the server "
+            "cannot refuse one",
             hint="leave out --refused-share, or --aggregation secure",
         )
     return SecureSumTerms(given.honest, given.dropout_rate)
 
 
 def check_largest_share(share: float | None, promise: Promise | None, *, secure: bool) -> None:
-    """Refuse a cap on counts where the server may not weigh single uploads."""
+    """Refuse --largest-share in secure and private runs, in which the server may not weigh single uploads."""
     if share is None:
         return
     if secure:
         raise InputError(
-            f"a largest share is for uploads that the server can weigh, and a secure sum hides them: {share:g}",
+            f"--largest-share {share:g} cannot be used with secure sums: they hide single uploads, so the server "
+            "cannot weigh them",
             hint="leave out --largest-share, or --aggregation secure",
         )
     if promise is not None:
-        # A weight that depends on everyone's counts would let one record move all other contributions.
+        # If weights depended on everyone's counts, one record could change all other clients' contributions.
         raise InputError(
-            f"--largest-share cannot be used with --privacy: {share:g}; each client's weight would depend on the "
-            "others' counts, which no noise covers",
+            f"--largest-share {share:g} cannot be used with --privacy: each client's weight would depend on the "
+            "others' counts, and the noise does not cover that",
             hint="leave it out; --privacy client bounds each client's whole message by --message-norm",
         )
 
 
 def check_noise_of_sums(promise: Promise | None, secure: bool) -> None:
-    """Refuse distributed noise without a secure sum, and any other noise under one."""
+    """Refuse distributed noise without a secure sum, and any other noise with one."""
     if promise is not None and (promise.trust is Trust.DISTRIBUTED) is not secure:
         raise InputError(
             f"{promise.trust} noise {'cannot be used with' if secure else 'needs'} secure sums",
@@ -168,31 +170,31 @@ def check_noise_of_sums(promise: Promise | None, secure: bool) -> None:
 
 
 def check_uploads_may_hide(algorithm: Algorithm, secure: bool) -> None:
-    """Refuse a secure sum where the server must see every upload by itself."""
+    """Refuse a secure sum for a method that needs each client's upload separately."""
     if secure and algorithm.sums_in_the_open:
         raise InputError(
-            f"method {algorithm.name} needs to see every client's upload by itself, which a secure sum hides",
+            f"method {algorithm.name} cannot be used with secure sums: it needs each client's upload separately",
             hint="fed-lda or fed-ridge",
         )
 
 
 def count_survivors(honest: int | None, taking_part: int) -> int:
-    """How many clients of a round must survive: the number asked for, or as few as are safe."""
+    """How many of a round's clients must survive: `honest` if given, else the smallest safe number."""
     if taking_part < FEWEST:
         raise InputError(
-            f"a secure sum needs at least {FEWEST} clients in every round: {taking_part}",
-            hint="the sum of two is known to each of the two",
+            f"a secure sum needs at least {FEWEST} clients in every round, found: {taking_part}",
+            hint="let more clients take part: in a sum of two, each client can compute the other's upload",
         )
     survivors = max(FEWEST, usual_threshold(taking_part, 0)) if honest is None else honest
     if not FEWEST <= survivors <= taking_part:
         raise InputError(
-            f"honest survivors must be {FEWEST} to {taking_part}, those who take part in a round: {survivors}"
+            f"--honest must be {FEWEST} to {taking_part}, the number of clients in a round, found: {survivors}"
         )
     return survivors
 
 
 def check_transport(transport: Transport, promise: Promise | None, secure: bool) -> None:
-    """Refuse ways of sending that reveal what a private run or a secure sum has to hide."""
+    """Refuse transport settings that reveal which classes clients hold, in a private run or with a secure sum."""
     if promise is not None:
         transport.refuse_in("a private run")
     if secure:
@@ -200,13 +202,13 @@ def check_transport(transport: Transport, promise: Promise | None, secure: bool)
 
 
 def with_body_training(algorithm: Algorithm, method: str, training: BodyTraining | None) -> Algorithm:
-    """The method as it is, or on frozen bodies if the run asks for them."""
+    """The method, with frozen bodies if the run asks for them; InputError if the method cannot use DP-SGD."""
     if training is BodyTraining.FROZEN:
         trains = any(exchange.phases for exchange in algorithm.schedule.round)
         return freeze_bodies(algorithm) if trains else algorithm
     if training is BodyTraining.DP_SGD and not algorithm.sends_statistics:
         raise InputError(
-            f"method {method} cannot be used with DP-SGD: it sends no statistics", hint="fedlog or fedlog-c can do it"
+            f"method {method} cannot be used with DP-SGD: it sends no statistics", hint="use fedlog or fedlog-c"
         )
     return algorithm
 
@@ -221,12 +223,15 @@ def protect(
     survivors: int = 1,
     training: TrainingPlan | None = None,
 ) -> Protection | None:
-    """How the uploads of a run are protected; None for a run without a promise."""
+    """The protection of a run's uploads; None for a run without a promise."""
     if promise is None:
         return None
     schedule = algorithm.schedule
     if not algorithm.sends_statistics:
-        raise InputError(f"--privacy is for methods that send statistics: {algorithm.name}", hint="fedlog or fedlog-c")
+        raise InputError(
+            f"method {algorithm.name} cannot be used with --privacy: it sends no statistics",
+            hint="use fedlog or fedlog-c",
+        )
     return protection(
         promise.budget,
         unit=promise.unit,
@@ -244,20 +249,23 @@ def protect(
 
 
 def _make_clip(clip: str | None, algorithm: Algorithm) -> Clip | None:
-    """The clip that bounds one record's part of the sums."""
+    """The clip that bounds what one record adds to the sums; None without a clip."""
     if clip is None:
         return None
     features = parse_clip(clip)
-    return clip_with_number(features) if predicts_numbers(algorithm) else features
+    return clip_with_target(features) if predicts_numbers(algorithm) else features
 
 
 def limits_of(clip: str | None, algorithm: Algorithm) -> Limits | None:
-    """How large uploads can be in a run without privacy; None without a clip, and for numbers, which have no bound."""
+    """The limits that uploads are checked against in a run without privacy.
+
+    None without a clip, and for methods that predict numbers: without privacy their targets have no bound.
+    """
     return None if clip is None or predicts_numbers(algorithm) else Limits(parse_clip(clip))
 
 
 def normal_clip(clip: str | None) -> str | None:
-    """The clip with its number in one form, so that 2 and 2.0 are the same experiment."""
+    """The clip in its usual form, so that `clamp:2` and `clamp:2.0` are the same experiment."""
     if clip is None:
         return None
     parse_clip(clip)

@@ -1,4 +1,4 @@
-"""Turn the settings that were asked for into a run in which nothing is left open; refuse contradictions."""
+"""Fill in all settings of a run that were left open, and refuse settings that contradict each other."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fedlog.data.data_spec import DIVISION, DataSpec, refuse_settings
 from fedlog.data.federation import Federation
 from fedlog.errors import InputError
 from fedlog.files.names import explain_missing
-from fedlog.models.encoders.names import is_encoder, split_name
-from fedlog.models.encoders.onnx_encoder import ONNX, find_weights_beside
-from fedlog.models.frozen import FROZEN as FROZEN_FILE
+from fedlog.models.encoders.names import is_encoder
+from fedlog.models.encoders.onnx_encoder import find_weights_beside
 from fedlog.models.frozen import refuse_trained
+from fedlog.models.named_files import find_path
 from fedlog.privacy.guarantee import NoiseSource, Trust, Unit
 from fedlog.settings.data import DataSettings
 from fedlog.settings.execution import Execution
@@ -49,10 +49,10 @@ from fedlog.settings.transport import transport_of
 
 @dataclass(frozen=True)
 class ResolvedRun:
-    """A run with every setting known; what is None here is not part of the run."""
+    """A run with every setting filled in; a part that is None is not used by the run."""
 
     spec: RunSpec
-    """The same as flat settings, every default written out: what `config.json` holds and the digest is taken of."""
+    """The same settings as one flat specification with all defaults filled in, for `config.json` and the digest."""
     settings: RunSettings
     data: DataSpec
     promise: Promise | None
@@ -61,14 +61,14 @@ class ResolvedRun:
 
     @property
     def digest(self) -> str:
-        """The same for two runs exactly when they are the same experiment."""
+        """A text that is equal for two runs exactly if they are the same experiment."""
         return self.spec.digest
 
 
 def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
-    """The run, with the defaults of its data set and method filled in; InputError for settings that do not fit.
+    """The run with the defaults of its data set and method filled in; InputError for settings that contradict.
 
-    A federation that is given, not named, is divided already: settings that would divide it are refused.
+    A `federation` made in Python is divided among clients already, so settings that divide data are refused with it.
     """
     defaults = preset(spec.data)
     spec = replace(spec, body=spec.body or (defaults.body,), clip=normal_clip(spec.clip))
@@ -96,22 +96,23 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
         data = resolve_data(data)
     else:
         own = ("data_dir", "label", "schema", "site_column", "split_seed")
-        refuse_settings(data, (*DIVISION, *own), "the federation is given as it is")
+        refuse_settings(data, (*DIVISION, *own), "a federation made in Python is already divided among clients")
         if data.rows_alone and federation.encodings and not federation.rows_alone:
             raise InputError(
-                f"--privacy record needs rows scaled one by one; those of {federation.name} were scaled together",
+                "--privacy record needs rows that are scaled independently of each other; federation "
+                f"{federation.name} was scaled with the mean and spread of all its rows",
                 hint="make the federation with rows_alone=True",
             )
     written = replace(
         spec,
         options=_resolve_options(spec.method, defaults.options(spec.method), options_given(spec)),
-        carry=None,  # it is among the options now
+        carry=None,  # now one of the options
         codec_down=None if spec.codec_down == spec.codec else spec.codec_down,
         skip_below=spec.skip_below or None,
         **{name: getattr(data, name) for name in DIVISION},
         rounds=settings.rounds,
         batch_size=settings.batch_size,
-        # Said or not, the usual share is one experiment.
+        # Giving the usual share is the same experiment as leaving it out.
         refused_share=None if settings.refused_share == usual_share else settings.refused_share,
         aggregation=None if sums is None else Aggregation.SECURE,
     )
@@ -123,23 +124,23 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
 
 
 def with_data_digest(run: ResolvedRun, own: Federation | None) -> ResolvedRun:
-    """The run with the digest of its data: of one's own federation, or of the folder of a LEAF data set."""
+    """The run with the digest of its data: of the given federation, or of the files that its data name."""
     digest = content_digest(run.data) if own is None else own.content_digest()
     return replace(run, spec=replace(run.spec, data_sha256=digest))
 
 
 def data_spec(spec: RunSpec) -> DataSpec:
-    """The part that is about data, as it was asked for."""
+    """The specification's settings of data, before defaults are filled in."""
     named = {
         name: value for name, value in _take_values(spec, DataSettings).items() if name not in ("data", "data_sha256")
     }
     paths = {name: Path(named[name]) for name in ("data_dir", "schema") if named[name] is not None}
-    # What becomes of a row must not depend on the others where single rows are protected.
+    # If records are protected, a row's encoding must not depend on the other rows.
     return DataSpec(spec.data, **named | paths, seed=spec.seed, rows_alone=spec.privacy is Unit.RECORD)
 
 
 def options_given(spec: RunSpec) -> Mapping[str, Any]:
-    """The options that were given, `--carry` among them."""
+    """The method's options that were given, with `--carry` among them."""
     return spec.options if spec.carry is None else {**spec.options, "carry": spec.carry}
 
 
@@ -148,9 +149,9 @@ def _take_values(spec: RunSpec, section: type) -> dict[str, Any]:
 
 
 def _resolve_options(method: str, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """All options of the method: its own defaults, then the preset's that it has, then those given.
+    """All options of the method: its defaults, replaced by the preset's, and those by the given ones.
 
-    As their types, so that `--set alpha=1` and `alpha = 1.0` in a file are one experiment.
+    Values get the type of their option, so that `--set alpha=1` and `alpha = 1.0` in a file are the same experiment.
     """
     known = registry.options(method)
     usual = {name: value for name, value in defaults.items() if name in known}
@@ -168,16 +169,19 @@ def _with_maps(spec: RunSpec) -> RunSpec:
 
 
 def _freeze_encoders(spec: RunSpec) -> RunSpec:
-    """The specification with `frozen` written out where the body is an encoder, which nothing can train."""
+    """The specification with `body_training` set to frozen if its body is an encoder."""
     encoders = [name for name in spec.body if is_encoder(name)]
     if not encoders:
         return spec
     if len(spec.body) > 1:
         raise InputError(
-            f"a frozen encoder is the same for everyone: {', '.join(spec.body)}", hint="one --body for all clients"
+            f"with a frozen encoder all clients need the same body, found: {', '.join(spec.body)}",
+            hint="give --body once",
         )
     if spec.body_training is BodyTraining.DP_SGD:
-        raise InputError(f"body {encoders[0]} is frozen: there is nothing for DP-SGD to train")
+        raise InputError(
+            f"body {encoders[0]} is frozen, so DP-SGD cannot train it", hint="leave out --body-training dp-sgd"
+        )
     return replace(spec, body_training=BodyTraining.FROZEN)
 
 
@@ -185,7 +189,7 @@ def _check_bodies(spec: RunSpec) -> None:
     frozen = spec.body_training is BodyTraining.FROZEN
     if frozen and (len(spec.body) > 1 or spec.initialisation is Initialisation.SEPARATE):
         raise InputError(
-            "frozen bodies must all be the same, or their features mean different things and cannot be added up",
+            "frozen bodies must be the same for all clients: features of different bodies cannot be added up",
             hint="one body and --initialisation shared",
         )
 
@@ -213,7 +217,8 @@ def _check_promise(spec: RunSpec, promise: Promise | None) -> None:
         _check_client_privacy(spec, promise.trust)
     if spec.stop_at_accuracy is not None:
         raise InputError(
-            "stopping at an accuracy is a decision made by looking at private data, which no guarantee covers",
+            "--stop-at-accuracy cannot be used with --privacy: when to stop would depend on private data, and the "
+            "guarantee does not cover that",
             hint="leave out --stop-at-accuracy",
         )
 
@@ -227,34 +232,33 @@ def _check_record_privacy(spec: RunSpec) -> None:
             "or --privacy client",
         )
     for path in _list_parameter_files(spec):
-        if path.suffix != ".onnx":  # where an ONNX file was trained nobody can tell from it: the user's word must do
+        if path.suffix != ".onnx":  # an ONNX file does not say which data it was trained on: we trust the user
             refuse_trained(path)
 
 
 def _check_client_privacy(spec: RunSpec, trust: Trust) -> None:
     if len(spec.body) > 1:
         raise InputError(
-            f"--privacy client with {trust} noise needs one body for everyone: with several, one client more changes "
-            f"which client gets which: {', '.join(spec.body)}",
+            f"--privacy client with {trust} noise needs the same body for all clients, found: {', '.join(spec.body)}; "
+            "with several, adding a client would change which body the others get",
             hint="--trust local, or one body",
         )
     if spec.participation < 1:
-        # Who is drawn depends on who is there, so one client more would move other clients' messages too.
+        # The draw depends on the number of clients, so adding a client would change other clients' messages too.
         raise InputError(
-            f"--privacy client with {trust} noise needs every client in every round: participation {spec.participation}"
+            f"--privacy client with {trust} noise needs every client in every round, found: participation "
+            f"{spec.participation:g}",
+            hint="leave out --participation, or --trust local",
         )
 
 
 def _list_parameter_files(spec: RunSpec) -> list[Path]:
-    """The files that bodies are read from: first those that a body's name gives."""
-    named = [name.partition("@")[0].removeprefix(FROZEN_FILE) for name in spec.body if name.startswith(FROZEN_FILE)]
-    encoders = [split_name(name) for name in spec.body]
-    named += [each.encoder.removeprefix(ONNX) for each in encoders if each and each.encoder.startswith(ONNX)]
-    return [Path(path) for path in (*named, *([spec.body_file] if spec.body_file else []))]
+    """The parameter files of a run: those in the names of bodies, then `body_file`."""
+    return [Path(path) for path in (*map(find_path, spec.body), spec.body_file) if path]
 
 
 def _digest_files(files: list[Path]) -> str | None:
-    """The digest of these files together, weights beside an ONNX file included; None without files."""
+    """The digest of these files together, with the weight files of ONNX files; None without files."""
     found = hashlib.sha256()
     for path in files:
         try:

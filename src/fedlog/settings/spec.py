@@ -1,4 +1,4 @@
-"""A run as its user describes it: flat settings of which any may be left open, and a digest that tells runs apart."""
+"""A run as its user describes it: flat settings, any of which may be left open, and a digest."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from fedlog.settings.training import Optimiser, RoundSettings
 
 @dataclass(frozen=True)
 class LengthSettings(Section):
-    """How long a run goes. What is None takes the data set's preset."""
+    """How long a run is, and how many uploads it may refuse. None: the preset of the data set."""
 
     rounds: AtLeastOne | None = setting(
         None,
-        "rounds of local training and a new head (default: the data set's, 10 for one's own)",
+        "number of rounds (default: the data set's preset, 10 for your own data)",
         deployed=True,
         metavar="N",
     )
     batch_size: AtLeastOne | None = setting(
-        None, "records in a step (default: the data set's, 10 for one's own)", deployed=True, metavar="N"
+        None, "records in a step (default: the data set's preset, 10 for your own data)", deployed=True, metavar="N"
     )
     refused_share: ShareBelowOne | None = setting(
         None,
@@ -60,17 +60,17 @@ class RunSpec(
     ModelSettings,
     DataSettings,
 ):
-    """A run as it is asked for. `resolve` fills in what is left open."""
+    """A run as its user describes it. `resolve` fills in the settings that are left open."""
 
     @property
     def digest(self) -> str:
-        """A text that is equal for two resolved specifications exactly when they are the same experiment."""
+        """A text that is equal for two resolved specifications exactly if they are the same experiment."""
         values = as_plain(self)
         if self.data.startswith("sites:"):
-            values["data"] = "sites"  # wherever they lie: their content counts
+            values["data"] = "sites"  # the folder does not matter: `data_sha256` is the digest of its content
         values["options"] = {name: value for name, value in values["options"].items() if value is not None}
-        told = {entry.name: values[entry.name] for entry in fields(self) if _is_recorded(entry, values[entry.name])}
-        return digest_json(told)[:16]
+        recorded = {each.name: values[each.name] for each in fields(self) if _is_recorded(each, values[each.name])}
+        return digest_json(recorded)[:16]
 
 
 def _is_recorded(entry: Field[Any], value: Any) -> bool:
@@ -81,7 +81,7 @@ def _is_recorded(entry: Field[Any], value: Any) -> bool:
 
 
 def list_deployed_settings() -> Iterator[Field[Any]]:
-    """The settings that runs over Flower have too."""
+    """The settings of the simulator that runs over Flower have too."""
     return (entry for entry in fields(RunSpec) if about(entry).deployed)
 
 
@@ -94,7 +94,7 @@ def as_plain(spec: RunSpec) -> dict[str, Any]:
 
 
 def from_plain(values: Mapping[str, Any], where: str, start: RunSpec | None = None) -> RunSpec:
-    """The specification in these values on top of `start`; an unknown name or a wrong type is refused, saying where."""
+    """The specification `start` with these values; InputError, naming `where`, for an unknown name or a wrong type."""
     known = type_hints(RunSpec)
     for name in values:
         if name not in known:
@@ -105,7 +105,7 @@ def from_plain(values: Mapping[str, Any], where: str, start: RunSpec | None = No
 
 
 def from_toml(path: Path, start: RunSpec | None = None) -> RunSpec:
-    """The specification in a TOML file, on top of `start`."""
+    """The specification `start` with the values of a TOML file."""
     return from_plain(read_toml(path, "the configuration"), str(path), start)
 
 

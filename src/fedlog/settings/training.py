@@ -1,4 +1,4 @@
-"""How long a run goes, who takes part in a round, and how clients take their steps."""
+"""Settings of training: the optimiser, and the rounds (who takes part, what is sent, how accuracy is measured)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from fedlog.settings.fields import (
     setting,
 )
 
-# Of a round's uploads that may be unusable before the run stops. An error that depends on the records would be a
-# release of its own, so private runs go on; elsewhere a table must not quietly lose a client.
+# The share of a round's uploads that may be unusable before the run stops. A private run tolerates some, because
+# stopping would reveal something about the records. Others stop at once, so that no table silently lacks a client.
 REFUSED_SHARE = 0.5
 REFUSED_SHARE_WITHOUT_PRIVACY = 0.0
 
 
 class AdamMoments(StrEnum):
-    """How long a client's Adam remembers: its moments restart with each epoch, with each round, or never."""
+    """When a client's Adam forgets its moments: at each epoch, at each round, or never during the run."""
 
     EPOCH = "epoch"
     """As in the authors' code."""
@@ -34,34 +34,34 @@ class AdamMoments(StrEnum):
 
 
 class Decay(StrEnum):
-    """The course of the learning rate over a run."""
+    """How the learning rate falls over a run."""
 
     NONE = "none"
-    """It stays as it is, as in the paper."""
+    """It stays the same, as in the paper."""
     COSINE = "cosine"
-    """It falls along half a cosine, from all of it in round 1 to next to nothing in the last."""
+    """It falls along half a cosine, from its full value in round 1 to almost 0 in the last round."""
 
 
 class Recipe(StrEnum):
-    """Which default settings a run takes."""
+    """Which default settings a run uses."""
 
     PAPER = "paper"
     """Those of the paper's tables."""
     TUNED = "tuned"
-    """Those that a selection of equal size for every method supports, on MNIST images that no table uses."""
+    """Those chosen on MNIST images that no table uses, with the same number of trials for every method."""
 
 
 class Judge(StrEnum):
-    """Which held-out records a client is judged on."""
+    """The held-out records on which a client's accuracy is measured."""
 
     TEST = "test"
     VALIDATION = "validation"
     BOTH = "both"
-    """Test records, and validation records beside them, on which each client chooses its round."""
+    """Test records, and also validation records, on which each client chooses its best round."""
 
     @property
     def parts(self) -> tuple[Judge, ...]:
-        """The kinds of records that are judged; a run's accuracy is taken on the first."""
+        """The kinds of records to measure on; the first gives a run's accuracy."""
         return (Judge.TEST, Judge.VALIDATION) if self is Judge.BOTH else (self,)
 
 
@@ -73,30 +73,31 @@ class Initialisation(StrEnum):
 
 
 class Down(StrEnum):
-    """The content of a broadcast: whole values, or differences."""
+    """Whether broadcasts hold whole values or differences."""
 
     WHOLE = "whole"
     DIFFERENCES = "differences"
-    """To what each client has."""
+    """Differences to the last broadcast that each client has."""
 
 
 class World(StrEnum):
-    """Of which classes a client gets the head's rows."""
+    """Which rows of the head a client gets."""
 
     OPEN = "open"
+    """Those of all classes."""
     CLOSED = "closed"
-    """Its own: it says that it will never see others."""
+    """Only those of the classes it holds; it can then never predict another class."""
 
 
 @dataclass(frozen=True)
 class Optimiser(Section):
-    """How clients take their steps: the same in the simulator and over Flower.
+    """Settings of the optimiser, the same in the simulator and over Flower.
 
-    A new setting of the optimiser is one more field here, and its use in `engine/training`.
+    To add one, add a field here and use it in `engine/training`.
     """
 
     moments: AdamMoments = late_setting(
-        AdamMoments.EPOCH, "how long Adam's moments last: an epoch, a round, or the whole run (kept at home)"
+        AdamMoments.EPOCH, "how long Adam's moments last: an epoch, a round, or the whole run (they stay at the client)"
     )
     decay: Decay = late_setting(
         Decay.NONE, "how the learning rate falls: not at all, or along half a cosine to the last round"
@@ -108,18 +109,20 @@ class Optimiser(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundSettings(Section):
-    """Settings of a round: who takes part, what is sent, and which records judge the outcome."""
+    """Settings of the rounds: who takes part, what is sent, and on which records accuracy is measured."""
 
     seed: int = setting(0, "seed of everything random except private noise", deployed=True, metavar="N")
     participation: PositiveShare = setting(1.0, "share of the clients in each round", metavar="F")
     judge: Judge = setting(
-        Judge.TEST, "held-out records the accuracy is taken on; both: test, with rounds chosen on validation beside it"
+        Judge.TEST,
+        "held-out records that accuracy is measured on; both: on test, and each client also chooses its best round on "
+        "validation",
     )
     initialisation: Initialisation = setting(
         Initialisation.SHARED, "how bodies start: all from the same parameters, or each from its own"
     )
     stop_at_accuracy: Share | None = setting(
-        None, "stop at this accuracy (0.97 for 97 %); only to measure the cost to a threshold", metavar="F"
+        None, "stop at this accuracy (0.97 for 97 %); only to measure the cost of reaching it", metavar="F"
     )
     codec: str = setting(
         "f32",
@@ -130,19 +133,19 @@ class RoundSettings(Section):
     codec_down: str | None = late_setting(None, "how broadcasts are written (default: as uploads are)", metavar="NAME")
     down: Down = late_setting(Down.WHOLE, "broadcasts: whole, or the difference to what each client has")
     world: World = late_setting(
-        World.OPEN, "closed: a client gets the rows of its own classes only (over Flower: a site that says so)"
+        World.OPEN, "closed: a client gets only the rows of the classes it holds (over Flower: each site decides)"
     )
     skip_below: NotNegative | None = late_setting(
         None, "replace a message by a short note if it changed by less than this share of its norm", metavar="T"
     )
     largest_share: PositiveShare | None = late_setting(
         None,
-        "the most that one client can weigh in a sum, as a share of all records, whatever count it states",
+        "upper limit on one client's weight in a sum, as a share of all records, whatever count it claims",
         metavar="F",
     )
     carry: Share | None = setting(
         None,
-        "take this share of the old posterior as the next prior; the server then remembers no client",
+        "use this share of the old posterior as the next prior; the server then keeps no client's upload",
         recorded=Recorded.NEVER,  # it is an option of the method, and recorded as such
         deployed=True,
         metavar="G",
@@ -151,7 +154,7 @@ class RoundSettings(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings(RoundSettings):
-    """All settings of a run apart from its method, its data and its models. None is left open."""
+    """All settings of a run except its method, data and models; none is left open."""
 
     rounds: AtLeastOne = 10
     batch_size: AtLeastOne = 10

@@ -1,4 +1,4 @@
-"""From a run's settings to the way its messages cross. In a file of its own: codecs need PyTorch, flags do not."""
+"""Make a `Transport` from a run's settings. In its own file, because codecs import PyTorch and flags must not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fedlog.wire.transport import Transport
 
 
 def transport_of(settings: RoundSettings) -> Transport:
-    """How the messages of a run with these settings cross; InputError for ways that contradict each other."""
+    """The transport that these settings ask for; InputError if they contradict each other."""
     return Transport(
         codec=settings.codec,
         codec_down=settings.codec_down,

@@ -1,4 +1,4 @@
-"""The checks of the contract, each a function that raises an AssertionError with what is wrong."""
+"""The checks of a method's contract; each is a function that raises an AssertionError if the method breaks it."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class MethodBrokenError(AssertionError):
 
 
 def check_method(method: str | registry.Factory, **options: Any) -> None:
-    """Run a method through the contract that every method of this package keeps.
+    """Check that a method keeps the contract of this package's methods.
 
     Args:
         method: its class (or a function that makes an `Algorithm` from a `ModelPlan`), or its name.
-        options: of the method, for the runs of the suite: short phases, and steps large enough to move a model.
+        options: options of the method for these short runs: few epochs, and steps large enough to change a model.
 
     Returns:
         None if the method keeps the contract. The first check that fails raises `MethodBrokenError`.
@@ -56,10 +56,10 @@ def check_method(method: str | registry.Factory, **options: Any) -> None:
     for check in contract_checks():
         try:
             check(trial)
-        except Exception as error:  # whatever a broken method raises, it is broken
-            said = str(error) or type(error).__name__
+        except Exception as error:  # a broken method may raise anything
+            reason = str(error) or type(error).__name__
             what = check.__name__.removeprefix("check_").replace("_", " ")
-            raise MethodBrokenError(f"method {trial.method} breaks the contract ({what}): {said}") from error
+            raise MethodBrokenError(f"method {trial.method} breaks the contract ({what}): {reason}") from error
 
 
 def contract_checks() -> tuple[Check, ...]:
@@ -84,19 +84,19 @@ def contract_checks() -> tuple[Check, ...]:
 
 
 def check_members(trial: Trial) -> None:
-    """Check that the method has everything that the engine asks of an `Algorithm`, and at least one exchange."""
+    """Check that the method has a name, at least one exchange in a round, and texts as advice."""
     algorithm = trial.algorithm()
     assert isinstance(algorithm.name, str), f"its name must be a text, found: {algorithm.name!r}"
     assert algorithm.name, "its name must be a text that is not empty"
     assert algorithm.schedule.round, "its schedule has no exchange in a round"
     names = [exchange.name for exchange in algorithm.schedule.round]
-    assert len(set(names)) == len(names), f"its exchanges need different names: {names}"
+    assert len(set(names)) == len(names), f"its exchanges must have different names, found: {names}"
     for line in algorithm.advice(10):
         assert isinstance(line, str), f"advice must be texts, found: {line!r}"
 
 
 def check_repeats(trial: Trial) -> None:
-    """Check that the same seed gives the same run to the bit, whatever was drawn or run before."""
+    """Check that the same seed gives exactly the same run, even if other random numbers were drawn before."""
     federation = small_federation([4, 9, 13])
     found = []
     for start in (1, 2):
@@ -105,7 +105,7 @@ def check_repeats(trial: Trial) -> None:
             simulation = trial.simulation(federation)
             found.append((run_all(simulation), models_of(simulation)))
             again = distance(found[-1][1], models_of(simulation))
-            assert again == 0, "deployed twice, the same state gives two models: is something kept in the method?"
+            assert again == 0, "deploying the same state twice gives different models: does the method keep state?"
     (first, one), (second, other) = found
     assert first == second, "two runs with the same seed have different records: randomness must come from keys"
     assert distance(one, other) == 0, "two runs with the same seed end with different models"
@@ -119,7 +119,7 @@ def check_learns(trial: Trial) -> None:
     for simulation in simulations:
         run_all(simulation)
     models, others = (models_of(simulation) for simulation in simulations)
-    assert distance(models, others) > 0, "other labels of the training records give the same models"
+    assert distance(models, others) > 0, "the models do not depend on the labels of the training records"
     for client, model in models.items():
         assert HEAD in model, f"the deployed model of {client} has no head"
         shape = tuple(model[HEAD].shape)
@@ -128,14 +128,14 @@ def check_learns(trial: Trial) -> None:
 
 
 def check_arguments_stay(trial: Trial) -> None:
-    """Check that `hear`, `open`, `step`, `broadcast` and `deploy` change nothing that they are given."""
+    """Check that `hear`, `open`, `step`, `broadcast` and `deploy` do not change their arguments."""
     simulation = trial.simulation(small_federation([4, 9]))
     run_all(simulation)
     algorithm, server = simulation.algorithm, simulation.server.state
     kept = _copy(server)
     message = algorithm.broadcast(algorithm.begin(Key(3)))
     heard = algorithm.hear(message, {})
-    if not _adds_up(simulation):  # else the last one alone means nothing
+    if not _adds_up(simulation):  # if broadcasts add up, the last one is useless alone
         heard = algorithm.hear(algorithm.broadcast(server), heard)
     home = algorithm.join(_first_model(simulation))
     before_home, before_heard = _copy(home), _copy(heard)
@@ -145,25 +145,25 @@ def check_arguments_stay(trial: Trial) -> None:
     algorithm.hear(message, heard)
     given = (("server's state", server, kept), ("home", home, before_home), ("heard", heard, before_heard))
     for what, now, then in given:
-        assert _equal(now, then), f"it changes the {what} in place: return new values instead"
+        assert _equal(now, then), f"the method changes the {what} in place: return new values instead"
 
 
 def check_order_of_clients(trial: Trial) -> None:
-    """Check that the order of the clients decides nothing."""
+    """Check that the order of the clients does not matter."""
     federation = small_federation([4, 9, 13, 6])
     turned = replace(federation, shards=tuple(federation.shards[at] for at in (2, 0, 3, 1)))
     one, other = (trial.simulation(each, participation=0.75) for each in (federation, turned))
     first, second = run_all(one), run_all(other)
     gap = distance(models_of(one), models_of(other))
-    assert gap < 1e-5, f"the clients in another order give models that differ by {gap:g}"
+    assert gap < 1e-5, f"with the clients in another order, models differ by {gap:g}"
     for a, b in zip(first, second, strict=True):
         for figure in ("bits_up", "bits_down", "participants"):
-            assert a[figure] == b[figure], f"the clients in another order have other {figure}"
+            assert a[figure] == b[figure], f"with the clients in another order, {figure} differs"
         assert sum(a["correct_per_client"]) == sum(b["correct_per_client"])
 
 
 def check_unequal_clients(trial: Trial) -> None:
-    """Check clients without data, with one record and with one class; one without data must change nothing."""
+    """Check clients with no record, one record or one class; a client with no record must not affect the others."""
     federation = small_federation([0, 1, 7, 23], one_class=[2])
     whole = trial.simulation(federation)
     records = run_all(whole)
@@ -175,11 +175,11 @@ def check_unequal_clients(trial: Trial) -> None:
     run_all(without)
     left = models_of(without)
     gap = distance({name: models[name] for name in left}, left)
-    assert gap == 0, f"a client without records moves the others' models by {gap:g}: weight uploads by records"
+    assert gap == 0, f"a client without records changes the others' models by {gap:g}: weight uploads by records"
 
 
 def check_round_without_data(trial: Trial) -> None:
-    """Check that a run survives a round in which only a client without data takes part."""
+    """Check that a run goes on after a round in which only a client without data takes part."""
     federation = small_federation([0, 0, 0, 8])
     pooled = trial.algorithm().training is TrainingRecords.POOLED
     for seed in range(3):
@@ -191,16 +191,16 @@ def check_round_without_data(trial: Trial) -> None:
 
 
 def check_partial_participation(trial: Trial) -> None:
-    """Check that half of the clients in a round send half of the bits, and that models stay finite."""
+    """Check that every upload has the same size, also if half of the clients take part, and models stay finite."""
     federation = small_federation([5, 8, 12, 6])
     everyone, half = (trial.simulation(federation, participation=share, rounds=3) for share in (1.0, 0.5))
     sent = {record.bits_up / record.participants for simulation in (everyone, half) for record in simulation.rounds()}
-    assert len(sent) == 1, f"a client's upload has another size in another round: {sorted(sent)} bits"
+    assert len(sent) == 1, f"uploads must have the same size in all rounds, found: {sorted(sent)} bits"
     _require_finite(models_of(half))
 
 
 def check_separate_starts(trial: Trial) -> None:
-    """Check that bodies may start apart exactly where the method says that any body will do."""
+    """Check that clients may start from different parameters exactly if the method accepts any body."""
     _check_start(
         trial,
         "separate starts",
@@ -211,7 +211,7 @@ def check_separate_starts(trial: Trial) -> None:
 
 
 def check_different_bodies(trial: Trial) -> None:
-    """Check that bodies may differ exactly where the method says so."""
+    """Check that clients may have different bodies exactly if the method accepts any body."""
     bodies = [small_body("mlp:6,5"), small_body("mlp:7,5"), small_body("mlp:5")]
     _check_start(
         trial,
@@ -227,7 +227,7 @@ def _check_start(trial: Trial, what: str, make: Callable[[Mapping[str, Any] | No
             make(None)
         except InputError:
             return
-        raise AssertionError(f"a method that needs the same body everywhere accepted {what}")
+        raise AssertionError(f"the method says that all bodies must be the same, but it accepts {what}")
     if algorithm.schedule.opening is not None:
         try:
             make(None)
@@ -235,14 +235,14 @@ def _check_start(trial: Trial, what: str, make: Callable[[Mapping[str, Any] | No
             if "first_head" not in registry.options(trial.method):
                 return
         else:
-            raise AssertionError(f"a method with an opening exchange accepted {what}")
+            raise AssertionError(f"the method has an opening exchange, but it accepts {what}")
     simulation = make({"first_head": "random"} if algorithm.schedule.opening is not None else None)
     assert len(run_all(simulation)) == 2
     _require_finite(models_of(simulation))
 
 
 def check_resume(trial: Trial) -> None:
-    """Check that a resumed run repeats the uninterrupted one to the bit."""
+    """Check that a resumed run is exactly the same as an uninterrupted one."""
     federation = small_federation([4, 9, 13, 6])
     straight, before, after = (trial.simulation(federation, participation=0.75, rounds=4) for _ in range(3))
     expected = run_all(straight)
@@ -252,43 +252,43 @@ def check_resume(trial: Trial) -> None:
         before.save(Path(folder) / "checkpoint")
         after.resume(Path(folder) / "checkpoint")
         found += run_all(after)
-    assert found == expected, "a resumed run has other records: is something kept outside home and server?"
-    assert distance(models_of(after), models_of(straight)) == 0, "a resumed run ends with other models"
+    assert found == expected, "a resumed run has different records: does the method keep state of its own?"
+    assert distance(models_of(after), models_of(straight)) == 0, "a resumed run ends with different models"
     assert after.server.ledger.as_rows() == straight.server.ledger.as_rows()
 
 
 def check_bits(trial: Trial) -> None:
-    """Check that every bit of a round is booked under a kind of message."""
+    """Check that all bits of a round are counted under a kind of message."""
     for record in run_all(trial.simulation(small_federation([5, 8, 6]))):
         booked, sent = sum(record["bits_by_kind"].values()), record["bits_up"] + record["bits_down"]
-        assert booked == sent, f"{sent} bits were sent and {booked} booked by kind"
+        assert booked == sent, f"{sent} bits were sent, but {booked} were counted by kind of message"
 
 
 def check_test_records_unseen(trial: Trial) -> None:
-    """Check that training and closing never see test records."""
+    """Check that training and closing do not use test records."""
     federation = small_federation([5, 8, 12])
     one, other = (trial.simulation(each) for each in (federation, with_other_tests(federation)))
     run_all(one), run_all(other)
     gap = distance(models_of(one, closing=True), models_of(other, closing=True))
-    assert gap == 0, f"other test records move the models by {gap:g}"
+    assert gap == 0, f"the models depend on the test records: other test records change them by {gap:g}"
 
 
 def check_closing(trial: Trial) -> None:
-    """Check that the closing phase is judged apart, and leaves the run as it was."""
+    """Check that the closing phase is evaluated separately and does not change the run."""
     simulation = trial.simulation(small_federation([5, 8, 12]))
     has_closing = bool(simulation.algorithm.schedule.closing)
     run_all(simulation)
     before = models_of(simulation)
     once, again = simulation.close(), simulation.close()
     assert (once is not None) == has_closing
-    assert once == again, "closing twice gives two outcomes"
-    assert distance(before, models_of(simulation)) == 0, "closing changes what the clients keep"
+    assert once == again, "closing twice gives different results"
+    assert distance(before, models_of(simulation)) == 0, "closing changes the models that the clients keep"
     moved = distance(before, models_of(simulation, closing=True)) > 0
-    assert moved == has_closing, "the closing phase moves nothing"
+    assert moved == has_closing, "the closing phase does not change the models"
 
 
 def check_backends_agree(trial: Trial) -> None:
-    """Check that stacked training agrees with the plain loop, on shards of very different sizes."""
+    """Check that every backend trains as the plain loop does, on shards of very different sizes."""
     for choice in BackendChoice:
         if choice is not BackendChoice.LOOP:
             check_backend(trial, choice)
@@ -298,7 +298,7 @@ def check_backend(trial: Trial, choice: BackendChoice) -> None:
     """Check that one backend agrees with the loop in every phase of the method."""
     federation = small_federation([0, 1, 7, 23], one_class=[2])
     bodies = [make_dropout_body(choice)] * 4
-    # Two rounds first, so that losses meet real class means and global means.
+    # Two rounds first, so that losses get real class means and global means.
     simulation = trial.simulation(federation, bodies)
     run_all(simulation)
     engines = [trial.simulation(federation, bodies, choice=each).engine for each in (BackendChoice.LOOP, choice)]
@@ -314,7 +314,7 @@ def check_backend(trial: Trial, choice: BackendChoice) -> None:
             where = f"exchange {name}, client {task.client.name} with {task.client.records} records"
             assert gap < 1e-10, f"{where}: {choice} differs from the loop by {gap:g}; does the loss use the weights?"
             moved = max(float((a[key] - task.work.params[key]).abs().max()) for key in a)
-            assert (moved > 0) == (task.client.records > 0), f"{where}: moved by {moved:g}"
+            assert (moved > 0) == (task.client.records > 0), f"{where}: training changed the model by {moved:g}"
         requests = [FeatureRequest(task.client, task.work.params, Pool.TRAIN, task.client.train) for task in tasks]
         for ours, theirs in zip(loop.features(requests), other.features(requests), strict=True):
             assert ours.shape == theirs.shape
@@ -322,14 +322,14 @@ def check_backend(trial: Trial, choice: BackendChoice) -> None:
 
 
 def tasks_of(simulation: Simulation) -> Iterator[tuple[list[Task], str]]:
-    """The tasks of every exchange and of the closing, from a float64 model, for each client."""
+    """For each exchange and the closing: the tasks of all clients, from a float64 model, and the exchange's name."""
     algorithm = simulation.algorithm
     clients = clients_of(simulation.federation, simulation.bodies, algorithm)
     key = Key(3)
     start = _first_model(simulation)
     home = algorithm.join({name: value.to(torch.float64) for name, value in start.items()})
     heard = algorithm.hear(algorithm.broadcast(algorithm.begin(key)), {})
-    if not _adds_up(simulation):  # else the last one alone means nothing
+    if not _adds_up(simulation):  # if broadcasts add up, the last one is useless alone
         heard = algorithm.hear(algorithm.broadcast(simulation.server.state), heard)
     schedule = algorithm.schedule
     for exchange in (*schedule.round, *([schedule.opening] if schedule.opening else [])):
@@ -345,7 +345,7 @@ def _first_model(simulation: Simulation) -> dict[str, torch.Tensor]:
 
 
 def _adds_up(simulation: Simulation) -> bool:
-    """Whether each broadcast adds to those before it."""
+    """Whether each broadcast builds on the ones before."""
     return simulation.algorithm.schedule.audience is Audience.EVERYONE
 
 
@@ -360,4 +360,4 @@ def _equal(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -
 def _require_finite(models: Models) -> None:
     for client, model in models.items():
         for name, value in model.items():
-            assert bool(torch.isfinite(value).all()), f"the model of {client} is not finite: {name}"
+            assert bool(torch.isfinite(value).all()), f"parameter {name} in the model of {client} is not finite"

@@ -1,4 +1,4 @@
-"""A small federation of generated records, and runs of any method on it."""
+"""Small federations of generated records, and short runs of any method on them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fedlog.settings.training import RunSettings
 
 N_CLASS = 3
 TESTS_PER_CLIENT = 6
-# Short phases, and steps large enough that a method moves its model in a few rounds.
+# Few epochs, and steps large enough to change a model in a few rounds.
 SHORT = {"epochs": 2, "learning_rate": 0.01}
 
 Model = dict[str, Tensor]
@@ -37,7 +37,7 @@ Models = dict[str, Model]
 
 
 def small_federation(sizes: Sequence[int], one_class: Sequence[int] = ()) -> Federation:
-    """Clients c0, c1, ... with so many training records; those in `one_class` hold records of class 1 only."""
+    """Clients c0, c1, ... with these numbers of training records; those in `one_class` have only class 1."""
     generator = Key(5).child("small").torch()
     inputs, labels, shards = [], [], []
     start = 0
@@ -63,7 +63,7 @@ def small_federation(sizes: Sequence[int], one_class: Sequence[int] = ()) -> Fed
 
 
 def with_numbers(federation: Federation) -> Federation:
-    """The federation with a number to predict in place of its classes: the class, and a little of the first input."""
+    """The federation with numbers to predict instead of classes; they depend on the class and the first input."""
     train, test = (
         Records(pool.inputs, torch.zeros_like(pool.labels), targets=(pool.labels - 1 + pool.inputs[:, 0] / 4) / 4)
         for pool in (federation.train, federation.test)
@@ -73,21 +73,21 @@ def with_numbers(federation: Federation) -> Federation:
 
 
 def with_other_tests(federation: Federation) -> Federation:
-    """The federation with noise and other labels for test records."""
+    """The federation with noise as test records, and with other labels."""
     labels = (federation.test.labels + 1) % N_CLASS
     noise = torch.randn(federation.test.inputs.shape, generator=Key(6).torch())
     return replace(federation, test=Records(noise, labels))
 
 
 def small_body(name: str = "mlp:6,5") -> Body:
-    """A multilayer perceptron with two layers and 5 features."""
+    """A body from the catalog for 4 inputs; by default two layers and 5 features."""
     return body_named(name, (4,))
 
 
 def make_dropout_body(choice: BackendChoice = BackendChoice.AUTO) -> Body:
-    """A small body with dropout on its features, to check that losses see the features before the dropout.
+    """A small body with dropout on its features, to check that losses get the features before the dropout.
 
-    For the mixed backend the body gets a layer that has no block.
+    For the mixed backend it has a layer that no block supports.
     """
     return adopt("dropping", _dropout_net_without_a_block if choice is BackendChoice.MIXED else _dropout_net, (4,))
 
@@ -102,7 +102,7 @@ def _dropout_net_without_a_block() -> nn.Module:
 
 @dataclass(frozen=True)
 class Trial:
-    """A method with its options, ready to be run on small federations."""
+    """A method and its options, for short runs on small federations."""
 
     method: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class Trial:
         options: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> Simulation:
-        """A run of two rounds, in float64 within a client's training, unless said otherwise."""
+        """A run of two rounds, unless `settings` say otherwise, with training in float64."""
         if self.predicts_numbers:
             federation = with_numbers(federation)
         bodies = bodies or [small_body()] * len(federation.shards)
@@ -128,12 +128,12 @@ class Trial:
 
     @property
     def predicts_numbers(self) -> bool:
-        """Whether the method predicts a number, and not a class."""
+        """Whether the method predicts a number instead of a class."""
         plan = model_plan(small_federation([4, 4]), [small_body()] * 2)
         return predicts_numbers(registry.build(self.method, plan, {**self._shorten(), **self.options}))
 
     def algorithm(self) -> Algorithm:
-        """The method for the small federation's models."""
+        """The method made for a small federation."""
         return self.simulation(small_federation([4, 4])).algorithm
 
     def _shorten(self) -> dict[str, Any]:
@@ -142,17 +142,17 @@ class Trial:
 
 
 def run_all(simulation: Simulation) -> list[dict[str, Any]]:
-    """The records of all remaining rounds, without their times."""
+    """Run all remaining rounds and return their records, without times."""
     return [without_time(record) for record in simulation.rounds()]
 
 
 def without_time(record: RoundRecord) -> dict[str, Any]:
-    """A record as plain values, without the seconds."""
+    """A round's record as plain values, without its seconds."""
     return {name: value for name, value in asdict(record).items() if name != "seconds"}
 
 
 def models_of(simulation: Simulation, *, closing: bool = False) -> Models:
-    """Every client's model after the run, by the client's name."""
+    """The model of every client by name, after the closing phase if `closing`."""
     phases = simulation.algorithm.schedule.closing if closing else ()
     with tempfile.TemporaryDirectory() as folder:
         simulation.workers.save_models(phases, Path(folder))
@@ -160,7 +160,7 @@ def models_of(simulation: Simulation, *, closing: bool = False) -> Models:
 
 
 def distance(one: Models, other: Models) -> float:
-    """The largest difference of any entry of any client's model; infinite where they have different parts."""
+    """The largest difference of two entries of any client's model; infinite if clients or parameters differ."""
     if one.keys() != other.keys() or any(one[client].keys() != other[client].keys() for client in one):
         return float("inf")
     return max(

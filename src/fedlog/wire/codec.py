@@ -1,4 +1,4 @@
-"""The codecs by name: how a message becomes bytes. Bits are counted on these bytes, and receivers work on them."""
+"""The codecs by name. A codec turns a message into bytes; these bytes are counted, and receivers decode them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
     "WireError",
     "codec",
     "is_same",
-    "refuse_open_codec",
+    "refuse_revealing_codec",
 ]
 
 
@@ -34,28 +34,28 @@ class Codec(Protocol):
 
     @property
     def number(self) -> int:
-        """The number of the codec in a frame. It is part of the wire format: never reuse one."""
+        """The number that stands for the codec in a frame. It is part of the wire format: never reuse one."""
 
     @property
     def hides_content(self) -> bool:
-        """Whether neither the length nor the form of a message tells which classes are in it."""
+        """Whether the length and the layout of a message are the same whatever classes are in it."""
 
     @property
     def differences(self) -> bool:
-        """Whether a message can be sent as the difference to one that the receiver has."""
+        """Whether a message can be sent as the difference to an earlier one that the receiver has."""
 
     @property
     def rounding(self) -> float:
         """The largest error in the norm of a row, as a multiple of the row's largest entry."""
 
     def encode(self, message: Message, key: Key | None = None, known: Message | None = None) -> bytes:
-        """The bytes of a message. Codecs that round by chance need a key; equal keys give equal bytes.
+        """The bytes of a message. Codecs that round at random need a key; equal keys give equal bytes.
 
-        `known` is what the receiver has: a codec with differences sends the difference to it where it can.
+        `known` is a message that the receiver has; a codec with `differences` sends the difference to it if possible.
         """
 
     def decode(self, blob: bytes, known: Message | None = None) -> Message:
-        """The message in these bytes; `WireError` for anything else."""
+        """The message in these bytes; `WireError` if they are not one. `known` as for `encode`."""
 
 
 _ALL: tuple[Codec, ...] = (
@@ -78,10 +78,10 @@ _ALL: tuple[Codec, ...] = (
 CODECS: dict[str, Codec] = {each.name: each for each in _ALL}
 
 
-def refuse_open_codec(name: str, where: str) -> None:
-    """Refuse a codec whose messages show which classes a client holds; `where` is the mode that must not show them."""
+def refuse_revealing_codec(name: str, where: str) -> None:
+    """Raise an InputError if a codec's messages show which classes a client holds; `where` names the mode in it."""
     if not codec(name).hides_content:
-        shown = "the rows that are sent show" if "rows" in name.split("+") else "the length of what is sent shows"
+        shown = "the rows it sends show" if "rows" in name.split("+") else "the length of its messages shows"
         dense = ", ".join(each.name for each in _ALL if each.hides_content)
         raise InputError(
             f"codec {name} cannot be used in {where}: {shown} which classes a client holds", hint=f"one of {dense}"
@@ -89,13 +89,13 @@ def refuse_open_codec(name: str, where: str) -> None:
 
 
 def is_same(blob: bytes) -> bool:
-    """Whether the header of these bytes says `same`: they hold nothing, and an earlier message still stands."""
+    """Whether these bytes are a message of kind SAME: it has no content and says that the last message is unchanged."""
     at = {frame.VERSION: 3, compact.VERSION: 4}.get(blob[2] if len(blob) > 4 else 0)
     return at is not None and blob[:2] == MAGIC and blob[at] == Kind.SAME
 
 
 def codec(name: str) -> Codec:
-    """The codec of that name."""
+    """The codec of that name; InputError for an unknown name."""
     if name not in CODECS:
         raise InputError(f"unknown codec: {name}", hint=f"one of {', '.join(CODECS)}")
     return CODECS[name]

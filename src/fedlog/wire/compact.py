@@ -1,12 +1,12 @@
-"""The compact frame of all small formats. `docs/wire.md` describes it to the byte.
+"""The compact frame, used by every codec except `f32`. `docs/wire.md` describes each byte.
 
     frame   = magic(2) version(1) codec(1) kind(1) flags(1) | body | crc32(4)
     body    = arrays(varint) | array...
     array   = layout(1) dimensions(varint) sizes(varint each) | [row bitmap] | [counts] | entries
 
-Statistics travel as class means with their counts, because sums overflow small numbers. A frame can carry the
-difference to a message that the receiver has; its checksum then covers that message too, so that a difference to
-something else is refused. So does the checksum of `same`, which says that this message still stands.
+Statistics are sent as class means with their counts, because sums overflow small number formats. A frame can carry the
+difference to a message that the receiver has. Its checksum then covers that message too, so a receiver that has
+another message refuses the frame. The same holds for a SAME frame, which says that the last message is unchanged.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.wire import frame
-from fedlog.wire.frame import Reader, WireError, checksum_of, comparable, largest_from, packed_bits, varint, zigzag
+from fedlog.wire.frame import Reader, WireError, checksum_of, is_comparable, largest_from, pack_bits, varint, zigzag
 from fedlog.wire.message import Kind, Message
 from fedlog.wire.numbers import Floats, Numbers, Singles
 
-STORED_WHOLE = 2**53  # counts up to here are exact in the arithmetic of both sides
+MAX_WHOLE_COUNT = 2**53  # float64 is exact for whole numbers up to this one
 VERSION = 2
 _HEAD = struct.Struct("<2sBBBB")
 _DIFFERENCE, _COMPRESSED = 1, 2  # flags
 _BITS, _WHOLE, _WIDE_WHOLE, _FLOATS, _MEANS = range(5)  # layouts
-_SIGNED, _FRACTIONAL, _SAME_COUNTS = 16, 32, 64  # beside the layout, in the same byte
+_SIGNED, _FRACTIONAL, _SAME_COUNTS = 16, 32, 64  # flags in the same byte as the layout
 
 
-def counts_and_means(sums: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+def split_counts_and_means(sums: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
     """Statistics as counts and class means; None if that is impossible (negative counts, sums with a count of 0)."""
     if sums.ndim != 2 or not sums.shape[1] or not sums.is_floating_point():
         return None
@@ -47,22 +47,22 @@ def counts_and_means(sums: Tensor) -> tuple[NDArray[np.float64], NDArray[np.floa
 
 
 def pack_counts(counts: NDArray[np.float64]) -> tuple[bytes, bool]:
-    """The bytes of the counts, and whether they have fractions (those of a decayed posterior do)."""
-    if (counts == np.floor(counts)).all() and (counts <= STORED_WHOLE).all():
+    """The bytes of the counts, and whether they have fractions (the counts of a decayed posterior do)."""
+    if (counts == np.floor(counts)).all() and (counts <= MAX_WHOLE_COUNT).all():
         return b"".join(varint(int(count)) for count in counts), False
     return counts.astype("<f8").tobytes(), True
 
 
 def unpack_counts(reader: Reader, rows: int, fractional: bool) -> NDArray[np.float64]:
-    """The counts of so many rows."""
+    """Read one count for each of `rows` rows."""
     if not fractional:
         counts = np.array([reader.varint() for _ in range(rows)], np.float64)
-        if (counts > STORED_WHOLE).any():
-            raise WireError("a count that is too large")
+        if (counts > MAX_WHOLE_COUNT).any():
+            raise WireError(f"the message has a count above {MAX_WHOLE_COUNT}")
         return counts
     counts = np.frombuffer(reader.take(8 * rows), "<f8").astype(np.float64)
     if not np.isfinite(counts).all() or (counts < 0).any():
-        raise WireError("a count that is negative or not finite")
+        raise WireError("the message has a count that is negative or not finite")
     return counts
 
 
@@ -75,21 +75,24 @@ def compress(body: bytes) -> bytes:
 
 
 def decompress(body: bytes) -> bytes:
-    """The body again; `WireError` for anything else, and for one that would become too large."""
+    """The body that `compress` compressed; `WireError` if it cannot be decompressed or would become too large."""
     limit = largest_from(len(body))
     try:
         size = zstandard.get_frame_parameters(body, format=zstandard.FORMAT_ZSTD1_MAGICLESS).content_size
-        if size > limit:  # an unknown size is the largest number there is
-            raise WireError("a message that becomes too large when it is opened")
+        if size > limit:  # zstandard gives an unknown size as the largest possible number
+            raise WireError(f"the message would become too large when decompressed: more than {limit} bytes")
         opener = zstandard.ZstdDecompressor(format=zstandard.FORMAT_ZSTD1_MAGICLESS, max_window_size=2**23)
         return opener.decompress(body, max_output_size=limit, allow_extra_data=False)
     except zstandard.ZstdError as error:
-        raise WireError(f"a message that zstandard cannot open: {error}") from None
+        raise WireError(f"zstandard cannot decompress the message: {error}") from None
 
 
 @dataclass(frozen=True)
 class Compact:
-    """A codec that writes floats as `numbers` does; optionally without rows of zeros, and zstandard-compressed."""
+    """A codec that writes floats in the format `numbers`.
+
+    With `rows` it leaves out rows of zeros; with `compressed` it compresses the body with zstandard.
+    """
 
     number: int
     numbers: Numbers
@@ -98,42 +101,42 @@ class Compact:
 
     @property
     def name(self) -> str:
-        """The parts, joined: rows+q8+zstd. Rows of plain floats are called rows."""
+        """The parts joined with `+`, for example rows+q8+zstd; `rows` alone means rows of f32."""
         plain = self.rows and self.numbers.name == "f32"
         parts = [*(["rows"] if self.rows else []), *([] if plain else [self.numbers.name])]
         return "+".join([*parts, *(["zstd"] if self.compressed else [])])
 
     @property
     def hides_content(self) -> bool:
-        """Whether neither the length nor the form of a message tells which classes are in it."""
+        """Whether the length and the layout of a message are the same whatever classes are in it."""
         return not self.rows and not self.compressed
 
     @property
     def differences(self) -> bool:
-        """Whether it can carry a difference; a lossless format cannot, since known + (new - known) is rounded."""
+        """Whether it can carry differences. f32 cannot: known + (new - known) would round, and f32 must be exact."""
         return not isinstance(self.numbers, Singles)
 
     @property
     def rounding(self) -> float:
-        """By how much, over the largest entry of a row, the norm of the row can be off."""
+        """The largest error in the norm of a row, as a multiple of the row's largest entry."""
         return self.numbers.rounding
 
     def _for_kind(self, kind: int) -> Compact:
-        """The codec for messages of that kind: moments stay float32, since a variance is a small difference of two."""
+        """The codec for messages of that kind: moments stay float32, since a variance is a small difference of them."""
         return replace(self, numbers=Singles()) if kind == Kind.MOMENTS else self
 
     def encode(self, message: Message, key: Key | None = None, known: Message | None = None) -> bytes:
-        """The bytes of a message, as a difference to `known` where that can be; equal keys give equal bytes."""
+        """The bytes of a message, as a difference to `known` if possible; equal keys give equal bytes."""
         frame.check_arrays(message)
         writer = self._for_kind(message.kind)
-        stands = message.kind is Kind.SAME  # what is known: the checksum says which message that is
-        told = writer.differences and known is not None and comparable(message, known)
-        known = known if stands or told else None
+        unchanged = message.kind is Kind.SAME  # the checksum then covers `known`, the message that is unchanged
+        as_difference = writer.differences and known is not None and is_comparable(message, known)
+        known = known if unchanged or as_difference else None
         body = varint(len(message.arrays))
         for at, array in enumerate(message.arrays):
             old = None if known is None else known.arrays[at]
             body += writer._pack(message.kind, array, old, None if key is None else key.child(at))
-        flags = 0 if known is None or stands else _DIFFERENCE
+        flags = 0 if known is None or unchanged else _DIFFERENCE
         if self.compressed:
             smaller = compress(body)
             if len(smaller) < len(body) <= frame.largest_from(len(smaller)):
@@ -141,12 +144,12 @@ class Compact:
         return frame.seal(_HEAD.pack(frame.MAGIC, VERSION, self.number, message.kind, flags) + body, checksum_of(known))
 
     def decode(self, blob: bytes, known: Message | None = None) -> Message:
-        """The message in these bytes; `WireError` for anything else. `known` is what a difference is taken to."""
+        """The message in these bytes; `WireError` if they are not one. A difference is added to `known`."""
         codec, number, flags = frame.unpack_head(_HEAD, VERSION, blob)
         if codec != self.number:
-            raise WireError(f"a message in another codec: {codec} (expected {self.number}, {self.name})")
+            raise WireError(f"the message is in codec number {codec}, expected {self.number} ({self.name})")
         if flags & ~(_DIFFERENCE | _COMPRESSED) or (flags & _COMPRESSED and not self.compressed):
-            raise WireError(f"a message with unknown flags: {flags}")
+            raise WireError(f"the message has unknown flags: {flags}")
         old = self._require_known(number, known) if flags & _DIFFERENCE else None
         kind, body = frame.open_frame(_HEAD, blob, number, checksum_of(known if number == Kind.SAME else old))
         return self._for_kind(kind)._read_message(kind, decompress(bytes(body)) if flags & _COMPRESSED else body, old)
@@ -154,7 +157,8 @@ class Compact:
     def _require_known(self, kind: int, known: Message | None) -> Message:
         if not self._for_kind(kind).differences or known is None or known.kind != kind:
             raise WireError(
-                "a difference to a message that is not here", hint="the sender must send the whole message once"
+                "the message is a difference to an earlier message that the receiver does not have",
+                hint="the sender must send the whole message once",
             )
         return known
 
@@ -163,7 +167,8 @@ class Compact:
         allowance = frame.largest_from(len(body))
         count = reader.varint()
         if count > frame.MAX_ARRAYS or (known is not None and count != len(known.arrays)):
-            raise WireError(f"a message with another number of arrays: {count}")
+            expected = f"at most {frame.MAX_ARRAYS}" if known is None else str(len(known.arrays))
+            raise WireError(f"the message has {count} arrays, expected {expected}")
         for at in range(count):
             array = self._unpack(kind, reader, None if known is None else known.arrays[at], allowance)
             allowance -= array.numel()
@@ -177,14 +182,16 @@ class Compact:
 
     def _pack_entries(self, kind: Kind, array: Tensor, known: Tensor | None, key: Key | None) -> tuple[int, bytes]:
         if array.dtype == torch.bool:
-            return _BITS, packed_bits(array.flatten().numpy())
+            return _BITS, pack_bits(array.flatten().numpy())
         if not array.is_floating_point():
             whole = array.to(torch.int64).contiguous().numpy()
             if kind in (Kind.STATISTICS, Kind.MOMENTS):
-                # Grid steps of a private run: a length that depends on them would tell of them.
+                # Grid steps of a private run: varints would reveal their size by their length.
                 return _WIDE_WHOLE, whole.astype("<i8").tobytes()
             return _WHOLE, b"".join(varint(zigzag(int(number))) for number in whole.reshape(-1))
-        found = None if isinstance(self.numbers, Singles) or kind is not Kind.STATISTICS else counts_and_means(array)
+        found = (
+            None if isinstance(self.numbers, Singles) or kind is not Kind.STATISTICS else split_counts_and_means(array)
+        )
         if found is None:
             matrix = _as_matrix(array.to(torch.float32))
             if known is not None:
@@ -192,13 +199,13 @@ class Compact:
             return self._pack_rows(_FLOATS, matrix, b"", key)
         counts, means = found
         layout = _MEANS
-        if known is not None and (old := counts_and_means(known)) is not None:
+        if known is not None and (old := split_counts_and_means(known)) is not None:
             layout |= _SAME_COUNTS if np.array_equal(old[0], counts) else 0
             means = means - old[1]
         present = _find_filled_rows(counts[:, None]) if self.rows and known is None else np.ones(len(counts), bool)
-        told, fractional = (b"", False) if layout & _SAME_COUNTS else pack_counts(counts[present])
+        count_bytes, fractional = (b"", False) if layout & _SAME_COUNTS else pack_counts(counts[present])
         layout |= _FRACTIONAL if fractional else 0
-        return self._pack_rows(layout, means.astype(np.float32), told, key, present)
+        return self._pack_rows(layout, means.astype(np.float32), count_bytes, key, present)
 
     def _pack_rows(
         self, layout: int, matrix: Floats, counts: bytes, key: Key | None, present: NDArray[np.bool_] | None = None
@@ -207,7 +214,7 @@ class Compact:
             present = np.ones(len(matrix), bool)
         elif present is None or layout & _SAME_COUNTS:
             present = _find_filled_rows(matrix)
-        bitmap = packed_bits(present) if self.rows else b""
+        bitmap = pack_bits(present) if self.rows else b""
         signed = bool((matrix < 0).any())
         return layout | (_SIGNED if signed else 0), bitmap + counts + self.numbers.pack(matrix, present, key, signed)
 
@@ -216,10 +223,10 @@ class Compact:
         shape = frame.check_shape([reader.varint() for _ in range(ndim)])
         sort, marks = layout & 15, layout & ~15
         if known is not None and tuple(known.shape) != shape:
-            raise WireError(f"a difference of another shape: {shape} ({tuple(known.shape)} expected)")
+            raise WireError(f"a difference has shape {shape}, expected {tuple(known.shape)}")
         rows, columns = _matrix_shape(shape)
         if max(prod(shape), rows) > allowance:
-            raise WireError(f"an array that is too large for its message: shape {shape}")
+            raise WireError(f"an array is too large for its message: shape {shape}")
         if sort in (_BITS, _WHOLE, _WIDE_WHOLE) and not marks:
             return _unpack_whole(reader, sort, shape)
         if sort == _FLOATS and not marks & ~_SIGNED:
@@ -228,13 +235,13 @@ class Compact:
             found = torch.from_numpy(matrix).reshape(shape)
             return found if known is None else (known.to(torch.float64) + found).to(torch.float32)
         if sort != _MEANS or marks & 128 or len(shape) != 2 or not columns or kind is not Kind.STATISTICS:
-            raise WireError(f"an array of unknown layout: {layout}")
+            raise WireError(f"an array has an unknown layout: {layout}")
         return self._unpack_means(reader, marks, rows, columns - 1, known)
 
     def _unpack_means(self, reader: Reader, marks: int, rows: int, columns: int, known: Tensor | None) -> Tensor:
-        old = None if known is None else counts_and_means(known)
+        old = None if known is None else split_counts_and_means(known)
         if marks & _SAME_COUNTS and (old is None or marks & _FRACTIONAL):
-            raise WireError("the message takes its counts from an earlier message that is not here")
+            raise WireError("the message takes its counts from an earlier message that the receiver does not have")
         present = reader.bits(rows) if self.rows else np.ones(rows, bool)
         counts = np.zeros(rows)
         if marks & _SAME_COUNTS and old is not None:
@@ -266,7 +273,7 @@ def _matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _find_filled_rows(matrix: NDArray[np.floating]) -> NDArray[np.bool_]:
-    """Which rows have an entry that is not +0: a negative zero is sent, so that nothing at all is lost."""
+    """A mask of the rows with an entry other than +0; -0 counts as an entry, so that decoding is exact."""
     found: NDArray[np.bool_] = ((matrix != 0) | np.signbit(matrix)).any(axis=1)
     return found
 
@@ -278,5 +285,5 @@ def _unpack_whole(reader: Reader, sort: int, shape: tuple[int, ...]) -> Tensor:
     if sort == _WIDE_WHOLE:
         return torch.from_numpy(np.frombuffer(reader.take(8 * entries), "<i8").astype(np.int64)).reshape(shape)
     if entries > reader.left:
-        raise WireError(f"a truncated array: {entries} whole numbers expected, {reader.left} bytes found")
+        raise WireError(f"an array is cut short: {entries} whole numbers expected, {reader.left} bytes found")
     return torch.tensor([reader.signed_varint() for _ in range(entries)], dtype=torch.int64).reshape(shape)

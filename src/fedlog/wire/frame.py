@@ -1,6 +1,6 @@
-"""Magic number, checksum, size limits, reader and error of every format; and the paper's format, `f32`.
+"""What all frames share (magic number, checksum, size limits, reader, error), and the codec `f32` of the paper.
 
-`f32` writes every float as 4 bytes. `docs/wire.md` describes it to the byte:
+`f32` writes every float as 4 bytes. `docs/wire.md` describes each byte:
 
     frame   = magic(2) version(1) kind(1) codec(1) arrays(2) | array... | crc32(4)
     array   = dtype(1) ndim(1) dims(4 each) | entries, little endian
@@ -33,14 +33,14 @@ _FLOAT32, _INT64, _BIT = 1, 2, 3
 MAX_ARRAYS = 2**16 - 1  # MobileNetV2 alone has 260
 MAX_DIMENSIONS = 8
 MAX_ENTRIES = 2**31  # refuses a forged size before anything is allocated
-# What a forged frame of few bytes may make at most: empty rows and zstandard both stand for more than was sent.
+# Limits for a forged frame: empty rows and zstandard let a few bytes stand for many entries.
 _FREE, _PER_BYTE = 2**22, 64
 _CRC = struct.Struct("<I")
 _LONGEST_VARINT = 10  # bytes of a 64-bit number, 7 bits in each
 
 
-def comparable(message: Message, known: Message) -> bool:
-    """Whether a message can be sent as a difference to another: the same kind, shapes and types of entries."""
+def is_comparable(message: Message, known: Message) -> bool:
+    """Whether a message can be sent as a difference to another: both have the same kind, shapes and entry types."""
     found, expected = (
         [(array.shape, array.is_floating_point(), array.dtype == torch.bool) for array in each.arrays]
         for each in (message, known)
@@ -49,7 +49,7 @@ def comparable(message: Message, known: Message) -> bool:
 
 
 def checksum_of(known: Message | None) -> int:
-    """The start value of a frame's checksum: 0, or the checksum of the message that it refers to."""
+    """The start value of a frame's checksum: 0, or the checksum of the known message that the frame refers to."""
     found = 0
     for array in () if known is None else known.arrays:
         exact = array.to(torch.float64 if array.is_floating_point() else torch.int64)
@@ -62,62 +62,62 @@ class WireError(InputError):
 
 
 def largest_from(size: int) -> int:
-    """How many entries, or opened bytes, may come out of a body of that many bytes."""
+    """The largest number of entries, or of decompressed bytes, that a body of `size` bytes may stand for."""
     return _FREE + _PER_BYTE * size
 
 
 def seal(framed: bytes, start: int) -> bytes:
-    """The head and body, followed by their checksum; `start` is the start value of the checksum."""
+    """The head and body followed by their checksum, which starts from the value `start`."""
     return framed + _CRC.pack(zlib.crc32(framed, start))
 
 
 def unpack_head(head: struct.Struct, version: int, blob: bytes) -> list[Any]:
-    """The fields of the head after magic and version; `WireError` if one of these two is wrong."""
+    """The fields of the head after magic and version; `WireError` if magic or version is wrong."""
     if len(blob) < head.size + _CRC.size:
-        raise WireError(f"a message that is too short: {len(blob)} bytes")
+        raise WireError(f"the message is too short: {len(blob)} bytes")
     magic, found, *rest = head.unpack_from(blob)
     if magic != MAGIC or found != version:
         raise WireError(
-            f"not a fedlog message of version {version}: magic {magic!r}, version {found}",
+            f"this is not a fedlog message of version {version}: its magic is {magic!r}, its version {found}",
             hint="both sides need versions of fedlog that speak the same protocol",
         )
     return rest
 
 
 def open_frame(head: struct.Struct, blob: bytes, kind: int, start: int) -> tuple[Kind, memoryview]:
-    """The kind and the body of a sealed frame; `WireError` if the checksum is wrong. `start` is its start value."""
+    """The kind and the body of a sealed frame; `WireError` if the checksum, started from `start`, is wrong."""
     framed, end = memoryview(blob)[: -_CRC.size], blob[-_CRC.size :]
     if _CRC.unpack(end)[0] != zlib.crc32(framed, start):
-        raise WireError("a message whose checksum does not match its content, or the message that it refers to")
+        raise WireError("the message's checksum does not match its content, or the earlier message that it refers to")
     if kind not in Kind._value2member_map_:
-        raise WireError(f"a message of unknown kind: {kind}")
+        raise WireError(f"the message has an unknown kind: {kind}")
     return Kind(kind), framed[head.size :]
 
 
 def check_arrays(message: Message) -> None:
-    """Refuse a message that no frame can carry."""
+    """Raise a `WireError` if a message has more arrays, dimensions or entries than a frame can carry."""
     if len(message.arrays) > MAX_ARRAYS:
-        raise WireError(f"a message with too many arrays: {len(message.arrays)} (at most {MAX_ARRAYS})")
+        raise WireError(f"the message has too many arrays: {len(message.arrays)} (at most {MAX_ARRAYS})")
     for array in message.arrays:
         if array.ndim > MAX_DIMENSIONS or array.numel() > MAX_ENTRIES:
             raise WireError(
-                f"an array that no message can carry: shape {tuple(array.shape)} "
+                f"the message has an array that is too large: shape {tuple(array.shape)} "
                 f"(at most {MAX_DIMENSIONS} dimensions and {MAX_ENTRIES} entries)"
             )
 
 
 def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """The shape that a frame states, unless it is too large."""
+    """The shape that a frame states, as a tuple; `WireError` if it is too large."""
     if len(shape) > MAX_DIMENSIONS:
-        raise WireError(f"an array with too many dimensions: {len(shape)} (at most {MAX_DIMENSIONS})")
-    # A zero among the sizes must not hide the others from the check: strides are products of all of them.
+        raise WireError(f"an array has too many dimensions: {len(shape)} (at most {MAX_DIMENSIONS})")
+    # Zeros are left out of the product, so that they hide no huge size: strides are products of the other sizes.
     if prod(size for size in shape if size) > MAX_ENTRIES:
-        raise WireError(f"an array that is too large: shape {tuple(shape)} (at most {MAX_ENTRIES} entries)")
+        raise WireError(f"an array is too large: shape {tuple(shape)} (at most {MAX_ENTRIES} entries)")
     return tuple(shape)
 
 
 def varint(number: int) -> bytes:
-    """A whole number, 0 or more, as 7 bits a byte, lowest first; the top bit says that more follow (LEB128)."""
+    """A whole number, 0 or more, in LEB128: 7 bits a byte, lowest first; the top bit says that another byte follows."""
     out = bytearray()
     while number > 127:
         out.append(number & 127 | 128)
@@ -132,7 +132,7 @@ def zigzag(number: int) -> int:
 
 
 class Reader:
-    """The unread rest of a message body."""
+    """Reads a message body from front to back."""
 
     def __init__(self, body: bytes | memoryview) -> None:
         self._view = memoryview(body)
@@ -140,27 +140,27 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """How many bytes are unread."""
+        """The number of unread bytes."""
         return len(self._view) - self._at
 
     def take(self, size: int) -> memoryview:
-        """The next bytes; `WireError` if there are fewer."""
+        """Read the next `size` bytes; `WireError` if fewer are left."""
         if size > self.left:
-            raise WireError(f"a truncated message: {size} bytes expected, {self.left} found")
+            raise WireError(f"the message is cut short: {size} bytes expected, {self.left} found")
         self._at += size
         return self._view[self._at - size : self._at]
 
     def end(self) -> None:
-        """Check that nothing is left."""
+        """Raise a `WireError` if there are unread bytes."""
         if self.left:
-            raise WireError(f"a message with {self.left} bytes too many")
+            raise WireError(f"the message has {self.left} bytes too many")
 
     def byte(self) -> int:
-        """The next byte."""
+        """Read the next byte."""
         return self.take(1)[0]
 
     def varint(self) -> int:
-        """The next whole number below 2^64; `WireError` if it is longer than it needs to be."""
+        """Read the next whole number; `WireError` if it is 2^64 or more, or has more bytes than it needs."""
         number = 0
         for place in range(_LONGEST_VARINT):
             byte = self.byte()
@@ -169,29 +169,29 @@ class Reader:
                 if (place and not byte) or number >= 2**64:
                     break
                 return number
-        raise WireError("a whole number in a longer form than needed, or above 2^64")
+        raise WireError("a whole number is 2^64 or more, or is written with more bytes than it needs")
 
     def signed_varint(self) -> int:
-        """The next whole number of either sign."""
+        """Read the next whole number of either sign, written with `zigzag`."""
         number = self.varint()
         return number >> 1 if not number & 1 else -(number + 1 >> 1)
 
     def bits(self, count: int) -> NDArray[np.bool_]:
-        """The next truth values, 8 in a byte, lowest bit first; `WireError` if a bit behind the last one is set."""
+        """Read `count` truth values, 8 in a byte, lowest bit first; `WireError` if a bit after the last one is set."""
         raw = np.frombuffer(self.take(-(-count // 8)), np.uint8)
         if count % 8 and raw[-1] >> (count % 8):
-            raise WireError("bits behind the last truth value are set")
+            raise WireError("bits after the last truth value must be 0")
         return np.unpackbits(raw, count=count, bitorder="little").astype(bool)
 
 
-def packed_bits(values: NDArray[np.bool_]) -> bytes:
-    """Truth values as `Reader.bits` reads them."""
+def pack_bits(values: NDArray[np.bool_]) -> bytes:
+    """The bytes of truth values, as `Reader.bits` reads them."""
     return np.packbits(values, bitorder="little").tobytes()
 
 
 def _pack(array: Tensor) -> bytes:
     if array.dtype == torch.bool:
-        code, body = _BIT, packed_bits(array.flatten().numpy())
+        code, body = _BIT, pack_bits(array.flatten().numpy())
     elif not array.is_floating_point():
         code, body = _INT64, array.to(torch.int64).contiguous().numpy().astype("<i8").tobytes()
     else:
@@ -205,7 +205,7 @@ def _unpack(reader: Reader) -> Tensor:
     if code == _BIT:
         return torch.from_numpy(reader.bits(prod(shape))).reshape(shape)
     if code not in (_INT64, _FLOAT32):
-        raise WireError(f"an array of unknown type: {code}")
+        raise WireError(f"an array has an unknown type: {code}")
     size, numbers = (8, "<i8") if code == _INT64 else (4, "<f4")
     return torch.from_numpy(np.frombuffer(reader.take(size * prod(shape)), numbers).copy()).reshape(shape)
 
@@ -221,17 +221,17 @@ class Float32:
     rounding = 2.0**-24
 
     def encode(self, message: Message, key: Key | None = None, known: Message | None = None) -> bytes:
-        """The bytes of a message; `WireError` for one with more arrays or dimensions than a frame can tell."""
+        """The bytes of a message; `WireError` if it has more arrays, dimensions or entries than a frame can carry."""
         check_arrays(message)
         head = _HEAD.pack(MAGIC, VERSION, message.kind, self.number, len(message.arrays))
         body = b"".join(_pack(array) for array in message.arrays)
         return seal(head + body, checksum_of(known) if message.kind is Kind.SAME else 0)
 
     def decode(self, blob: bytes, known: Message | None = None) -> Message:
-        """The message in these bytes; `WireError` for anything else."""
+        """The message in these bytes; `WireError` if they are not one."""
         number, codec, count = unpack_head(_HEAD, VERSION, blob)
         if codec != self.number:
-            raise WireError(f"a message in another codec: {codec} (expected {self.number}, {self.name})")
+            raise WireError(f"the message is in codec number {codec}, expected {self.number} ({self.name})")
         kind, body = open_frame(_HEAD, blob, number, checksum_of(known) if number == Kind.SAME else 0)
         reader = Reader(body)
         arrays = tuple(_unpack(reader) for _ in range(count))

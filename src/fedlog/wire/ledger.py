@@ -1,4 +1,4 @@
-"""The count of every bit that crossed, by round, direction and kind."""
+"""The ledger: how many bits were sent, by round, direction and kind of message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedlog.wire.message import Kind
 
 
 class Direction(StrEnum):
-    """Up is from a client to the server; down is back, one copy for each client it goes to."""
+    """The direction of a message: up from a client to the server, or down from the server to a client."""
 
     UP = "up"
     DOWN = "down"
@@ -19,20 +19,20 @@ class Direction(StrEnum):
 
 @dataclass
 class Ledger:
-    """Bits by (round, direction, kind). It takes encoded messages only, so nothing is counted that was not serialised.
+    """The number of bits sent, by (round, direction, kind), counted on encoded messages.
 
-    Round 0 is the opening: a seed, or the exchange behind a first head.
+    Round 0 is the opening: the broadcast of a seed, or the exchange that makes a first head.
     """
 
     entries: Counter[tuple[int, Direction, str]] = field(default_factory=Counter)
 
     def book(self, round_number: int, direction: Direction, kind: Kind | str, blob: bytes, copies: int = 1) -> None:
-        """Count one encoded message, once for each copy that crossed; steps of a secure sum have names of their own."""
+        """Count an encoded message, once for each copy sent; `kind` is a name for the steps of a secure sum."""
         name = kind if isinstance(kind, str) else kind.name.lower()
         self.entries[round_number, direction, name] += 8 * len(blob) * copies
 
     def bits(self, direction: Direction, *, round_number: int | None = None) -> int:
-        """All bits in one direction, of one round or of all."""
+        """The number of bits in one direction, in one round or in all."""
         return sum(
             bits
             for (at, way, _), bits in self.entries.items()
@@ -44,7 +44,7 @@ class Ledger:
         return {f"{kind} {way.value}": bits for (at, way, kind), bits in self.entries.items() if at == round_number}
 
     def all_kinds(self) -> dict[str, int]:
-        """The bits of all rounds as `by_kind` writes them; those of the opening apart from them."""
+        """The bits of all rounds except the opening, named as in `by_kind`."""
         found: Counter[str] = Counter()
         for (at, way, kind), bits in self.entries.items():
             found[f"{kind} {way.value}"] += bits if at else 0

@@ -1,7 +1,7 @@
-"""The typed values that cross the network, and the law that makes them add up on the server.
+"""The messages between clients and server, and how the server adds them up.
 
-A message is a kind and a few arrays; what each array means is fixed by the kind, so no name travels. `lift` turns a
-client's upload into a contribution that can be added to the others': that sum is all an algorithm's server step sees.
+A message is a kind and a few arrays. The kind says what each array means, so no names are sent. `lift` turns a
+client's upload into a contribution that can be added to those of others; an algorithm's server step sees only the sum.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from fedlog.errors import InputError
 
 
 class Kind(IntEnum):
-    """The kinds of messages, array by array. The numbers are part of the wire format: never reuse one."""
+    """The kinds of messages, with the arrays of each. The numbers are part of the wire format: never reuse one."""
 
     SEED = 1  # (1,) int64: everyone derives the same start from it
     HEAD = 2  # (n_class, m): the global head, column 0 its bias
     STATISTICS = 3  # (n_class, m): sums of features, column 0 the counts; in a noisy broadcast (1,): std of the noise
-    PARAMETERS = 4  # any arrays, then (1,) int64 records behind them (0 in a broadcast)
+    PARAMETERS = 4  # any arrays, then (1,) int64 the number of records they were trained on (0 in a broadcast)
     MEANS = 5  # (n_class, m - 1) class means; (n_class,) int64 counts, or in a broadcast bool: which classes have one
     MEASUREMENTS = 6  # (rows,) of a compressed difference; (2,) int64 size of its support and records (its number)
     SIGNS = 7  # (entries,) bool: positive or zero; (1,) int64 records (in a broadcast its number)
@@ -33,13 +33,13 @@ class Kind(IntEnum):
     QUADRATIC_HEAD = 10  # in a broadcast: (n_class, m) as HEAD; (n_class, m - 1) or (n_class, entries) of the squares
     CLASS_MEANS = 11  # (n_class, m - 1) class means; (n_class,) int64 counts; their scatter between clients counts
     MIXTURES = 12  # (parts,) records, (parts, m - 1) means and variances of Gaussians, the same number a class
-    SAME = 13  # no arrays: what the sender sent last still stands
+    SAME = 13  # no arrays: the sender's last message is unchanged
     NUMBER_HEAD = 14  # in a broadcast: (1, m) as HEAD, (m, m - 1) and (1, 2): how sure it is, see core.heads.regression
 
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """One typed value, ready to be encoded."""
+    """A message: its kind, and its arrays as the kind says."""
 
     kind: Kind
     arrays: tuple[Tensor, ...]
@@ -47,11 +47,11 @@ class Message:
 
 @dataclass(frozen=True, eq=False)
 class Contribution:
-    """A client's upload in a form that can be added: float64 arrays, and how many clients are in it."""
+    """An upload, or a sum of uploads, in a form that can be added: float64 arrays, and how many clients are in it."""
 
     arrays: tuple[Tensor, ...]
     clients: int = 1
-    noise_std: float = 0.0  # of the privacy noise in every entry: public, and what a server step must allow for
+    noise_std: float = 0.0  # of the privacy noise in every entry; it is public, and server steps take it into account
 
     def __add__(self, other: Contribution) -> Contribution:
         if [a.shape for a in self.arrays] != [b.shape for b in other.arrays]:
@@ -65,7 +65,7 @@ class Contribution:
 
 @dataclass(frozen=True, eq=False)
 class Gathered(Contribution):
-    """A contribution whose arrays are listed one after the other rather than summed; no secure sum can do that."""
+    """A contribution that is added by appending its arrays instead of summing them; secure sums cannot do that."""
 
     def __add__(self, other: Contribution) -> Contribution:
         joined = tuple(torch.cat([a, b]) for a, b in zip(self.arrays, other.arrays, strict=True))
@@ -93,7 +93,7 @@ def _weigh_measurements(message: Message) -> tuple[Tensor, ...]:
 
 def _signs_to_votes(message: Message) -> tuple[Tensor, ...]:
     signs, records = (array.to(torch.float64) for array in message.arrays)
-    has_vote = (records > 0).to(torch.float64)  # whoever trained on nothing has no opinion
+    has_vote = (records > 0).to(torch.float64)  # a client without training records has no vote
     return (signs * 2 - 1) * has_vote, has_vote
 
 
@@ -115,15 +115,15 @@ _LIFTS: dict[Kind, Callable[[Message], tuple[Tensor, ...]]] = {
 
 
 def lift(message: Message) -> Contribution:
-    """The upload as a contribution: `(theta, n) -> (n * theta, n)`, means to sums, signs to votes."""
+    """The contribution of an upload: parameters times their records, means as sums, signs as votes."""
     if message.kind not in _LIFTS:
-        raise InputError(f"a message of this kind cannot be summed: {message.kind.name}")
+        raise InputError(f"messages of kind {message.kind.name} cannot be summed")
     make = Gathered if message.kind is Kind.MIXTURES else Contribution
     return make(_LIFTS[message.kind](message))
 
 
 def total(contributions: Sequence[Contribution]) -> Contribution:
-    """The sum in the order given, in float64."""
+    """The sum of the contributions, added in this order in float64."""
     summed = contributions[0]
     for contribution in contributions[1:]:
         summed = summed + contribution

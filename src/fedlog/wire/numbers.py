@@ -1,7 +1,7 @@
-"""How the floats of an array become bytes: as they are, as halves, or as small codes in blocks with a scale.
+"""Formats of floats: 4 bytes each, 2 bytes each, or codes of a few bits in blocks that share a scale.
 
-An array is seen as a matrix: its first dimension are the rows, all others together the columns. Blocks never cross a
-row, since rows (classes, channels) differ in size more than the entries of one row do.
+An array is treated as a matrix: its first dimension gives the rows, all others together the columns. A block lies
+within one row, since entries of different rows (classes, channels) differ more in size than those of one row.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from fedlog.wire.frame import Reader, WireError
 
 Floats = NDArray[np.float32]
 Rows = NDArray[np.bool_]  # which rows of a matrix are sent
-BLOCK = 128  # entries behind one scale
+BLOCK = 128  # entries that share one scale
 
 
 class Numbers(Protocol):
-    """A format of floats. `rounding`: the largest error in the norm of a row, in units of its largest entry."""
+    """A format of floats. `rounding`: the largest error in the norm of a row, as a multiple of its largest entry."""
 
     @property
     def name(self) -> str: ...
@@ -36,29 +36,29 @@ class Numbers(Protocol):
 
 @dataclass(frozen=True)
 class Singles:
-    """4 bytes each, as they are."""
+    """float32: 4 bytes each, unchanged."""
 
     name: str = "f32"
     rounding: float = 2.0**-24
 
     def pack(self, matrix: Floats, present: Rows, key: Key | None, signed: bool) -> bytes:
-        """The entries, little endian."""
+        """The bytes of the entries, little endian."""
         return matrix[present].astype("<f4").tobytes()
 
     def unpack(self, reader: Reader, rows: int, columns: int, signed: bool) -> Floats:
-        """The entries of a matrix."""
+        """Read the entries of a matrix."""
         return np.frombuffer(reader.take(4 * rows * columns), "<f4").astype(np.float32).reshape(rows, columns)
 
 
 @dataclass(frozen=True)
 class Halves:
-    """An exponent for each row (1 byte), then 2 bytes an entry: no size of entries can overflow."""
+    """float16: 1 byte for each row's exponent, then 2 bytes for each entry; large entries do not overflow."""
 
     name: str = "f16"
     rounding: float = 2.0**-10
 
     def pack(self, matrix: Floats, present: Rows, key: Key | None, signed: bool) -> bytes:
-        """The exponents that bring the largest entry of each row into [0.5, 1), then the scaled entries."""
+        """The bytes of the exponents that scale each row's largest entry into [0.5, 1), then of the scaled entries."""
         sent = matrix[present].astype(np.float64)
         largest = np.abs(sent).max(axis=1, initial=0.0)
         exponents = np.clip(np.frexp(np.where(np.isfinite(largest), largest, 0.0))[1], -126, 127)
@@ -66,7 +66,7 @@ class Halves:
         return bytes(exponents.astype("<i1").tobytes()) + scaled
 
     def unpack(self, reader: Reader, rows: int, columns: int, signed: bool) -> Floats:
-        """The entries of a matrix."""
+        """Read the entries of a matrix."""
         exponents = np.frombuffer(reader.take(rows), "<i1").astype(np.int32)
         with np.errstate(invalid="ignore"):
             halves = np.frombuffer(reader.take(2 * rows * columns), "<f2").astype(np.float64).reshape(rows, columns)
@@ -77,54 +77,54 @@ class Halves:
 class Codes:
     """Codes of a few bits in blocks of up to 128 entries, with a scale of 2 bytes (bfloat16) for each block.
 
-    Rounding is up or down by chance, so that every entry is right on average and errors of many clients cancel.
-    Entries that are never negative, as class means behind a ReLU are, spend no code on a sign.
+    Entries are rounded up or down at random, so that each is right on average and the errors of many clients cancel.
+    If no entry is negative (as in class means after a ReLU), no bit is spent on the sign.
     """
 
     bits: int
 
     @property
     def name(self) -> str:
-        """The name in a codec: `q` and the number of bits."""
+        """`q` and the number of bits, as in the names of codecs."""
         return f"q{self.bits}"
 
     @property
     def rounding(self) -> float:
-        """An entry is off by less than a step; the norm of a block by less than sqrt(128) of them."""
+        """sqrt(128) steps: the error of an entry is below one step, so that of a block's norm is below sqrt(128)."""
         return float(np.sqrt(BLOCK)) / self._top(signed=True)
 
     def _top(self, signed: bool) -> int:
-        """The largest code of an entry, its sign apart."""
+        """The largest code of an entry, without its sign."""
         return (1 << (self.bits - 1 if signed else self.bits)) - 1
 
     def pack(self, matrix: Floats, present: Rows, key: Key | None, signed: bool) -> bytes:
-        """All scales, row by row, then all codes."""
+        """The bytes of all scales, row by row, then of all codes."""
         if key is None:
-            raise ValueError(f"codec {self.name} rounds by chance, and needs a key for it")
+            raise ValueError(f"codec {self.name} rounds at random and needs a key")
         top, columns = self._top(signed), matrix.shape[1]
         starts = np.arange(0, columns, BLOCK)
         largest = np.maximum.reduceat(np.abs(matrix), starts, axis=1) if columns else matrix[:, :0]
         scales = _bfloat16_above(largest.astype(np.float64) / top)
         steps = np.repeat(_from_bfloat16(scales).astype(np.float64), np.diff([*starts, columns]), axis=1)
         shares = np.divide(matrix, steps, out=np.zeros(matrix.shape), where=(steps > 0) & np.isfinite(steps))
-        # Drawn for every row, sent or not: what is rounded does not depend on which rows are left out.
+        # Random numbers are drawn for every row, sent or not, so that rounding does not depend on the rows left out.
         codes = np.floor(shares + key.numpy().random(matrix.shape))
         stored = (np.clip(codes, -top if signed else 0, top) + (top if signed else 0)).astype(np.uint8)
         return scales[present].astype("<u2").tobytes() + _pack_codes(stored[present].reshape(-1), self.bits)
 
     def unpack(self, reader: Reader, rows: int, columns: int, signed: bool) -> Floats:
-        """The entries of a matrix."""
-        if not rows:  # and then the columns are bounded by nothing that was sent
+        """Read the entries of a matrix."""
+        if not rows:  # a forged number of columns would not be bounded by the bytes sent
             return np.zeros((0, columns), np.float32)
         blocks = -(-columns // BLOCK)
         scales = np.frombuffer(reader.take(2 * rows * blocks), "<u2").reshape(rows, blocks)
         if bool((scales >> 15).any()):
-            raise WireError("a block with a negative scale")
+            raise WireError("a block of the message has a negative scale")
         codes = _unpack_codes(reader, rows * columns, self.bits).reshape(rows, columns).astype(np.float64)
         if signed:
             codes -= self._top(signed)
             if bool((codes > self._top(signed)).any()):
-                raise WireError(f"a number that is no code of {self.name}")
+                raise WireError(f"the message has a number that is not a code of {self.name}")
         sizes = np.diff([*range(0, columns, BLOCK), columns])
         with np.errstate(invalid="ignore"):
             steps = np.repeat(_from_bfloat16(scales).astype(np.float64), sizes, axis=1)
@@ -132,20 +132,20 @@ class Codes:
 
 
 def _clip_to_float32(values: NDArray[np.float64], finite: NDArray[np.bool_]) -> Floats:
-    """The values as float32, finite ones cut to its range: a scale that was rounded up may lead beyond it."""
+    """The values as float32; finite ones are cut to its range, since a scale that was rounded up may exceed it."""
     limit = float(np.finfo(np.float32).max)
     with np.errstate(over="ignore", invalid="ignore"):
         return np.where(finite, np.clip(values, -limit, limit), values).astype(np.float32)
 
 
 def _bfloat16_above(values: NDArray[np.float64]) -> NDArray[np.uint16]:
-    """float32 numbers as bfloat16, rounded up, so that no entry lies beyond the largest code."""
+    """The numbers as bfloat16, rounded up, so that no entry needs more than the largest code."""
     with np.errstate(over="ignore"):
         words = values.astype(np.float32)
     words = np.where(words.astype(np.float64) < values, np.nextafter(words, np.float32(np.inf)), words)
     halves = words.astype(np.float32).view(np.uint32)
     rounded = (halves >> 16) + ((halves & 0xFFFF) > 0)
-    # A block with an entry that is not finite says so as a whole: what comes out is not finite either.
+    # 0x7FC0 is NaN: one entry that is not finite makes the whole block NaN after decoding.
     return np.where(np.isfinite(words), rounded, 0x7FC0).astype(np.uint16)
 
 
@@ -154,7 +154,7 @@ def _from_bfloat16(halves: NDArray[np.uint16]) -> Floats:
 
 
 def _pack_codes(codes: NDArray[np.uint8], bits: int) -> bytes:
-    """Codes one behind the other, lowest bits of a byte first."""
+    """The bytes of the codes one after the other, lowest bits of a byte first."""
     if bits == 8:
         return codes.tobytes()
     single = (codes[:, None] >> np.arange(bits, dtype=np.uint8)) & 1

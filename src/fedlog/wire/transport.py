@@ -1,4 +1,4 @@
-"""How the messages of a run cross: the codec of each way, and what is left out because the receiver has it."""
+"""How a run sends its messages: the codec in each direction, and what is not sent because the receiver has it."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from functools import cached_property
 import torch
 
 from fedlog.errors import InputError
-from fedlog.wire.codec import CODECS, Codec, codec, refuse_open_codec
-from fedlog.wire.frame import comparable
+from fedlog.wire.codec import CODECS, Codec, codec, refuse_revealing_codec
+from fedlog.wire.frame import is_comparable
 from fedlog.wire.message import Kind, Message
 
 
 @dataclass(frozen=True)
 class Transport:
-    """The settings of a run's messages."""
+    """The settings of how a run sends its messages."""
 
     codec: str = "f32"
     codec_down: str | None = None
-    """None: the same both ways."""
+    """The codec of broadcasts; None: the same as for uploads."""
     differences: bool = False
-    """Broadcasts are differences to what each client has."""
+    """Send a broadcast as the difference to the last one that the client has."""
     closed_world: bool = False
-    """A client gets the rows of its own classes only."""
+    """Send a client only the rows of the classes it holds."""
     skip_below: float | None = None
-    """A message that moved by less than this share of its norm is not sent; `same` goes instead."""
+    """Send SAME instead of a message that changed by less than this share of its norm."""
 
     def __post_init__(self) -> None:
         codec(self.codec)
@@ -36,11 +36,11 @@ class Transport:
             raise InputError(f"codec {down.name} cannot carry differences", hint=f"--codec-down with one of {able}")
         if self.closed_world and "rows" not in down.name.split("+"):
             raise InputError(
-                f"a closed world sends some rows only, and codec {down.name} sends all of them",
-                hint="--codec-down rows, rows+q8, ...",
+                f"a closed world sends only some rows, but codec {down.name} sends all rows",
+                hint="--codec-down with a codec of rows, such as rows or rows+q8",
             )
         if self.skip_below is not None and not 0 <= self.skip_below < math.inf:
-            raise InputError(f"skip_below must be a finite number, 0 or more: {self.skip_below}")
+            raise InputError(f"skip_below must be a finite number, 0 or more, found: {self.skip_below}")
 
     @cached_property
     def up(self) -> Codec:
@@ -54,11 +54,11 @@ class Transport:
 
     @property
     def tailored(self) -> bool:
-        """Whether clients get different bytes of the same broadcast."""
+        """Whether different clients get different bytes for the same broadcast."""
         return self.differences or self.closed_world or self.skip_below is not None
 
     def refuse_in(self, where: str) -> None:
-        """Refuse ways of sending that show more than dense messages do; `where` names the mode in errors."""
+        """Raise an InputError if messages show which classes a client holds; `where` names the mode in the error."""
         if self.closed_world:
             raise InputError(
                 f"a closed world cannot be used in {where}: the rows that a client gets show which classes it holds",
@@ -66,20 +66,20 @@ class Transport:
             )
         if self.skip_below is not None:
             raise InputError(
-                f"skipping cannot be used in {where}: whether a client has news depends on its records, and no "
-                "accounting covers that",
+                f"skipping cannot be used in {where}: whether a message is skipped depends on the client's records, "
+                "and the privacy accounting does not cover that",
                 hint="leave out --skip-below",
             )
-        refuse_open_codec(self.codec, where)
-        refuse_open_codec(self.down.name, where)
+        refuse_revealing_codec(self.codec, where)
+        refuse_revealing_codec(self.down.name, where)
 
 
-PAPER_TRANSPORT = Transport()  # every number as it is, the same for everyone
+PAPER_TRANSPORT = Transport()  # every number as float32, the same bytes for every client
 
 
-def movement(message: Message, known: Message) -> float:
-    """The distance of a message from another, divided by the other's norm; infinite if they cannot be compared."""
-    if not comparable(message, known):
+def relative_change(message: Message, known: Message) -> float:
+    """The distance of a message from an earlier one, over the earlier one's norm; infinite if not comparable."""
+    if not is_comparable(message, known):
         return math.inf
     pairs = [(a.to(torch.float64), b.to(torch.float64)) for a, b in zip(message.arrays, known.arrays, strict=True)]
     norm = math.sqrt(sum(float(old.square().sum()) for _, old in pairs))
@@ -88,7 +88,7 @@ def movement(message: Message, known: Message) -> float:
 
 
 def keep_classes(message: Message, classes: frozenset[int]) -> Message:
-    """A head or statistics with the rows of these classes alone; the others are zero. Other messages stay whole."""
+    """A head or statistics with all rows but those of these classes set to zero; other messages unchanged."""
     if message.kind not in (Kind.HEAD, Kind.STATISTICS):
         return message
     rows = torch.zeros(message.arrays[0].shape[0], dtype=torch.bool)

@@ -1,1 +1,1 @@
-"""The two sides of a round: the server, the clients it hears from, and the checkpoint of both."""
+"""The two sides of a round, server and clients, and their checkpoints."""

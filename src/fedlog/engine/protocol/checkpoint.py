@@ -1,16 +1,15 @@
-"""Checkpoints: the server's state, the ledger, and what every client keeps at home.
+"""Checkpoints: the server's state, the ledger, and the state that every client keeps.
 
-A checkpoint is a folder of safetensors and JSON files. It is written beside the one before and then named in
-`latest.json` by an atomic rename, so a kill at any moment leaves a whole one. The format has a number; a checkpoint of
-another format is refused.
+A checkpoint is a folder of safetensors and JSON files. A new one is written completely before `latest.json` names it,
+so if the process is killed, the older one is still there. A checkpoint with another format number is refused.
 
     latest.json            {"folder": "round-000007", "round": 7, "format": 1}
     round-000007/
       server.safetensors   the method's state at the server
-      memory.safetensors   each client's last contribution, where the server remembers them
-      ledger.json          what crossed so far
-      sums.json            how far the secure sums are, where there are any
-      clients-N.safetensors   what the clients of worker N keep; metadata: which clients, and the format
+      memory.safetensors   each client's last contribution, if the server keeps them
+      ledger.json          the bits sent so far
+      sums.json            the number of secure sums so far, if the run has any
+      clients-N.safetensors   the state of the clients of worker N; metadata: which clients, and the format
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from fedlog.engine.protocol.client_store import ANEW, FORMAT, check_format
+from fedlog.engine.protocol.client_store import FORMAT, START_ANEW, check_format
 from fedlog.errors import InputError
 from fedlog.files.durable import force_folder, write_file
 from fedlog.models.body import Params
@@ -38,16 +37,16 @@ LATEST = "latest.json"
 SUMS = "sums.json"
 DOWNLINK = "downlink.safetensors"
 Memory = dict[str, Contribution]
-"""Every client's last contribution, of the opening exchange as well: it is true of a body that has not moved since."""
+"""Every client's last contribution; that of the opening exchange counts until the client's body is trained."""
 
 
 @dataclass(frozen=True)
 class SumsPosition:
-    """How many secure sums a run has made, and whose keys for the next one have come. Secrets are not kept."""
+    """How many secure sums a run has made, and which clients sent keys for the next one. It has no secrets."""
 
     made: int
     ahead: tuple[int, ...] = ()
-    """The clients whose keys for the next sum have come."""
+    """The clients that have already sent keys for the next sum."""
     members: tuple[int, ...] = ()
     coordinates: int = 0
 
@@ -60,19 +59,19 @@ class ServerState:
     values: Params
     ledger: Ledger
     memory: Memory = field(default_factory=dict)
-    sums: SumsPosition | None = None  # in a run without secure sums
-    downlink: Params = field(default_factory=dict)  # what each client has, where they get different bytes
+    sums: SumsPosition | None = None  # None in a run without secure sums
+    downlink: Params = field(default_factory=dict)  # the last broadcast of each client, if they get different bytes
 
 
 def exists(folder: Path) -> bool:
-    """Whether the folder holds a whole checkpoint."""
+    """Whether the folder has a complete checkpoint."""
     return (folder / LATEST).is_file()
 
 
 def write(folder: Path, state: ServerState, save_clients: Callable[[Path], None]) -> None:
-    """Write the checkpoint of this round and drop the one before."""
+    """Write the checkpoint of this round, then delete the one before."""
     part = folder / f"round-{state.round_number:06d}"
-    shutil.rmtree(part, ignore_errors=True)  # left by a kill in mid-write
+    shutil.rmtree(part, ignore_errors=True)  # an incomplete one, if the process was killed while writing
     part.mkdir(parents=True)
     save_file({name: value.contiguous().clone() for name, value in state.values.items()}, part / "server.safetensors")
     save_file(_flatten_memory(state.memory), part / "memory.safetensors")
@@ -82,7 +81,7 @@ def write(folder: Path, state: ServerState, save_clients: Callable[[Path], None]
     if state.sums is not None:
         (part / SUMS).write_text(json.dumps(asdict(state.sums)))
     save_clients(part)
-    force_folder(part)  # the older checkpoint goes as soon as this one is named
+    force_folder(part)  # it must be on disk before the older checkpoint is deleted
     latest = {"folder": part.name, "round": state.round_number, "format": FORMAT}
     write_file(folder / LATEST, json.dumps(latest))
     for old in folder.glob("round-*"):
@@ -91,7 +90,7 @@ def write(folder: Path, state: ServerState, save_clients: Callable[[Path], None]
 
 
 def read(folder: Path, load_clients: Callable[[Path], None]) -> ServerState:
-    """The newest whole checkpoint of the folder; InputError for a damaged one, and for one of another format."""
+    """The newest complete checkpoint of the folder; InputError if it is damaged or has another format."""
     try:
         latest = json.loads((folder / LATEST).read_text())
         check_format(folder, latest.get("format"))
@@ -104,13 +103,13 @@ def read(folder: Path, load_clients: Callable[[Path], None]) -> ServerState:
         downlink = load_file(part / DOWNLINK) if (part / DOWNLINK).exists() else {}
         return ServerState(latest["round"], values, Ledger.from_rows(rows), memory, sums, downlink)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
-        raise InputError(f"no usable checkpoint in {folder}: {error}", hint=ANEW) from error
+        raise InputError(f"no usable checkpoint in {folder}: {error}", hint=START_ANEW) from error
 
 
 def _flatten_memory(memory: Memory) -> Params:
-    """An entry for each array, before them one with its noise and whether it is listed.
+    """The memory as named tensors: for each client its noise and whether it is `Gathered`, then its arrays.
 
-    Their names are JSON: a client may have any name.
+    Names are JSON, because a client's name may contain any character.
     """
     flat: Params = {}
     for client, last in memory.items():
@@ -125,6 +124,6 @@ def _read_memory(flat: Params) -> Memory:
     entries = sorted(((json.loads(name), value) for name, value in flat.items()), key=lambda entry: entry[0])
     for (client,), found in groupby(entries, key=lambda entry: entry[0][:-1]):
         facts, *arrays = (value for _, value in found)
-        noise, *listed = facts.tolist()  # older checkpoints have the noise alone: no site sent lists then
+        noise, *listed = facts.tolist()  # older checkpoints have only the noise: there was no `Gathered` then
         memory[client] = (Gathered if any(listed) else Contribution)(tuple(arrays), noise_std=noise)
     return memory

@@ -1,6 +1,6 @@
-"""The state of clients between two exchanges: own parameters, the optimiser's memory, and what all have heard.
+"""The state of clients between two exchanges: their parameters, Adam's moments, and what they heard from the server.
 
-A cohort keeps it in memory, and in a safetensors file for checkpoints and between the messages of a site.
+A cohort keeps it in memory, and in a safetensors file for checkpoints and between two messages at a site.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from fedlog.models.body import HEAD, Params
 from fedlog.wire.message import Kind, Message
 from fedlog.wire.transport import Transport
 
-FORMAT = 1  # goes up with every change that an older or newer program could misread
+FORMAT = 1  # increase it with every change that an older or newer version of fedlog could misread
 # The names of entries in a file of clients: `<client>/<parameter>`, `<client>/moments/<exchange>/<which>`, `heard/...`.
 HEARD = "heard"
 MOMENTS = "moments"
-MESSAGES = "messages"  # in a saved file, behind the client: messages it has received and sent
+MESSAGES = "messages"  # `<client>/messages/...`: messages that the client received and sent
 # Metadata of a file of clients.
-CLIENTS = "clients"  # whose homes it holds: a home may well be empty
+CLIENTS = "clients"  # the numbers of the clients in it, since a client may have no entry
 FORMAT_ENTRY = "format"
-ANEW = "start the run anew"
-NEVER = -1e4  # the bias of a class that a client will not see: its probability is 0 in float32
+START_ANEW = "start the run anew"
+NEVER = -1e4  # the bias of a class that must not be predicted: its probability is 0 in float32
 
 
 @dataclass
 class OwnMessages:
-    """The messages of each client, where every client gets bytes of its own. Equal ones are stored once."""
+    """The messages of each client, if clients get different bytes. Equal messages are stored once."""
 
     copies: dict[int, Message] = field(default_factory=dict)
     """The last broadcast that each client decoded."""
     heard: dict[int, Params] = field(default_factory=dict)
-    """What the method made of it."""
+    """What each client knows after that broadcast."""
     sent: dict[int, Message] = field(default_factory=dict)
-    """Each client's last upload as the server has it, where skipping needs it."""
+    """Each client's last upload as the server decoded it, if uploads may be skipped."""
 
     def forget(self, clients: Iterable[int]) -> None:
-        """Forget the messages of these clients: the server does not know what they have, or lost what they sent."""
+        """Forget the messages of these clients, since the server has forgotten them too."""
         for index in clients:
             self.copies.pop(index, None)
             self.sent.pop(index, None)
 
     def take(self, blobs: Mapping[int, bytes], transport: Transport, algorithm: Algorithm, common: Params) -> None:
-        """Decode what each client was sent; `common` is what a client knows that has not had its own message yet."""
+        """Decode the broadcast of each client; `common` is what a client without an earlier message knows."""
         decoded: dict[tuple[int, bytes], Message] = {}
         known: dict[tuple[int, int], Params] = {}
         for index, blob in blobs.items():
@@ -78,7 +78,7 @@ class OwnMessages:
         return found
 
     def restore(self, tensors: Mapping[tuple[int, str], Tensor]) -> None:
-        """Restore the state from the tensors of `as_tensors`, by client and the rest of the name."""
+        """Restore the messages from the tensors of `as_tensors`, given by client and the rest of the name."""
         found: dict[str, dict[int, Message]] = {"received": {}, "sent": {}}
         self.heard = {}
         for (index, entry), value in sorted(tensors.items(), key=lambda item: item[0]):
@@ -99,26 +99,26 @@ class ClientStore:
     homes: dict[int, Params]
     heard: Params = field(default_factory=dict)
     moments: dict[tuple[int, str], Params] = field(default_factory=dict)
-    """Adam's, by client and exchange; empty unless they outlast a round."""
+    """Adam's moments, by client and exchange; empty unless they last for the whole run."""
     messages: OwnMessages = field(default_factory=OwnMessages)
-    """Empty unless the server sends every client bytes of its own."""
+    """Empty unless the server sends different bytes to each client."""
 
     def keep_home(self, client: int, home: Params) -> None:
-        """Replace what the client keeps at home, by copies: a view would keep a whole chunk's storage alive."""
+        """Replace the client's home by a copy; a view would keep the memory of a whole chunk of clients."""
         self.homes[client] = {name: value.clone() for name, value in home.items()}
 
     def keep_moments(self, client: int, exchange: str, moments: Params) -> None:
-        """Replace what the client's optimiser remembers of that exchange, unless there is nothing to remember."""
+        """Replace Adam's moments of the client in that exchange, if there are any."""
         if moments:
             self.moments[client, exchange] = {name: value.clone() for name, value in moments.items()}
 
     def heard_by(self, client: int) -> Params:
-        """The broadcast as this client knows it: its own copy, or the common one."""
+        """What this client heard: its own broadcast, or the one for all clients."""
         return self.messages.heard.get(client, self.heard)
 
 
 def never_predict_missing_classes(heard: Params) -> Params:
-    """The broadcast with a head that never predicts a class without a row; such classes do not count in the loss."""
+    """What was heard, with a head that never predicts classes of which no row was sent."""
     head = heard[HEAD].clone()
     head[(head == 0).all(dim=1), 0] = NEVER
     return {**heard, HEAD: head}
@@ -136,7 +136,7 @@ def write_clients(path: Path, store: ClientStore) -> None:
 
 
 def read_clients(paths: Sequence[Path], names: Mapping[int, str]) -> ClientStore:
-    """The state of the clients with these numbers; the files may hold others too, `names` are for errors."""
+    """The state of the clients with these numbers, from files that may have others too; `names` are for errors."""
     store = ClientStore({client: {} for client in names})
     found: set[int] = set()
     messages: dict[tuple[int, str], Tensor] = {}
@@ -158,13 +158,13 @@ def read_clients(paths: Sequence[Path], names: Mapping[int, str]) -> ClientStore
                 store.homes[int(owner)][name] = value
     for client, name in names.items():
         if client not in found:
-            raise InputError(f"the checkpoint has nothing of client {name}", hint=ANEW)
+            raise InputError(f"the checkpoint lacks client {name}", hint=START_ANEW)
     store.messages.restore(messages)
     return store
 
 
 def _read_client_file(path: Path) -> tuple[set[int], Params]:
-    """The numbers of the clients in the file, and its entries."""
+    """The numbers of the clients in a file, and its entries."""
     try:
         with safe_open(path, framework="pt") as file:
             about = file.metadata() or {}
@@ -172,20 +172,20 @@ def _read_client_file(path: Path) -> tuple[set[int], Params]:
             tensors = {entry: file.get_tensor(entry) for entry in file.keys()}  # noqa: SIM118 (not a mapping)
             return {int(client) for client in about[CLIENTS].split()}, tensors
     except (SafetensorError, ValueError, KeyError) as error:
-        raise InputError(f"a damaged checkpoint: {path}: {error}", hint=ANEW) from error
+        raise InputError(f"the checkpoint is damaged: {path}: {error}", hint=START_ANEW) from error
 
 
 def check_format(path: Path, found: Any) -> None:
-    """Refuse a checkpoint, or a file of clients, that another version of fedlog wrote in another format."""
+    """Refuse a checkpoint, or a file of clients, of another format."""
     if found != FORMAT:
         raise InputError(
             f"expected a checkpoint of format {FORMAT} in {path}, found: {'none' if found is None else found}",
-            hint=f"go on with the version of fedlog that wrote it, or {ANEW}",
+            hint=f"continue with the version of fedlog that wrote it, or {START_ANEW}",
         )
 
 
 def _copy_shared(tensors: Params) -> Params:
-    """The tensors with storage of their own: safetensors refuses two names for one memory."""
+    """The tensors, copied if they share memory with another: safetensors refuses two names for the same memory."""
     seen: set[int] = set()
     owned = {}
     for name, value in tensors.items():

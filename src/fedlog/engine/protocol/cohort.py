@@ -1,7 +1,7 @@
-"""A cohort: the client side of the protocol, for one client (a deployment) or many (a simulator's worker).
+"""A cohort: the client side of the protocol, for one client (at a site) or many (in a worker of the simulator).
 
-It holds what its clients keep at home, hears broadcasts, does the local work and hands back encoded uploads. Only
-those bytes leave it, and evaluation results if they are asked for.
+It holds the state of its clients, takes broadcasts, does the local work and returns encoded uploads. Only these bytes
+leave it, and scores if it is asked to evaluate.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from fedlog.privacy.guarantee import Unit
 from fedlog.privacy.protection import Protection
 from fedlog.settings.training import Initialisation, Judge
 from fedlog.wire.message import Kind, Message
-from fedlog.wire.transport import PAPER_TRANSPORT, Transport, movement
+from fedlog.wire.transport import PAPER_TRANSPORT, Transport, relative_change
 
 
 @dataclass(frozen=True)
 class Score:
     """How many of a client's held-out records it classifies correctly.
 
-    Where a number is predicted: how many lie inside their 90 % intervals, and the root mean squared error.
+    If a number is predicted: how many lie inside their 90 % intervals, and the root mean squared error.
     """
 
     correct: int
@@ -49,12 +49,12 @@ class Score:
 
     @property
     def share(self) -> float | None:
-        """The share of its records that it classifies correctly; None without records."""
+        """The share of correct records; None without records."""
         return self.correct / self.records if self.records else None
 
 
 class Cohort:
-    """Some clients of a run, with everything that is theirs."""
+    """Some clients of a run, with their state and their local work."""
 
     def __init__(
         self,
@@ -75,11 +75,11 @@ class Cohort:
         self._backends = engine.under(protection).backends(federation, self._clients.values())
         self._transport = transport
         self._key = key
-        self.chosen: dict[int, str] = {}  # by client: the candidate it took last, where a method leaves a choice
+        self.chosen: dict[int, str] = {}  # by client: the candidate it chose last, if the method offers several
         self.store = ClientStore(self._first_homes(initialisation))
 
     def _first_homes(self, initialisation: Initialisation) -> dict[int, Params]:
-        """Each client's own parameters before the first exchange."""
+        """The home of each client before the first exchange."""
         key, shared, homes = self._key.child("initial"), dict[str, Params](), dict[int, Params]()
         for client in self._clients.values():
             if initialisation is Initialisation.SEPARATE:
@@ -96,16 +96,16 @@ class Cohort:
         return {**client.body.initial(key.child("body")), HEAD: head}
 
     def hear(self, blob: bytes) -> None:
-        """Decode a broadcast and store what the clients learn from it."""
+        """Decode a broadcast for all clients and store what they know after it."""
         self.store.heard = self._algorithm.hear(self._transport.down.decode(blob), self.store.heard)
 
     def hear_own(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
-        """Decode the bytes that each of these clients was sent; those in `anew` forget all earlier messages first."""
+        """Decode the broadcast of each of these clients; those in `anew` forget all earlier messages first."""
         self.store.messages.forget(anew)
         self.store.messages.take(blobs, self._transport, self._algorithm, self.store.heard)
 
     def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> list[tuple[int, bytes | None]]:
-        """The uploads of these clients after their local work, by client."""
+        """Do the local work of these clients and return their encoded uploads, by client."""
         uploads: list[tuple[int, bytes | None]] = []
         for client, message in self.messages(round_number, exchange, indices):
             key = self._work_key(client, round_number, exchange, "wire")
@@ -118,12 +118,12 @@ class Cohort:
         return CLOCK.take()
 
     def _encode(self, index: int, message: Message, key: Key) -> bytes:
-        """The encoded upload, or a short message that says: the last one still holds."""
+        """The encoded upload, or a SAME message if it changed too little."""
         codec = self._transport.up
         if self._transport.skip_below is None:
             return codec.encode(message, key)
         last = self.store.messages.sent.get(index)
-        if last is not None and movement(message, last) < self._transport.skip_below:
+        if last is not None and relative_change(message, last) < self._transport.skip_below:
             return codec.encode(Message(Kind.SAME, ()), known=last)
         blob = codec.encode(message, key)
         self.store.messages.sent[index] = codec.decode(blob)
@@ -132,7 +132,7 @@ class Cohort:
     def messages(
         self, round_number: int, exchange: Exchange, indices: Sequence[int]
     ) -> Iterator[tuple[Client, Message | None]]:
-        """Do the local work of these clients and yield their uploads, protected, before a codec makes bytes of them."""
+        """Do the local work of these clients and yield their uploads, with privacy noise if any, not encoded yet."""
         for backend, group in self._groups(indices):
             for client, work, trained in self._do_work(backend, group, round_number, exchange):
                 home, message = self._algorithm.close(exchange.name, self.store.homes[client.index], work, trained)
@@ -145,9 +145,9 @@ class Cohort:
     def evaluate(
         self, indices: Sequence[int], judge: Judge = Judge.TEST, closing: tuple[Phase, ...] = ()
     ) -> list[tuple[int, tuple[Score, ...]]]:
-        """The scores of these clients' deployed models on their own held-out records.
+        """The scores of these clients' models on their held-out records.
 
-        A closing phase comes first if there is one, on copies: what the clients keep at home stays as it is.
+        If there is a closing phase, it is trained first, on copies, so that the clients' state does not change.
         """
         scores = []
         for backend, group in self._groups(indices):
@@ -157,27 +157,27 @@ class Cohort:
         return scores
 
     def make_personal_models(self, closing: tuple[Phase, ...], indices: Sequence[int]) -> Iterator[tuple[int, Params]]:
-        """Each of these clients' personalised models, closing phase included."""
+        """Yield the personal model of each of these clients, after the closing phase."""
         for backend, group in self._groups(indices):
             yield from self._close_models(backend, group, closing).items()
 
     def save_models(self, closing: tuple[Phase, ...], indices: Sequence[int], folder: Path) -> None:
-        """Write each of these clients' personalised models, closing phase included, as `<its name>.safetensors`."""
+        """Write the personal model of each of these clients, after the closing phase, as `<client>.safetensors`."""
         for index, params in self.make_personal_models(closing, indices):
             client = self._clients[index]
             path = folder / weights_name(client.name)
             write_weights(path, params, client.body.name, self._algorithm.name)
 
     def save(self, path: Path) -> None:
-        """Write what the clients keep at home, and what they have heard."""
+        """Write the state of the clients to a file."""
         write_clients(path, self.store)
 
     def load(self, paths: Sequence[Path]) -> None:
-        """Read back what `save` wrote for this cohort's clients; the files may hold others too."""
+        """Read the state of this cohort's clients from files that `save` wrote; they may have others too."""
         self.store = read_clients(paths, {index: client.name for index, client in self._clients.items()})
 
     def _groups(self, indices: Sequence[int]) -> Iterator[tuple[Backend, list[Client]]]:
-        """The clients in groups of one architecture, large clients first, of the size the backend asks for."""
+        """The clients in groups with the same body, large clients first, as many as the backend takes at once."""
         chosen = sorted((self._clients[index] for index in indices), key=lambda client: (-client.records, client.index))
         for name, backend in self._backends.items():
             clients = [client for client in chosen if client.body.name == name]
@@ -193,20 +193,20 @@ class Cohort:
         tasks = [Task(c, w, exchange.phases, k, m) for c, w, k, m in zip(group, works, keys, moments, strict=True)]
         fits = backend.train(tasks) if exchange.phases else [Fit(work.params) for work in works]
         if self._protection is not None:
-            # An error that depends on the data would be a leak: whoever diverges goes on from what it had.
+            # An error that depends on the data would leak: a client that diverges keeps its old parameters.
             before = [Fit(work.params, kept) for work, kept in zip(works, moments, strict=True)]
             fits = [fit if _all_finite(fit.params) else old for fit, old in zip(fits, before, strict=True)]
         for client, fit in zip(group, fits, strict=True):
             self.store.keep_moments(client.index, exchange.name, fit.moments)
         trained = [fit.params for fit in fits]
         requests = [FeatureRequest(c, p, Pool.TRAIN, c.train) for c, p in zip(group, trained, strict=True)]
-        summaries = CLOCK.along("statistics", self._summarise(backend, requests, exchange))
+        summaries = CLOCK.time_items("statistics", self._summarise(backend, requests, exchange))
         for client, work, params, summary in zip(group, works, trained, summaries, strict=True):
             _require_finite(client, params, round_number)
             yield client, work, replace(summary, params=params, records=client.records)
 
     def _summarise(self, backend: Backend, requests: Sequence[FeatureRequest], exchange: Exchange) -> Iterator[Trained]:
-        """The summary that the exchange asks for, of each request's records."""
+        """The summary of each request's records that the exchange asks for."""
         nothing = Trained({}, NO_STATISTICS, 0)
         if exchange.summary in (BodySummary.STATISTICS, BodySummary.NUMBERS):
             for moments in self._sum_moments(backend, requests, exchange):
@@ -225,7 +225,7 @@ class Cohort:
     def _sum_moments(
         self, backend: Backend, requests: Sequence[FeatureRequest], exchange: Exchange
     ) -> Iterator[Moments]:
-        """The moments of each request's records, behind the clip if there is one."""
+        """The moments of each request's records, clipped if the run is private."""
         guard, labels, n_class = self._protection, self._federation.train.labels, self._federation.n_class
         summarise = Moments.of if guard is None else guard.moments
         joins_number = exchange.summary is BodySummary.NUMBERS
@@ -236,19 +236,19 @@ class Cohort:
     def _features_to_sum(
         self, backend: Backend, requests: Sequence[FeatureRequest]
     ) -> Iterator[tuple[FeatureRequest, Tensor]]:
-        """The features of each request's records."""
+        """Each request with the features of its records."""
         guard = self._protection
         if guard is None or guard.mechanism.unit is not Unit.RECORD:
             yield from zip(requests, backend.features(requests), strict=True)
             return
-        # Each record in a call of its own: how its features are rounded would else depend on how many are computed
-        # with it, an input can be such that all is rounding, and then one record more moves the others.
+        # One call for each record: rounding depends on the number of records in a call, so otherwise one more record
+        # could change the features of the others.
         for request in requests:
             alone = [backend.features([replace(request, positions=at)])[0] for at in torch.split(request.positions, 1)]
             yield request, torch.cat(alone) if alone else torch.zeros(0, request.client.body.width)
 
     def _join_number(self, features: Tensor, positions: Tensor) -> Tensor:
-        """The features, then the number to predict; in a private run it is cut to its agreed range."""
+        """The features with the number to predict appended; in a private run it is cut to its agreed range."""
         numbers = self._federation.train.numbers[positions].to(features)
         if self._protection is not None:
             numbers = numbers.clamp(-1, 1)
@@ -270,7 +270,7 @@ class Cohort:
         return {c.index: fit.params for c, fit in zip(group, backend.train(tasks), strict=True)}
 
     def _deploy(self, backend: Backend, group: list[Client]) -> dict[int, Params]:
-        """The model that each client uses: the method's, or the candidate that is best on its validation records."""
+        """Each client's model: the method's, or the candidate that is best on its validation records."""
         homes, heard = self.store.homes, self.store.heard_by
         models = {c.index: self._algorithm.deploy(homes[c.index], heard(c.index)) for c in group}
         if not isinstance(self._algorithm, Chooses):
@@ -281,7 +281,7 @@ class Cohort:
             held_out = torch.cat(client.validations)
             if not candidates or not len(held_out):
                 continue
-            # One pass through the body: candidates differ in their heads alone.
+            # One pass through the body is enough: candidates differ only in their heads.
             (features,) = backend.features([FeatureRequest(client, candidates[0][1], Pool.TRAIN, held_out)])
             right = [
                 int((logits(features, _cast_head(model, features)).argmax(1) == labels[held_out]).sum())
@@ -313,7 +313,7 @@ class Cohort:
     def _score_numbers(
         self, request: FeatureRequest, features: Tensor, sizes: list[int], unit: float
     ) -> tuple[Score, ...]:
-        """How many numbers lie inside their intervals, and the error."""
+        """The scores of a model that predicts numbers, one for each set of records."""
         truth = request.pool.records(self._federation).numbers[request.positions]
         head = number_head(request.params)
         found = [
@@ -332,7 +332,7 @@ def _all_finite(params: Params) -> bool:
 
 
 def _is_finite(value: Tensor) -> bool:
-    """Whether all numbers are finite. The sum is a fast first test; it may overflow although they are."""
+    """Whether all numbers are finite. A finite sum shows it fast; otherwise the sum may have overflowed."""
     return math.isfinite(value.sum().item()) or bool(torch.isfinite(value).all())
 
 
@@ -341,5 +341,5 @@ def _require_finite(client: Client, params: Params, round_number: int) -> None:
         if not _is_finite(value):
             raise RunError(
                 f"training diverged: client {client.name}, round {round_number}, parameter {name} is not finite",
-                hint="lower the learning rate; with fedlog-c, lower beta or give the push a margin",
+                hint="lower the learning rate; with fedlog-c, lower beta or set a margin",
             )

@@ -1,7 +1,7 @@
-"""Keep track of the broadcasts that each client has, and make the bytes that bring each of them up to date.
+"""Broadcasts that differ between clients: keep track of the last one that each client has, and encode the next.
 
-The difference is taken to what a client really decoded, so that the rounding of one message is made good by the next.
-Clients that have the same message get the same bytes; a client of which nothing is known gets a whole message.
+A difference is taken to the message that the client really decoded, so the next message corrects the rounding of the
+last one. Clients with the same last message get the same bytes; a client without one gets a whole message.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.models.body import Params
 from fedlog.wire.message import Kind, Message
-from fedlog.wire.transport import Transport, keep_classes, movement
+from fedlog.wire.transport import Transport, keep_classes, relative_change
 
 Sent = tuple[Kind, bytes]
 
 
 @dataclass(frozen=True, eq=False)
 class Copy:
-    """A message as a client has it, with a digest of all bytes that made it."""
+    """The message that a client has; `name` is a digest of all bytes it was decoded from."""
 
     name: str
     message: Message
@@ -32,26 +32,26 @@ class Copy:
 
 @dataclass
 class Downlink:
-    """The server's messages to the clients in one run."""
+    """The last broadcast of each client in one run."""
 
     transport: Transport
     key: Key
     copies: dict[str, Copy] = field(default_factory=dict)
     classes: dict[str, frozenset[int]] = field(default_factory=dict)
-    """Those in each client's last upload; whoever has sent none gets whole messages."""
+    """The classes in each client's last upload; a client without an upload gets whole messages."""
     whole: frozenset[str] = frozenset()
-    """Clients that may meet other classes than their own, and get whole messages in a closed world too."""
+    """The clients that get whole messages in a closed world too, because they may meet other classes."""
 
     def knows(self, client: str) -> bool:
-        """Whether it is known what the client has; if not, both sides start anew."""
+        """Whether the client's last broadcast is known; if not, both sides start again with a whole message."""
         return client in self.copies
 
     def forget(self, client: str) -> None:
-        """Send the client a whole message next: it did not answer, or what it answered could not be used."""
+        """Forget the client's last broadcast, so that the next one is whole: its answer was missing or unusable."""
         self.copies.pop(client, None)
 
     def send(self, round_number: int, message: Message, clients: Sequence[str]) -> dict[str, Sent]:
-        """The kind and the bytes for each of these clients; remember what each of them has afterwards."""
+        """Encode a broadcast for these clients, and return its kind and bytes for each."""
         made: dict[tuple[str, frozenset[int] | None], tuple[Sent, Copy]] = {}
         sent = {}
         for client in clients:
@@ -69,7 +69,7 @@ class Downlink:
     def _update(self, message: Message, copy: Copy | None, key: Key) -> tuple[Sent, Copy]:
         transport, codec = self.transport, self.transport.down
         skip = transport.skip_below or 0.0
-        if copy is not None and skip and movement(message, copy.message) < skip:
+        if copy is not None and skip and relative_change(message, copy.message) < skip:
             return (Kind.SAME, codec.encode(Message(Kind.SAME, ()), known=copy.message)), copy
         known = copy.message if transport.differences and copy is not None else None
         blob = codec.encode(message, key, known)
@@ -77,7 +77,7 @@ class Downlink:
         return (message.kind, blob), Copy(name, codec.decode(blob, known))
 
     def as_tensors(self) -> Params:
-        """The broadcasts that the clients have, for a checkpoint. Names are JSON: a client may have any name."""
+        """The clients' last broadcasts for a checkpoint. Names are JSON, since a client may have any name."""
         return {
             json.dumps([client, copy.name, int(copy.message.kind), sorted(self.classes.get(client, ())), at]): array
             for client, copy in self.copies.items()
@@ -85,7 +85,7 @@ class Downlink:
         }
 
     def restore(self, tensors: Params) -> None:
-        """Take back what `as_tensors` gave."""
+        """Restore the broadcasts from the tensors of `as_tensors`."""
         self.copies, self.classes = {}, {}
         entries = sorted((json.loads(name), name) for name in tensors)
         for (client, version, kind, classes, _), name in entries:
@@ -96,14 +96,14 @@ class Downlink:
 
 
 def check_transport(algorithm: Algorithm, transport: Transport) -> None:
-    """Refuse ways of sending that the method cannot use."""
+    """Refuse transport settings that the method cannot use."""
     if transport.skip_below is not None and not algorithm.sums_last_uploads:
         raise InputError(
-            f"skipping needs a server that keeps everyone's last statistics, and {algorithm.name} has none",
-            hint="fedlog or fedlog-c, without --carry",
+            f"--skip-below needs a method whose server keeps every client's last upload, found: {algorithm.name}",
+            hint="use fedlog or fedlog-c, without --carry",
         )
     if transport.closed_world and not isinstance(algorithm, FedLog):
         raise InputError(
-            f"a closed world is for FedLog's heads, with one row a class; found method: {algorithm.name}",
-            hint="fedlog or fedlog-c",
+            f"--world closed needs a method with FedLog's head, found: {algorithm.name}",
+            hint="use fedlog or fedlog-c",
         )

@@ -1,10 +1,10 @@
-"""A secure sum in the simulator: every message of the protocol is made, booked and read, and the server gets the sum.
+"""Secure sums in the simulator: all messages of the protocol are made and counted, and the server gets only the sum.
 
-Lifting runs at the client, so this serves every method whose upload is a sum. What a client puts in cannot be checked
-under masks; with private statistics a value out of range wraps, without privacy it is an error at its client.
+Uploads are lifted at the client, so every method whose uploads are summed can use it. The server cannot check masked
+values: in a private run a value out of range wraps around, otherwise the client raises an error.
 
-The keys of a sum come with the last replies of the one before, where the same clients take part in both: four turns
-instead of five. A client that was not there to reply is asked for its keys first, in a turn more.
+If the same clients take part in two sums, their keys for the second come with the last replies of the first: four
+turns instead of five. A client that did not reply is asked for its keys in one more turn.
 """
 
 from __future__ import annotations
@@ -37,10 +37,9 @@ from fedlog.wire.codec import codec
 from fedlog.wire.ledger import Direction, Ledger
 from fedlog.wire.message import Contribution
 
-# What enters a secure sum is masked words, not a message of the codec: between the local work and the words nothing is
-# rounded that need not be.
-IN_A_SUM = codec("f32")
-# For uploads without privacy, e.g. weights times records: sums below 2^31 with a step of 2^-24.
+# Workers hand over uploads in this codec. Masked words are sent instead, so rounding by another codec would be useless.
+UPLOAD_CODEC = codec("f32")
+# The encoding of uploads without privacy, such as parameters times records: sums below 2^31, with a step of 2^-24.
 PLAIN = FixedPoint(grid=2.0**-24, value_bytes=7)
 
 
@@ -50,14 +49,14 @@ def encoding_of(protection: Protection | None) -> FixedPoint:
 
 
 def words_of(upload: Contribution, protection: Protection | None, parties: int) -> Words:
-    """A lifted upload as it enters a secure sum; without privacy, InputError where the sum could leave its range."""
+    """The words of a lifted upload for a secure sum; without privacy, InputError if the sum could overflow."""
     values = np.concatenate([array.reshape(-1).numpy() for array in upload.arrays])
     encoding = encoding_of(protection)
     return encoding.to_words_checked(values, parties) if protection is None else encoding.to_words(values)
 
 
 def read_sum(found: SecureSum, protection: Protection | None, shapes: Sequence[tuple[int, ...]]) -> Contribution:
-    """The values of a secure sum, as arrays of these shapes."""
+    """The contribution in a secure sum, with arrays of these shapes."""
     arrays = split_as(torch.from_numpy(encoding_of(protection).from_words(found.total)), shapes)
     noise = 0.0 if protection is None else protection.mechanism.client_std
     return Contribution(arrays, len(found.survivors), noise * sqrt(len(found.survivors)))
@@ -66,7 +65,7 @@ def read_sum(found: SecureSum, protection: Protection | None, shapes: Sequence[t
 def sum_terms(
     session: bytes, number: int, roster: Mapping[int, bytes], honest: int, coordinates: int, value_bytes: int
 ) -> Terms:
-    """The terms of one sum, with no client taken to be corrupted and the lowest threshold that is safe."""
+    """The terms of one sum that tolerates no corrupted client, with the lowest safe threshold."""
     return Terms(
         session=session,
         round=number,
@@ -81,19 +80,17 @@ def sum_terms(
 
 @dataclass(frozen=True)
 class Dropouts:
-    """Clients that fall silent during a sum: each with probability `rate`, at a random step."""
+    """Simulated dropouts: each client stops answering with probability `rate`, at a random step of a sum."""
 
     rate: float
     key: Key
 
     def __post_init__(self) -> None:
         if not 0 <= self.rate < 1:
-            raise InputError(
-                f"the rate of dropouts must be at least 0 and below 1: {self.rate}", hint="--dropout-rate 0.1"
-            )
+            raise InputError(f"the dropout rate must be at least 0 and below 1: {self.rate}", hint="--dropout-rate 0.1")
 
     def draw(self, sum_number: int, members: Sequence[int]) -> dict[int, Step]:
-        """The clients that drop out, each with the first step at which it is silent."""
+        """The clients that drop out, each with the first step at which it does not answer."""
         draws = self.key.child("sum", sum_number).numpy()
         gone = draws.random(len(members)) < self.rate
         steps = draws.integers(len(Step), size=len(members))
@@ -102,15 +99,15 @@ class Dropouts:
 
 @dataclass
 class SecureSums:
-    """The secure sums of one run, and the honest survivors each of them needs."""
+    """The secure sums of one run; `honest` is the number of survivors that each needs (None: over half)."""
 
     protection: Protection | None = None
     honest: int | None = None
     dropouts: Dropouts | None = None
-    # The masks cancel, so no recorded number depends on these draws, and a seed would make the masks worthless.
+    # Not drawn from the run's seed: whoever knows it could remove the masks. Masks cancel, so results do not change.
     session: bytes = field(default_factory=lambda: os.urandom(16))
     sums_made: int = 0
-    turns: int = 0  # since someone looked
+    turns: int = 0  # since the last `take_figures`
     survivors: tuple[int, ...] = ()  # of the last sum; none if it failed
     _identities: dict[int, SigningIdentity] = field(default_factory=dict)
     _used: dict[int, UsedStepsInMemory] = field(default_factory=dict)
@@ -125,8 +122,8 @@ class SecureSums:
         sent: Sequence[tuple[int, bytes]],
         following: Sequence[int],
     ) -> None:
-        """Move the server's state by the sum of these uploads; where too few clients survive, all stays as it was."""
-        lifted = [(index, server.lift_upload(IN_A_SUM.decode(blob))) for index, blob in sent]
+        """Update the server's state with the sum of these uploads; it does not change if too few clients survive."""
+        lifted = [(index, server.lift_upload(UPLOAD_CODEC.decode(blob))) for index, blob in sent]
         try:
             server.take(round_number, exchange, self.total(round_number, lifted, server.ledger, following))
         except RoundFailedError as error:
@@ -134,23 +131,23 @@ class SecureSums:
             server.kept_state = True
 
     def position(self) -> SumsPosition:
-        """How many sums were made and whose keys came ahead, for a checkpoint."""
+        """The number of sums so far, and the clients that sent keys ahead, for a checkpoint."""
         if self._early_for is None or not self._early:
             return SumsPosition(self.sums_made)
         members = tuple(sorted(self._early_for.roster))
         return SumsPosition(self.sums_made, tuple(self._early), members, self._early_for.coordinates)
 
-    def go_on_from(self, position: SumsPosition | None, folder: Path) -> None:
-        """Continue with the sum that follows the folder's checkpoint.
+    def resume_from(self, position: SumsPosition | None, folder: Path) -> None:
+        """Continue after the last sum in the folder's checkpoint.
 
-        Secrets are in no checkpoint, so the clients that sent keys ahead make them anew. Their bits are booked already.
+        A checkpoint has no secrets, so clients that had sent keys ahead make new ones. Their bits are already counted.
         """
         if position is None:
             raise InputError(
-                f"no usable checkpoint in {folder}: it does not say how many secure sums were made",
+                f"the checkpoint in {folder} cannot be used: it does not say how many secure sums were made",
                 hint="start the run anew",
             )
-        # A session of its own: no key and no mask of the interrupted run serves twice.
+        # A new session, so that no key or mask of the interrupted run is used twice.
         self.session = os.urandom(16)
         self.sums_made, self.turns, self.survivors, self._early = position.made, 0, (), {}
         if position.ahead:
@@ -158,7 +155,7 @@ class SecureSums:
             self._keys_ahead(self._terms(list(position.members), position.coordinates, value_bytes), position.ahead)
 
     def take_figures(self) -> dict[str, float]:
-        """The turns since the last call, and how many clients survived the last sum."""
+        """The number of turns since the last call, and the number of clients that survived the last sum."""
         turns, self.turns = self.turns, 0
         return {"secure_sum_turns": float(turns), "secure_sum_survivors": float(len(self.survivors))}
 
@@ -169,9 +166,9 @@ class SecureSums:
         ledger: Ledger,
         following: Sequence[int] = (),
     ) -> Contribution:
-        """The sum of the lifted uploads, as the server learns it; RoundFailedError if too few clients survive.
+        """The sum of the lifted uploads that the server gets; RoundFailedError if too few clients survive.
 
-        `following`: who will take part in the sum after this one.
+        `following` are the clients that take part in the next sum.
         """
         encoding = encoding_of(self.protection)
         shapes = [tuple(array.shape) for array in uploads[0][1].arrays]
@@ -179,7 +176,7 @@ class SecureSums:
         members = sorted(vectors)
         terms = self._terms(members, sum(prod(shape) for shape in shapes), encoding.value_bytes)
         if self._early and self._early_for is not None and self._early_for.digest != terms.digest:
-            # Keys were sent ahead for a sum of another shape: that number is used up.
+            # The keys were sent for a sum of another shape, so they and its number cannot be used.
             self.sums_made += 1
             self._early = {}
             terms = replace(terms, round=self.sums_made)
@@ -198,7 +195,7 @@ class SecureSums:
         return read_sum(found, self.protection, shapes)
 
     def _keys_ahead(self, following: Terms, helpers: Sequence[int]) -> Mail:
-        """Make and keep the keys for the next sum; they are sent with the last replies of this one."""
+        """Make and store keys for the next sum; they are sent with the last replies of this one."""
         self._early_for = following
         self._early = {n: client.advertise() for n, client in self._clients(following, helpers).items()}
         return [(number, blob) for number, (_, blob) in self._early.items()]
@@ -218,7 +215,7 @@ class SecureSums:
 
 @dataclass(frozen=True)
 class _Booking:
-    """A courier that drops messages from and to silent clients, and counts the bytes of the others by step."""
+    """Delivers messages, except from and to clients that dropped out, and counts their bits by step."""
 
     ledger: Ledger
     round_number: int
@@ -226,7 +223,7 @@ class _Booking:
 
     def __call__(self, step: Step, direction: str, mail: Mail) -> Iterable[tuple[int, bytes]]:
         heard = [(number, blob) for number, blob in mail if step < self.silent.get(number, len(Step))]
-        # What the server sends goes out whether anyone is there to hear it or not.
+        # The server's messages are sent and counted even if the client does not receive them.
         for _, blob in heard if direction == Direction.UP else mail:
             self.ledger.book(self.round_number, Direction(direction), f"secure {step.name.lower()}", blob)
         return heard

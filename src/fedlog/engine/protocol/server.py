@@ -1,4 +1,4 @@
-"""The server's side of the protocol: intake, lift, sum, step, broadcast. It sees encoded messages, and their sum."""
+"""The server's side of the protocol: check and lift uploads, sum them, update the state, encode the broadcast."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from fedlog.wire.ledger import Direction, Ledger
 from fedlog.wire.message import Contribution, Kind, Message, lift, total
 from fedlog.wire.transport import PAPER_TRANSPORT, Transport
 
-NAMED = 5  # of the clients behind an error
+NAMED = 5  # how many clients an error names
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A message that was left out, and why."""
+    """An upload that was left out of the sum: its client, and why."""
 
     client: str
     reason: str
@@ -36,7 +36,7 @@ class Refusal:
 
 @dataclass
 class Server:
-    """The state of the server, the ledger of what crossed, and the step from uploads to the next broadcast."""
+    """The server of a run: its state, the ledger, and the step from uploads to the next broadcast."""
 
     algorithm: Algorithm
     state: Params
@@ -45,15 +45,15 @@ class Server:
     refusals: list[tuple[int, Refusal]] = field(default_factory=list)
     refused_share_allowed: float = 0.0
     protection: Protection | None = None
-    limits: Limits | None = None  # what statistics can be at most, where a clip is known
+    limits: Limits | None = None  # bounds on statistics, if there is a clip
     noise_key: Key = field(default_factory=lambda: Key(0))
-    wire_key: Key = field(default_factory=lambda: Key(0))  # for codecs that round by chance
-    memory: Memory | None = None  # None: a step sums the uploads of its own exchange, and nothing is kept
+    wire_key: Key = field(default_factory=lambda: Key(0))  # for codecs that round at random
+    memory: Memory | None = None  # every client's last upload; None: a step sums only the uploads of its exchange
     transport: Transport = PAPER_TRANSPORT
     downlink: Downlink | None = None  # None: every client gets the same bytes
-    largest_share: float | None = None  # of all counts, that one upload can have; None: whatever it says
+    largest_share: float | None = None  # upper limit on one upload's share of all counts; None: no limit
     capped: list[tuple[int, Capped]] = field(default_factory=list)
-    kept_state: bool = False  # whether the last sum drowned in its noise, so that everything stayed as it was
+    kept_state: bool = False  # whether the last step kept the old state, e.g. because the sum was mostly noise
 
     @staticmethod
     def create(
@@ -69,11 +69,11 @@ class Server:
         remembers: bool = False,
         largest_share: float | None = None,
     ) -> Server:
-        """A server before its first broadcast. `initial`: the common untrained model, or its head where bodies vary.
+        """A server before its first broadcast. `initial` is the untrained model, or its head if bodies differ.
 
-        More than `refused_share` of unusable uploads in an exchange stop the run. `limits` bound statistics in a run
-        without protection. A server that `remembers` sums everyone's last upload, if the method can. No upload has more
-        than `largest_share` of all counts in a sum.
+        If more than `refused_share` of an exchange's uploads are unusable, the run stops. `limits` bound statistics in
+        a run without protection. With `remembers` the server sums every client's last upload, if the method allows it.
+        An upload that has more than `largest_share` of all counts is scaled down.
         """
         schedule = algorithm.schedule
         exchanges = [*schedule.round, *([schedule.opening] if schedule.opening else [])]
@@ -103,7 +103,7 @@ class Server:
         return ServerState(round_number, self.state, self.ledger, self.memory or {}, sums, known)
 
     def resume(self, kept: ServerState) -> None:
-        """Go on from what a checkpoint kept."""
+        """Continue from a checkpoint."""
         self.state, self.ledger = kept.values, kept.ledger
         if self.memory is not None:
             self.memory = kept.memory
@@ -111,30 +111,30 @@ class Server:
             self.downlink.restore(kept.downlink)
 
     def broadcast(self, round_number: int, copies: int) -> bytes:
-        """The encoded broadcast, booked once for each client it goes to."""
+        """Encode the broadcast, and count its bits once for each of `copies` clients."""
         blob = self.encode_broadcast(round_number)
         self.ledger.book(round_number, Direction.DOWN, self.algorithm.broadcast(self.state).kind, blob, copies)
         return blob
 
     def send(self, downlink: Downlink, round_number: int, clients: Sequence[str]) -> dict[str, bytes]:
-        """The bytes of the broadcast for each of these clients, booked; from now on they are assumed to have it."""
+        """Encode the broadcast for each of these clients, and count its bits."""
         sent = downlink.send(round_number, self.algorithm.broadcast(self.state), clients)
         for kind, blob in sent.values():
             self.ledger.book(round_number, Direction.DOWN, kind, blob)
         return {client: blob for client, (_, blob) in sent.items()}
 
     def encode_broadcast(self, round_number: int) -> bytes:
-        """The bytes of the broadcast after that round; the same whenever it is asked for."""
+        """The bytes of the broadcast after that round; the same on every call."""
         message = self.algorithm.broadcast(self.state)
         return self.transport.down.encode(message, self.wire_key.child("round", round_number, message.kind.name))
 
     def receive(self, round_number: int, exchange: Exchange, uploads: Iterable[tuple[str, bytes]]) -> None:
-        """Move the state by the sum of these uploads, given in the clients' order.
+        """Update the state with the sum of these uploads, given in the clients' order.
 
-        An upload that cannot be used is left out and noted; more than the allowed share of them stops the run.
+        Unusable uploads are left out and recorded; too many of them raise a RunError.
         """
         summed: Contribution | None = None
-        apart: dict[str, Contribution] = {}  # where their weights depend on each other
+        apart: dict[str, Contribution] = {}  # uploads that are not summed one by one: kept or weighed first
         refused: list[Refusal] = []
         seen: list[str] = []
         for client, blob in uploads:
@@ -156,10 +156,10 @@ class Server:
                 f"round {round_number}: {len(refused)} of {len(seen)} uploads cannot be used: "
                 + "; ".join(f"{one.client}: {one.reason}" for one in refused[:NAMED])
                 + ("; ..." if len(refused) > NAMED else ""),
-                hint="see what those clients send; --refused-share says how many a run may do without",
+                hint="check what these clients send; --refused-share sets how many unusable uploads a run tolerates",
             )
         if self.memory:
-            # By name, so that the order in which clients came first decides nothing.
+            # Sorted by name, so that the order in which clients joined does not matter.
             apart = {client: self.memory[client] for client in sorted(self.memory)}
         if apart:
             summed = total(self._weigh(round_number, apart))
@@ -167,7 +167,7 @@ class Server:
             self.take(round_number, exchange, summed)
 
     def _weigh(self, round_number: int, apart: Mapping[str, Contribution]) -> list[Contribution]:
-        """The uploads as they enter the sum; one that states too large a share is scaled down and noted."""
+        """The uploads for the sum; those with too large a share of all counts are scaled down and recorded."""
         if self.largest_share is None:
             return list(apart.values())
         taken, capped = cap_shares(apart, self.largest_share)
@@ -175,7 +175,7 @@ class Server:
         return list(taken.values())
 
     def take(self, round_number: int, exchange: Exchange, summed: Contribution) -> None:
-        """Move the state by the sum of a round's contributions, with the server's noise if it is to add any."""
+        """Update the state with the sum of an exchange's contributions, after adding the server's noise if any."""
         if self.protection is not None:
             summed = self.protection.add_server_noise(
                 summed, self.noise_key.child("round", round_number, exchange.name)
@@ -192,15 +192,15 @@ class Server:
             message = self.transport.up.decode(blob, None if last is None else Message(Kind.STATISTICS, last.arrays))
             self.ledger.book(round_number, Direction.UP, message.kind, blob)
             if client in seen:
-                raise InputError("a second upload in the same exchange")
+                raise InputError("it is the client's second upload in the same exchange")
             if message.kind is Kind.SAME:
                 if last is None:
-                    raise InputError("an upload that refers to the client's last one, which the server does not have")
+                    raise InputError("it refers to the client's last upload, which the server does not have")
                 return last
             _check_pattern(message, self.patterns[exchange.name])
             lifted = self.lift_upload(message)
             if self.limits is not None and message.kind in (Kind.STATISTICS, Kind.MOMENTS):
-                # What was rounded by its codec may lie a little beyond the clip.
+                # Rounding by the codec may bring values a little beyond the clip.
                 limits = replace(self.limits, rounding=max(self.limits.rounding, self.transport.up.rounding))
                 limits.check(lifted.arrays[0])
                 if message.kind is Kind.MOMENTS:
@@ -215,12 +215,12 @@ class Server:
             return Refusal(client, error.message)
 
     def lift_upload(self, message: Message) -> Contribution:
-        """The upload as it enters the sum; under a secure sum this happens at the client."""
+        """The contribution of an upload to the sum; with secure sums the client computes it."""
         return lift(message) if self.protection is None else self.protection.to_feature_units(lift(message))
 
 
 def upload_pattern(algorithm: Algorithm, exchange: Exchange, initial: Params, plan: ModelPlan) -> Message | None:
-    """A sample upload of this exchange, made from the untrained model: the kind and shapes to expect."""
+    """A sample upload of this exchange, made from the untrained model; it has the expected kind and shapes."""
     heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(0))), {})
     home = algorithm.join(initial)
     work = algorithm.open(exchange.name, home, heard)
@@ -234,25 +234,23 @@ def upload_pattern(algorithm: Algorithm, exchange: Exchange, initial: Params, pl
 
 
 def _check_pattern(message: Message, pattern: Message | None) -> None:
-    """Refuse an upload of another kind or shape, or with an entry that is not finite; the error names the entry."""
+    """Raise an InputError for an upload of another kind or shape, or with an entry that is not finite."""
     kind = message.kind.name.lower()
     if pattern is None or message.kind is not pattern.kind:
-        raise InputError(
-            f"an upload of another kind: {kind} ({pattern.kind.name.lower() if pattern else 'none'} expected)"
-        )
+        raise InputError(f"the upload is of kind {kind}, expected: {pattern.kind.name.lower() if pattern else 'none'}")
     found, expected = ([tuple(array.shape) for array in m.arrays] for m in (message, pattern))
     if found != expected:
-        raise InputError(f"an upload of another shape: {found} ({expected} expected)")
+        raise InputError(f"the upload has arrays of shape {found}, expected: {expected}")
     for number, (array, like) in enumerate(zip(message.arrays, pattern.arrays, strict=True)):
         if _describe_type(array) != _describe_type(like):
-            raise InputError(f"array {number} ({kind}) holds {_describe_type(array)} ({_describe_type(like)} expected)")
+            raise InputError(f"array {number} ({kind}) has {_describe_type(array)}, expected: {_describe_type(like)}")
         if array.is_floating_point() and not bool(torch.isfinite(array).all()):
             entry = [int(at) for at in (~torch.isfinite(array)).nonzero()[0]]
             raise InputError(f"entry {entry} of array {number} ({kind}) is not finite")
 
 
 def _check_counts(message: Message) -> None:
-    """Refuse negative counts and variances, and sums with a count of 0; the error names the entry."""
+    """Raise an InputError for a negative count or variance, or for sums of a class with a count of 0."""
     kind = message.kind.name.lower()
     by_class = message.kind in (Kind.STATISTICS, Kind.MOMENTS)
     if message.kind is Kind.MIXTURES:
@@ -269,7 +267,7 @@ def _check_counts(message: Message) -> None:
         of_nothing = (counts == 0) & (message.arrays[0] != 0).any(dim=1)
         if bool(of_nothing.any()):
             raise InputError(
-                f"row {int(of_nothing.nonzero()[0, 0])} of {kind} has a count of 0, but other entries than 0"
+                f"row {int(of_nothing.nonzero()[0, 0])} of {kind} has a count of 0, but its sums are not 0"
             )
 
 

@@ -1,8 +1,8 @@
-"""A cap on what one client can weigh in a sum, so that nobody owns the head by stating a count that is too large.
+"""A limit on the weight of one client in a sum, so that no client can dominate the head by claiming a large count.
 
-A client's count is the number of records that it says are behind its statistics. One that is above its share is scaled
-down as a whole: its class means stay, its weight shrinks. Whether the means are true, no count can tell; a clip bounds
-how far they can lie off (`privacy.limits`).
+A client's count is the number of records that it claims for its statistics. If it has too large a share of all counts,
+its statistics are scaled down: the class means stay the same, the weight shrinks. Whether the means are true cannot be
+checked; a clip bounds how wrong they can be (`privacy.limits`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedlog.wire.message import Contribution, Kind, Message
 
 @dataclass(frozen=True)
 class Capped:
-    """A client whose statistics were scaled down, and the share of all records that it had stated."""
+    """A client whose statistics were scaled down, and the share of all records that it claimed."""
 
     client: str
     stated_share: float
@@ -26,7 +26,7 @@ class Capped:
 def cap_shares(
     uploads: Mapping[str, Contribution], largest: float
 ) -> tuple[dict[str, Contribution], tuple[Capped, ...]]:
-    """The uploads, scaled so that none has more than the share `largest` of all counts, and the scaled clients.
+    """The uploads, scaled down so that none has more than the share `largest` of all counts, and the clients scaled.
 
     With fewer than 1 / largest clients, all get the same weight.
     """
@@ -42,22 +42,23 @@ def cap_shares(
 
 
 def check_cap(patterns: Mapping[str, Message | None]) -> None:
-    """Refuse a cap on counts where uploads have none."""
+    """Raise an InputError if uploads have no counts, so that --largest-share cannot be used."""
     for pattern in patterns.values():
         if pattern is not None and pattern.kind not in (Kind.STATISTICS, Kind.MOMENTS):
             raise InputError(
-                f"--largest-share caps the counts of statistics; this method sends {pattern.kind.name.lower()}",
-                hint="fedlog, fedlog-c or a method of one exchange that sends statistics",
+                f"--largest-share needs a method that sends statistics, found one that sends: "
+                f"{pattern.kind.name.lower()}",
+                hint="use fedlog, fedlog-c or a method of one exchange that sends statistics",
             )
 
 
 def _largest_count(counts: list[float], largest: float) -> float:
-    """The largest count that is allowed: if larger ones are cut to it, none is above its share of all.
+    """The largest allowed count: if larger counts are cut to it, none has more than the share `largest` of all.
 
     `counts` are sorted, the largest first.
     """
     for above, count in enumerate(counts):
-        # With so many of them cut to c, c = largest * (above * c + the rest).
+        # If the first `above` counts are cut to c, then c = largest * (above * c + the rest).
         if above * largest >= 1:
             break
         cut = largest * fsum(counts[above:]) / (1 - above * largest)

@@ -1,8 +1,8 @@
-"""A whole federation on one machine: the rounds, who takes part in them, what is recorded, where a run can resume.
+"""Simulate a whole federation on one machine: run the rounds, record them, write and resume checkpoints.
 
-A round is: local work and upload, the server's step, the broadcast of its outcome, evaluation. The broadcast goes to
-the participants of the next round, and after the last round to everyone; evaluation of all clients in every round is
-outside the protocol, and costs nothing in the ledger.
+A round is: local work and uploads, the server's step, the broadcast, and evaluation. The broadcast is sent to the
+participants of the next round, and after the last round to all clients. All clients are evaluated in every round; that
+is not part of the protocol, and its bits are not counted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedlog.engine.protocol.downlink import check_transport
 from fedlog.engine.protocol.server import Server
 from fedlog.engine.simulate.workers import InProcess, Scores, WorkerProcesses, Workers
 from fedlog.engine.training.backends import Engine
-from fedlog.engine.training.tasks import CLOCK, combine, set_learning_rates
+from fedlog.engine.training.tasks import CLOCK, combine_times, set_learning_rates
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, initial_head
 from fedlog.privacy.limits import Limits
@@ -35,15 +35,15 @@ from fedlog.wire.ledger import Direction
 from fedlog.wire.transport import Transport
 
 if TYPE_CHECKING:
-    from fedlog.engine.protocol.secure_sums import SecureSums  # cryptography is loaded by runs that ask for it
+    from fedlog.engine.protocol.secure_sums import SecureSums  # not at run time: only secure runs need cryptography
 
-# A mean over clients that is 97 % may come out a few units in the last place below 0.97; real differences are larger.
+# Rounding may bring a mean of 97 % over clients a little below 0.97; real differences are larger than this.
 ACCURACY_ROUNDING = 1e-11
 
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """The figures of one round. Bits are this round's, all clients together; `observed` is the method's own."""
+    """The record of one round. Bits are those of this round, of all clients; `observed` is from the method."""
 
     round: int
     accuracy_mean_over_clients: float
@@ -56,24 +56,24 @@ class RoundRecord:
     observed: dict[str, float]
     refused: dict[str, str]
     seconds: float
-    seconds_by_part: dict[str, float] = field(default_factory=dict)  # in a run that is profiled
-    capped: dict[str, float] = field(default_factory=dict)  # clients that weighed less than they stated: that share
-    # Where a number is predicted, in its own unit; "correct" is then what lies inside its 90 % interval.
+    seconds_by_part: dict[str, float] = field(default_factory=dict)  # only if the run is profiled
+    capped: dict[str, float] = field(default_factory=dict)  # clients that were scaled down: the share they claimed
+    # If a number is predicted, in the unit of the number; "correct" then counts those inside their 90 % interval.
     rmse_per_client: list[float | None] = field(default_factory=list)
-    validation_per_client: list[float | None] = field(default_factory=list)  # accuracy, where both are judged
+    validation_per_client: list[float | None] = field(default_factory=list)  # accuracy, with --judge both
 
     @property
     def accuracy_per_client(self) -> list[float | None]:
-        """Each client's share of correct answers, in the clients' order; None for one without held-out records."""
+        """The accuracy of each client, in the clients' order; None for a client without held-out records."""
         pairs = zip(self.correct_per_client, self.records_per_client, strict=True)
         return [correct / records if records else None for correct, records in pairs]
 
 
 @dataclass
 class Simulation:
-    """One run: making it makes all its parts, and `rounds()` runs it.
+    """One run of the simulator; `rounds()` runs it.
 
-    Workers, which may be processes, run from `start` to `stop`, or within a `with` statement.
+    Its workers, which may be processes, run from `start` to `stop`, or within a `with` statement.
     """
 
     algorithm: Algorithm
@@ -84,10 +84,10 @@ class Simulation:
     settings: RunSettings
     protection: Protection | None = None
     secure: SecureSums | None = None
-    limits: Limits | None = None  # what statistics can be at most, in a run with a clip and without privacy
-    releases: Releases = field(default_factory=ReleasesInMemory)  # is told of each before it leaves
+    limits: Limits | None = None  # bounds on statistics, in a run with a clip and without privacy
+    releases: Releases = field(default_factory=ReleasesInMemory)  # records each release before it is sent
     round_number: int = 0
-    profiles: bool = False  # whether records say where a round's time went
+    profiles: bool = False  # whether records have the seconds of each part of a round
     workers: Workers = field(init=False)
     server: Server = field(init=False)
 
@@ -97,7 +97,7 @@ class Simulation:
         self._key = key
         self._clients = clients_of(self.federation, self.bodies, self.algorithm)
         self._check_start()
-        # Before workers are forked, so that all of them train by what was measured once.
+        # Before workers are forked, so that all use the backend that was chosen once.
         self.engine = self.engine.under(self.protection).decide(self.federation, self._clients)
         initial = {HEAD: initial_head(self.plan.width, self.plan.n_class, key), **self.bodies[0].initial(key)}
         self.server = Server.create(
@@ -109,7 +109,7 @@ class Simulation:
             transport,
             refused_share=self.settings.refused_share,
             limits=self.limits,
-            # Under a secure sum the server sees no single upload that it could remember.
+            # With secure sums the server sees no single upload that it could keep.
             remembers=(self.settings.participation < 1 or transport.skip_below is not None) and self.secure is None,
             largest_share=self.settings.largest_share,
         )
@@ -131,13 +131,13 @@ class Simulation:
         self.stop()
 
     def _check_start(self) -> None:
-        """Refuse settings that would fail only in or after the first round."""
+        """Refuse settings that would otherwise fail only during the run."""
         for judge in self.settings.judge.parts:
             held_out = [c.tests if judge is Judge.TEST else c.validations for c in self._clients]
             if not any(len(part) for parts in held_out for part in parts):
-                holds_out = "--validation-fraction 0.2 holds some training records out"
+                holds_out = "hold out some training records with --validation-fraction 0.2"
                 raise InputError(
-                    f"no client has a {judge.value} record to be judged on",
+                    f"no client has a {judge.value} record to measure accuracy on",
                     hint=holds_out if judge is Judge.VALIDATION else None,
                 )
         check_target(self.algorithm, numbers=self.federation.number is not None)
@@ -145,30 +145,31 @@ class Simulation:
         check_transport(self.algorithm, transport_of(self.settings))
 
     def _check_bodies(self) -> None:
-        """Refuse bodies, and ways to start them, that the method cannot use."""
+        """Refuse bodies, and initialisations of bodies, that the method cannot use."""
         differ = len({body.name for body in self.bodies}) > 1
         separate = self.settings.initialisation is Initialisation.SEPARATE
         if separate and self.algorithm.bodies is Bodies.SAME:
             raise InputError(
-                f"method {self.algorithm.name} starts from one model for everyone: separate initialisation given",
-                hint=f"these accept separate starts: {any_body()}",
+                f"method {self.algorithm.name} cannot be used with --initialisation separate: all clients must start "
+                "from the same model",
+                hint=f"these methods accept it: {any_body()}",
             )
         fixed = sorted(self.bodies[0].fixed)
         if fixed and self.algorithm.schedule.audience is Audience.EVERYONE:
             raise InputError(
-                f"method {self.algorithm.name} moves every parameter, and body {self.bodies[0].name} has some that "
+                f"method {self.algorithm.name} changes all parameters, but body {self.bodies[0].name} has some that "
                 f"must not be trained: {fixed[0]}",
-                hint="another method, or a body without requires_grad=False",
+                hint="use another method, or a body without requires_grad=False",
             )
         if self.algorithm.schedule.opening and (differ or separate):
             raise InputError(
-                f"method {self.algorithm.name} opens with the features of untrained bodies, "
+                f"method {self.algorithm.name} begins with statistics of untrained bodies, "
                 "which can be added up only if all bodies start equal",
-                hint="one body for all and a shared initialisation; or, for FedLog, --set first_head=random",
+                hint="use one body and --initialisation shared; or, for FedLog, --set first_head=random",
             )
 
     def _make_workers(self, transport: Transport) -> Workers:
-        if self.secure is not None:  # masked words go up, and not the message that they are made from
+        if self.secure is not None:  # masked words are sent instead of encoded uploads
             transport = replace(transport, codec="f32", codec_down=transport.down.name)
 
         def make(clients: Sequence[Client]) -> Cohort:
@@ -188,11 +189,11 @@ class Simulation:
         return WorkerProcesses(make, self._clients, self.settings.execution.jobs, self.settings.execution.threads)
 
     def rounds(self, last: RoundRecord | None = None) -> Iterator[RoundRecord]:
-        """The records of the remaining rounds, as they are finished; `last` is the newest record of a resumed run."""
+        """Run the remaining rounds and yield their records; `last` is the newest record of a resumed run."""
         if self.round_number == 0:
             self._open()
-        elif self.server.downlink is None:  # else the clients' checkpoints hold what each of them has
-            # Heard again, not sent again: the bits of this broadcast are in the ledger already.
+        elif self.server.downlink is None:  # otherwise each client's last broadcast is in the checkpoint
+            # Not sent again: the bits of this broadcast are already in the ledger.
             self.workers.hear(self.server.encode_broadcast(self.round_number))
         while self.round_number < self.settings.rounds and not self._has_reached_target(last):
             last = self._run_round(self.round_number + 1)
@@ -204,7 +205,7 @@ class Simulation:
         return last is not None and target is not None and reaches(last.accuracy_mean_over_clients, target)
 
     def close(self) -> list[float] | None:
-        """Each client's accuracy after the method's closing phase; None if it has no such phase."""
+        """The accuracy of each client after the method's closing phase; None if the method has none."""
         closing = self.algorithm.schedule.closing
         if not closing:
             return None
@@ -212,56 +213,56 @@ class Simulation:
         return [score.correct / score.records for score in _flatten(scores) if score.records]
 
     def save_models(self, folder: Path) -> None:
-        """Write every client's personalised model into the folder."""
+        """Write every client's personal model into the folder."""
         self.workers.save_models(self.algorithm.schedule.closing, folder)
 
     def save(self, folder: Path) -> None:
-        """Write a checkpoint; the one before it stays valid until this one is whole."""
+        """Write a checkpoint; the one before it stays until this one is complete."""
         sums = None if self.secure is None else self.secure.position()
         checkpoint.write(folder, self.server.state_after(self.round_number, sums), self.workers.save)
 
     def resume(self, folder: Path) -> None:
-        """Go on from the checkpoint in the folder."""
+        """Continue from the checkpoint in the folder."""
         kept = checkpoint.read(folder, self.workers.load)
         self.round_number = kept.round_number
         self.server.resume(kept)
         if self.secure is not None:
-            self.secure.go_on_from(kept.sums, folder)
+            self.secure.resume_from(kept.sums, folder)
 
     @property
     def _everyone(self) -> list[int]:
         return [client.index for client in self._clients]
 
     def participants(self, round_number: int) -> list[int]:
-        """The clients that take part in that round; a function of the seed and the round."""
+        """The clients that take part in a round, drawn from the seed and the round's number."""
         everyone = self._everyone
         count = max(1, round(self.settings.participation * len(everyone)))
         if count == len(everyone):
             return everyone
-        # By name, so that the order of the clients decides nothing.
+        # Sorted by name, so that the order of the clients does not matter.
         by_name = sorted(everyone, key=lambda index: self._clients[index].name)
         order = self._key.child("round", round_number, "participants").numpy().permutation(len(everyone))
         return sorted(by_name[at] for at in order[:count])
 
     def _open(self) -> None:
-        """The first broadcast, and the opening exchange of methods that have one; booked as round 0."""
+        """Send the first broadcast and run the opening exchange, if the method has one; counted as round 0."""
         opening = self.algorithm.schedule.opening
         if not any(self.server.patterns.values()):
-            # A method without uploads sends nothing down either: its clients need no server.
+            # A method without uploads has no broadcasts either, so nothing is counted.
             self.workers.hear(self.server.encode_broadcast(0))
             return
-        # To everyone: whoever takes part later starts from the same seed.
+        # To all clients, so that those that take part later start from the same seed.
         self._broadcast(0, self._everyone)
         if opening is not None:
             self._exchange(0, opening, self._everyone, self._find_hearers(self.participants(1)), self.participants(1))
 
     def _take_times(self, seconds: float) -> dict[str, float]:
-        """These seconds by part of the work, since the last call."""
+        """The seconds since the last call, by part of the work."""
         workers = self.workers.take_times()
-        return combine(seconds, CLOCK.take(), workers)
+        return combine_times(seconds, CLOCK.take(), workers)
 
     def _broadcast(self, number: int, hearers: list[int]) -> None:
-        """Send the broadcast to these clients. One that is the same for all is heard by everyone, for evaluation."""
+        """Send the broadcast to these clients. If it is the same for all, all get it, for evaluation."""
         downlink = self.server.downlink
         if downlink is None:
             with CLOCK.time("encode"):
@@ -276,7 +277,7 @@ class Simulation:
 
     def _run_round(self, number: int) -> RoundRecord:
         if self.profiles:
-            self._take_times(0.0)  # what lies between two rounds belongs to none
+            self._take_times(0.0)  # the time between two rounds is not counted
         start = time.perf_counter()
         participants = self.participants(number)
         exchanges = self.algorithm.schedule.round
@@ -288,7 +289,7 @@ class Simulation:
             )
             slowed = set_learning_rates(exchange, self.settings.optimiser, number, self.settings.rounds)
             self._exchange(number, slowed, participants, hearers, following)
-        # The first scores count; where both are asked for, those on validation records stand beside them.
+        # The first scores give the accuracy; with --judge both, there are also scores on validation records.
         parts = self.settings.judge.parts
         scores, *validated = (_flatten(self.workers.evaluate(self._everyone, part)) for part in parts)
         judged = [score for score in scores if score.records]
@@ -304,7 +305,7 @@ class Simulation:
             bits_down=ledger.bits(Direction.DOWN, round_number=number),
             bits_by_kind=ledger.by_kind(number),
             observed={**self.algorithm.observe(self.server.state), **self._privacy_figures()},
-            # The opening exchange has no record of its own.
+            # The opening exchange is recorded with round 1.
             refused={r.client: r.reason for at, r in self.server.refusals if max(at, 1) == number},
             capped={one.client: one.stated_share for at, one in self.server.capped if max(at, 1) == number},
             seconds=seconds,
@@ -314,14 +315,14 @@ class Simulation:
         )
 
     def _privacy_figures(self) -> dict[str, float]:
-        """The figures that privacy adds to a round's."""
+        """The numbers that privacy and secure sums add to a round's record."""
         kept = {} if self.protection is None else {"kept_old_head": float(self.server.kept_state)}
         if self.secure is None:
             return kept
         return {**kept, **self.secure.take_figures()}
 
     def copies_after(self, number: int) -> int:
-        """How many clients get that round's last broadcast: those of the next round, or everyone after the last."""
+        """The number of clients that get a round's last broadcast: the next participants, or all after the end."""
         return len(self._find_hearers_after(number))
 
     def _find_hearers_after(self, number: int) -> list[int]:
@@ -341,7 +342,7 @@ class Simulation:
         uploads = self.workers.exchange(number, exchange, participants)
         sent = [(index, blob) for index, blob in uploads if blob is not None]
         if not sent:
-            return  # a local-only method: nothing crosses in either direction
+            return  # a method without communication
         with CLOCK.time("head"):
             if self.secure is None:
                 self.server.receive(number, exchange, [(self._clients[index].name, blob) for index, blob in sent])
@@ -350,7 +351,7 @@ class Simulation:
         self._broadcast(number, hearers)
 
     def _record_releases(self, number: int, exchange: Exchange) -> None:
-        """Record what is about to leave; RunError if the budget does not cover it."""
+        """Record the releases of this exchange before they are sent; RunError if the budget does not cover them."""
         if self.protection is None:
             return
         trained = self.protection.training_event(number, exchange.name) if exchange.phases else None
@@ -360,7 +361,7 @@ class Simulation:
 
 
 def reaches(accuracy: float, target: float) -> bool:
-    """Whether the accuracy is the target or more, apart from rounding in the mean over clients."""
+    """Whether the accuracy is the target or more, if rounding is ignored."""
     return accuracy >= target - ACCURACY_ROUNDING
 
 

@@ -1,6 +1,6 @@
-"""Worker processes, each with a cohort of clients. What travels between them and the server is what a network carries.
+"""Worker processes, each with a cohort of clients; they exchange with the server only what a network would carry.
 
-Small kernels do not split over threads, so one process with one thread per core is the fast way to use them all.
+Small kernels do not gain from threads, so one process with one thread for each core is fastest.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MakeCohort = Callable[[list[Client]], Cohort]
 
 
 class Workers(ABC):
-    """All clients of a run, dealt out to cohorts. A subclass says where the cohorts are computed."""
+    """All clients of a run, divided into cohorts; a subclass runs them in this process or in others."""
 
     def __init__(self, make: MakeCohort, shares: list[list[Client]]) -> None:
         self._make = make
@@ -40,60 +40,60 @@ class Workers(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Make the clients, in processes of their own if need be."""
+        """Make the cohorts, or start the processes that make them."""
 
     @abstractmethod
     def stop(self) -> None:
-        """End the workers, if there are any."""
+        """Stop the processes, if there are any."""
 
     @abstractmethod
     def take_times(self) -> list[dict[str, float]]:
-        """The seconds of every process but this one, by part, since the last call."""
+        """The seconds since the last call, by part, of each process except this one."""
 
     @abstractmethod
     def _all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call this method of every cohort, each with its own arguments; RunError if they are not running."""
+        """Call a method of every cohort, each with its arguments, and return the results; RunError if not started."""
 
     def hear(self, blob: bytes) -> None:
-        """Hand a broadcast to everyone."""
+        """Give a broadcast to all clients."""
         self._all("hear", [(blob,)] * len(self._shares))
 
     def hear_own(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
-        """Hand each of these clients its own bytes of a broadcast; those in `anew` forget earlier messages first."""
+        """Give each of these clients its bytes of a broadcast; those in `anew` forget earlier messages first."""
         split = self._split(list(blobs))
         parts = [({index: blobs[index] for index in own}, [index for index in own if index in anew]) for own in split]
         self._all("hear_own", parts)
 
     def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> Uploads:
-        """The uploads of these clients, in their order."""
+        """Do the local work of these clients and return their uploads, in the clients' order."""
         return self._call_and_join("exchange", [(round_number, exchange, own) for own in self._split(indices)])
 
     def evaluate(self, indices: Sequence[int], judge: Judge, closing: tuple[Phase, ...] = ()) -> Scores:
-        """The scores of these clients, in their order, after that closing phase if there is one."""
+        """The scores of these clients, in the clients' order, after the closing phase if there is one."""
         return self._call_and_join("evaluate", [(own, judge, closing) for own in self._split(indices)])
 
     def save_models(self, closing: tuple[Phase, ...], folder: Path) -> None:
-        """Write every client's personalised model."""
+        """Write every client's personal model into the folder."""
         self._all("save_models", [(closing, [client.index for client in own], folder) for own in self._shares])
 
     def save(self, folder: Path) -> None:
-        """Write what all clients keep at home."""
+        """Write the state of all clients into the folder."""
         self._all("save", [(folder / f"clients-{number}.safetensors",) for number in range(len(self._shares))])
 
     def load(self, folder: Path) -> None:
-        """Read back what `save` wrote, by any number of workers."""
+        """Read the state of all clients that `save` wrote, with any number of workers."""
         files = sorted(folder.glob("clients-*.safetensors"))
         self._all("load", [(files,)] * len(self._shares))
 
     def _split(self, indices: Sequence[int]) -> list[list[int]]:
-        """These clients by the cohort that has them."""
+        """For each cohort, those of these clients that are in it."""
         split: list[list[int]] = [[] for _ in self._shares]
         for index in indices:
             split[self._share_of[index]].append(index)
         return split
 
     def _call_and_join(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[tuple[int, Any]]:
-        """Call this method of every cohort and join the answers, in the order of the clients."""
+        """Call a method of every cohort and return all results in the clients' order."""
         answers = self._all(method, arguments)
         return sorted((row for answer in answers for row in answer), key=lambda row: row[0])
 
@@ -120,7 +120,7 @@ class InProcess(Workers):
         """Do nothing: there is no process to end."""
 
     def take_times(self) -> list[dict[str, float]]:
-        """An empty list: there is no process beside this one."""
+        """An empty list: there is no other process."""
         return []
 
     def _all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -128,10 +128,10 @@ class InProcess(Workers):
 
 
 class WorkerProcesses(Workers):
-    """Forked processes, each with a cohort and few threads. The clients are dealt out by size, largest first."""
+    """Forked processes, each with a cohort and few threads; the clients are divided so that the work is about equal."""
 
     def __init__(self, make: MakeCohort, clients: Sequence[Client], processes: int, threads: int) -> None:
-        super().__init__(make, deal(clients, processes))
+        super().__init__(make, split_by_work(clients, processes))
         self._threads = threads
         self._pipes: list[Connection] = []
         self._processes: list[BaseProcess] = []
@@ -151,7 +151,7 @@ class WorkerProcesses(Workers):
             self._processes.append(process)
 
     def stop(self) -> None:
-        """End the workers; kill those that do not end by themselves."""
+        """Stop the processes; kill those that do not end within two seconds."""
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:
@@ -162,11 +162,11 @@ class WorkerProcesses(Workers):
         self._pipes = []
 
     def take_times(self) -> list[dict[str, float]]:
-        """The seconds of each worker, by part, since the last call."""
+        """The seconds since the last call, by part, of each worker."""
         return self._all("take_times", [()] * len(self._shares))
 
     def _all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call this method in every worker; the first error of any of them is raised here."""
+        """Call a method in every worker; if workers fail, raise the first error."""
         if not self._pipes:
             raise not_running_error()
         for number, (pipe, given) in enumerate(zip(self._pipes, arguments, strict=True)):
@@ -190,8 +190,8 @@ class WorkerProcesses(Workers):
         process.join(timeout=1)
         ended = f"exit code {process.exitcode}" if process.exitcode is not None else "no answer"
         return RunError(
-            f"worker {number} of {len(self._processes)} was lost: {ended}",
-            hint="the run can be resumed; if memory ran out, use fewer --jobs",
+            f"worker {number} of {len(self._processes)} ended unexpectedly: {ended}",
+            hint="resume the run; if memory ran out, use fewer --jobs",
         )
 
 
@@ -200,9 +200,9 @@ def not_running_error() -> RunError:
     return RunError("the workers of the simulation are not running", hint="use it within `with simulation:`")
 
 
-def deal(clients: Sequence[Client], hands: int) -> list[list[Client]]:
-    """The clients in groups of about equal work: largest first, each into the lightest group."""
-    shares: list[list[Client]] = [[] for _ in range(min(hands, len(clients)))]
+def split_by_work(clients: Sequence[Client], groups: int) -> list[list[Client]]:
+    """The clients in groups with about equal work: largest first, each into the group with the least work."""
+    shares: list[list[Client]] = [[] for _ in range(min(groups, len(clients)))]
     loads = [0] * len(shares)
     for client in sorted(clients, key=lambda c: (-c.records, c.index)):
         lightest = loads.index(min(loads))
@@ -218,8 +218,8 @@ def _serve(
     share: list[Client],
     threads: int,
 ) -> None:
-    """Answer calls until the other end of the connection is closed."""
-    # Ctrl-C reaches the whole group; the parent decides. Inherited ends are closed, so that a dead parent is noticed.
+    """Answer calls until the other end of the pipe is closed."""
+    # Ctrl-C reaches all processes, but the parent decides. Inherited pipes are closed, to notice a dead parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for other in others:
         other.close()
@@ -236,7 +236,7 @@ def _serve(
             answer = getattr(cohort, method)(*arguments)
         except FedlogError as error:
             answer = error
-        except Exception as error:  # whatever it is, it must reach the user
+        except Exception as error:  # any error must reach the user
             traceback.print_exc()
             answer = RunError(f"a worker failed in {method}: {type(error).__name__}: {error}")
         try:

@@ -1,4 +1,4 @@
-"""Which backend trains which body: decided once per run, and said once."""
+"""Choose the backend that trains each body, once for a run."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ from fedlog.privacy.protection import Protection
 from fedlog.privacy.sgd import SgdTraining
 from fedlog.settings.execution import BackendChoice
 
-TIE = 1.1  # backends whose times differ by less are told apart by noise: the most promising is taken
-CHUNK_RECORDS = 400  # clients x batch size: fewer leave the interpreter's share large, more only need more memory
-CHUNK_NUMBERS = 2**25  # of all values between the layers of a chunk in training: more only need more memory
-LOOK_NUMBERS = 2**23  # of those in an evaluation, whose batches are larger: more leave the cache
+TIE = 1.1  # times that differ by a smaller factor count as equal; then the first backend in the list is chosen
+# How many clients are trained together. With fewer, Python's overhead is large; with more, only memory grows.
+CHUNK_RECORDS = 400  # clients x batch size
+CHUNK_NUMBERS = 2**25  # values between the layers, in training
+EVALUATION_NUMBERS = 2**23  # values between the layers, in evaluation; more do not fit into the cache
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Which backend trains a body, and why, in words."""
+    """The backend that trains a body, and the reason for it as text."""
 
     backend: BackendChoice
     reason: str
@@ -43,21 +44,21 @@ class Decision:
 
 @dataclass(frozen=True)
 class Engine:
-    """How local training is computed."""
+    """How local training is computed: its settings, and the choice of backends."""
 
     settings: Settings = field(default_factory=Settings)
     choice: BackendChoice = BackendChoice.AUTO
-    clients_at_once: int | None = None  # None: as many as fit the cache
+    clients_at_once: int | None = None  # None: as many as are fastest
     training: SgdTraining | None = None  # DP-SGD instead of ordinary training
     decisions: Mapping[str, Decision] = field(default_factory=dict)
-    """What was decided already, by the body's name: for a whole run at once, or by the run that is resumed."""
-    measures: bool = True  # whether a trial may choose among backends that can all train a body
+    """The backends already chosen, by the body's name: by `decide`, or by the run that is resumed."""
+    measures: bool = True  # whether a speed trial may choose if several backends can train a body
 
     def under(self, protection: Protection | None) -> Engine:
-        """The engine of a run with this protection: how numbers are rounded for one client must not depend on others.
+        """The engine for a run with this protection, in which rounding must not depend on private data.
 
-        Every backend rounds differently, and a stack rounds by who is stacked together. So a private run takes the most
-        promising backend without a trial, and if whole clients are protected, each is trained alone.
+        Each backend rounds differently, and stacked clients affect each other's rounding. So a private run takes the
+        first possible backend without a trial, and if whole clients are protected, each is trained alone.
         """
         if protection is None:
             return self
@@ -65,16 +66,16 @@ class Engine:
         return replace(self, measures=False, clients_at_once=1 if alone else self.clients_at_once)
 
     def decide(self, federation: Federation, clients: Iterable[Client]) -> Engine:
-        """The engine with a backend chosen for each body; where it is not clear, a trial on a few clients decides."""
+        """The engine with a backend chosen for each body; if several are possible, by a trial on a few clients."""
         made = {name: self._decide(federation, group) for name, group in group_by_body(clients).items()}
         return replace(self, decisions=made)
 
     def name_backends(self) -> dict[str, str]:
-        """The backend of each body. A run records it, so that a resumed or repeated run uses the same."""
+        """The name of each body's backend, which a run records so that a resumed or repeated run uses the same."""
         return {name: decision.backend.value for name, decision in self.decisions.items()}
 
     def backends(self, federation: Federation, clients: Iterable[Client]) -> dict[str, Backend]:
-        """A backend for each architecture, by its name."""
+        """Make a backend for each body, by the body's name."""
         decided = self.decide(federation, clients := list(clients))
         return {
             name: decided.make(decided.decisions[name].backend, federation, group)
@@ -82,7 +83,7 @@ class Engine:
         }
 
     def explain(self, body: Body) -> str:
-        """Which backend trains this body, and why, in one line."""
+        """One line that says which backend trains this body, and why."""
         decision = self.decisions.get(body.name) or next(iter(self._list_possible(body)))
         alone = self.clients_at_once == 1 and decision.backend is not BackendChoice.LOOP
         return f"body {body.name}: {decision.reason}{', each client alone' if alone else ''}"
@@ -96,13 +97,13 @@ class Engine:
             return LoopBackend(body, federation, self.settings)
         compiled = None if backend is BackendChoice.VMAP else _compile_once(body)
         if compiled is None and backend is not BackendChoice.VMAP:
-            raise RunError(f"body {body.name} cannot be trained by backend {backend.value}: it has no blocks")
+            raise RunError(f"backend {backend.value} cannot train body {body.name}: none of its layers has a block")
         network: Stacked = compiled or VmapNetwork(body)
         at_once = self.clients_at_once or self._best_group_size(network)
         return BlockBackend(body, federation, clients, self.settings, network, at_once, _requests_at_once(network))
 
     def _best_group_size(self, network: Stacked) -> int:
-        """How many clients are best trained together."""
+        """The number of clients to train together."""
         most = max(1, CHUNK_RECORDS // self.settings.batch_size)
         if not isinstance(network, StackedBody) or network.training.is_plain:
             return most
@@ -125,13 +126,13 @@ class Engine:
         return Decision(fastest.backend, f"{fastest.reason} (fastest in a trial, ms a batch: {times})")
 
     def _list_possible(self, body: Body) -> list[Decision]:
-        """The backends that can train this body, most promising first; a single one where no trial is needed."""
+        """The backends that can train this body, probably fastest first; a single one if no trial is needed."""
         if self.training is not None:
-            return [_decide_loop("DP-SGD takes the gradient of every record")]
+            return [_decide_loop("DP-SGD needs the gradient of every record")]
         if self.choice is BackendChoice.LOOP:
-            return [Decision(BackendChoice.LOOP, "one client after another, as asked for")]
+            return [Decision(BackendChoice.LOOP, "one client after another, as --backend loop asks for")]
         if self.settings.device != "cpu" and self.choice is not BackendChoice.VMAP:
-            return [_decide_loop(f"stacking is for the CPU, not {self.settings.device}")]
+            return [_decide_loop(f"clients are stacked only on the CPU, not on {self.settings.device}")]
         mixing = find_mixing(body)
         stacked = {} if mixing else _find_stacked_ways(body, self.choice)
         if self.choice is not BackendChoice.AUTO:
@@ -145,27 +146,27 @@ class Engine:
         network = _compile_once(body) if BackendChoice.BLOCK in stacked else None
         if network is not None and network.training.is_plain:
             return [Decision(BackendChoice.BLOCK, stacked[BackendChoice.BLOCK])]
-        why_not = find_vmap_obstacle(body) if not stacked else "stacking it does not pay"
+        why_not = find_vmap_obstacle(body) if not stacked else "stacking it is not faster"
         return [*(Decision(kind, reason) for kind, reason in stacked.items()), _decide_loop(why_not or "")]
 
 
 def _requests_at_once(network: Stacked) -> int | None:
-    """How many clients to evaluate together; None: as many as are trained together."""
+    """The number of clients to evaluate together; None: as many as are trained together."""
     if not isinstance(network, StackedBody) or network.training.is_plain:
         return None
-    return max(1, LOOK_NUMBERS // (network.evaluating.numbers_per_record * EVALUATION_RECORDS))
+    return max(1, EVALUATION_NUMBERS // (network.evaluating.numbers_per_record * EVALUATION_RECORDS))
 
 
 def decisions_of(recorded: Mapping[str, str]) -> dict[str, Decision]:
-    """The decisions that a run has written down."""
+    """The decisions that a run recorded."""
     return {
-        name: Decision(BackendChoice(backend), f"{backend}, as this run was begun")
+        name: Decision(BackendChoice(backend), f"{backend}, as recorded by this run")
         for name, backend in recorded.items()
     }
 
 
 def _find_stacked_ways(body: Body, choice: BackendChoice) -> dict[BackendChoice, str]:
-    """The ways to train stacked clients with this body, most promising first, each with its reason."""
+    """The backends that can train stacked clients with this body, probably fastest first, each with its reason."""
     ways: dict[BackendChoice, str] = {}
     network = None if choice is BackendChoice.VMAP else _compile_once(body)
     without = _name_layers_without_block(network)
@@ -173,7 +174,7 @@ def _find_stacked_ways(body: Body, choice: BackendChoice) -> dict[BackendChoice,
         ways[BackendChoice.BLOCK] = "stacked clients in specialised blocks"
     elif network is not None:
         ways[BackendChoice.MIXED] = (
-            f"stacked clients in specialised blocks, but for {without}: {_explain_missing_block(body)}"
+            f"stacked clients in specialised blocks, except for {without}: {_explain_missing_block(body)}"
         )
     if choice in (BackendChoice.AUTO, BackendChoice.VMAP) and find_vmap_obstacle(body) is None:
         whole = BackendChoice.BLOCK in ways
@@ -205,7 +206,7 @@ def _decide_loop(reason: str) -> Decision:
 
 @lru_cache(maxsize=16)
 def _compile_once(body: Body) -> StackedBody | None:
-    """The body's stacked network, compiled once: bodies are compared by identity."""
+    """The body's stacked network, compiled once for each body object."""
     return compile_stacked(body)
 
 

@@ -1,8 +1,8 @@
-"""The DP-SGD backend: one client after another, per-record gradients from Opacus, noise and sampling from the plan.
+"""The DP-SGD backend: trains one client after another with clipped gradients and noise.
 
-Opacus gives the gradient of every record, for any layer it knows. Clipping, the grid, the noise and the sampling are
-those of `fedlog.privacy.sgd`, so that what is accounted for is what happens: its own optimiser draws floating-point
-noise, and its loaders divide by the number of records.
+Opacus computes the gradient of every record, for any layer that it knows. Clipping, the grid, noise and sampling are
+those of `fedlog.privacy.sgd`, which the privacy accounting assumes: Opacus's optimiser would draw floating-point noise,
+and its loaders would divide by the number of records.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from fedlog.privacy.accounting import Entropy
 from fedlog.privacy.sgd import SgdTraining, poisson_sample
 from fedlog.settings.training import Optimiser
 
-RECORDS_AT_ONCE = 64  # whose gradients are computed together in a simulation
+RECORDS_AT_ONCE = 64  # records whose gradients are computed together in a simulation
 
 
 def require_opacus() -> None:
-    """Refuse to go on where the optional package is missing."""
+    """Raise an InputError if the optional package opacus is missing."""
     if importlib.util.find_spec("opacus") is None:
         raise InputError("--body-training dp-sgd needs the package opacus", hint='pip install "fedlog[dp-sgd]"')
 
 
 def check_body(body: Body) -> None:
-    """Refuse a body whose records affect each other, that shares parameters, or that has none to train."""
-    from opacus.validators import ModuleValidator  # takes seconds: only where it is used
+    """Refuse a body if records affect each other in it, if layers share parameters, or if none can be trained."""
+    from opacus.validators import ModuleValidator  # here, because the import takes seconds
 
     reason = find_obstacle(body)
     if reason is None:
@@ -49,16 +49,16 @@ def check_body(body: Body) -> None:
     if reason is not None:
         raise InputError(
             f"body {body.name} cannot be trained by DP-SGD: {reason}",
-            hint="a body without batch normalisation and without shared parameters, for example mlp or cnn",
+            hint="use a body without batch normalisation and without shared parameters, such as mlp or cnn",
         )
     if body.fixed == {name for name, _ in body.training.named_parameters()}:
         raise InputError(
-            f"body {body.name} lets no parameter be trained: requires_grad is off", hint="--body-training frozen"
+            f"body {body.name} has no parameter to train: requires_grad is off for all", hint="--body-training frozen"
         )
 
 
 class DpSgdBackend:
-    """Trains bodies by DP-SGD; the head stays as the server sent it."""
+    """Trains bodies by DP-SGD; the head from the server does not change."""
 
     clients_at_once = 1
 
@@ -80,11 +80,11 @@ class DpSgdBackend:
         self._module: nn.Module = GradSampleModule(module, loss_reduction="sum")
 
     def features(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
-        """(n, width) for each request, in evaluation mode."""
+        """The features (n, width) of each request, in evaluation mode."""
         return self._plain.features(requests)
 
     def train(self, tasks: Sequence[Task]) -> list[Fit]:
-        """Train, and return the outcome of each task, in their order."""
+        """Train, and return the result of each task, in order."""
         return [self._train_one(task) for task in tasks]
 
     def _train_one(self, task: Task) -> Fit:
@@ -98,21 +98,21 @@ class DpSgdBackend:
 
     @torch.no_grad()
     def start_from(self, params: Params) -> None:
-        """Set the parameters at which the next gradients are taken."""
+        """Set the parameters at which the next gradients are computed."""
         for name, value in self._all_values.items():
             value.copy_(params[name])
 
     def _noisy_gradients(self, task: Task, phase: Phase, key: Key) -> list[Tensor]:
-        """The private mean gradient of one step: a noisy sum, divided by the planned size of a batch."""
+        """The private mean gradient of one step: a noisy sum, divided by the batch size."""
         plan, sampler = self._training.plan, self._training.sampler(key.child("noise"))
-        # Whoever can repeat the sample gains nothing from it having been drawn: it is as secret as the noise. So are
-        # dropout and crops, which go by the place in the sample: known ones would tell where a record was put in.
+        # Sampling protects only if it is secret, so in a real run it comes from the system, like the noise. So do
+        # dropout and crops: they depend on a record's place in the sample, so known ones would reveal it.
         secret = None if sampler.entropy is Entropy.SYSTEM else key.child("sample")
         seen = Key(int.from_bytes(os.urandom(16))) if sampler.entropy is Entropy.SYSTEM else key.child("draws")
         drawn = poisson_sample(task.client.records, plan.sample_rate, secret)
         sizes = [value.numel() for value in self._values.values()]
         total = torch.zeros(sum(sizes), dtype=torch.float64)
-        # How a gradient is rounded depends on the company it is computed in: where the noise is real it has none.
+        # Rounding of a gradient depends on the records computed with it, so in a real run each is computed alone.
         at_once = 1 if sampler.entropy is Entropy.SYSTEM else RECORDS_AT_ONCE
         for number, some in enumerate(torch.split(drawn, at_once)):
             if len(some):
@@ -124,7 +124,7 @@ class DpSgdBackend:
         ]
 
     def record_gradients(self, task: Task, phase: Phase, drawn: Tensor, key: Key) -> Tensor:
-        """(n, d): the gradient of each of these records' own loss."""
+        """The gradient of each of these records' loss, (n, d)."""
         seen = self._plain.batch(task, drawn, key)
         for name, layer in self._dropouts.items():
             layer.multiplier = seen.masks.get(name, torch.ones(()))
@@ -144,14 +144,14 @@ class DpSgdBackend:
         return self._layer_gradients(len(drawn))
 
     def _layer_gradients(self, records: int) -> Tensor:
-        """(n, d): each record's gradient that flows through the body's layers."""
+        """Each record's gradient through the body's layers, (n, d)."""
         return torch.cat([_take_rows(value, records) for value in self._values.values()], dim=1)
 
     def _layer_and_direct_gradients(self, task: Task, phase: Phase, batch: Batch) -> Tensor:
-        """(n, d), for a loss that looks at the parameters themselves too.
+        """Each record's gradient, (n, d), for a loss that also reads the parameters directly.
 
-        Opacus sees layers only. So each record is a client of its own to the loss, with a copy of the parameters, whose
-        gradient is that record's direct one. It is inside the clip: the loss may tie parameters to records.
+        Opacus sees only layers. So for the loss each record is a client with its own copy of the parameters; the
+        gradient of that copy is the record's direct one. It is clipped too, since the loss may combine both.
         """
         records = len(batch.labels)
 
@@ -176,7 +176,7 @@ class DpSgdBackend:
 
 
 def _take_rows(value: Any, records: int) -> Tensor:
-    """(n, entries): each record's gradient, which Opacus leaves beside the parameter; 0 where it is not used."""
+    """Each record's gradient of one parameter, (n, entries), which Opacus stores in it; 0 if it is not used."""
     found = getattr(value, "grad_sample", None)
     rows = torch.zeros(records, value.numel()) if found is None else found.detach().reshape(records, -1)
     value.grad_sample = None

@@ -1,4 +1,4 @@
-"""The loop backend: one client after another, as written by hand. Every other backend is tested against it."""
+"""The loop backend: trains one client after another with plain PyTorch. All other backends are tested against it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EVALUATION_BATCH = 500
 
 
 class StepwiseAdam:
-    """PyTorch's AdamW through its functional form: making `torch.optim.AdamW` imports the whole compiler (seconds)."""
+    """AdamW by PyTorch's function `adamw`, because importing the class `torch.optim.AdamW` takes seconds."""
 
     def __init__(self, params: list[Tensor], learning_rate: float, rule: Optimiser, *, fused: bool = False) -> None:
         self.params = params
@@ -42,13 +42,13 @@ class StepwiseAdam:
         self.restart()
 
     def restart(self) -> None:
-        """Forget the moments, as an optimiser made anew."""
+        """Set the moments to zero, as in a new optimiser."""
         self._first = [torch.zeros_like(value) for value in self.params]
         self._second = [torch.zeros_like(value) for value in self.params]
         self._steps = [torch.zeros(()) for _ in self.params]
 
     def resume(self, first: Tensor, second: Tensor, steps: Tensor) -> None:
-        """Go on from moments that `moments` gave."""
+        """Continue with the moments that `moments` returned."""
         sizes = [value.numel() for value in self.params]
         for mine, flat in ((self._first, first), (self._second, second)):
             for value, part in zip(mine, torch.split(flat, sizes), strict=True):
@@ -64,7 +64,7 @@ class StepwiseAdam:
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor | None]) -> None:
-        """Move the parameters. No gradient counts as a zero one, so that all parameters have as many steps."""
+        """Update the parameters. A missing gradient counts as zero, so that all parameters have equally many steps."""
         adamw(
             self.params,
             [torch.zeros_like(p) if g is None else g for p, g in zip(self.params, gradients, strict=True)],
@@ -78,7 +78,7 @@ class StepwiseAdam:
 
 @dataclass(frozen=True, eq=False)
 class RecordBatch:
-    """Some of a client's records as the body sees them in training."""
+    """Some of a client's records as inputs for training, with labels and dropout masks."""
 
     inputs: Tensor
     labels: Tensor
@@ -86,7 +86,7 @@ class RecordBatch:
 
 
 class LoopBackend:
-    """Trains any `nn.Module`, normalisation layers included, on any device."""
+    """Trains any body, with normalisation layers too, on any device."""
 
     clients_at_once = 1
 
@@ -97,11 +97,11 @@ class LoopBackend:
         self._device = torch.device(settings.device)
 
     def train(self, tasks: Sequence[Task]) -> list[Fit]:
-        """Train, and return the outcome of each task, in their order."""
+        """Train, and return the result of each task, in order."""
         return [self._train_one(task) for task in tasks]
 
     def features(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
-        """(n, width) for each request, in evaluation mode."""
+        """The features (n, width) of each request, in evaluation mode."""
         return [self._compute_features(request) for request in requests]
 
     def _train_one(self, task: Task) -> Fit:
@@ -111,7 +111,7 @@ class LoopBackend:
         for number, phase in enumerate(task.phases):
             carry: Carry = {name: self._to_device(value) for name, value in task.work.carry.items()}
             moving = [params[name] for name in find_moving_names(params, phase, self._body)]
-            # All parameters in one call: four times faster, and other last bits.
+            # Fused: all parameters in one call, four times faster; the last bits differ.
             fused = self._device.type == "cpu"
             optimiser = StepwiseAdam(moving, phase.learning_rate, self._settings.optimiser, fused=fused)
             if (before := read_moments(task.moments, number)) is not None:
@@ -164,7 +164,7 @@ class LoopBackend:
         try:
             return self._body.features(params, some.inputs, some.masks)
         except ValueError as error:
-            # A normalisation layer cannot train on a single value per channel.
+            # A normalisation layer cannot be trained with a single value per channel.
             size = len(some.labels)
             raise RunError(
                 f"client {task.client.name}: body {self._body.name} cannot train on a batch of {size}: {error}",
@@ -185,7 +185,7 @@ class LoopBackend:
         return RecordBatch(self._to_device(inputs), labels, masks)
 
     def batch(self, task: Task, chosen: Tensor, key: Key) -> RecordBatch:
-        """The chosen records of the client, with fresh dropout and crops."""
+        """The batch of these records of the client, with new dropout masks and crops."""
         draws = draw_epoch(key, len(chosen), self._body, self._federation.transform, self._settings.dtype)
         return self._batch(task, replace(draws, order=chosen), slice(None))
 

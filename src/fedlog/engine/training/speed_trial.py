@@ -1,7 +1,7 @@
-"""Which backend is fastest for a body, found out on a few batches of a few clients, and remembered on this machine.
+"""Measure which backend is fastest for a body, on a few batches of a few clients, and cache the result.
 
-Decisions are kept by architecture, sizes and machine. So a run that is repeated here takes the same backend, and its
-numbers repeat to the last bit; a run also records its decision, which holds on any machine.
+Results are cached by architecture, sizes and machine. So a run that is repeated on this machine uses the same backend
+and gives exactly the same numbers. A run also records its backend, for repetitions on other machines.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from fedlog.models.masking import collect_values
 
 BATCHES = 2
 MOST_CLIENTS = 8
-TURNS = 3  # the first warms up
-LEARNING_RATE = 1e-4  # whatever it is, nothing of a trial is kept
+TURNS = 3  # the first one only warms up
+LEARNING_RATE = 1e-4  # any value will do: trained parameters are thrown away
 
 Make = Callable[[list[Client]], Backend]
 
@@ -40,7 +40,7 @@ Make = Callable[[list[Client]], Backend]
 def measure(
     body: Body, clients: list[Client], settings: Settings, n_class: int, backends: Mapping[str, Make]
 ) -> dict[str, float]:
-    """The seconds of each backend for one batch of one client: from an earlier trial on this machine, or a new one."""
+    """The seconds of each backend for one batch of one client, from the cache or from a new trial."""
     key = _make_key(body, len(clients), settings, n_class, list(backends))
     remembered = _read().get(key)
     if remembered is None:
@@ -52,7 +52,7 @@ def measure(
 def _run_trial(
     body: Body, clients: list[Client], settings: Settings, n_class: int, backends: Mapping[str, Make]
 ) -> dict[str, float]:
-    """The shortest of a few timings of each backend, interleaved so that other load hits all of them alike."""
+    """The shortest of a few timings of each backend; the backends take turns, so that other load affects all alike."""
     largest = sorted(clients, key=lambda client: -client.records)[:MOST_CLIENTS]
     few = [replace(c, train=c.train[: BATCHES * settings.batch_size], tests=(), validations=()) for c in largest]
     work = Work({HEAD: initial_head(body.width, n_class, Key(0)), **body.initial(Key(0))})
@@ -61,7 +61,7 @@ def _run_trial(
     batches = sum(-(-client.records // settings.batch_size) for client in few)
     made = {kind: make(few) for kind, make in backends.items()}
     best = dict.fromkeys(made, float("inf"))
-    # What else the machine does costs no time of this process; with threads only the clock on the wall tells who wins.
+    # Time of this process, which other load does not affect; with several threads only wall time can be compared.
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     for turn in range(TURNS):
         for kind, backend in made.items():
@@ -74,7 +74,7 @@ def _run_trial(
 
 
 def _make_key(body: Body, clients: int, settings: Settings, n_class: int, kinds: list[str]) -> str:
-    """A digest of everything that a decision depends on."""
+    """A digest of everything that the timings depend on."""
     architecture = [str(body.training), [(name, tuple(v.shape)) for name, v in collect_values(body.training).items()]]
     sizes = [
         body.input_shape,
@@ -99,18 +99,18 @@ def _name_processor() -> str:
 
 
 def memory_file() -> Path:
-    """The file in which decisions are remembered."""
+    """The file in which timings are cached."""
     return cache_folder() / "backends.json"
 
 
 def _read() -> dict[str, dict[str, float]]:
     try:
         found = json.loads(memory_file().read_text())
-    except (OSError, ValueError):  # none yet, or damaged: whatever is not remembered is measured again
+    except (OSError, ValueError):  # no file yet, or a damaged one: timings are measured again
         return {}
     return found if isinstance(found, dict) else {}
 
 
 def _remember(key: str, seconds: Mapping[str, float]) -> None:
-    with contextlib.suppress(OSError):  # a read-only home: the next run measures again
+    with contextlib.suppress(OSError):  # if the cache is read-only, the next run measures again
         write_file(memory_file(), json.dumps({**_read(), key: dict(seconds)}, indent=1) + "\n")

@@ -1,6 +1,6 @@
-"""Local training, the same for every backend: tasks, the draws of an epoch, the rule for batches, and a stopwatch.
+"""What all backends share: tasks and their results, the random numbers of an epoch, and a stopwatch.
 
-Both backends take every random number from `draw_epoch`, so the same key gives the same batches, dropout and crops.
+All backends take their random numbers from `draw_epoch`, so the same key gives the same batches, dropout and crops.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One client's training: its start, its phases and its randomness."""
+    """The training of one client: its start, its phases and the key for its random numbers."""
 
     client: Client
     work: Work
     phases: tuple[Phase, ...]
     key: Key
     moments: Params = field(default_factory=dict)
-    """Of Adam, as an earlier `Fit` left them; empty: made anew."""
+    """Adam's moments from an earlier `Fit`; empty: Adam starts with zeros."""
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """The outcome of a task."""
+    """The result of a task."""
 
     params: Params
     moments: Params = field(default_factory=dict)
-    """Of Adam, phase by phase; empty unless they last for the whole run."""
+    """Adam's moments by phase; empty unless they last for the whole run."""
 
 
 class Pool(Enum):
-    """Which records positions refer to."""
+    """The pool of records that positions refer to."""
 
     TRAIN = "train"
     TEST = "test"
@@ -63,7 +63,7 @@ class Pool(Enum):
 
 @dataclass(frozen=True, eq=False)
 class FeatureRequest:
-    """A request for one client's features in evaluation mode: of which records, under which model."""
+    """A request for features of one client in evaluation mode: the model, and the positions of the records."""
 
     client: Client
     params: Params
@@ -76,13 +76,13 @@ class Backend(Protocol):
 
     @property
     def clients_at_once(self) -> int:
-        """How many clients to hand over at once: only their activations are in memory at the same time."""
+        """The largest number of clients in one call of `train`, which limits memory."""
 
     def train(self, tasks: Sequence[Task]) -> list[Fit]:
-        """Train, and return the outcome of each task, in their order."""
+        """Train, and return the result of each task, in order."""
 
     def features(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
-        """(n, width) for each request, in evaluation mode."""
+        """The features (n, width) of each request, in evaluation mode."""
 
 
 @dataclass(frozen=True)
@@ -97,20 +97,20 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class EpochDraws:
-    """The random numbers of one client's epoch, record by record in the order in which they are visited."""
+    """The random numbers of one client's epoch, in the order in which records are visited."""
 
-    order: Tensor  # (n,) positions in the client's own list of records
+    order: Tensor  # (n,) positions in the client's list of training records
     masks: dict[str, Tensor]  # dropout site -> (n, *shape), 0 or 1 / (1 - p)
     augmentation: Augmentation | None
 
 
 def find_moving_names(params: Params, phase: Phase, body: Body) -> list[str]:
-    """The parameters that the phase trains; sorted, so that flattened moments line up after a reload."""
+    """The names of the parameters that the phase trains, sorted, so that saved moments match after a reload."""
     return sorted(name for name in params if name in phase.moves and name not in body.buffers | body.fixed)
 
 
 def adam_arguments(rule: Optimiser, learning_rate: float) -> dict[str, Any]:
-    """The numbers that PyTorch's functional AdamW is called with, in the loop and in blocks."""
+    """The arguments of PyTorch's function `adamw`, for the loop and for blocks."""
     return {
         "lr": learning_rate,
         "beta1": 0.9,
@@ -123,7 +123,7 @@ def adam_arguments(rule: Optimiser, learning_rate: float) -> dict[str, Any]:
 
 
 def set_learning_rates(exchange: Exchange, rule: Optimiser, round_number: int, rounds: int) -> Exchange:
-    """The exchange with the learning rates of that round."""
+    """The exchange with the learning rates of this round."""
     if rule.decay is Decay.NONE:
         return exchange
     left = (1 + math.cos(math.pi * (round_number - 1) / rounds)) / 2
@@ -132,19 +132,19 @@ def set_learning_rates(exchange: Exchange, rule: Optimiser, round_number: int, r
 
 
 def read_moments(moments: Params, phase: int) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Adam's first and second moments, flat, and its steps, as that phase left them; None if it left none."""
+    """Adam's flattened first and second moments and its steps after that phase; None if there are none."""
     if f"{phase}/steps" not in moments:
         return None
     return moments[f"{phase}/first"], moments[f"{phase}/second"], moments[f"{phase}/steps"]
 
 
 def name_moments(phase: int, first: Tensor, second: Tensor, steps: Tensor) -> Params:
-    """Adam's moments and steps under the names by which `read_moments` finds them."""
+    """Adam's moments and steps under the names that `read_moments` looks for."""
     return {f"{phase}/first": first, f"{phase}/second": second, f"{phase}/steps": steps}
 
 
 def draw_epoch(key: Key, records: int, body: Body, transform: Transform, dtype: torch.dtype) -> EpochDraws:
-    """Batch order, dropout multipliers and crops of one epoch, from one stream in this order."""
+    """Batch order, dropout multipliers and crops of one epoch, drawn from one stream in this order."""
     generator = key.torch()
     order = torch.randperm(records, generator=generator)
     masks = {}
@@ -156,7 +156,7 @@ def draw_epoch(key: Key, records: int, body: Body, transform: Transform, dtype: 
 
 
 class Stopwatch:
-    """Counts the seconds of each part of a round since the last `take`.
+    """Measures the seconds of each part of a round since the last `take`.
 
     Time in a nested part counts for the outer part: forward passes during evaluation count as evaluation.
     """
@@ -178,8 +178,8 @@ class Stopwatch:
             self._runs = False
             self._seconds[part] += time.perf_counter() - start
 
-    def along(self, part: str, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield the items, and add the time that making each one takes to this part."""
+    def time_items(self, part: str, items: Iterable[Item]) -> Iterator[Item]:
+        """Yield the items, and add the time for making each of them to this part."""
         iterator = iter(items)
         while True:
             with self.time(part):
@@ -194,10 +194,12 @@ class Stopwatch:
         return taken
 
 
-CLOCK = Stopwatch()  # of this process
+CLOCK = Stopwatch()  # the only one in this process
 
 
-def combine(total: float, server: Mapping[str, float], workers: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def combine_times(
+    total: float, server: Mapping[str, float], workers: Sequence[Mapping[str, float]]
+) -> dict[str, float]:
     """A round's `total` seconds by part: the server's plus the mean of the workers', and the rest as `other`."""
     mean = {part: sum(times[part] for times in workers) / len(workers) if workers else 0.0 for part in PARTS}
     parts = {part: server[part] + mean[part] for part in PARTS}

@@ -1,1 +1,1 @@
-"""Frozen encoders: from raw records to features, computed once per record and kept."""
+"""Frozen encoders from raw records to features, which are computed once for each record and cached."""

@@ -1,7 +1,8 @@
-"""Features of a frozen encoder, kept by encoder and content: a record is encoded once, however often it is asked for.
+"""The cache of features of frozen encoders on disk: each record is encoded only once.
 
-A folder for each encoder (by its digest) holds files of up to 1024 records: 16-byte hashes of their raw content and
-their features. Two processes that fill one folder at a time compute some records twice and damage nothing.
+There is a folder for each encoder, named by its digest. Its files hold up to 1024 records each: the 16-byte hashes of
+the raw records, and their features. Two processes may fill a folder at the same time; they only compute some records
+twice.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ RECORDS_OF_A_FILE = 1024
 HASH_BYTES = 16
 
 Progress = Callable[[int, int], object]
-"""(records encoded so far, records to encode)."""
+"""A function that is called with (records encoded so far, records to encode)."""
 
 
 def hashes_of(raw: Tensor) -> list[bytes]:
-    """For each record the hash of its shape, type and values, 16 bytes."""
+    """The hash of each record's shape, type and values, 16 bytes."""
     values = raw.contiguous().numpy()
     start = f"{values.dtype}{values.shape[1:]}".encode()
     return [blake2b(start + row.tobytes(), digest_size=HASH_BYTES).digest() for row in values]
 
 
 class FeatureCache:
-    """The kept features of one encoder."""
+    """The cached features of one encoder."""
 
     def __init__(self, encoder: Encoder, folder: Path | None = None) -> None:
         self._encoder = encoder
@@ -63,7 +64,7 @@ class FeatureCache:
                 stored = load_file(path)
                 keys, features = stored["keys"].numpy(), stored["features"]
             except (OSError, SafetensorError, KeyError):
-                continue  # a damaged file costs its records another pass, and nothing else
+                continue  # the records of a damaged file are encoded again
             for at, key in enumerate(keys):
                 if (kept := key.tobytes()) in wanted:
                     found[kept] = features[at]

@@ -1,6 +1,6 @@
-"""EfficientNet-Lite as an ONNX graph: convolutions with their norms folded in, ReLU6, sums, and the mean over space.
+"""EfficientNet-Lite as an ONNX graph of convolutions (with their norms folded in), ReLU6, sums and a spatial mean.
 
-The architecture comes from the package `efficientnet_lite_pytorch`; weights are given folded (see `fold`).
+The architecture comes from the package `efficientnet_lite_pytorch`, the weights from `fold`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ Weights = dict[str, Tensor]
 
 
 def architecture(model: str, side: int) -> Any:
-    """The network of that name, its weights random, its paddings those of images of that side."""
+    """The network of that name with random weights, and with paddings for images of `side` x `side` pixels."""
     from efficientnet_lite_pytorch import EfficientNet  # an extra
 
     return EfficientNet.from_name(model, image_size=side).eval()
 
 
 def _convolutions(network: Any) -> list[tuple[str, nn.Conv2d, Any]]:
-    """Each convolution with its norm, in the order of the data."""
+    """The name, the convolution and the norm of each layer, from input to output."""
     found = [("stem", network._conv_stem, network._bn0)]
     for at, block in enumerate(network._blocks):
         if hasattr(block, "_expand_conv"):
@@ -33,7 +33,7 @@ def _convolutions(network: Any) -> list[tuple[str, nn.Conv2d, Any]]:
 
 
 def fold(network: Any) -> Weights:
-    """Weights and biases with each norm folded into its convolution, computed in float64."""
+    """The weights and biases of the convolutions with their norms folded in, computed in float64."""
     folded: Weights = {}
     for name, convolution, norm in _convolutions(network):
         scale = norm.weight.double() / torch.sqrt(norm.running_var.double() + norm.eps)
@@ -83,7 +83,7 @@ def build_graph(network: Any, weights: Weights, side: int) -> bytes:
             at = convolve(at, f"block{number}.expand", activate=True)
         at = convolve(at, f"block{number}.depthwise", activate=True)
         at = convolve(at, f"block{number}.project", activate=False)
-        # The stride is a number or a list of one, by how the architecture was written down.
+        # The stride of a block is a number, or a list with one number.
         stride = arguments.stride if isinstance(arguments.stride, int) else arguments.stride[0]
         if block.id_skip and stride == 1 and arguments.input_filters == arguments.output_filters:
             nodes.append(helper.make_node("Add", [start, at], [f"block{number}.sum"]))

@@ -1,4 +1,4 @@
-"""A federation as a frozen encoder sees it: raw records replaced by their features, once and for all."""
+"""Replace the records of a federation by their features under a frozen encoder."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fedlog.models.encoders.pixels import refuse_other_ranges, scale_to_bytes
 
 
 def encode_federation(federation: Federation, body: str, progress: Progress | None = None) -> Federation:
-    """The federation with features in place of records, where the body of that name is an encoder.
+    """The federation with features instead of records if the body is an encoder; else the same federation.
 
-    Training images are not cropped or flipped: a record has one feature vector.
+    Training images are not cropped or flipped, since a record has only one feature vector.
     """
     parts = split_name(body)
     if parts is None:
@@ -34,7 +34,7 @@ def encode_federation(federation: Federation, body: str, progress: Progress | No
         train=replace(federation.train, inputs=cache.features(train, progress)),
         test=replace(federation.test, inputs=cache.features(test, progress)),
         transform=IDENTITY,
-        # A model takes raw records: its encoder scales them in its own way.
+        # A model gets raw records, and its encoder scales them.
         schema=federation.describe_schema(),
         encodings=tuple(replace(each, transform=IDENTITY) for each in federation.encodings),
         raw_images=None,
@@ -42,7 +42,7 @@ def encode_federation(federation: Federation, body: str, progress: Progress | No
 
 
 def _read_raw(records: Tensor) -> Tensor:
-    """Images as pixels from 0 to 255; vectors as they are."""
+    """Images as pixels from 0 to 255; other records unchanged."""
     if records.ndim != 4:
         return records
     refuse_other_ranges(records)

@@ -1,6 +1,6 @@
-"""Public maps of features before anything is summed: everyone derives the same ones from a name and a seed.
+"""Fixed maps that are applied to features; all clients make the same map from its name and a seed.
 
-Behind an encoder's name, each after a plus sign: `identity+project:64+unit`. A third part is the seed: `project:64:7`.
+They follow the encoder's name, each after a plus sign: `identity+project:64+unit`. A seed may follow: `project:64:7`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LARGEST_WIDTH = 2**16
 
 
 class FeatureMap(nn.Module):
-    """A fixed function of features (n, in) -> (n, out). The name fixes its weights: nothing to train."""
+    """A fixed function of features (n, in) -> (n, out) with nothing to train."""
 
     def __init__(self, function: Callable[[Tensor], Tensor], width: int) -> None:
         super().__init__()
@@ -30,15 +30,15 @@ class FeatureMap(nn.Module):
 
 
 def take_directions(directions: Tensor, size: int) -> FeatureMap:
-    """The features along the first `size` columns of `directions` (width, at least size)."""
+    """The map to the coordinates along the first `size` columns of `directions` (width, at least size)."""
     if not 1 <= size <= directions.shape[1]:
-        raise InputError(f"expected 1 to {directions.shape[1]} principal directions, found: {size}")
+        raise InputError(f"the number of principal directions must be 1 to {directions.shape[1]}, found: {size}")
     matrix = directions[:, :size].clone()
     return FeatureMap(lambda x: x @ matrix.to(x), size)
 
 
 def parse_map(text: str, width: int) -> FeatureMap:
-    """The map of that name on features of that width: unit, scale:S, power:P, project:N, expand:N or buckets:N."""
+    """The map of that name for features of that width: unit, scale:S, power:P, project:N, expand:N or buckets:N."""
     kind, *rest = text.split(":")
     makers = {
         "unit": _unit,
@@ -58,25 +58,25 @@ def parse_map(text: str, width: int) -> FeatureMap:
         return makers[kind](width, number, Key(seed).child("feature map", kind))
     except ValueError:
         raise InputError(
-            f"unknown map of features: {text}",
-            hint="unit, scale:S, power:P, project:N, principal:N, expand:N or buckets:N",
+            f"unknown feature map: {text}",
+            hint="one of unit, scale:S, power:P, project:N, principal:N, expand:N, buckets:N",
         ) from None
 
 
 def _unit(width: int, number: float, key: Key) -> FeatureMap:
-    """Each record's features divided by their length; a record of zeros stays."""
+    """Divides each record's features by their length; zeros stay zeros."""
     return FeatureMap(lambda x: x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(1e-12), width)
 
 
 def _scale(width: int, number: float, key: Key) -> FeatureMap:
-    """The features multiplied by the map's factor."""
+    """Multiplies the features by a number."""
     if not number > 0:
         raise ValueError
     return FeatureMap(lambda x: x * number, width)
 
 
 def _power(width: int, number: float, key: Key) -> FeatureMap:
-    """Each feature's size to a power, its sign kept. A power below 1 shortens tails, which suits Gaussian heads."""
+    """Raises each feature's absolute value to a power; a power below 1 shortens tails, which suits Gaussian heads."""
     if not number > 0:
         raise ValueError
     return FeatureMap(lambda x: torch.sign(x) * x.abs() ** number, width)
@@ -86,21 +86,23 @@ def _project(width: int, number: float, key: Key) -> FeatureMap:
     """A random orthogonal projection to N features, scaled so that lengths stay the same on average."""
     size = int(number)
     if size > width:
-        raise InputError(f"a projection cannot widen features: {width} to {size}", hint=f"expand:{size}")
+        raise InputError(
+            f"a projection cannot increase the number of features: {width} to {size}", hint=f"use expand:{size}"
+        )
     normal = torch.randn(width, size, dtype=torch.float64, generator=key.torch())
     matrix = (torch.linalg.qr(normal).Q * (width / size) ** 0.5).to(torch.float32)
     return FeatureMap(lambda x: x @ matrix.to(x), size)
 
 
 def _expand(width: int, number: float, key: Key) -> FeatureMap:
-    """N random ReLU features."""
+    """Maps the features to N random ReLU features."""
     size = int(number)
     matrix = torch.randn(width, size, generator=key.torch()) / width**0.5
     return FeatureMap(lambda x: torch.relu(x @ matrix.to(x)), size)
 
 
 def _buckets(width: int, number: float, key: Key) -> FeatureMap:
-    """Each feature as one of N buckets, one-hot; the edges are quantiles of a normal with the record's spread."""
+    """Puts each feature into one of N buckets (one-hot), with edges at quantiles of a normal of the record's spread."""
     size = int(number)
     shares = torch.arange(1, size, dtype=torch.float64) / size
     edges = torch.special.ndtri(shares).to(torch.float32)
@@ -111,5 +113,8 @@ def _buckets(width: int, number: float, key: Key) -> FeatureMap:
         return nn.functional.one_hot(place, size).to(x.dtype).flatten(-2)
 
     if width * size > LARGEST_WIDTH:
-        raise InputError(f"buckets make {width * size} features of {width}", hint="project first: +project:64")
+        raise InputError(
+            f"buckets would make too many features: {width * size} (at most {LARGEST_WIDTH})",
+            hint="project first: +project:64",
+        )
     return FeatureMap(one_hot, width * size)

@@ -1,4 +1,4 @@
-"""Names of bodies that start with an encoder: `pretrained:efficientnet-lite0:128+project:256+unit`, `identity`."""
+"""Make bodies from names that start with an encoder, such as `pretrained:efficientnet-lite0:128+project:256+unit`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IDENTITY = "identity"
 
 @dataclass(frozen=True)
 class EncoderName:
-    """The encoder, the maps behind it, and the clip, as a body's name gives them."""
+    """The parts of a body's name: the encoder, the feature maps after it, and the clip."""
 
     encoder: str
     maps: tuple[str, ...]
@@ -30,16 +30,18 @@ class EncoderName:
 
 
 def split_name(name: str) -> EncoderName | None:
-    """The parts of a body's name; None for a body that is no encoder."""
+    """The parts of a body's name; None for a body that is not an encoder."""
     plain, _, clip = name.partition("@")
-    # A file's name may hold a plus sign; maps are split off from the end only where they read as maps.
+    # The name of an ONNX file may contain a plus sign, so maps begin only after `.onnx`.
     encoder, *maps = plain.split("+")
     while maps and encoder.startswith(ONNX) and not encoder.endswith(".onnx"):
         encoder = f"{encoder}+{maps.pop(0)}"
     if encoder == IDENTITY or encoder.startswith((PRETRAINED, ONNX, TEXT)):
         return EncoderName(encoder, tuple(maps), clip)
     if maps:
-        raise InputError(f"body {name}: feature maps need an encoder", hint="identity+unit, or pretrained:...")
+        raise InputError(
+            f"body {name} has feature maps but no encoder", hint="for example identity+unit, or pretrained:NAME+unit"
+        )
     return None
 
 
@@ -49,12 +51,12 @@ def is_encoder(name: str) -> bool:
 
 
 def load_encoder(encoder: str, input_shape: tuple[int, ...]) -> Encoder | None:
-    """The encoder for raw records of that shape; None for `identity`. It is kept until its file is another one."""
+    """The encoder for raw records of that shape; None for `identity`. It is loaded again only if its file changes."""
     return _load_encoder(encoder, input_shape, _stamp_files(encoder))
 
 
 def _stamp_files(encoder: str) -> tuple[tuple[str, int, int], ...]:
-    """Name, size and time of an ONNX file and of all files beside it that may hold its weights."""
+    """Name, size and time of an ONNX file and of the files next to it that may hold its weights."""
     path = Path(encoder.removeprefix(ONNX))
     if not encoder.startswith(ONNX) or not path.is_file():
         return ()
@@ -72,14 +74,14 @@ def _load_encoder(encoder: str, input_shape: tuple[int, ...], files: object) -> 
 
 
 def find_encoded_shape(name: str, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of a record after the encoder that a body's name begins with; the same shape without one."""
+    """The shape of a record after the encoder in a body's name; the same shape if there is none."""
     parts = split_name(name)
     encoder = None if parts is None else load_encoder(parts.encoder, input_shape)
     return input_shape if encoder is None else (encoder.width,)
 
 
 def describe_encoder(name: str, input_shape: tuple[int, ...]) -> str | None:
-    """The encoder's digest, its maps and its clip: what such a body computes; None for a body without an encoder."""
+    """A text that identifies what the body computes: the encoder's digest, its maps and clip; None without encoder."""
     parts = split_name(name)
     if parts is None:
         return None
@@ -89,7 +91,7 @@ def describe_encoder(name: str, input_shape: tuple[int, ...]) -> str | None:
 
 
 class EncoderBody(nn.Module):
-    """An encoder (None where records are its features already), then maps of features."""
+    """An encoder, or None if records are already features, followed by feature maps."""
 
     def __init__(self, encoder: Encoder | None, maps: tuple[FeatureMap, ...]) -> None:
         super().__init__()
@@ -105,7 +107,7 @@ class EncoderBody(nn.Module):
 
 
 def _is_encoded(encoder: str, input_shape: tuple[int, ...]) -> bool:
-    """Whether records of that shape are the encoder's features already; for vectors their width decides."""
+    """Whether records of that shape are already the encoder's features: vectors, of the right width if it is known."""
     if len(input_shape) != 1:
         return False
     if encoder.startswith(TEXT):
@@ -119,14 +121,14 @@ def _make_map(text: str, width: int, encoder: str, *, first: bool) -> FeatureMap
         return parse_map(text, width)
     if not first or not encoder.startswith(PRETRAINED) or not size.isdecimal():
         raise InputError(
-            f"principal directions are those of a pretrained network's classifier, and come first: {encoder}+{text}",
-            hint="pretrained:efficientnet-lite0+principal:128, or +project:128",
+            f"principal:N must be the first map after a pretrained network, found: {encoder}+{text}",
+            hint="use pretrained:efficientnet-lite0+principal:128, or +project:128",
         )
     return take_directions(principal_directions(encoder), int(size))
 
 
 def make_encoder_body(parts: EncoderName, input_shape: tuple[int, ...]) -> EncoderBody:
-    """The module of a body with an encoder; its maps alone where the records are the encoder's features already."""
+    """The module of a body with an encoder; without the encoder if records are already its features."""
     encoder = None if _is_encoded(parts.encoder, input_shape) else load_encoder(parts.encoder, input_shape)
     if encoder is None and len(input_shape) != 1:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Encoders run by onnxruntime: a user's own ONNX file, or a graph made from a pretrained network."""
+"""Encoders that onnxruntime runs: a user's ONNX file, or the graph of a pretrained network."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fedlog.files.json_text import digest_json
 from fedlog.files.names import explain_missing
 from fedlog.models.encoders.pixels import IMAGENET_MEAN, IMAGENET_STD, Pixels
 
-ONNX = "onnx:"  # and the file, in a body's name
-# Every call has this many records, the last one padded: kernels are chosen by the size of a call, so a record's
-# features would else depend, in the last bit, on how many come with it.
+ONNX = "onnx:"  # in a body's name, before the file
+# Every call gets this many records; the last one is padded. Otherwise a record's features would depend, in the last
+# bit, on the number of records in the call, since kernels are chosen by it.
 BATCH = 16
 ONE_FILE = "keep both files in one folder, or export with external_data=False"
 
@@ -32,10 +32,10 @@ class OnnxEncoder:
     width: int
     digest: str
     session: Any
-    pixels: Pixels | None  # None: records go in as they are
+    pixels: Pixels | None  # None: records are not images and are not changed
 
     def __deepcopy__(self, memo: dict[int, Any]) -> OnnxEncoder:
-        return self  # a session holds no state that a call changes
+        return self  # calls do not change a session, so copies can share it
 
     def encode(self, raw: Tensor) -> Tensor:
         """(n, *input_shape) -> (n, width) float32."""
@@ -49,13 +49,14 @@ class OnnxEncoder:
         padded[: len(inputs)] = inputs
         try:
             (features,) = self.session.run(None, {self.session.get_inputs()[0].name: padded.numpy()})
-        except Exception as error:  # onnxruntime raises many kinds, all of them about shapes here
-            raise InputError(f"encoder {self.name} refuses records of shape {tuple(raw.shape[1:])}: {error}") from None
+        except Exception as error:  # onnxruntime raises many kinds of errors; here they are about shapes
+            shape = tuple(raw.shape[1:])
+            raise InputError(f"encoder {self.name} cannot take records of shape {shape}: {error}") from None
         return torch.from_numpy(np.asarray(features, dtype=np.float32).reshape(BATCH, -1))[: len(inputs)].clone()
 
 
 def open_session(source: str | bytes) -> Any:
-    """An onnxruntime session on one thread of the CPU."""
+    """Open an onnxruntime session on one thread of the CPU."""
     import onnxruntime  # an extra
 
     options = onnxruntime.SessionOptions()
@@ -65,15 +66,17 @@ def open_session(source: str | bytes) -> Any:
 
 
 def onnx_width(name: str) -> int:
-    """The number of features that the file declares; InputError where it declares none."""
+    """The number of features that the ONNX file declares; InputError if it declares none."""
     width = _open_file(name)[0].get_outputs()[0].shape[-1]
     if not isinstance(width, int):
-        raise InputError(f"body {name}: the number of its features is not known", hint="export it with a fixed width")
+        raise InputError(
+            f"body {name}: the ONNX file does not say how many features it has", hint="export it with a fixed width"
+        )
     return width
 
 
 def _open_file(name: str) -> tuple[Any, str]:
-    """The session of an encoder's file, and the sha256 of its content and of the weights that lie beside it."""
+    """The session of an encoder's file, and the sha256 of the file together with its weight files."""
     path = Path(name.removeprefix(ONNX))
     try:
         content = path.read_bytes()
@@ -85,7 +88,7 @@ def _open_file(name: str) -> tuple[Any, str]:
         found = hashlib.sha256(content)
         for each in beside:
             found.update(hashlib.sha256(each.read_bytes()).digest())
-        # By its path only where it must be: weights beside are looked for in the folder of the file.
+        # onnxruntime needs the path to find weight files in the same folder.
         return open_session(str(path) if beside else content), found.hexdigest()
     except (ImportError, InputError):
         raise
@@ -94,7 +97,7 @@ def _open_file(name: str) -> tuple[Any, str]:
 
 
 def find_weights_beside(path: Path, content: bytes) -> list[Path]:
-    """The files that a model keeps its weights in, beside the file itself: PyTorch writes one unless told not to."""
+    """The weight files of an ONNX model in the same folder; PyTorch writes one by default. InputError if missing."""
     import onnx  # an extra
 
     try:
@@ -111,9 +114,9 @@ def find_weights_beside(path: Path, content: bytes) -> list[Path]:
     }
     for name in sorted(names):
         if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise InputError(f"body onnx:{path}: its weights lie outside of its folder: {name}", hint=ONE_FILE)
+            raise InputError(f"body onnx:{path}: its weight file is in another folder: {name}", hint=ONE_FILE)
         if not (path.parent / name).is_file():
-            raise InputError(f"body onnx:{path}: the file with its weights is missing: {name}", hint=ONE_FILE)
+            raise InputError(f"body onnx:{path}: its weight file is missing: {name}", hint=ONE_FILE)
     return [path.parent / name for name in sorted(names)]
 
 
@@ -128,31 +131,35 @@ def _list_tensors(graph: Any) -> Iterator[Any]:
 
 
 def load_onnx(name: str, input_shape: tuple[int, ...]) -> OnnxEncoder:
-    """The encoder in the file that a body's name `onnx:FILE` names, for records of that shape.
+    """The encoder of a body named `onnx:FILE`, for records of that shape.
 
-    The file's own metadata may say `mean` and `std` (three numbers each, in units of 0..255) and `side`; without them
-    ImageNet's mean and std are taken, and the side that the graph's input has.
+    The file's metadata may have `mean` and `std` (three numbers each, for pixels from 0 to 255) and `side`. Defaults:
+    ImageNet's mean and std, and the side of the graph's input.
     """
     session, sha256 = _open_file(name)
     if len(session.get_inputs()) != 1 or len(session.get_outputs()) != 1:
-        raise InputError(f"body {name}: an encoder has one input and one output", hint="export the features alone")
-    told = dict(session.get_modelmeta().custom_metadata_map)
-    pixels = _read_pixels(name, session.get_inputs()[0].shape, told) if len(input_shape) == 3 else None
+        raise InputError(
+            f"body {name}: an encoder must have one input and one output, found: {len(session.get_inputs())} and "
+            f"{len(session.get_outputs())}",
+            hint="export only the features",
+        )
+    metadata = dict(session.get_modelmeta().custom_metadata_map)
+    pixels = _read_pixels(name, session.get_inputs()[0].shape, metadata) if len(input_shape) == 3 else None
     encoder = OnnxEncoder(name, 0, _make_digest("onnx", sha256, pixels), session, pixels)
     width = encoder._encode_batch(torch.zeros(1, *input_shape)).shape[1]
     if input_shape == (width,):
         raise InputError(
-            f"body {name}: its input and output have the same width, so raw and encoded records look alike: {width}",
-            hint="apply it to the table before, and use --body identity",
+            f"body {name}: its input and output both have width {width}, so encoded records could be encoded again",
+            hint="encode the table in advance, and use --body identity",
         )
     return OnnxEncoder(name, width, encoder.digest, session, pixels)
 
 
-def _read_pixels(name: str, shape: list[Any], told: Mapping[str, str]) -> Pixels:
-    side = told.get("side") or (shape[2] if len(shape) == 4 and isinstance(shape[2], int) else None)
+def _read_pixels(name: str, shape: list[Any], metadata: Mapping[str, str]) -> Pixels:
+    side = metadata.get("side") or (shape[2] if len(shape) == 4 and isinstance(shape[2], int) else None)
     try:
         mean, std = (
-            tuple(float(value) for value in told[key].split(",")) if key in told else default
+            tuple(float(value) for value in metadata[key].split(",")) if key in metadata else default
             for key, default in (("mean", IMAGENET_MEAN), ("std", IMAGENET_STD))
         )
         if side is None or len(mean) != 3 or len(std) != 3:
@@ -160,12 +167,12 @@ def _read_pixels(name: str, shape: list[Any], told: Mapping[str, str]) -> Pixels
         return Pixels(int(side), mean, std)
     except ValueError:
         raise InputError(
-            f"body {name}: the size of its images is not known, or its metadata are no numbers: {dict(told)}, "
+            f"body {name}: the size of its images is not known, or its metadata are not numbers: {dict(metadata)}, "
             f"input {shape}",
             hint="export it with a fixed height and width, or with the metadata side=224",
         ) from None
 
 
 def _make_digest(kind: str, weights_sha256: str, pixels: Pixels | None) -> str:
-    said = {"kind": kind, "weights": weights_sha256, "pixels": None if pixels is None else pixels.describe()}
-    return digest_json(said)
+    content = {"kind": kind, "weights": weights_sha256, "pixels": None if pixels is None else pixels.describe()}
+    return digest_json(content)

@@ -1,9 +1,9 @@
-"""How images become the input of a pretrained encoder, to the pixel.
+"""How images become the input of a pretrained encoder:
 
-1. Pixels as float32 from 0 to 255; a grey image is repeated in three channels.
-2. Resized to `side` x `side` with bicubic interpolation (a = -0.75, pixel centres at half steps, no crop; the aspect is
-   not kept), with anti-aliasing exactly where a side shrinks; cut to 0..255.
-3. (value - mean) / std, channel by channel, in units of 0..255.
+1. Pixels become float32 from 0 to 255; a grey image is repeated in three channels.
+2. Images are resized to `side` x `side` with bicubic interpolation (a = -0.75, pixel centres at half steps, no crop,
+   the aspect ratio may change), with anti-aliasing if a side shrinks; values are cut to 0..255.
+3. Each channel becomes (value - mean) / std, with mean and std for pixels from 0 to 255.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn.functional import interpolate
 
 from fedlog.errors import InputError
 
-# The mean and std of ImageNet's pixels, which most exported encoders were trained with.
+# The mean and std of ImageNet's pixels; most exported encoders were trained with them.
 IMAGENET_MEAN = (123.675, 116.28, 103.53)
 IMAGENET_STD = (58.395, 57.12, 57.375)
 
@@ -27,13 +27,13 @@ def scale_to_bytes(images: Tensor) -> Tensor:
 
 
 def refuse_other_ranges(images: Tensor) -> None:
-    """Raise InputError for images of numbers outside 0 to 1: an encoder would see them black, or cut off."""
+    """Raise an InputError for float images with numbers outside 0 to 1, which an encoder would misread."""
     if images.dtype == torch.uint8 or not images.numel():
         return
     low, high = float(images.min()), float(images.max())
     if low < 0 or high > 1:
         raise InputError(
-            f"an image encoder takes pixels from 0 to 255 as uint8, or from 0 to 1 as float32; found float32 from "
+            f"an image encoder needs pixels from 0 to 255 as uint8, or from 0 to 1 as float32; found float32 from "
             f"{low:g} to {high:g}",
             hint="convert them: images.astype('uint8'), or divide by the largest value that a pixel can have",
         )
@@ -41,7 +41,7 @@ def refuse_other_ranges(images: Tensor) -> None:
 
 @dataclass(frozen=True)
 class Pixels:
-    """The side of an encoder's input, and its normalisation in units of 0..255."""
+    """The side of an encoder's input images, and the mean and std for pixels from 0 to 255."""
 
     side: int
     mean: tuple[float, float, float] = IMAGENET_MEAN
@@ -52,7 +52,7 @@ class Pixels:
         if raw.ndim != 4 or raw.shape[1] not in (1, 3):
             raise InputError(
                 f"an image encoder needs records of shape (1 or 3, height, width), found: {tuple(raw.shape[1:])}",
-                hint="--body identity for records that are features already",
+                hint="use --body identity for records that are already features",
             )
         values = raw.to(torch.float32)
         if values.shape[1] == 1:

@@ -1,7 +1,7 @@
-"""The encoders that come as packages: `pretrained:efficientnet-lite0`, `pretrained:efficientnet-lite2:192`.
+"""Pretrained encoders from installed packages: `pretrained:efficientnet-lite0`, `pretrained:efficientnet-lite2:192`.
 
-The part behind the last colon is the side of the images that go in; without it the side the network was trained with.
-Weights are read once with `weights_only=True` after their sha256 was checked; the folded ones are kept as safetensors.
+The number at the end is the side of the input images; default: the side that the network was trained with. The sha256
+of the weights is checked, then they are read with `weights_only=True`, folded, and cached as safetensors.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from fedlog.models.encoders.onnx_encoder import OnnxEncoder, open_session
 from fedlog.models.encoders.pixels import Pixels
 from fedlog.models.threads import compute_on_one_thread
 
-PRETRAINED = "pretrained:"  # and the network, in a body's name
-# As in the networks' own training: pixels from about -1 to 1.
+PRETRAINED = "pretrained:"  # in a body's name, before the network
+# The scaling of pixels to about -1..1 that the networks were trained with.
 MEAN, STD = (127.0, 127.0, 127.0), (128.0, 128.0, 128.0)
 SMALLEST_SIDE = 32
-# Weights folded by another rule are not those of this digest.
+# Part of the digest and of cached files: change it if the folding changes.
 FOLDING = "norms folded in float64, version 1"
 
 
 @dataclass(frozen=True)
 class Network:
-    """A pretrained network: the package with its weights, their checksum, and the side it was trained with."""
+    """A pretrained network: the package with its weights, their checksum, and the side of its training images."""
 
     name: str
     package: str
-    holder: str  # the class in the package that knows the file
+    holder: str  # the class in the package that gives the path of the weights
     sha256: str
     side: int
     width: int = 1280
@@ -68,7 +68,7 @@ NETWORKS = {
 
 
 def parse_pretrained(name: str) -> tuple[Network, int]:
-    """The network and the side that a body's name gives; InputError for an unknown one."""
+    """The network and the image side in a body's name; InputError if one of them is wrong."""
     network, _, side = name.removeprefix(PRETRAINED).partition(":")
     if network not in NETWORKS:
         raise InputError(f"unknown pretrained body: {name}", hint=f"one of {', '.join(NETWORKS)}")
@@ -77,14 +77,14 @@ def parse_pretrained(name: str) -> tuple[Network, int]:
         return found, found.side
     if not side.isdecimal() or int(side) < SMALLEST_SIDE:
         raise InputError(
-            f"body {name}: the side of the images must be a number from {SMALLEST_SIDE} on",
-            hint=f"{PRETRAINED}{network}:128",
+            f"body {name}: the side of the images must be at least {SMALLEST_SIDE} pixels, found: {side}",
+            hint=f"for example {PRETRAINED}{network}:128",
         )
     return found, int(side)
 
 
 def load_pretrained(name: str) -> OnnxEncoder:
-    """The encoder that `pretrained:NETWORK[:SIDE]` names, its weights from the installed package or the cache."""
+    """The encoder named `pretrained:NETWORK[:SIDE]`, with weights from the installed package or the cache."""
     network, side = parse_pretrained(name)
     architecture = _make_architecture(network, side)
     graph = efficientnet.build_graph(architecture, _load_folded(network, architecture), side)
@@ -96,15 +96,14 @@ def digest_of(name: str) -> str:
     """The digest of a pretrained encoder, without loading it."""
     network, side = parse_pretrained(name)
     pixels = Pixels(side, MEAN, STD).describe()
-    said = {"network": network.name, "weights": network.sha256, "folding": FOLDING, "pixels": pixels}
-    return digest_json(said)
+    return digest_json({"network": network.name, "weights": network.sha256, "folding": FOLDING, "pixels": pixels})
 
 
 def principal_directions(name: str) -> Tensor:
-    """(width, classes - 1) orthonormal columns: the directions that the network's own classifier uses, strongest first.
+    """(width, classes - 1) orthonormal columns: the directions that the network's classifier uses, strongest first.
 
-    The classifier was learned on public images, so its directions are public, and they hold far more of what tells
-    classes apart than random ones do. Behind these the weights have no direction, and each machine would choose others.
+    The classifier was trained on public images, so its directions are public; they separate classes far better than
+    random ones. There are no more than these: further directions would differ from machine to machine.
     """
     network, _ = parse_pretrained(name)
     path = cache_folder() / "weights" / f"{network.name}-{network.sha256[:16]}-directions.safetensors"
@@ -120,10 +119,10 @@ def principal_directions(name: str) -> Tensor:
 
 
 def point_alike(directions: Tensor) -> Tensor:
-    """The columns, each turned so that its largest entry is positive.
+    """The columns, each multiplied by 1 or -1 so that its largest entry is positive.
 
-    A direction and its opposite are equally good, and which one a machine finds depends on its libraries; where two
-    sites took opposite ones, their sums would cancel.
+    The sign of a direction is arbitrary and may differ between machines; sums of two sites with opposite signs would
+    cancel.
     """
     largest = directions.gather(0, directions.abs().argmax(0, keepdim=True))
     return directions * torch.sign(largest)
@@ -144,7 +143,7 @@ def _missing_error(network: Network) -> InputError:
 
 
 def _load_folded(network: Network, architecture: Any) -> efficientnet.Weights:
-    """The folded weights from the cache; if they are missing, fold them and put them there."""
+    """The folded weights from the cache; folded and added to it if they are missing."""
     path = cache_folder() / "weights" / f"{network.name}-{network.sha256[:16]}.safetensors"
     stored = _read_folded(path)
     if stored is not None:

@@ -1,4 +1,4 @@
-"""An encoder: a fixed function from raw records to features, with a digest that sites can compare."""
+"""The interface of encoders."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 class Encoder(Protocol):
     """A frozen function from raw records (n, *input_shape) to features (n, width).
 
-    A record's features do not depend on the other records of a call: that is what record privacy rests on.
+    A record's features must not depend on the other records of a call: record privacy relies on it.
     """
 
     @property
     def name(self) -> str:
-        """As in a body's name, without maps and clip."""
+        """The encoder's part of a body's name, without maps and clip."""
 
     @property
     def width(self) -> int:
@@ -23,7 +23,7 @@ class Encoder(Protocol):
 
     @property
     def digest(self) -> str:
-        """64 hex digits: the same for two encoders exactly when weights and preparation are the same."""
+        """64 hex digits, equal for two encoders exactly if weights and preparation are equal."""
 
     def encode(self, raw: Tensor) -> Tensor:
-        """(n, *input_shape) -> (n, width) float32; pixels as 0 to 255."""
+        """The features of raw records, (n, *input_shape) -> (n, width) float32; pixels are from 0 to 255."""

@@ -1,7 +1,7 @@
-"""Texts as the mean of their tokens' vectors: `text:wordllama`, a static table of 32,000 x 256 numbers.
+"""The text encoder `text:wordllama`: the mean of the vectors of a text's tokens, from a table of 32,000 x 256 numbers.
 
-The table and the tokenizer come as files of the package `wordllama` (MIT) and are read directly, after their sha256 was
-checked: the package's own loader asks a server. A text is cut to the first `TEXT_BYTES` bytes of its UTF-8 form.
+The table and the tokenizer are files of the package `wordllama` (MIT). They are read directly, after a check of their
+sha256, because the package's loader asks a server. Only the first `TEXT_BYTES` bytes of a text's UTF-8 form are used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedlog.data.sources import sha256_of
 from fedlog.errors import InputError
 from fedlog.files.json_text import digest_json
 
-TEXT = "text:"  # and the table, in a body's name
+TEXT = "text:"  # in a body's name, before the table
 WIDTH = 256
 WEIGHTS = ("weights/l2_supercat_256.safetensors", "64b47a2dc493cb8e85944076601189739852d7b64e0e1eedcb1937a251cd9fd5")
 TOKENIZER = (
@@ -33,7 +33,7 @@ TOKENIZER = (
 
 @dataclass(frozen=True, eq=False)
 class TextEncoder:
-    """The mean of the table's rows over a text's tokens; zeros for a text without any."""
+    """Encodes a text as the mean of the table's rows for its tokens; zeros for a text without tokens."""
 
     name: str
     digest: str
@@ -42,10 +42,10 @@ class TextEncoder:
     width: int = WIDTH
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TextEncoder:
-        return self  # nothing in it changes
+        return self  # it never changes, so copies can share it
 
     def encode(self, raw: Tensor) -> Tensor:
-        """(n, TEXT_BYTES), bytes with zeros behind them -> (n, width) float32, each text by itself."""
+        """The features of texts, (n, TEXT_BYTES) bytes filled up with zeros -> (n, width) float32."""
         features = np.zeros((len(raw), self.width), dtype=np.float32)
         for at, row in enumerate(raw.numpy()):
             ids = self.tokenizer.encode(read_text(row), add_special_tokens=False).ids
@@ -55,18 +55,18 @@ class TextEncoder:
 
 
 def read_text(row: NDArray[Any]) -> str:
-    """The text behind a row of bytes, as `write_texts` made it; a character that was cut in half is left out."""
+    """The text in a row of bytes that `write_texts` wrote; a character that was cut is left out."""
     return row.astype(np.uint8).tobytes().rstrip(b"\0").decode("utf-8", errors="ignore")
 
 
 def load_text_encoder(name: str, input_shape: tuple[int, ...]) -> TextEncoder:
-    """The encoder that `text:wordllama` names, for records of one text each."""
+    """The encoder named `text:wordllama`, for records of one text each."""
     if name != f"{TEXT}wordllama":
-        raise InputError(f"unknown body for texts: {name}", hint=f"{TEXT}wordllama")
+        raise InputError(f"unknown text body: {name}", hint=f"use {TEXT}wordllama")
     if input_shape != (TEXT_BYTES,):
         raise InputError(
-            f"body {name} takes records of one text and nothing else: records of shape {input_shape} found",
-            hint='one [[feature]] of kind = "text": `fedlog federate schema DATA --text COLUMN` drafts it',
+            f"body {name} needs records of one text and nothing else, found records of shape: {input_shape}",
+            hint='use one [[feature]] of kind = "text"; `fedlog federate schema DATA --text COLUMN` drafts it',
         )
     spec = find_spec("wordllama")
     if spec is None or not spec.submodule_search_locations:
@@ -79,8 +79,9 @@ def load_text_encoder(name: str, input_shape: tuple[int, ...]) -> TextEncoder:
     tokenizer = Tokenizer.from_file(str(words))
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    said = {"table": WEIGHTS[1], "tokenizer": TOKENIZER[1], "bytes": TEXT_BYTES, "pooling": "mean of tokens in float64"}
-    return TextEncoder(name, digest_json(said), table, tokenizer)
+    pooling = "mean of tokens in float64"
+    digest = digest_json({"table": WEIGHTS[1], "tokenizer": TOKENIZER[1], "bytes": TEXT_BYTES, "pooling": pooling})
+    return TextEncoder(name, digest, table, tokenizer)
 
 
 def _check_file(name: str, place: Path, path: str, expected: str) -> Path:
@@ -89,6 +90,6 @@ def _check_file(name: str, place: Path, path: str, expected: str) -> Path:
     if found != expected:
         raise InputError(
             f"body {name}: expected a file with sha256 {expected}, found {found}: {file}",
-            hint="install wordllama 0.4 anew",
+            hint="install wordllama 0.4 again",
         )
     return file

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedlog.files.duration_text import describe_duration
 from fedlog.report.parts.render import percent, points
-from fedlog.settings.differences import say_value
+from fedlog.settings.differences import describe_value
 from fedlog.wire.bits_text import describe_bits
 
 EQUAL = 1e-5  # summaries hold accuracies to six digits
@@ -62,7 +62,7 @@ def describe_spending(
     """The budget and the spent privacy of a private run, for its page; `left_out` names fields to skip."""
     rows = [("budget", _describe_budget(budget))]
     rows += [
-        (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else say_value(value))
+        (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else describe_value(value))
         for name, value in spent.items()
         if name not in ("budget", "statement", *left_out) and value
     ]

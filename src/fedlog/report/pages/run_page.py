@@ -23,7 +23,7 @@ from fedlog.report.pages.run_facts import RunFacts, read_run
 from fedlog.report.parts.plots import Plot
 from fedlog.report.parts.render import PAGE, Live, percent, render_page
 from fedlog.report.parts.style import style_of
-from fedlog.settings.differences import Difference, find_differences, repeat_command, say_value
+from fedlog.settings.differences import Difference, describe_value, find_differences, repeat_command
 from fedlog.settings.spec import as_plain
 from fedlog.wire.bits_text import describe_bits
 
@@ -155,7 +155,7 @@ def _other_settings(facts: RunFacts, differences: Sequence[Difference]) -> list[
     values = as_plain(facts.spec)
     values |= values.pop("options")
     return [
-        (name, say_value(value))
+        (name, describe_value(value))
         for name, value in values.items()
         if name not in changed and value is not None and value != [] and name not in ("data", "method")
     ]
