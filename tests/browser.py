@@ -1,4 +1,4 @@
-"""A real browser without a window: the page as it stands after it was read, and what the browser complained about."""
+"""Open pages in a real browser without a window, and read the page and the console."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What many tests need: one thread per process, one kind of terminal, and small federations made from keys."""
+"""Fixtures for many tests: one thread per process, one kind of terminal, and small federations."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ MakeFederation = Callable[..., Federation]
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
-    """Small kernels gain nothing from threads, and the test processes share the cores."""
+    """Use one thread: small kernels gain nothing from more, and the test processes share the cores."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _a_memory_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Which backend is fastest is remembered beside the tests, not in the user's home."""
+    """Keep the cache of fedlog in a temporary folder, not in the user's home."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDLOG_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -30,13 +30,13 @@ def _a_memory_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 @pytest.fixture(autouse=True)
 def _a_terminal_that_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is shown on a terminal must not depend on the one that the tests are started from."""
+    """Set TERM, so that output does not depend on the terminal that the tests are started from."""
     monkeypatch.setenv("TERM", "xterm")
 
 
 @pytest.fixture(scope="session")
 def make_federation() -> MakeFederation:
-    """Clusters of points around their class's centre, `sizes[i]` training and `tests[i]` test records for client i."""
+    """A function that makes a federation: client i has `sizes[i]` training and `tests[i]` test records."""
 
     def make(
         sizes: Sequence[int],

@@ -1,4 +1,4 @@
-"""A real headless Chromium for tests, and what is asked of every page in it."""
+"""A headless Chromium for tests, and helpers to look at pages in it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ return [...document.querySelectorAll("figure")].map((figure) => {
 
 
 def find_browser() -> tuple[str, str]:
-    """The browser and its driver; the test is skipped where one is missing."""
+    """The paths of the browser and its driver; skips the test if one is missing."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     driver = shutil.which("chromedriver")
     if browser is None or driver is None:
@@ -107,7 +107,7 @@ def read_console(chrome: webdriver.Chrome) -> list[str]:
 
 # A live page replaces its parts at any moment: what is read or pressed is found and used in one step, in the page.
 def read_part(chrome: webdriver.Chrome, selector: str, how: str = "innerText") -> Any:
-    """The text of the first such element, or another property of it; None where there is none."""
+    """The text, or another property, of the first element that matches; None if none does."""
     return chrome.execute_script(f"return document.querySelector(arguments[0])?.{how} ?? null", selector)
 
 

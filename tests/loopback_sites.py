@@ -1,4 +1,4 @@
-"""A server and three sites as real processes on the loopback, which tests can kill and start again."""
+"""A server and three sites as real processes on one machine, which tests can kill and start again."""
 
 from __future__ import annotations
 

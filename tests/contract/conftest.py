@@ -17,7 +17,7 @@ from fedlog.testing.trial import Models, Trial, models_of, small_body, small_fed
 
 @dataclass(frozen=True)
 class Small:
-    """What the contract runs on, for checks of single methods."""
+    """The federation and settings of the contract, for checks of single methods."""
 
     def federation(self, sizes: Sequence[int], one_class: Sequence[int] = ()) -> Federation:
         """Clients with so many training records; those in `one_class` hold records of class 1 only."""

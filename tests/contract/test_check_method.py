@@ -60,7 +60,7 @@ class Remembering(Wrapped):
 
 
 class InPlace(Wrapped):
-    """Changes what it was told instead of returning something new."""
+    """Changes its arguments instead of returning new values."""
 
     def deploy(self, home: Params, heard: Params) -> Params:
         model: Params = self.__getattr__("deploy")(home, heard)

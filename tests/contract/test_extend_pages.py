@@ -1,4 +1,4 @@
-"""The pages in docs/extend, followed: the code on each is taken out, imported, run and held to the contract."""
+"""Follow the pages in docs/extend: the code of each page is imported, run and checked against the contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reader is asked to type: the Python blocks and the `$` commands of every page, in their order."""
+"""The Python blocks and `$` commands of every page, in order, as a reader would type them."""
 
 from __future__ import annotations
 

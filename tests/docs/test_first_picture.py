@@ -1,4 +1,4 @@
-"""From the README to a picture of one's own CSV files in under five commands: a test types what the README says."""
+"""The README's first commands lead to a picture of a user's CSV files in fewer than five steps."""
 
 from __future__ import annotations
 

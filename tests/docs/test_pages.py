@@ -1,4 +1,4 @@
-"""Every page, followed: its Python blocks run, and its commands are typed, in order, in a folder of their own."""
+"""Run the Python blocks and the commands of every page in order, each page in its own folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Follow = Callable[[str, bool], list[str]]
 
 
 def write_materials(folder: Path) -> None:
-    """What the pages take for granted: a reader's own tables, images and settings, under the names that they use."""
+    """Write the files that the pages assume: a reader's tables, images and settings."""
     X, y = load_wine(return_X_y=True)
     for name, label in (("sites", "outcome"), ("FOLDER", "COLUMN")):
         (folder / name).mkdir()

@@ -1,4 +1,4 @@
-"""What a site refuses whatever a plan says: numbers beyond all use, and more than its own caps allow."""
+"""A site refuses plans with absurd numbers, or above its own caps."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_round_beyond_the_plan_is_refused_before_anything_is_counted(site: Sit
 def test_a_head_that_is_none_is_refused_before_anything_is_counted(
     site: SiteFolder, promise: Promise | None, number: float
 ) -> None:
-    """Else every such head would cost privacy, and nobody would learn anything from it."""
+    """Otherwise every such head would spend privacy and teach nobody anything."""
     plan = replace(PLAIN, promise=promise)
     greet(site, plan)
     head = torch.zeros(SCHEMA.n_class, 9)
@@ -122,7 +122,7 @@ def test_a_head_that_is_none_is_refused_before_anything_is_counted(
 
 
 def test_one_run_has_one_state_at_a_site_and_so_one_set_of_caps(site: SiteFolder) -> None:
-    """Else every other tag under the name of a run under way would be a new run that no cap counts."""
+    """Otherwise another tag under the name of a running run would start a new run that no cap counts."""
     greet(site, PLAIN)
     payload = encode_hello(identity(SCHEMA.digest), PLAIN)
     with pytest.raises(FrameError, match="expected the tag of run run-1"):

@@ -1,4 +1,4 @@
-"""What a site and the gate tell each other outside every run, and why a site ends; the gate is a real process."""
+"""Messages between a site and the gate outside of runs, and why a site ends; the gate is a real process."""
 
 from __future__ import annotations
 

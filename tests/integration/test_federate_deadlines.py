@@ -1,4 +1,4 @@
-"""How long a run waits: for whom, when it stops waiting, what the operator can do, and what `status` says of it."""
+"""How long a run waits for its sites, what the operator can do, and what `status` shows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPTIONS = {"epochs": 1, "learning_rate": 0.01}
 
 @dataclass
 class Timed(InProcess):
-    """Sites that take their time: one message after the other, each within its lifetime or not at all."""
+    """Slow sites: each answers one message after the other, within the message's lifetime or never."""
 
     now: float = 0.0
     takes: dict[str, float] = field(default_factory=dict)
@@ -88,7 +88,7 @@ def server(tmp_path: Path) -> ServerFolder:
 
 
 def begin(post: Timed, server: ServerFolder, rounds: int, deadline: float | None = None) -> tuple[Run, list[float]]:
-    """A run whose sites are greeted, and a list that fills with the seconds of its rounds."""
+    """Start a run and greet its sites; the returned list is filled with the seconds of its rounds."""
     going = Run(post, server, SCHEMA, Plan("trial", rounds=rounds, options=OPTIONS), RoundRules(2, deadline))
     going.clock = going.guests.clock = post.clock()
     going._gather_sites()

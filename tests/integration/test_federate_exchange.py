@@ -116,7 +116,7 @@ class FakeNode:
 
 @dataclass
 class FakePost:
-    """Sites that answer as told: a frame, an error, another node's answer, or silence."""
+    """Sites with answers that the test chooses: a frame, an error, another node's answer, or none."""
 
     nodes: list[FakeNode]
     behaviour: dict[int, object]
@@ -200,7 +200,7 @@ def test_every_site_is_answered_refused_or_silent() -> None:
 
 @dataclass
 class OverduePost(FakePost):
-    """Flower takes the site for gone at the first look, and lists it again a second later."""
+    """Flower reports a site as gone at the first request, and lists it again a second later."""
 
     clock: FakeClock = field(default_factory=FakeClock)
 

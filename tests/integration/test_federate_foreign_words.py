@@ -1,4 +1,4 @@
-"""What one side of a federation says reaches the terminal of the other as plain text, or not at all."""
+"""Texts from the other side of a federation are shown on a terminal as plain text, or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small conditions that a run depends on, each of which can be got wrong without any other test noticing."""
+"""Small conditions that a run depends on and that no other test covers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A private run that learned nothing says so: round by round and at the end, at the server and at every site."""
+"""A private run that learned nothing reports it after each round and at the end, at the server and at every site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of what has left a site: exact statistics are in it, and it outlives keys and folders."""
+"""The record of everything that has left a site; it survives new keys and folders."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_names_and_addresses() -> None:
 
 
 class Upstream:
-    """A SuperLink that notes what reaches it."""
+    """A stand-in for a SuperLink that lists the requests it gets."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, bytes, str | None]] = []
@@ -362,7 +362,7 @@ def test_the_guard_starts_the_installed_app_and_no_other_kind_of_task(
 
 
 def test_a_guard_whose_supernode_has_ended_leaves_the_last_words_of_the_log_to_it(tmp_path: Path) -> None:
-    """They say why the SuperNode ended; a traceback behind them would push them out of what is looked at."""
+    """The last lines say why the SuperNode ended; a traceback after them would hide them."""
     gone = subprocess.Popen(["/bin/true"])
     gone.wait()
     arguments = ("--insecure", "--runtime-api-address", f"127.0.0.1:{find_free_port()}", "--parent-pid", str(gone.pid))

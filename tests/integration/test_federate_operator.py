@@ -1,4 +1,4 @@
-"""The operator's commands when Flower's answer is not the one they hoped for."""
+"""The operator's commands if Flower refuses or is not running."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def key(tmp_path: Path) -> Path:
 
 
 def test_without_a_running_server_status_says_so(server: ServerFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    """Against the real `flwr`, whose exit code is 0 all the same."""
+    """With the real `flwr`, which exits with code 0 in this case too."""
     assert main(["federate", "status", str(server.path)]) == 1
     said = capsys.readouterr().err
     assert "expected nodes from `" in said

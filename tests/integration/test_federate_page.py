@@ -1,4 +1,4 @@
-"""The page of a deployed run: what its server knows, and nothing that it does not, in a real browser."""
+"""The page of a deployed run, in a real browser: it shows what the server knows, and nothing else."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_a_server_without_runs_says_what_to_do(tmp_path: Path, capsys: pytest.Ca
 
 @dataclass
 class Held(InProcess):
-    """Messages that wait until the round they belong to is allowed."""
+    """Holds back messages until the test allows their round."""
 
     home: RunFolder = field(default_factory=lambda: RunFolder(Path()))
     allowed: int = 0

@@ -152,7 +152,7 @@ def test_a_message_wakes_the_program_and_its_wait_is_remembered(monkeypatch: pyt
 
 
 def keep_flowers_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Flower have its own parts back after the test."""
+    """Restore the patched parts of Flower after the test."""
     for module, name in ((heartbeat, "HEARTBEAT_DEFAULT_INTERVAL"), (fleet_http_client, "HEARTBEAT_CALL_TIMEOUT")):
         monkeypatch.setattr(module, name, getattr(module, name))
     for name in ("subprocess", "time", "_push_messages"):

@@ -1,4 +1,4 @@
-"""Private runs over Flower's messages: what leaves a site, who adds the noise, and who keeps count."""
+"""Private runs over Flower's messages: what leaves a site, who adds the noise, and who counts the spending."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What private runs over Flower ask of a site's rows and of its body, so that one row moves no more than itself."""
+"""In private runs over Flower, one row of a site affects no other row's statistics."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_where_records_are_protected_rows_are_not_held_out_by_time(equals: InPro
 
 
 def test_a_site_with_next_to_no_rows_answers_like_any_other(equals: InProcess, server: ServerFolder) -> None:
-    """Which part a single row is in must not be told by an error."""
+    """An error must not reveal whether a row is in training, validation or test."""
     sizes = set()
     for name, row in (("east", FOR_TRAINING), ("north", HELD_OUT)):
         path = Path(equals.sites[name].read_config().data or "")

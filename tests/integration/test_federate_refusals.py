@@ -1,4 +1,4 @@
-"""What a site refuses in the middle of a run, before anything leaves and before anything is spent."""
+"""Requests that a site refuses during a run, before anything leaves or is spent."""
 
 from __future__ import annotations
 

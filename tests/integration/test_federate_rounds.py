@@ -1,4 +1,4 @@
-"""A whole run over Flower's messages without its processes: the simulator's numbers, and every fault by name."""
+"""Whole runs over Flower's messages without its processes: the simulator's numbers, and a name for every fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a site's process keeps between messages: the same uploads as without it, and never a file's old content."""
+"""What a site's process caches between messages changes no upload, and changed files are read again."""
 
 from __future__ import annotations
 

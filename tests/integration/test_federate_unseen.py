@@ -1,4 +1,4 @@
-"""What a site says of a class that it has never seen, and of figures over a few rows."""
+"""Predictions of a site for classes that it never saw, and its figures over few rows."""
 
 from __future__ import annotations
 

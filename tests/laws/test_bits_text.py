@@ -1,4 +1,4 @@
-"""Numbers of bits for people: the right unit, three digits, and one function for every page, table and terminal."""
+"""Numbers of bits as text: the right unit, three digits, and one function for all pages and terminals."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_next_unit_begins_where_rounding_reaches_it(size: float, times: floa
 
 
 def test_no_other_place_writes_units_of_bits() -> None:
-    """The paper's own figures and axes in a fixed unit apart."""
+    """Except for the paper's printed figures and for axes in a fixed unit."""
     unit = re.compile(r"""[\d})] ?[kMGT]b(?:its?)?["' ]|["'][kMGT]b["']""")
     root = Path(fedlog.__file__).parent
     found = {path.name for path in root.rglob("*.py") if unit.search(_without_docstrings(path.read_text()))}

@@ -1,4 +1,4 @@
-"""Times for people: a unit that suits them, and one function for every page and terminal."""
+"""Durations as text: a suitable unit, and one function for all pages and terminals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every file that is written, and for every lock, with real limits and real processes."""
+"""Laws of written files and of locks, with real limits and real processes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SENT = Release(
 
 
 def limited(code: str, path: Path) -> int:
-    """The error number with which this code ends where no file can be longer than LIMIT."""
+    """The exit code of this code in a process in which no file can be longer than LIMIT."""
     done = subprocess.run([sys.executable, "-c", LIMITED, str(path)], input=code, text=True, check=False)
     return done.returncode
 

@@ -1,4 +1,4 @@
-"""Laws of FedLog's first head, and of what it refuses to be told."""
+"""Laws of FedLog's first head, and the options that it refuses."""
 
 from __future__ import annotations
 

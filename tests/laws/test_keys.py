@@ -1,4 +1,4 @@
-"""Laws of the keys: one path, one stream; no two paths share one; who else is there changes nothing."""
+"""Laws of keys: each path has its own stream, whatever other paths are used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One client cannot own the head: its weight in a sum is capped, and the cap is told."""
+"""The weight of one client in a sum is capped, and runs report it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of the losses: padding is invisible, a block is its clients, each is what a plain loop gives."""
+"""Laws of the losses: padding has no effect, and a stacked block gives each client the loss of a plain loop."""
 
 from __future__ import annotations
 

@@ -285,7 +285,7 @@ TEN = labels_with([20] * 10, 0)
         ),
         (lambda: by_shards(TEN, TEN, clients=200, classes_per_client=2, n_class=10, key=Key(0)), "class 0: 40 shards"),
         (lambda: by_dirichlet(TEN, TEN, clients=5, alpha=0.0, n_class=10, key=Key(0)), "must be positive"),
-        (lambda: by_dirichlet(TEN, TEN, clients=150, alpha=0.001, n_class=10, key=Key(0)), "some client got no"),
+        (lambda: by_dirichlet(TEN, TEN, clients=20, alpha=0.001, n_class=10, key=Key(0)), "some client got no"),
         (lambda: iid(TEN, TEN[:3], clients=5, key=Key(0)), "too few test records for 5 clients: 3"),
         (lambda: by_user(TEN, torch.tensor([11])), "user 11"),
         (

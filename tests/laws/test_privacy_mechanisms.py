@@ -1,4 +1,4 @@
-"""Laws of the mechanisms: stated sensitivities hold on the grid, noise is where and what it says, counts are usable."""
+"""Laws of the mechanisms: sensitivities hold on the grid, the noise has the stated size, counts are usable."""
 
 from __future__ import annotations
 

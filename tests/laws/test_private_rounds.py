@@ -1,4 +1,4 @@
-"""What leaves a client after its whole round, and what becomes of it: sensitivity, noise, limits, the secure sum."""
+"""What a client sends after a whole round: its sensitivity, its noise, its limits, and the secure sum of it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ PRECISE = Engine(Settings(dtype=torch.float64), BackendChoice.LOOP)
 
 
 def _upload(guard: Protection, changed: Change, body: Body, data: Records, engine: Engine = PRECISE) -> Message:
-    """What one client sends after its whole round on these data."""
+    """The upload of one client after a whole round on these data."""
     every = torch.arange(len(data))
     shard = Shard("one", every, every[:1], every[:0])
     federation = Federation("law", CLASSES, body.input_shape, data, data, (shard,), IDENTITY, ("0", "1"))
@@ -83,7 +83,7 @@ def _upload(guard: Protection, changed: Change, body: Body, data: Records, engin
 
 
 def _exact(guard: Protection, changed: Change, body: Body, data: Records, engine: Engine = PRECISE) -> Tensor:
-    """The same without noise, in units of the features."""
+    """The upload of one client without noise, in units of the features."""
     bare = replace(guard, mechanism=replace(guard.mechanism, trust=Trust.CENTRAL, honest_survivors=1))
     return bare.to_feature_units(lift(_upload(bare, changed, body, data, engine))).arrays[0]
 
@@ -155,7 +155,7 @@ def test_a_trained_clients_message_never_exceeds_its_norm_and_two_of_its_data_se
 
 
 def _sums_of_clients(guard: Protection, body: Body, data: Records, parts: list[Tensor], engine: Engine) -> list[Tensor]:
-    """What each of these clients adds to the sum after its training, exactly."""
+    """The exact statistics of each client after its training."""
     shards = tuple(Shard(f"client {int(part[0])}", part, part[:1], part[:0]) for part in parts)
     federation = Federation("law", CLASSES, body.input_shape, data, data, shards, IDENTITY, ("0", "1"))
     bodies = [body] * len(parts)

@@ -1,4 +1,4 @@
-"""What a client of a secure sum refuses, whatever the server says: its shares and its vector are what it can lose."""
+"""Requests of a server that a client of a secure sum must refuse, to protect its shares and its vector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of what the secure sum is made of: sharing, fixed point, bytes, terms, and the memory of used steps."""
+"""Laws of the parts of a secure sum: secret sharing, fixed point, bytes, terms, and the list of used steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold of the statistics over seeds whatever the numbers are."""
+"""Laws of the statistics over seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods look the same everywhere, and can be told apart without colours and with every kind of colour vision."""
+"""Every method has one style everywhere, and styles differ without colours and for all kinds of colour vision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of the wire: bytes say what was meant, nothing else is believed, and only encoded bytes are counted."""
+"""Laws of the wire: messages survive encoding, damaged bytes are refused, and only encoded bytes are counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit catches what is wrong, leaves what is right alone, and its bound is one."""
+"""The audit finds planted faults, does not contradict correct runs, and its bound holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole runs: the number of workers decides nothing, they stop where they should, and a kill costs no record."""
+"""Whole runs: the number of workers changes nothing, runs stop at their target, and a kill loses no record."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def simulate(make_federation: MakeFederation) -> Simulate:
 
 
 def _plain(records: list[RoundRecord]) -> list[dict[str, Any]]:
-    """The records without the clock."""
+    """The records without their seconds."""
     return [{name: value for name, value in asdict(record).items() if name != "seconds"} for record in records]
 
 

@@ -157,7 +157,7 @@ def test_the_head_is_a_linear_layer_with_its_bias_in_column_0() -> None:
 
 
 class Residual(nn.Module):
-    """A module of one's own: no Sequential, a shared layer, a constant buffer, dropout in two places."""
+    """A user's module: no Sequential, a shared layer, a constant buffer, dropout in two places."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -365,7 +365,7 @@ class Reusing(nn.Module):
 
 
 class Needy(nn.Module):
-    """A body that cannot be made without being told something."""
+    """A body with a constructor that needs an argument."""
 
     def __init__(self, size: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Rounds in which only some take part: FedLog's head is that of everyone's last statistics."""
+"""Rounds with only some clients: FedLog's head is that of the last statistics of all clients."""
 
 from __future__ import annotations
 

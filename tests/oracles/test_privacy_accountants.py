@@ -1,4 +1,4 @@
-"""Calibration against two strangers: high-precision evaluation and Google's PLD accountant."""
+"""Calibration against two independent computations: high precision, and Google's PLD accountant."""
 
 from __future__ import annotations
 

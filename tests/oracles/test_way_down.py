@@ -1,4 +1,4 @@
-"""What each client is sent of a broadcast, against computations by hand: differences, own rows, nothing new, carry."""
+"""The broadcast that each client gets, against computations by hand: differences, own rows, nothing new, carry."""
 
 from __future__ import annotations
 

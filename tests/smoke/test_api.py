@@ -1,4 +1,4 @@
-"""The front door: `fedlog.run` and what it returns, in memory and in a folder."""
+"""`fedlog.run` and its result, in memory and in a folder."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_changed_files_and_functions_are_refused(tmp_path: Path, monkeypatch: py
 
 
 class Diary(Callback):
-    """Notes what it is told."""
+    """A callback that writes down every call."""
 
     def __init__(self) -> None:
         self.told: list[Any] = []

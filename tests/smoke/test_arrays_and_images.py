@@ -1,4 +1,4 @@
-"""Files that cannot be what they are named, wherever they are read: one line that says so, and no silent change."""
+"""Files with contents that do not fit their names: every reader refuses them with one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of audits on the page of privacy is that of its record."""
+"""The table of audits in docs/privacy.md has the numbers of the committed record."""
 
 from __future__ import annotations
 

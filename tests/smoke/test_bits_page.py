@@ -1,4 +1,4 @@
-"""The tables of docs/bits.md are those of the committed records."""
+"""The tables of docs/bits.md have the numbers of the committed records."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_the_floor_in_the_text_is_that_of_the_records() -> None:
 
 @pytest.mark.parametrize("data", list(ROUNDS))
 def test_dense_runs_of_table_1_have_the_settings_of_this_table(data: str) -> None:
-    """Or the first rounds of one could not stand for the other."""
+    """Otherwise the first rounds of a run of Table 1 could not be used in this table."""
     table = {row.name: row.spec for row in experiment(f"table-{data}").rows}
     for row in experiment(f"bits-{data}").rows:
         method = row.name.removesuffix("-f32")
@@ -129,7 +129,7 @@ def test_dense_runs_of_table_1_have_the_settings_of_this_table(data: str) -> Non
 
 
 def test_rows_changes_no_answer_of_any_client() -> None:
-    """Two rounds with either codec: every client's count, and what the server saw of the head.
+    """Two rounds with either codec give every client the same results and the server the same head.
 
     Seeds that have a short run with `rows` alone are there for the size of their messages.
     """

@@ -1,4 +1,4 @@
-"""What `fedlog reproduce` shows while cells run: one bar for the whole and a line a cell, with the time left."""
+"""The display of `fedlog reproduce` while cells run: a bar for all cells, and a line for each with its time left."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIRST, SECOND, THIRD = cells(EXPERIMENTS["table-mnist"], Path("nowhere"), CellCh
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that the test moves."""
 
     now = 0.0
 
@@ -37,7 +37,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def at_work(done: int) -> list[CellStatus]:
-    """The first cell so many rounds on, at three seconds a round, and the second not begun."""
+    """The status of two cells: `done` rounds of the first, three seconds each, and the second not begun."""
     return [CellStatus(FIRST, done, 20, 0.9712, 3.0), CellStatus(SECOND, 0, 20, None, None)]
 
 

@@ -1,4 +1,4 @@
-"""Rounds that clients choose on their own validation records."""
+"""The accuracy at the rounds that clients choose on their validation records."""
 
 from __future__ import annotations
 

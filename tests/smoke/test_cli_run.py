@@ -1,4 +1,4 @@
-"""`fedlog run` as a user sees it: stdout and stderr, the folder it leaves, what a file and flags decide."""
+"""`fedlog run`: its output, the folder it writes, and settings from flags and files."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_without_a_terminal_there_are_plain_lines_and_a_table(capsys: pytest.Cap
 
 
 def _on_a_terminal() -> str:
-    """What a run of two rounds shows there."""
+    """The output of a run of two rounds on a terminal."""
     run = resolve(RunSpec(data="circle", rounds=2, options={"epochs": 1}))
     screen = StringIO()
     with Progress(Console(file=screen, force_terminal=True, width=100)) as progress, prepare(run) as simulation:
@@ -172,7 +172,7 @@ def test_the_report_is_html_with_both_curves(capsys: pytest.CaptureFixture[str])
 
 
 class _Page(HTMLParser):
-    """Notes the tags, and which of them are still open."""
+    """A parser that lists the tags of a page, and those that are not closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -279,7 +279,7 @@ def test_a_dry_run_foretells_the_time_from_its_first_round(monkeypatch: pytest.M
     from fedlog.experiments.run import dry_run
 
     class Clock:
-        """Says that three seconds have passed whenever it is asked again."""
+        """A clock that moves by three seconds at every call."""
 
         now = 0.0
 
@@ -363,7 +363,7 @@ def test_a_body_of_ones_own_comes_from_the_python_path(
 
 
 def test_starting_imports_only_what_is_needed(tmp_path: Path) -> None:
-    """Help needs no PyTorch; a run in the loop needs neither its compiler nor scikit-learn, nor a plot at first."""
+    """`--help` does not import PyTorch; a run with the loop imports neither PyTorch's compiler nor scikit-learn."""
     run = [*SHORT, "--backend", "loop", "--out", str(tmp_path / "r"), "--quiet"]
     script = f"""
 import sys

@@ -1,4 +1,4 @@
-"""What the commands say when something goes wrong on the way, and what they must not keep quiet."""
+"""The messages of commands that fail while they run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages about the reproduction and the page of all results, as the committed records make them."""
+"""The pages of the reproduction and the page of all results are up to date with the committed records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ return [...document.querySelectorAll("table")].map((table) => {
 
 
 def _unfinished(folder: str, names: list[str]) -> list[str]:
-    """Cells that are still being computed beside us."""
+    """Cells that another process is still computing."""
     return [name for name in names if name.startswith("seed-") and not (Path(folder) / name / SUMMARY).exists()]
 
 

@@ -1,4 +1,4 @@
-"""`fedlog compare` on one's own files: the command, its files, and what goes on where it stopped."""
+"""`fedlog compare` on a user's files: the command, the files it writes, and continuing after a stop."""
 
 from __future__ import annotations
 

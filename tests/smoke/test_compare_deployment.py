@@ -1,4 +1,4 @@
-"""What a comparison advises is what the sites then run: the plan's commands on real processes, and the same models."""
+"""Sites that follow the plan of a comparison, as real processes, get the models of the comparison."""
 
 from __future__ import annotations
 

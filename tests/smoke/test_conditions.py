@@ -1,4 +1,4 @@
-"""The page that says when exchanging pays, from made-up records."""
+"""The tables of `when-to-choose`, from made-up records."""
 
 from __future__ import annotations
 

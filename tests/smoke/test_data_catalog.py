@@ -1,4 +1,4 @@
-"""From a specification to a federation: the data sets that need no download, users' own, and what is refused."""
+"""Load federations by name: data sets without a download, users' data, and refusals."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ CONTENT = bytes(range(256)) * 2000  # 512 kB: several chunks
 
 @dataclass
 class Served:
-    """What the server offers, and what it was asked for."""
+    """The files that the server offers, and the requests it got."""
 
     url: str = ""
     files: dict[str, bytes] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a dry run says of the bits of a run with secure sums."""
+"""A dry run predicts the bits of a run with secure sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a private run leaves in Flower's database: nothing of what the sites sent."""
+"""A private run leaves nothing that sites sent in Flower's database."""
 
 from __future__ import annotations
 

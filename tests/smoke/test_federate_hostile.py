@@ -91,7 +91,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 
 
 def run_app(federation: Federation, folder: Path, plan: Plan, code: dict[str, str]) -> None:
-    """A plain `flwr run` of an app whose modules were exchanged."""
+    """Run an app with other modules by a plain `flwr run`."""
     write_app(folder, app_settings(plan, RoundRules(1, 60.0, refused_share=0.5)))
     for name, text in code.items():
         (folder / "fedlog_app" / f"{name}.py").write_text(text)
@@ -99,7 +99,7 @@ def run_app(federation: Federation, folder: Path, plan: Plan, code: dict[str, st
 
 
 def damaged(federation: Federation) -> list[bytes]:
-    """Frames that no site may take, and then a proper greeting with bytes flipped at random."""
+    """Frames that every site must refuse, then a valid greeting with random bytes flipped."""
     ours = identity(load_schema(federation.server.schema_file).digest)
     good = Frame(FrameKind.HELLO, run_tag("fuzz"), 0, 0, encode_hello(ours, Plan("fuzz", options=OPTIONS)))
     raw = good.encode()

@@ -1,4 +1,4 @@
-"""A federation of real processes on the loopback: who is let in, whose code runs, and what is left when it stops."""
+"""A federation of real processes on one machine: who may connect, which code runs, and what is left at the end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 
 def fedlog(*arguments: str) -> str:
-    """What `fedlog federate ...` printed on stdout."""
+    """Run `fedlog federate ...` and return its standard output."""
     done = subprocess.run([find_program("fedlog"), "federate", *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

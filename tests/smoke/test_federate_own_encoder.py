@@ -1,4 +1,4 @@
-"""One's own ONNX encoder on real processes, as docs/pretrained.md says: folders of images, one exchange, prediction."""
+"""A user's ONNX encoder on real processes, as in docs/pretrained.md: folders of images, one exchange, prediction."""
 
 from __future__ import annotations
 

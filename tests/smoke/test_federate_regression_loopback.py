@@ -1,4 +1,4 @@
-"""A number instead of a class on real processes: everyone's head from one exchange, and the same in private."""
+"""Predicting a number on real processes: the head of all sites from one exchange, with and without privacy."""
 
 from __future__ import annotations
 

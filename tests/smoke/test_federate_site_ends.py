@@ -127,7 +127,7 @@ def test_a_clock_that_is_ahead_is_named_and_ends_the_site(federation: Federation
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")
 def test_a_full_disk_is_named_at_the_site_and_at_the_server(federation: Federation, tmp_path: Path) -> None:
-    """On a real small disk, in a mount namespace of its own."""
+    """On a real small disk, in a separate mount namespace."""
     folder, fill = federation.sites["north"], tmp_path.parent / "fill"
     script = (
         f"set -e; mount -t tmpfs -o size=60m small {tmp_path}; cp -a {folder.path} {tmp_path}/north; "

@@ -1,4 +1,4 @@
-"""Differences, own rows and skipping on real processes: the simulator's head and the simulator's bits."""
+"""Differences, own rows and skipped uploads on real processes give the head and the bits of the simulator."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def readme_lines() -> list[str]:
 
 
 def run_readme() -> fedlog.Result:
-    """What the README's example calls `result`."""
+    """Run the README's example and return its `result`."""
     names: dict[str, Any] = {}
     exec("\n".join(readme_lines()), names)
     found = names["result"]

@@ -1,4 +1,4 @@
-"""Mistakes that users make, on the command line and in Python: each is named, and its hint says what to do about it."""
+"""Mistakes of users, on the command line and in Python: the message names each, and the hint says what to do."""
 
 from __future__ import annotations
 

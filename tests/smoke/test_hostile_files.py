@@ -1,4 +1,4 @@
-"""Files that no honest program writes end in one clear line, in little memory."""
+"""Files made to harm are refused with one clear line and little memory."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def chunk(name: bytes, content: bytes) -> bytes:
 
 
 def png(path: Path, width: int, height: int, before: bytes = b"", after: bytes = b"") -> Path:
-    """A grey PNG that says it has this size, whatever is in it, with chunks before and after its pixels."""
+    """A grey PNG file that claims this size, with extra chunks before and after its pixels."""
     size = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     content = before + chunk(b"IDAT", zlib.compress(bytes(100))) + after
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + content + chunk(b"IEND", b""))

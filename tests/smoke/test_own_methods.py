@@ -1,4 +1,4 @@
-"""A user's own method, told things on the command line; own names of clients; one experiment said in two ways."""
+"""Methods that users write: options on the command line, names of clients, and a run repeated from its command."""
 
 from __future__ import annotations
 

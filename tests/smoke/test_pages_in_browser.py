@@ -1,4 +1,4 @@
-"""The pages in a real browser: drawn, readable at every width, light and dark, and quiet in the console."""
+"""The pages in a real browser: every figure is drawn, text fits every width, and the console has no errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of pauses on the page of operations is that of its record, and the record repeats."""
+"""The table of pauses in docs/operations.md has the numbers of its record, and computing them again repeats it."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def test_weights_that_a_run_has_written_are_told_from_others(tmp_path: Path, fol
 
 
 def own_body() -> torch.nn.Module:
-    """A body of one's own, named `test_predict:own_body`."""
+    """A user's body, named `test_predict:own_body`."""
     return torch.nn.Linear(6, 4)
 
 

@@ -1,4 +1,4 @@
-"""What the benchmark of rounds says of processor time, with real processes."""
+"""The benchmark of rounds counts the processor time of real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fedlog run --profile`: a table, the records and a picture in the report say where a round's time went."""
+"""`fedlog run --profile`: the time of a round by part, in a table, the records and a picture of the report."""
 
 from __future__ import annotations
 

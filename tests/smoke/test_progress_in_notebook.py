@@ -1,4 +1,4 @@
-"""Progress in a real notebook: a kernel runs the cells, and what it shows is read back."""
+"""Progress in a real notebook: a kernel runs the cells, and the test reads their output."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def cells() -> list[Any]:
 
 
 def shown(cell: Any) -> str:
-    """Everything that stands below a cell."""
+    """The whole output of a cell, as text."""
     texts = []
     for output in cell.outputs:
         texts.append(output.get("text", ""))

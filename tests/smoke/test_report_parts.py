@@ -1,4 +1,4 @@
-"""What the report reads and computes: baselines beside a run, settings that differ, the command that repeats it."""
+"""The parts of a report: baselines beside a run, changed settings, and the command that repeats it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user can get wrong around `fedlog reproduce` and `fedlog report`: folders, numbers, names, interruptions."""
+"""Mistakes with `fedlog reproduce` and `fedlog report`: folders, numbers, names, interruptions."""
 
 from __future__ import annotations
 

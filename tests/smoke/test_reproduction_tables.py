@@ -1,4 +1,4 @@
-"""The tables of the reproduction, from records made up so that every cell's text can be worked out by hand."""
+"""The tables of the reproduction, from made-up records with results that can be computed by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run on a frozen body notes how far its probabilities can be believed, for the report to draw."""
+"""A run on a frozen body measures how reliable its probabilities are, and the report draws it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that are killed for real, at random moments: nothing is lost or left running, the records are the same."""
+"""Runs that are killed at random moments: no record is lost, no process is left, and the numbers stay the same."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _start(*arguments: str) -> subprocess.Popen[str]:
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:
-    """The whole lines so far, without the clock."""
+    """The complete records so far, without their seconds."""
     path = folder / "records.jsonl"
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     found = [json.loads(line) for line in lines if line.endswith("\n")]
@@ -61,7 +61,7 @@ def _records(folder: Path) -> list[dict[str, Any]]:
 
 
 def _wait_for_rounds(running: subprocess.Popen[str], folder: Path, rounds: int) -> list[int]:
-    """The workers, once so many rounds are recorded."""
+    """Wait until this many rounds are recorded, and return the ids of the worker processes."""
     until = time.monotonic() + PATIENCE
     while len(_records(folder)) < rounds:
         assert running.poll() is None, running.communicate()
@@ -151,7 +151,7 @@ def test_a_run_that_is_killed_interrupted_and_robbed_of_a_worker_ends_as_if_noth
 def test_kills_at_any_moment_from_the_first_import_on_lose_nothing(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed after a random time, again and again, until it is through."""
+    """The run is killed after random times until it has finished."""
     monkeypatch.chdir(tmp_path)
     moment = random.Random(seed)
     whole, folder = tmp_path / "whole", tmp_path / "killed"

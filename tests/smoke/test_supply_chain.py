@@ -1,4 +1,4 @@
-"""What is installed can be held to hashes, and listed."""
+"""Installed packages are checked against hashes, and listed."""
 
 from __future__ import annotations
 

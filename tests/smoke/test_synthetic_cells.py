@@ -1,4 +1,4 @@
-"""The synthetic experiment's cells: refused, cut off, partly run; what is there is reported."""
+"""Cells of the synthetic experiment that are refused, interrupted or missing, and reports of those that are there."""
 
 from __future__ import annotations
 

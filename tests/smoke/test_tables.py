@@ -1,4 +1,4 @@
-"""Tables, images, .npz files and functions as a site's data, and what is refused with which line."""
+"""Tables, images, .npz files and functions as a site's data, and the messages for those that are refused."""
 
 from __future__ import annotations
 

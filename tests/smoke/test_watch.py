@@ -1,4 +1,4 @@
-"""`fedlog watch`: only for this machine and whoever has the token; in a browser the page follows a run by itself."""
+"""`fedlog watch`: it answers only on this machine and with the token, and its page follows a run in a browser."""
 
 from __future__ import annotations
 

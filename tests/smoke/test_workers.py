@@ -1,4 +1,4 @@
-"""Worker processes: who gets which client, what happens when one fails, dies or hangs, and that none is left behind."""
+"""Worker processes: how clients are divided among them, and what happens if one fails, dies or hangs."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_worker_that_hangs_is_ended(make_workers: Callable[..., WorkerProcesse
 
 
 def test_workers_do_not_outlive_whoever_made_them() -> None:
-    """A parent that is killed says nothing: its workers see the closed pipe and go."""
+    """A parent that is killed cannot tell its workers: they see the closed pipe and end."""
     reading, writing = os.pipe()
     parent = os.fork()
     if parent == 0:
