@@ -1,4 +1,4 @@
-"""`make bench`: what can be measured on any machine, one after another. About half an hour on two cores."""
+"""`make bench`: run the benchmarks that need no special machine, one after another; half an hour on two cores."""
 
 from __future__ import annotations
 

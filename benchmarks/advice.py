@@ -1,10 +1,10 @@
-"""The advice of `fedlog compare` against the truth, on synthetic federations of known kind.
+"""Compare the advice of `fedlog compare` with the truth, on synthetic federations of known kinds.
 
     python -m benchmarks.advice [--draws 2] [--kind NAME]
 
-Each federation is drawn anew: its classes, its sites, its rows. The comparison sees a few dozen to some thousand rows a
-site. The truth is what the same models reach on 2,000 fresh rows a site, which no comparison ever has. Writes
-results/advice/KIND.json, one entry a federation, with the command and the versions.
+Each federation is drawn at random: its classes, its sites, its rows. The comparison sees a few dozen to some thousand
+rows at each site. The truth is the accuracy of the same models on 2,000 fresh rows at each site, which a real
+comparison never has. Writes results/advice/KIND.json, one entry for each federation, with the command and the versions.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _classes(key: Key, spread: float) -> NDArray[np.float64]:
 
 
 def _site(means: NDArray[np.float64], key: Key, classes: list[int], change: Callable[[Any], Any] = lambda x: x) -> Draw:
-    """Rows of a mixture of normal classes; `change` is what this site does to its columns."""
+    """A function that draws rows of one site from normal classes; `change` transforms the site's columns."""
     drawn = iter(range(10**6))
 
     def draw(rows: int) -> Rows:
@@ -108,7 +108,7 @@ SIZES: dict[str, tuple[int, int]] = {
 
 
 def judge(kind: str, size: int, number: int) -> dict[str, Any]:
-    """One federation: what was advised, what is true, and whether the two agree."""
+    """The record of one federation: the advice, the truth, and whether they agree."""
     sites = KINDS[kind](Key(number).child(kind, size), size)
     rows = {name: draw(count) for name, (count, draw) in sites.items()}
     fresh = {name: draw(FRESH) for name, (_, draw) in sites.items()}
@@ -136,7 +136,7 @@ def judge(kind: str, size: int, number: int) -> dict[str, Any]:
 
 
 def _is_right(kind: AdviceKind, gain: float, most: float) -> bool | None:
-    """Whether the advice is true; None where it gives none."""
+    """Whether the advice is right; None if there was none."""
     if kind is AdviceKind.UNCLEAR:
         return None
     return gain > 0 if kind is AdviceKind.FEDERATE else most < WORTH
@@ -152,7 +152,7 @@ def _true_accuracy(found: fedlog.Comparison, method: str, fresh: dict[str, Rows]
 
 
 def describe(folder: Path = OUT) -> list[str]:
-    """The rows of the table in docs/worth-federating.md, one a kind and size, from the records."""
+    """The rows of the table in docs/worth-federating.md, one for each kind and size, from the records."""
     lines, total = [], [0] * 6
     for kind in KINDS:
         entries = json.loads((folder / f"{kind}.json").read_text())["federations"]

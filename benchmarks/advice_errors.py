@@ -2,10 +2,10 @@
 
     python -m benchmarks.advice_errors [--draws 40]
 
-The federations are those of `benchmarks.advice`. Instead of networks they are learnt by nearest means of the classes,
-in a few columns drawn anew for every run, which takes milliseconds: rows, splits, intervals and advice are the real
-ones. `shared` takes everyone's rows, `mixed` counts a site's own rows four times, `nothing` learns from own rows alone
-like `local`, and so truly gains nothing. Writes results/advice-errors/errors.json.
+The federations are those of `benchmarks.advice`. Instead of networks, the models are nearest class means in a few
+random columns, which takes milliseconds; rows, splits, intervals and advice are computed as in a real comparison. The
+learner `shared` uses the rows of all sites, `mixed` counts a site's own rows four times, and `nothing` uses own rows
+only, like `local`, so its true gain is zero. Writes results/advice-errors/errors.json.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Guess = Callable[[NDArray[np.float64]], NDArray[np.int64]]
 
 
 def learn(rows: NDArray[np.float64], labels: NDArray[np.int64], draw: np.random.Generator) -> Guess:
-    """The class with the nearest mean, in a few columns."""
+    """A model that predicts the class with the nearest mean, in a few random columns."""
     columns = draw.permutation(COLUMNS)[:COLUMNS_A_RUN]
     classes = np.unique(labels)
     means = np.stack([rows[labels == each].mean(0) for each in classes])[:, columns]
@@ -48,7 +48,7 @@ def learn(rows: NDArray[np.float64], labels: NDArray[np.int64], draw: np.random.
 def learn_all(
     learner: str, sites: Mapping[str, Rows], splits: Mapping[str, Split], draw: np.random.Generator
 ) -> dict[str, Guess]:
-    """Every site's model."""
+    """The model of every site, by its name."""
     own = {name: (rows[splits[name].train], labels[splits[name].train]) for name, (rows, labels) in sites.items()}
     everyone = tuple(np.concatenate([part[at] for part in own.values()]) for at in (0, 1))
     if learner == "shared":
@@ -73,7 +73,7 @@ def score(guess: Guess, rows: Rows, places: NDArray[np.int64]) -> ClientScore:
 def compare(
     sites: Mapping[str, Rows], fresh: Mapping[str, Rows], learners: Sequence[str], seeds: int, number: int
 ) -> tuple[Findings, dict[str, float]]:
-    """What a comparison finds, and what each learner truly gains."""
+    """The findings of a comparison, and the true gain of each learner."""
     runs, true = {}, dict.fromkeys((*learners, "local"), 0.0)
     training = {name: np.bincount(labels, minlength=CLASSES).tolist() for name, (_, labels) in sites.items()}
     for seed in range(seeds):
@@ -100,7 +100,7 @@ def compare(
 
 
 def count(kind: str, size: int, what: str, seeds: int, draws: int) -> dict[str, Any]:
-    """How often the advice was right, wrong or none over so many federations."""
+    """How often the advice was right, wrong or missing, over `draws` federations."""
     told: dict[str, int] = dict.fromkeys(("right", "wrong", "no answer"), 0)
     inside = entries = 0
     for number in range(draws):
@@ -118,7 +118,7 @@ def count(kind: str, size: int, what: str, seeds: int, draws: int) -> dict[str, 
 
 
 def _judge(advice: Advice, gains: Mapping[str, float], *, nothing: bool) -> str:
-    """Right, wrong or no answer; where nothing is to be gained, any advice to federate is wrong."""
+    """`right`, `wrong` or `no answer`; if there is nothing to gain, any advice to federate is wrong."""
     if advice.kind is AdviceKind.UNCLEAR:
         return "no answer"
     if advice.kind is AdviceKind.ALONE:

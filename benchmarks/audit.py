@@ -1,8 +1,8 @@
-"""What the audit finds in every mode, intact and with planted faults, and what DP-SGD reaches on the digits.
+"""Audit every privacy mode, intact and with planted faults, and measure the accuracy of DP-SGD on the digits.
 
     python -m benchmarks.audit
 
-Minutes; needs no data set. The table in docs/privacy.md is written from the record.
+Takes minutes and needs no data set. The table in docs/privacy.md is written from the record.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ DP_SGD = RunSpec(
 
 
 def main(out: Path = RECORDS, most_trials: int = 40_000) -> None:
-    """Run, print and write `audit.json`."""
+    """Run the audits, print them and write `audit.json`."""
     findings: list[dict[str, Any]] = []
     for audit in AUDITS:
         start = time.process_time()
@@ -82,7 +82,7 @@ def main(out: Path = RECORDS, most_trials: int = 40_000) -> None:
 
 
 def make_table(findings: list[dict[str, Any]]) -> str:
-    """The table of the page, one row an audit."""
+    """The table for docs/privacy.md, one row for each audit."""
     head = (
         "| what | planted | claimed epsilon | epsilon is at least | it could show | s |\n|---|---|---:|---|---:|---:|\n"
     )

@@ -1,4 +1,4 @@
-"""Bodies that users bring: `auto` against the plain loop, interleaved in one run, with ratios and their spread.
+"""Time `auto` against the plain loop for bodies as users write them, in turns, with ratios and their spread.
 
 python -m benchmarks.bodies [--body lenet] [--repeats 5] [--clients 50]
 
@@ -46,7 +46,7 @@ def vgg() -> nn.Module:
 
 
 class Residual(nn.Module):
-    """Two convolutions beside a short way."""
+    """Two convolutions with a shortcut around them."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Residual(nn.Module):
             self.short = nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), nn.GroupNorm(4, after))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Maps with half the rows and columns where there is a stride."""
+        """The feature maps; with a stride of 2 they have half the rows and columns."""
         maps = torch.relu(self.first_norm(self.first(inputs)))
         return torch.relu(self.second_norm(self.second(maps)) + self.short(inputs))
 
@@ -97,7 +97,7 @@ BODIES: dict[str, tuple[Callable[[], nn.Module], int, str, int]] = {
 
 
 def workload_of(name: str, clients: int = CLIENTS) -> Workload:
-    """The body on its data."""
+    """The workload of this body: its data set, and at most so many clients."""
     make, width, data, most = BODIES[name]
     federation, real = federation_of(data, None)
     base = Workload(name, federation, 1, BATCH, 0.001, width, real, make)
@@ -105,7 +105,7 @@ def workload_of(name: str, clients: int = CLIENTS) -> Workload:
 
 
 def measure(name: str, repeats: int, clients: int) -> dict[str, Any]:
-    """Seconds a round of every variant, taken in turns; ratios are formed within each turn."""
+    """The seconds of a round of every variant, measured in turns, and the ratios within each turn."""
     torch.set_num_threads(1)
     work, cores = workload_of(name, clients), os.cpu_count() or 1
     ours = Ours(work, "fedlog", BackendChoice.AUTO, cores)

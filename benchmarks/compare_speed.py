@@ -3,8 +3,8 @@
     python -m benchmarks.compare_speed --quick          # two methods beside training alone and pooling, five seeds
     python -m benchmarks.compare_speed [--seeds 5]      # all six methods
 
-The whole command is timed, its start included. On a machine that others use too the time on the clock says little, so
-the seconds of computing are recorded beside it, with the load. Writes results/compare-speed/NAME.json.
+The whole command is timed, its start included. On a busy machine the time on the clock says little, so processor
+seconds and the load are recorded too. Writes results/compare-speed/NAME.json.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COLUMNS, CLASSES = 20, 3
 
 
 def write_table(path: Path) -> None:
-    """Three classes in twenty columns."""
+    """Write a table with three classes and twenty columns."""
     draw = Key(0).child("compare-speed").numpy()
     labels = draw.integers(0, CLASSES, sum(SITES.values()))
     rows = 0.5 * draw.normal(size=(CLASSES, COLUMNS))[labels] + draw.normal(size=(len(labels), COLUMNS))

@@ -2,9 +2,9 @@
 
 python -m benchmarks.cpu_time [--work mnist] [--repeats 3]
 
-For machines that are busy with other work, where seconds on the wall say little: a processor's time is its own, up to
-what others take of the caches. Ours trains all clients (16 of them on CIFAR-10), the plain loop a few. `har` compares
-UCI HAR with its own body through blocks and through `vmap`, instead of the plain loop.
+For busy machines, on which wall-clock seconds say little: processor time does not count other programs, except for
+their effect on the caches. Ours trains all clients (16 of them on CIFAR-10), the plain loop a few. `har` compares UCI
+HAR with its own body through blocks and through `vmap`, instead of the plain loop.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SIZES = {"mnist": (50, 6), "cifar10": (16, 2), "resnet8": (10, 3), "vgg": (12, 3
 
 
 def measure(name: str, repeats: int) -> dict[str, Any]:
-    """Milliseconds a client and round of both, turn by turn, and their ratios."""
+    """The milliseconds for a client and a round of both, in each turn, and their ratios."""
     torch.set_num_threads(1)
     ours, few = SIZES[name]
     work = first_clients(_workload(name, ours), ours)
@@ -75,7 +75,7 @@ def _cpu_ms(variant: Variant) -> float:
 
 
 def main(out: Path = RECORDS, names: tuple[str, ...] = tuple(SIZES), repeats: int = 3) -> None:
-    """Measure, print and write `cpu-time.json`; what is not measured now stays in it as it was."""
+    """Measure, print and write `cpu-time.json`; entries that are not measured now stay as they are."""
     path = out / "cpu-time.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     for name in names:

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def git(*arguments: str) -> str:
-    """What a git command of this repository prints."""
+    """The output of a git command in this repository."""
     return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 

@@ -26,7 +26,7 @@ COMMANDS = {"pretrained": ["federate", "demo", "--pretrained"], "plain": ["feder
 
 
 def measure(command: list[str]) -> dict[str, float]:
-    """Seconds of one demo by the clock, and of the processor for all its processes."""
+    """The wall-clock seconds of one demo, and the processor seconds of all its processes."""
     with tempfile.TemporaryDirectory(prefix="fedlog-demo-cache-") as cache:
         before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
         # Not captured: a pipe would stay open until the last of the demo's processes has ended.

@@ -109,7 +109,7 @@ def simulate(method: str, federation: Federation, rounds: int) -> dict[str, Any]
 
 
 def people_of(place: LocalFederation) -> dict[str, Any]:
-    """How many records of which people each site trains, validates and tests on."""
+    """For each site and part of its split: the people and the number of their records."""
     told = {}
     for name, folder in place.sites.items():
         site = load_data(folder, folder.read_config())

@@ -1,4 +1,4 @@
-"""Bytes of a message over Flower on the loopback, with each codec: the payload, and all that crosses.
+"""Measure the bytes of a message over Flower on one machine, with each codec: the payload, and all traffic.
 
     python -m benchmarks.loopback_codecs --out benchmarks/records/loopback-codecs.json
 
@@ -33,7 +33,7 @@ ROUNDS = 2
 
 
 def plan_of(way: str) -> Plan:
-    """The run with this way of sending."""
+    """The plan of a run with this way of sending."""
     up, _, rest = way.partition(":")
     down, _, differences = rest.partition(":")
     return Plan(
@@ -46,7 +46,7 @@ def plan_of(way: str) -> Plan:
 
 
 def measure(ways: Sequence[str]) -> list[dict[str, Any]]:
-    """What a run with each way costs in payload and on the wire, all with the same processes."""
+    """The payload and the traffic of a run with each way of sending, all with the same processes."""
     with tempfile.TemporaryDirectory(prefix="fedlog-loopback-") as folder:
         root = Path(folder)
         tables = write_tables(root / "tables", seed=0)
@@ -59,7 +59,7 @@ def measure(ways: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def describe(way: str, outcome: RunOutcome) -> dict[str, Any]:
-    """Bytes a message; the first run also carries what the processes say to each other when they start."""
+    """The bytes of a message; those of the first run include the messages when processes start."""
     up, down = len(SITES) * ROUNDS, len(SITES) * (ROUNDS + 1)
     payload_up, payload_down = outcome.report["bits_up"] / 8, outcome.report["bits_down"] / 8
     return {

@@ -1,4 +1,4 @@
-"""What one lying site of ten can do to the accuracy of the others, with and without a cap on its weight and a clip.
+"""Measure how much one lying site of ten harms the others, with and without a cap on its weight and a clip.
 
     python -m benchmarks.lying_site
 
@@ -54,7 +54,7 @@ CASES = [Case(lie, share, clip) for clip in (None, CLIP) for lie in LIES for sha
 
 
 def main(out: Path = RECORDS, seeds: tuple[int, ...] = SEEDS, rounds: int = 5) -> None:
-    """Run, print and write `lying-site.json`."""
+    """Run all cases, print them and write `lying-site.json`."""
     rows = []
     for case in CASES:
         found = [accuracy_of_others(case, replace(BASE, seed=seed, rounds=rounds)) for seed in seeds]

@@ -1,4 +1,4 @@
-"""How much memory and time processes have used, as Linux tells it."""
+"""Read the memory and the processor time of processes from Linux."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def peak_bytes(pid: int) -> int:
 
 
 def cpu_seconds() -> float:
-    """The time that the processor has spent on this process and its children, all threads together."""
+    """The processor seconds of this process and its children, all threads together."""
     return sum(_cpu_seconds(pid) for pid in (os.getpid(), *children()))
 
 

@@ -1,4 +1,4 @@
-"""How many bits the codes of small messages hold: an estimate of the floor below which no lossless stage can go.
+"""Estimate the entropy of small messages: no lossless codec can send fewer bits.
 
     python -m benchmarks.message_entropy --out benchmarks/records/message-entropy.json
 
@@ -34,7 +34,7 @@ Codes = NDArray[np.uint8]
 
 @contextmanager
 def caught_codes() -> Iterator[list[Codes]]:
-    """The codes of every message that is written inside."""
+    """Collect the codes of every message that is encoded inside the block."""
     found: list[Codes] = []
     pack = numbers._pack_codes
 
@@ -58,7 +58,7 @@ def entropy(codes: Codes) -> float:
 
 
 def measure(method: str, data: str) -> list[dict[str, Any]]:
-    """The bits that were sent in each round and direction, and those that the codes hold."""
+    """The bits sent in each round and direction, and the entropy of their codes."""
     spec = replace(WAYS[WAY], method=method, data=data, rounds=ROUNDS[data])
     with prepare(resolve(spec)) as simulation:
         up: list[Codes] = []

@@ -1,4 +1,4 @@
-"""Do other methods gain as much from stacked clients as FedLog does? The block backend against our loop, in turns.
+"""Time the block backend against our loop for several methods, in turns: do they gain as much as FedLog does?
 
 python -m benchmarks.methods [--repeats 5]
 """

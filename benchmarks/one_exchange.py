@@ -1,4 +1,4 @@
-"""What one exchange on a frozen pretrained body reaches: runs of every head, private and not.
+"""Run every head in one exchange on a frozen pretrained body, with and without privacy.
 
     FEDLOG_DATA=... python -m benchmarks.one_exchange runs cifar10 --seeds 0,1,2
     FEDLOG_DATA=... python -m benchmarks.one_exchange privacy cifar10
@@ -129,7 +129,7 @@ def command_of(spec: RunSpec) -> str:
 
 
 def main() -> None:
-    """Run the variants that have no record yet."""
+    """Execute the variants that have no record yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["runs", "privacy", "networks"])
     parser.add_argument("data", choices=["cifar10", "cifar100"])

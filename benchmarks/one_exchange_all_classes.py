@@ -1,4 +1,4 @@
-"""All classes at once, the published protocol: which map and head, chosen on validation records, and its test accuracy.
+"""Choose a map and a head for all classes on validation records, as published, and measure the test accuracy.
 
     FEDLOG_DATA=... python -m benchmarks.one_exchange_all_classes cifar10 --body pretrained:efficientnet-lite0:224
 
@@ -50,7 +50,7 @@ CHUNK = 4096
 
 @dataclass(frozen=True)
 class Choice:
-    """One map and head with its setting, and how it does on the records that were set aside."""
+    """One map and head with its setting, and its accuracy on the records that were set aside."""
 
     map: str
     head: str
@@ -91,7 +91,7 @@ def sum_moments(body: str, features: Tensor, labels: Tensor, n_class: int) -> Mo
 
 
 def accuracies(heads: list[Tensor], body: str, features: Tensor, labels: Tensor) -> list[float]:
-    """Of each head, in percent, among all classes."""
+    """The accuracy of each head among all classes, in percent."""
     right = torch.zeros(len(heads), dtype=torch.float64)
     for phi, marks in zip(mapped(body, features), torch.split(labels, CHUNK), strict=True):
         right += torch.tensor([float((logits(head, phi).argmax(1) == marks).sum()) for head in heads])
@@ -99,7 +99,7 @@ def accuracies(heads: list[Tensor], body: str, features: Tensor, labels: Tensor)
 
 
 def choose(found: Federation, body: str, maps: list[str]) -> tuple[list[Choice], Choice, Moments]:
-    """Everything tried, the best of it, and the moments of all training records under its map."""
+    """All choices that were tried, the best one, and the moments of all training records under its map."""
     x, y = found.train.inputs, found.train.labels
     order = torch.randperm(len(y), generator=Key(0).child("choose a head").torch())
     held, kept = order[: len(y) // HELD_OUT], order[len(y) // HELD_OUT :]

@@ -1,4 +1,4 @@
-"""How far the head from the sites' sums is from the head of all records in one place, also after a site left.
+"""Measure the difference between the head of the sites' sums and the head of all records, also after a site left.
 
     python -m benchmarks.one_exchange_equality --record results/one-exchange-sites/equality.json
 
@@ -108,7 +108,7 @@ def fedcof_of_list(uploads: Sequence[Message], gamma: float = 1.0) -> Tensor:
 
 
 def pooled(method: Algorithm, x: Tensor, y: Tensor, uploads: Sequence[Message]) -> dict[str, Tensor]:
-    """The parts of the head that one place would find: from all records, or from the list of all uploads."""
+    """The parts of the head computed in one place: from all records, or from the list of all uploads."""
     if method.name == "fedcof":
         return {HEAD: fedcof_of_list(uploads)}
     if method.name == "fedpft":

@@ -1,4 +1,4 @@
-"""The first table of docs/pretrained.md: what was aimed at, what the records show, and whether it was reached."""
+"""The first table of docs/pretrained.md: each goal, the figures of the records, and whether it was reached."""
 
 from __future__ import annotations
 

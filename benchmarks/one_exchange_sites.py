@@ -1,4 +1,4 @@
-"""What federating adds to a frozen pretrained body, site by site: own rows alone, heads of one's own, calibration.
+"""Measure what federating adds to a frozen pretrained body at each site: own rows alone, personal heads, calibration.
 
     FEDLOG_DATA=... python -m benchmarks.one_exchange_sites alone cifar10
     FEDLOG_DATA=... python -m benchmarks.one_exchange_sites personal cifar10
@@ -90,7 +90,7 @@ def logits(head: Tensor, features: Tensor) -> Tensor:
 
 
 def accuracy(head: Tensor, features: Tensor, labels: Tensor, classes: Tensor) -> float:
-    """Of the head among these classes only."""
+    """The accuracy of the head among these classes only."""
     found = classes[logits(head[classes], features).argmax(1)]
     return float((found == labels).double().mean())
 
@@ -155,7 +155,7 @@ def map_head(features: Tensor, labels: Tensor, n_class: int) -> Tensor:
 
 
 def few(positions: Tensor, labels: Tensor, images: int, key: Key) -> Tensor:
-    """At most that many of the positions from each class, drawn from the key."""
+    """At most this many positions of each class, drawn with the key."""
     order = positions[torch.randperm(len(positions), generator=key.torch())]
     return torch.cat([order[labels[order] == y][:images] for y in sorted(set(labels[order].tolist()))])
 

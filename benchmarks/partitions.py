@@ -1,4 +1,4 @@
-"""How hard each seed's MNIST partition is: the nearest neighbour among a client's own records, by seed.
+"""Measure how hard the MNIST partition of each seed is, by nearest neighbours among a client's own records.
 
     python -m benchmarks.partitions
 

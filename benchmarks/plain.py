@@ -1,4 +1,4 @@
-"""FedLog's round as people write it today: a loop over clients with DataLoader, nn.Module and optim.Adam.
+"""FedLog's round as most people would write it: a loop over clients with DataLoader, nn.Module and optim.Adam.
 
 It does the same work as one round of our engine (local epochs under a fixed head, statistics in evaluation mode, the
 accuracy of every client under the new head), shares no code with it beyond the head's solution, and is what the block
@@ -85,7 +85,7 @@ class PlainClient:
         return sums.sums
 
     def accuracy(self) -> float:
-        """The share of correct answers on the own test records."""
+        """The accuracy on the client's test records."""
         self.body.eval()
         right = total = 0
         with torch.no_grad():
@@ -115,7 +115,7 @@ class PlainLoop:
         return seconds, sum(accuracies) / len(accuracies)
 
     def stop(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there are no processes to end."""
 
 
 class PlainProcesses:

@@ -1,4 +1,4 @@
-"""What the pauses of a SuperNode add to a round, by Flower's own loop under a clock that only sleeping moves.
+"""Measure what the pauses of a SuperNode add to a round: Flower's loop with a clock that only sleeping moves.
 
     python -m benchmarks.polling --out results/federation/polling.json
 
@@ -67,7 +67,7 @@ class LoopSite:
 
 
 class _Ready(tuple):  # type: ignore[type-arg]
-    """No messages, and yet true: the loop ends, and there is nothing to send."""
+    """An empty list of messages that is true, so that Flower's loop ends and sends nothing."""
 
     __slots__ = ()
 

@@ -97,7 +97,7 @@ TABLES = {
 
 
 def main() -> None:
-    """Compare on each table, and write what was printed."""
+    """Run `fedlog compare` on each table, and write its output."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", choices=TABLES, action="append", help="only this one; repeatable")
     args = parser.parse_args()

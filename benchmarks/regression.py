@@ -71,7 +71,7 @@ def judge(posterior: LinearPosterior, x: Tensor, y: Tensor, unit: float = 1.0) -
 
 
 def one_seed(x: Tensor, y: Tensor, seed: int) -> dict[str, dict[str, float]]:
-    """All figures of one split."""
+    """The figures of all models for one random split."""
     order = torch.randperm(len(y), generator=Key(seed).child("rows").torch())
     test, train = order[: len(y) // 4], order[len(y) // 4 :]
     cuts = [round(len(train) * share) for share in SHARES[:2]]
@@ -96,7 +96,7 @@ def one_seed(x: Tensor, y: Tensor, seed: int) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    """Measure, print and, where asked, write the record."""
+    """Measure, print and, with --record, write the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Seconds of a round over Flower on one machine, against the number of sites, with Flower's pauses and with ours.
+"""Measure the seconds of a round over Flower on one machine by number of sites, with Flower's pauses and with ours.
 
     python -m benchmarks.round_time --out results/federation/round-time.json
 
@@ -52,7 +52,7 @@ def deal(root: Path, sites: int) -> dict[str, LocalSite]:
 
 @contextmanager
 def flowers_pauses(use: bool) -> Iterator[None]:
-    """Start SuperNodes as Flower has them inside the block, where `use` says so."""
+    """Inside the block, start SuperNodes with Flower's pauses if `use` is true."""
     ours = site_side.supernode_command
 
     def flowers(folder: SiteFolder, config: SiteConfig, port: int) -> Command:

@@ -1,4 +1,4 @@
-"""Cost and memory against the number of clients, 10 to 10,000, with the MNIST CNN; shards repeat the pool's images.
+"""Measure time and memory for 10 to 10,000 clients with the MNIST CNN; clients share the images of the pool.
 
     python -m benchmarks.scale [--most 10000]
 

@@ -1,4 +1,4 @@
-"""What the secure sum costs: bytes, message turns and milliseconds for one client and for the server.
+"""Measure the cost of a secure sum: bytes, message turns and milliseconds for one client and for the server.
 
     python -m benchmarks.secagg
 
@@ -77,7 +77,7 @@ class Party:
 
 @dataclass(frozen=True)
 class StandIn:
-    """A client that is not measured, with its secrets in the open."""
+    """A client that is not measured; its secrets are not protected."""
 
     client: SumClient
     secrets: Advertised

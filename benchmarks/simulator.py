@@ -40,7 +40,7 @@ class Variant(Protocol):
         """Seconds and mean accuracy."""
 
     def stop(self) -> None:
-        """End whatever it started."""
+        """End the processes that the variant started."""
 
 
 class Ours:
@@ -75,7 +75,7 @@ class Ours:
 
 
 def variants(work: Workload) -> dict[str, Variant]:
-    """What is compared."""
+    """The variants to compare, by name."""
     cores = os.cpu_count() or 1
     return {
         f"block, {cores} processes": Ours(work, "fedlog", BackendChoice.BLOCK, cores),
@@ -124,7 +124,7 @@ def measure(work: Workload, repeats: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Turns:
-    """What a round of every variant took, turn by turn."""
+    """The times of the rounds of every variant, in each turn."""
 
     seconds: dict[str, list[float]]
     cpu_seconds: dict[str, list[float]]  # of all its processes: what else the machine does counts little in it
@@ -147,7 +147,7 @@ def _over(one: list[float], other: list[float]) -> dict[str, float]:
 
 
 def take_turns(made: dict[str, Variant], repeats: int) -> Turns:
-    """What rounds take after a first one that warms up, and mean accuracies, of every variant, a round at a time."""
+    """Run one round of each variant in turn, after a first round to warm up, and return times and accuracies."""
     turns = Turns(*({name: [] for name in made} for _ in range(3)))
     for turn in range(repeats + 1):
         for name, variant in made.items():

@@ -29,7 +29,7 @@ CLIENTS = 50
 
 
 def measure(repeats: int) -> dict[str, Any]:
-    """Seconds a round of both, and by how much the threads' round is longer."""
+    """The seconds of a round of both, and how much longer the threads take."""
     torch.set_num_threads(1)
     work = workload("mnist")
     halves = [_part(work, slice(start, CLIENTS, 2)) for start in (0, 1)]

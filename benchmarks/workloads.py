@@ -1,4 +1,4 @@
-"""The two workloads of the benchmarks, on real images where the data folder has them and on made-up ones elsewhere."""
+"""The two workloads of the benchmarks, on real images if the data folder has them, else on made-up ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedlog.models.networks import cifar_cnn, mnist_cnn
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """One of the paper's settings, or one with a body of its own."""
+    """One setting to time: data, batch size, epochs and body."""
 
     name: str
     federation: Federation
@@ -50,7 +50,7 @@ def first_clients(base: Workload, clients: int | None) -> Workload:
 
 
 def repeated(base: Workload, clients: int, train: int, test: int) -> Workload:
-    """The workload with so many clients, whose shards repeat the pool's images."""
+    """The workload with this many clients; several clients may have the same images."""
     key = Key(0).child("repeated")
     pools = base.federation
     shards = []

@@ -1,4 +1,4 @@
-"""Run the notebooks of this folder and keep what they show: `make notebooks`."""
+"""Run the notebooks of this folder and save them with their output: `make notebooks`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EXAMPLES = Path(__file__).parent
 
 
 def execute(notebook: Path, folder: Path) -> nbformat.NotebookNode:
-    """The notebook with what its cells show when they run in that folder."""
+    """The notebook with the output of its cells, run in that folder."""
     found = nbformat.read(notebook, as_version=4)
     NotebookClient(found, timeout=600, resources={"metadata": {"path": str(folder)}}, record_timing=False).execute()
     # Which machine ran it is no part of an example.

@@ -2,9 +2,9 @@
 
     make lock
 
-pip says which files it would install on this platform, from the index that it is set up with. Nothing is installed. A
-hash belongs to one file: another platform, another Python or another build of torch has other files, so the list is
-made again there.
+pip reports which files it would install on this platform from its configured index; nothing is installed. Another
+platform, another Python or another build of torch has other files with other hashes, so the list must be made there
+again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HASHED = "requirements-hashed.txt"
 
 
 def resolve(arguments: list[str]) -> list[dict[str, Any]]:
-    """What pip would install for these arguments, each with its file's address and hash."""
+    """The packages that pip would install for these arguments, each with the address and the hash of its file."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
