@@ -213,7 +213,9 @@ def compare(
     chosen = Choices(names, _as_tuple(codecs), _as_tuple(bodies), recipes, options, frozenset(settings))
     common = _common_spec(data, chosen, settings)
     federation = data if isinstance(data, Federation) else None
-    common = replace(common, body=name_bodies(body, lambda: input_shape_of(common, federation)), jobs=1)
+    # Named data sets are run in parallel processes of one job each; a federation in memory uses all jobs in each run.
+    jobs_a_run = 1 if federation is None else jobs
+    common = replace(common, body=name_bodies(body, lambda: input_shape_of(common, federation)), jobs=jobs_a_run)
     common = _with_validation(common, federation)
     notes: tuple[str, ...] = ()
     own = _own_federation(common, federation)
@@ -237,7 +239,8 @@ def repeat(
     spec: RunSpec, seeds: int | Iterable[int], out: Path, workers: Parallelism, progress: bool | None = None
 ) -> Comparison:
     """Run one method with several seeds, as a comparison without other methods."""
-    plan = _ComparisonPlan(spec, Choices((spec.method,)), _check_seeds(seeds, [spec.method]), None, workers)
+    chosen = _check_seeds(seeds, [spec.method])
+    plan = _ComparisonPlan(replace(spec, jobs=1), Choices((spec.method,)), chosen, None, workers)
     return plan.execute(out, (), progress, WORTH, ())
 
 
@@ -287,8 +290,7 @@ class _ComparisonPlan:
         console.quiet = progress is False or (progress is None and not seen)
         with ComparisonBar(console) as bar:
             if self.federation is not None or (self.workers.jobs == 1 and self.workers.executor == "processes"):
-                inside = [replace(run, variant=self._with_jobs(run)) for run in runs]
-                return running.run_here(inside, self._federation_of(), bar, callbacks)
+                return running.run_here(runs, self._federation_of(), bar, callbacks)
             if callbacks:
                 raise InputError(
                     "callbacks can only be called for runs in this process", hint="leave out jobs, or the callbacks"
@@ -300,10 +302,6 @@ class _ComparisonPlan:
             orders = len(runs) if on_cluster else self.workers.jobs
             data_dir = None if self.common.data_dir is None else Path(self.common.data_dir)
             return running.run_side_by_side(runs, side_by_side, orders, bar, data_dir)
-
-    def _with_jobs(self, run: ComparedRun) -> Any:
-        jobs = 1 if self.federation is None else self.workers.jobs
-        return replace(run.variant, spec=replace(run.variant.spec, jobs=jobs))
 
     def _federation_of(self) -> Callable[[int], Federation | None]:
         """A function that returns the federation of a seed: split again if that is possible, else as it was given."""

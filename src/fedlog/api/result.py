@@ -21,7 +21,6 @@ from fedlog.experiments.run.execute import (
     SUMMARY,
     read_finished_summary,
     read_spec,
-    read_summary,
 )
 from fedlog.experiments.run.portraits import CLIENTS, GEOMETRY
 from fedlog.experiments.run.records import Summary
@@ -106,11 +105,11 @@ class Result:
             The outcome; models are read when they are first used.
 
         """
-        if read_finished_summary(folder) is None:
+        summary = read_finished_summary(folder)
+        if summary is None:
             if not (folder / CONFIG).exists():
                 raise InputError(f"no run in the folder: {folder}", hint=RUN_FOLDER_HINT)
             raise InputError(f"not a finished run: {folder}", hint=f"go on with `fedlog run --resume {folder}`")
-        summary = read_summary(folder)
         models = Models(folder / MODELS)
         clients = tuple(summary.clients) or tuple(f"client-{at}" for at in range(len(summary.accuracy_per_client)))
         made_with = json.loads((folder / CONFIG).read_text()).get("made_with", {})
