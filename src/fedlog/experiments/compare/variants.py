@@ -25,8 +25,8 @@ from fedlog.wire.codec import codec as make_codec
 LOCAL, POOLED = "local", "pooled"
 REFERENCES = (LOCAL, POOLED)  # training alone, and training on all rows in one place
 METHODS = ("fedlog", "fedlog-c", "fedproto", "fedavg", *REFERENCES)
-# Options that a deployment sets because sites may choose their bodies; a comparison must run the same.
-DEPLOYED_OPTIONS: dict[str, dict[str, Any]] = {"fedlog-c": {"first_head": "random"}}
+# The options that a deployment sets (`DEFAULT_OPTIONS` of its plan); a comparison on sites must run the same.
+DEPLOYED_OPTIONS: dict[str, dict[str, Any]] = {"fedlog-c": {"first_head": "random"}, "fedpft": {"fewest": 10}}
 QUICK_METHODS = ("fedlog", "fedavg", *REFERENCES)
 QUICK_ROUNDS, QUICK_BATCH = 5, 50
 QUICK_STEPS = 40  # optimiser steps of an epoch at the largest site
