@@ -167,12 +167,10 @@ static int64_t NAME(runs_at_once)(int64_t channels)
     return channels % 5 == 0 ? 5 : channels % 4 && channels % 6 == 0 ? 6 : 4;
 }
 static int64_t NAME(dots_beside)(int64_t runs) { return runs == 4 ? 6 : runs == 5 ? 5 : 4; }
-enum { NAME(dots_at_once) = 6 }; /* beside four */
 #else
 /* 4 x 3 sums read least per multiplication; six channels are better taken as twice three than as four and two. */
 static int64_t NAME(runs_at_once)(int64_t channels) { return channels % 4 && channels % 3 == 0 ? 3 : 4; }
 static int64_t NAME(dots_beside)(int64_t runs) { return runs > 0 ? 3 : 0; }
-enum { NAME(dots_at_once) = 3 }; /* beside four */
 #endif
 
 static void NAME(dots)(int m, int n, const struct NAME(runs) *r, const int64_t *reads, REAL *sums,

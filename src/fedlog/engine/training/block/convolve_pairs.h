@@ -1,129 +1,198 @@
-/* The kernels' gradient by Winograd's tiles: dot products of all pairs of channels at the 16 points. Included by
-   convolve_passes.h behind convolve_winograd.h. */
+/* The kernels' gradient by Winograd's tiles: products of all pairs of channels, summed over all tiles and records, at
+   each of the points. Included by convolve_passes.h behind convolve_winograd.h.
 
-/* The sums over the lanes of LANES vectors, as one vector: neighbours are added until each vector is one number. */
-ALWAYS VECTOR NAME(sum_lanes)(VECTOR *each)
+   Both maps are turned over into their frames, channels innermost: the sums of neighbouring input channels are the
+   lanes of one vector, and nothing is added up across lanes. */
+
+/* Where the numbers of one row of a map go in a row of the frame: places[at] for each column and record. */
+static void NAME(find_places)(const struct tiles *t, int64_t batch, int64_t left, int64_t *places)
 {
-#if SIZE(REAL) == 4
-    VECTOR two[4], four[2];
-    for (int i = 0; i < 4; i++)
-        two[i] = __builtin_shufflevector(each[2 * i], each[2 * i + 1], 0, 8, 2, 10, 4, 12, 6, 14) +
-                 __builtin_shufflevector(each[2 * i], each[2 * i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
-    for (int i = 0; i < 2; i++)
-        four[i] = __builtin_shufflevector(two[2 * i], two[2 * i + 1], 0, 1, 8, 9, 4, 5, 12, 13) +
-                  __builtin_shufflevector(two[2 * i], two[2 * i + 1], 2, 3, 10, 11, 6, 7, 14, 15);
-    return __builtin_shufflevector(four[0], four[1], 0, 1, 2, 3, 8, 9, 10, 11) +
-           __builtin_shufflevector(four[0], four[1], 4, 5, 6, 7, 12, 13, 14, 15);
-#else
-    VECTOR two[2];
-    for (int i = 0; i < 2; i++)
-        two[i] = __builtin_shufflevector(each[2 * i], each[2 * i + 1], 0, 4, 2, 6) +
-                 __builtin_shufflevector(each[2 * i], each[2 * i + 1], 1, 5, 3, 7);
-    return __builtin_shufflevector(two[0], two[1], 0, 1, 4, 5) + __builtin_shufflevector(two[0], two[1], 2, 3, 6, 7);
-#endif
+    const int64_t columns = TILE * t->wide + 2 - left;
+    for (int64_t at = 0; at < columns * batch; at++) {
+        const int64_t column = at / batch + left;
+        places[at] = column % TILE * t->run + column / TILE * t->batch + at % batch * (t->batch / batch);
+    }
 }
 
-/* sums[i * in + j] += the dot product of the i-th run of gradients with the j-th run of values. */
-ALWAYS void NAME(pair_tile)(const int m, const int n, const struct tiles *t, int64_t length, const REAL *gradient,
-                            const REAL *values, REAL *sums)
+/* One row of LANES channels (`channels` of them exist), turned over from `count` numbers each. */
+ALWAYS void NAME(turn_row)(const REAL *from, int64_t channel_step, int64_t channels, int64_t count,
+                           const int64_t *places, REAL *to)
 {
-    VECTOR totals[24];
-    REAL summed[24];
-#pragma GCC unroll 24
-    for (int k = 0; k < 24; k++)
-        totals[k] = (VECTOR){0};
-    for (int64_t at = 0; at < length; at += LANES) {
-        VECTOR own[4];
-#pragma GCC unroll 4
-        for (int i = 0; i < m; i++)
-            own[i] = *(const VECTOR *)(gradient + i * t->span + at);
-#pragma GCC unroll 6
-        for (int j = 0; j < n; j++) {
-            const VECTOR seen = *(const VECTOR *)(values + j * t->span + at);
-#pragma GCC unroll 4
-            for (int i = 0; i < m; i++)
-                totals[i * n + j] += own[i] * seen;
+    for (int64_t at = 0; at < count && count >= LANES; at += LANES) {
+        const int64_t first = at + LANES <= count ? at : count - LANES; /* the last begins earlier */
+        VECTOR square[LANES];
+#pragma GCC unroll 8
+        for (int k = 0; k < LANES; k++)
+            square[k] = k < channels ? *(const VECTOR *)(from + k * channel_step + first) : (VECTOR){0};
+        NAME(turn)(square);
+#pragma GCC unroll 8
+        for (int k = 0; k < LANES; k++)
+            *(VECTOR *)(to + places[first + k]) = square[k];
+    }
+    for (int64_t at = 0; at < count && count < LANES; at++)
+        for (int k = 0; k < LANES; k++)
+            to[places[at] + k] = k < channels ? from[k * channel_step + at] : 0;
+}
+
+/* The values of all channels that `height` rows of a block read, channels innermost. */
+static void NAME(frame_turned)(const struct tiles *t, const struct block *b, int64_t height, const struct NAME(map) *map,
+                               int64_t batch, int64_t top, int64_t left, const int64_t *places, REAL *frame)
+{
+    const int64_t start = TILE * b->tile - left, first = start < 0 ? 0 : start;
+    const int64_t behind = start + TILE * b->tiles + 2, end = behind < map->columns ? behind : map->columns;
+    for (int64_t down = 0; down < height; down++, frame += TILE * t->run) {
+        const int64_t row = TILE * b->row + down - top;
+        const int is_inside = row >= 0 && row < map->rows && first < end;
+        if (!is_inside || start < 0 || behind > map->columns)
+            memset(frame, 0, (size_t)(TILE * t->run) * sizeof(REAL));
+        for (int64_t channel = 0; channel < map->channels && is_inside; channel += LANES) {
+            const REAL *from = map->first + channel * map->channel_step + row * map->row_step + first * batch;
+            const int64_t *own = places + first * batch, count = (end - first) * batch;
+            REAL *to = frame + channel - b->tile * t->batch;
+            if (map->channels - channel >= LANES)
+                NAME(turn_row)(from, map->channel_step, LANES, count, own, to);
+            else
+                NAME(turn_row)(from, map->channel_step, map->channels - channel, count, own, to);
         }
     }
-#pragma GCC unroll 6
-    for (int k = 0; k < m * n; k += (int)LANES)
-        *(VECTOR *)(summed + k) = NAME(sum_lanes)(totals + k);
+}
+
+/* For m output channels and n vectors of input channels: sums (+)= the products of `count` gradients with values, which
+   are `given` and `seen` numbers apart. */
+ALWAYS void NAME(outer_tile)(const int m, const int n, int64_t count, const REAL *gradient, int64_t given,
+                             const REAL *values, int64_t seen, int first, REAL *sums)
+{
+    WIDE totals[8][3];
+#pragma GCC unroll 8
     for (int i = 0; i < m; i++)
+#pragma GCC unroll 3
         for (int j = 0; j < n; j++)
-            sums[i * t->in + j] += summed[i * n + j];
-}
-
-static void NAME(pairs)(int m, int n, const struct tiles *t, int64_t length, const REAL *gradient, const REAL *values,
-                        REAL *sums)
-{
-#define CASE(M, N) case 8 * M + N: NAME(pair_tile)(M, N, t, length, gradient, values, sums); break;
-    switch (8 * m + n) {
-        CASE(1, 1) CASE(1, 2) CASE(1, 3)
-        CASE(2, 1) CASE(2, 2) CASE(2, 3)
-        CASE(3, 1) CASE(3, 2) CASE(3, 3)
-        CASE(4, 1) CASE(4, 2) CASE(4, 3)
-#ifdef LONG_VECTORS
-        CASE(1, 4) CASE(1, 5) CASE(1, 6)
-        CASE(2, 4) CASE(2, 5) CASE(2, 6)
-        CASE(3, 4) CASE(3, 5) CASE(3, 6)
-        CASE(4, 4) CASE(4, 5) CASE(4, 6)
-#endif
+            totals[i][j] = first ? (WIDE){0} : WIDE_READ(sums + i * seen + j * WIDE_LANES);
+    for (int64_t at = 0; at < count; at++, gradient += given, values += seen) {
+        WIDE own[3];
+#pragma GCC unroll 3
+        for (int j = 0; j < n; j++)
+            own[j] = WIDE_READ(values + j * WIDE_LANES);
+#pragma GCC unroll 8
+        for (int i = 0; i < m; i++)
+#pragma GCC unroll 3
+            for (int j = 0; j < n; j++)
+                totals[i][j] += gradient[i] * own[j];
     }
-#undef CASE
+#pragma GCC unroll 8
+    for (int i = 0; i < m; i++)
+#pragma GCC unroll 3
+        for (int j = 0; j < n; j++)
+            WIDE_AT(sums + i * seen + j * WIDE_LANES) = totals[i][j];
 }
 
-/* G' p G of all kernels, from their 16 points. */
-static void NAME(gather_kernels)(const struct tiles *t, const REAL *points, REAL *of_weight)
+#ifdef LONG_VECTORS
+enum { NAME(outer_runs) = 8 };
+#else
+enum { NAME(outer_runs) = 4 };
+#endif
+
+/* All pairs at one point. Vectors are shared out evenly, at most three at once; gradients of channels that do not exist
+   are zero, and so are their sums. */
+static void NAME(outer_products)(const struct tiles *t, int64_t count, const REAL *gradient, const REAL *values,
+                                 int first, REAL *sums)
 {
-    for (int64_t from = 0; from < t->in * t->out; from += PIECE) {
-        REAL taps[9][PIECE];
-        for (int64_t at = 0; at < PIECE; at += WIDE_LANES) {
-            WIDE down[3][4];
-            for (int j = 0; j < 4; j++) {
-                const REAL *p = points + j * t->kernels + from + at;
-                const WIDE p1 = WIDE_READ(p + 4 * t->kernels), p2 = WIDE_READ(p + 8 * t->kernels);
-                down[0][j] = WIDE_READ(p) + (p1 + p2) * (REAL)0.5;
-                down[1][j] = (p1 - p2) * (REAL)0.5;
-                down[2][j] = (p1 + p2) * (REAL)0.5 + WIDE_READ(p + 12 * t->kernels);
+    const int64_t seen = rounded(t->in), given = rounded(t->out), vectors = seen / WIDE_LANES, parts = (vectors + 2) / 3;
+    for (int64_t part = 0, at = 0; part < parts; part++) {
+        const int64_t n = vectors / parts + (part < vectors % parts);
+        for (int64_t out = 0; out < t->out; out += NAME(outer_runs)) {
+            REAL *to = sums + out * seen + at;
+            const REAL *own = gradient + out, *beside = values + at;
+            if (n == 1)
+                NAME(outer_tile)(NAME(outer_runs), 1, count, own, given, beside, seen, first, to);
+            else if (n == 2)
+                NAME(outer_tile)(NAME(outer_runs), 2, count, own, given, beside, seen, first, to);
+            else
+                NAME(outer_tile)(NAME(outer_runs), 3, count, own, given, beside, seen, first, to);
+        }
+        at += n * WIDE_LANES;
+    }
+}
+
+/* G' p of six values. */
+ALWAYS void NAME(three_taps)(const WIDE p0, const WIDE p1, const WIDE p2, const WIDE p3, const WIDE p4, const WIDE p5,
+                             WIDE *to, const int step)
+{
+    const WIDE even_a = (p1 + p2) * (1 / NA), even_b = (p3 + p4) * (1 / NB);
+    to[0] = p0 * (1 / (A2 * B2)) + (even_a + even_b);
+    to[step] = (p1 - p2) * (A1 / NA) + (p3 - p4) * (B1 / NB);
+    to[2 * step] = even_a * A2 + (even_b * B2 + p5);
+}
+
+/* G' p G of all kernels, from their points. */
+static void NAME(gather_kernels)(const struct tiles *t, const REAL *points, int64_t step, REAL *of_weight)
+{
+    const int64_t seen = rounded(t->in);
+    for (int64_t out = 0; out < t->out; out++)
+        for (int64_t from = 0; from < t->in; from += WIDE_LANES) {
+            REAL taps[9][WIDE_LANES];
+            WIDE down[3][6], each[3];
+            for (int j = 0; j < 6; j++) {
+                const REAL *p = points + j * step + out * seen + from;
+                NAME(three_taps)(WIDE_READ(p), WIDE_READ(p + 6 * step), WIDE_READ(p + 12 * step),
+                                 WIDE_READ(p + 18 * step), WIDE_READ(p + 24 * step), WIDE_READ(p + 30 * step),
+                                 &down[0][j], 6);
             }
             for (int i = 0; i < 3; i++) {
-                const WIDE both = (down[i][1] + down[i][2]) * (REAL)0.5;
-                WIDE_AT(taps[3 * i] + at) = down[i][0] + both;
-                WIDE_AT(taps[3 * i + 1] + at) = (down[i][1] - down[i][2]) * (REAL)0.5;
-                WIDE_AT(taps[3 * i + 2] + at) = both + down[i][3];
+                const WIDE *p = down[i];
+                NAME(three_taps)(p[0], p[1], p[2], p[3], p[4], p[5], each, 1);
+                for (int j = 0; j < 3; j++)
+                    WIDE_AT(taps[3 * i + j]) = each[j];
             }
+            for (int64_t at = 0; at < WIDE_LANES && from + at < t->in; at++)
+                for (int tap = 0; tap < 9; tap++)
+                    of_weight[(out * t->in + from + at) * 9 + tap] = taps[tap][at];
         }
-        for (int64_t at = 0; at < PIECE && from + at < t->in * t->out; at++)
-            for (int tap = 0; tap < 9; tap++)
-                of_weight[(from + at) * 9 + tap] = taps[tap][at];
-    }
 }
 
-/* The kernels' gradient of one client from its framed values and gradient. */
-static void NAME(tiles_weight_gradient)(const struct tiles *t, const REAL *frame, const REAL *framed_gradient,
-                                        REAL *sums, REAL *scratch, REAL *of_weight)
+/* The two maps of one client whose channels are multiplied with each other, their tiles with channels innermost, and
+   where their numbers go in a row of the frame. */
+struct NAME(turned) {
+    struct NAME(map) map;
+    struct tiles tiles;
+    int64_t top, left;
+    int64_t *places;
+    REAL *frame;
+};
+
+/* The kernels' gradient of one client. */
+static void NAME(tiles_weight_gradient)(const struct tiles *t, const struct NAME(turned) *seen,
+                                        const struct NAME(turned) *given, REAL *scratch, REAL *of_weight)
 {
-    REAL *values = scratch, *gradient = values + 16 * t->in * t->span;
-    memset(sums, 0, (size_t)(16 * t->kernels) * sizeof(REAL));
+    const int64_t step = sums_step(t), from = seen->tiles.span, to = given->tiles.span;
+    REAL *sums = scratch, *values = sums + POINTS * step, *gradient = values + POINTS * from;
     for (struct block b = first_block(t); b.rows > 0; next_block(t, &b)) {
-        const int64_t length = b.rows * b.tiles * t->batch, whole = rounded(length);
-        NAME(transform_block)(t, &b, frame, t->in, 0, values);
-        NAME(transform_block)(t, &b, framed_gradient, t->out, 1, gradient);
-        for (int64_t run = 0; run < 16 * t->in; run++)
-            memset(values + run * t->span + length, 0, (size_t)(whole - length) * sizeof(REAL));
-        for (int64_t run = 0; run < 16 * t->out; run++)
-            memset(gradient + run * t->span + length, 0, (size_t)(whole - length) * sizeof(REAL));
-        for (int64_t point = 0; point < 16; point++)
-            for (int64_t out = 0; out < t->out; out += 4)
-                for (int64_t in = 0; in < t->in; in += NAME(dots_at_once))
-                    NAME(pairs)((int)(t->out - out < 4 ? t->out - out : 4),
-                                (int)(t->in - in < NAME(dots_at_once) ? t->in - in : NAME(dots_at_once)), t, whole,
-                                gradient + (point * t->out + out) * t->span, values + (point * t->in + in) * t->span,
-                                sums + point * t->kernels + out * t->in + in);
+        const int64_t seen_row = b.tiles * seen->tiles.batch, given_row = b.tiles * given->tiles.batch;
+        NAME(frame_turned)(&seen->tiles, &b, TILE * b.rows + 2, &seen->map, t->batch, seen->top, seen->left,
+                           seen->places, seen->frame);
+        NAME(frame_turned)(&given->tiles, &b, TILE * b.rows, &given->map, t->batch, given->top, given->left,
+                           given->places, given->frame);
+        for (int64_t row = 0; row < b.rows; row++) {
+            NAME(transform_values)(&seen->tiles, seen->frame + TILE * row * TILE * seen->tiles.run, seen_row,
+                                   values + row * seen_row, from);
+            NAME(transform_gradient)(&given->tiles, given->frame + TILE * row * TILE * given->tiles.run, given_row,
+                                     gradient + row * given_row, to);
+        }
+        for (int64_t point = 0; point < POINTS; point++)
+            NAME(outer_products)(t, b.rows * b.tiles * t->batch, gradient + point * to, values + point * from,
+                                 b.row == 0 && b.tile == 0, sums + point * step);
     }
-    NAME(gather_kernels)(t, sums, of_weight);
+    NAME(gather_kernels)(t, sums, step, of_weight);
 }
 
+#undef A1
+#undef A2
+#undef A3
+#undef B1
+#undef B2
+#undef B3
+#undef NA
+#undef NB
 #undef WIDE
 #undef WIDE_LANES
 #undef WIDE_AT

@@ -1,19 +1,24 @@
-/* Winograd's minimal filtering F(2 x 2, 3 x 3): 16 multiplications for four places where windows take 36. Included by
-   convolve_passes.h, which names the vectors.
+/* Winograd's minimal filtering F(4 x 4, 3 x 3): 36 multiplications for sixteen places where windows take 144. Included
+   by convolve_passes.h, which names the vectors.
 
-   Two rows and two columns of places are a tile, whose windows cover 4 x 4 values d. With
+   Four rows and four columns of places are a tile, whose windows cover 6 x 6 values d. A polynomial of degree five is
+   known by its values at the points 0, a, -a, b, -b and infinity. With p = a b, q = a^2 + b^2, and Na, Nb the products
+   of a point's distances from the other four,
 
-       B' = 1  0 -1  0     G = 1    0    0      A' = 1  1  1  0
-            0  1  1  0         1/2  1/2  1/2         0  1 -1 -1
-            0 -1  1  0         1/2 -1/2  1/2
-            0  1  0 -1         0    0    1
+       B' = p^2    0   -q    0   1  0     G = 1/p^2    0        0        A' = 1   1   1   1   1   0
+              0 -a b^2 -b^2  a   1  0         1/Na   a/Na   a^2/Na            0   a  -a   b  -b   0
+              0  a b^2 -b^2 -a   1  0         1/Na  -a/Na   a^2/Na            0  a^2 a^2 b^2 b^2  0
+              0 -b a^2 -a^2  b   1  0         1/Nb   b/Nb   b^2/Nb            0  a^3 -a^3 b^3 -b^3 1
+              0  b a^2 -a^2 -b   1  0         1/Nb  -b/Nb   b^2/Nb
+              0   p^2    0  -q   0  1           0      0        1
 
    the tile is A' [(G g G') * (B' d B)] A, products point by point; the gradient of the kernel g is
-   G' [(A y A') * (B' d B)] G with the tile's gradient y. All factors are 1 or 1/2, so little is lost to rounding.
-   Neighbouring tiles of all records lie behind each other, and each of the 16 points is a matrix product over channels.
+   G' [(A y A') * (B' d B)] G with the tile's gradient y. With a = 5/8 and b = 3/2 all factors of B and A are exact, and
+   little is lost to rounding. Neighbouring tiles of all records lie behind each other, and each of the 36 points is a
+   matrix product over channels.
 
-   A map is copied into a frame of zeros first, even and odd columns apart: the values that a tile's place reads are
-   runs of whole vectors. */
+   What a block of tiles reads is copied into a frame first, zeros around the map, columns sorted by their remainder
+   modulo four: the values that a tile's place reads are runs of whole vectors. */
 
 #ifdef LONG_VECTORS
 #define WIDE NAME(vector_long)
@@ -23,6 +28,15 @@
 #define WIDE_LANES ((int64_t)(sizeof(WIDE) / sizeof(REAL)))
 #define WIDE_AT(pointer) (*(WIDE *)(pointer))
 #define WIDE_READ(pointer) (*(const WIDE *)(pointer))
+
+#define A1 ((REAL)0.625)
+#define A2 (A1 * A1)
+#define A3 (A1 * A2)
+#define B1 ((REAL)1.5)
+#define B2 (B1 * B1)
+#define B3 (B1 * B2)
+#define NA (2 * A2 * (A2 - B2))
+#define NB (2 * B2 * (B2 - A2))
 
 /* A map of one client: `columns` x batch numbers a row. */
 struct NAME(map) {
@@ -45,43 +59,72 @@ ALWAYS void NAME(copy_columns)(const REAL *from, int64_t from_step, REAL *to, in
     }
 }
 
-/* The map between zeros that are there already: rows of two runs, even columns and odd ones. */
-static void NAME(frame_tiles)(const struct tiles *t, const struct NAME(map) *map, int64_t top, int64_t left,
-                              REAL *frame)
+/* The values of one channel that a block of tiles reads: rows of four runs, by the columns' remainder. */
+static void NAME(frame_block)(const struct tiles *t, const struct block *b, const struct NAME(map) *map,
+                              int64_t channel, int64_t top, int64_t left, REAL *frame)
 {
-    const int64_t rows = map->rows + top < t->frame_rows ? map->rows : t->frame_rows - top;
-    const int64_t columns = map->columns + left < 2 * t->wide + 2 ? map->columns : 2 * t->wide + 2 - left;
-    for (int64_t channel = 0; channel < map->channels; channel++)
-        for (int64_t row = 0; row < rows; row++) {
-            const REAL *from = map->first + channel * map->channel_step + row * map->row_step;
-            REAL *to = frame + (channel * t->frame_rows + row + top) * 2 * t->run;
-            for (int64_t first = 0; first < 2; first++)
-                NAME(copy_columns)(from + first * t->batch, 2,
-                                   to + (first + left) % 2 * t->run + (first + left) / 2 * t->batch, 1,
-                                   (columns - first + 1) / 2, t->batch);
+    const int64_t places = b->tiles + 1;
+    for (int64_t down = 0; down < TILE * b->rows + 2; down++)
+        for (int64_t part = 0; part < TILE; part++, frame += t->run) {
+            const int64_t row = TILE * b->row + down - top, column = TILE * b->tile + part - left;
+            /* Places from `first` to `end` lie in the map: column + TILE * place from 0 to its columns. */
+            int64_t first = column < 0 ? (TILE - 1 - column) / TILE : 0;
+            int64_t end = column < map->columns ? (map->columns - column + TILE - 1) / TILE : 0;
+            end = row < 0 || row >= map->rows ? 0 : end < places ? end : places;
+            first = first < end ? first : end;
+            memset(frame, 0, (size_t)(first * t->batch) * sizeof(REAL));
+            NAME(copy_columns)(map->first + channel * map->channel_step + row * map->row_step +
+                               (column + TILE * first) * t->batch, TILE, frame + first * t->batch, 1, end - first,
+                               t->batch);
+            memset(frame + end * t->batch, 0, (size_t)((places - end) * t->batch) * sizeof(REAL));
         }
+}
+
+/* B' d of six values. */
+ALWAYS void NAME(six_values)(const WIDE d0, const WIDE d1, const WIDE d2, const WIDE d3, const WIDE d4, const WIDE d5,
+                             WIDE *to, const int step)
+{
+    const WIDE even_a = d4 - d2 * B2, odd_a = d3 - d1 * B2, even_b = d4 - d2 * A2, odd_b = d3 - d1 * A2;
+    to[0] = d0 * (A2 * B2) + (d4 - d2 * (A2 + B2));
+    to[step] = even_a + odd_a * A1;
+    to[2 * step] = even_a - odd_a * A1;
+    to[3 * step] = even_b + odd_b * B1;
+    to[4 * step] = even_b - odd_b * B1;
+    to[5 * step] = d1 * (A2 * B2) + (d5 - d3 * (A2 + B2));
+}
+
+/* A y of four values. */
+ALWAYS void NAME(four_gradients)(const WIDE y0, const WIDE y1, const WIDE y2, const WIDE y3, WIDE *to, const int step)
+{
+    const WIDE even_a = y0 + y2 * A2, odd_a = y1 + y3 * A2, even_b = y0 + y2 * B2, odd_b = y1 + y3 * B2;
+    to[0] = y0;
+    to[step] = even_a + odd_a * A1;
+    to[2 * step] = even_a - odd_a * A1;
+    to[3 * step] = even_b + odd_b * B1;
+    to[4 * step] = even_b - odd_b * B1;
+    to[5 * step] = y3;
 }
 
 /* B' d B for `length` numbers of one row of tiles; behind them a few more are written. */
 ALWAYS void NAME(transform_values)(const struct tiles *t, const REAL *row, int64_t length, REAL *to, int64_t point)
 {
     for (int64_t at = 0; at < length; at += WIDE_LANES) {
-        WIDE across[4][4]; /* B' d */
-        for (int column = 0; column < 4; column++) {
-            const REAL *from = row + column % 2 * t->run + column / 2 * t->batch + at;
-            const WIDE d0 = WIDE_READ(from), d1 = WIDE_READ(from + 2 * t->run);
-            const WIDE d2 = WIDE_READ(from + 4 * t->run), d3 = WIDE_READ(from + 6 * t->run);
-            across[0][column] = d0 - d2;
-            across[1][column] = d1 + d2;
-            across[2][column] = d2 - d1;
-            across[3][column] = d1 - d3;
+        WIDE across[6][6], each[6]; /* across: B' d */
+#pragma GCC unroll 6
+        for (int column = 0; column < 6; column++) {
+            const REAL *from = row + column % TILE * t->run + column / TILE * t->batch + at;
+            const int64_t down = TILE * t->run;
+            NAME(six_values)(WIDE_READ(from), WIDE_READ(from + down), WIDE_READ(from + 2 * down),
+                             WIDE_READ(from + 3 * down), WIDE_READ(from + 4 * down), WIDE_READ(from + 5 * down),
+                             &across[0][column], 6);
         }
-        for (int i = 0; i < 4; i++) {
-            REAL *place = to + 4 * i * point + at;
-            WIDE_AT(place) = across[i][0] - across[i][2];
-            WIDE_AT(place + point) = across[i][1] + across[i][2];
-            WIDE_AT(place + 2 * point) = across[i][2] - across[i][1];
-            WIDE_AT(place + 3 * point) = across[i][1] - across[i][3];
+#pragma GCC unroll 6
+        for (int i = 0; i < 6; i++) {
+            const WIDE *d = across[i];
+            NAME(six_values)(d[0], d[1], d[2], d[3], d[4], d[5], each, 1);
+#pragma GCC unroll 6
+            for (int j = 0; j < 6; j++)
+                WIDE_AT(to + (6 * i + j) * point + at) = each[j];
         }
     }
 }
@@ -90,100 +133,105 @@ ALWAYS void NAME(transform_values)(const struct tiles *t, const REAL *row, int64
 ALWAYS void NAME(transform_gradient)(const struct tiles *t, const REAL *row, int64_t length, REAL *to, int64_t point)
 {
     for (int64_t at = 0; at < length; at += WIDE_LANES) {
-        WIDE across[4][2];
-        for (int column = 0; column < 2; column++) {
-            const WIDE y0 = WIDE_READ(row + column * t->run + at), y1 = WIDE_READ(row + (2 + column) * t->run + at);
-            across[0][column] = y0;
-            across[1][column] = y0 + y1;
-            across[2][column] = y0 - y1;
-            across[3][column] = -y1;
+        WIDE across[6][4], each[6];
+#pragma GCC unroll 4
+        for (int column = 0; column < 4; column++) {
+            const REAL *from = row + column * t->run + at;
+            const int64_t down = TILE * t->run;
+            NAME(four_gradients)(WIDE_READ(from), WIDE_READ(from + down), WIDE_READ(from + 2 * down),
+                                 WIDE_READ(from + 3 * down), &across[0][column], 4);
         }
-        for (int i = 0; i < 4; i++) {
-            REAL *place = to + 4 * i * point + at;
-            WIDE_AT(place) = across[i][0];
-            WIDE_AT(place + point) = across[i][0] + across[i][1];
-            WIDE_AT(place + 2 * point) = across[i][0] - across[i][1];
-            WIDE_AT(place + 3 * point) = -across[i][1];
+#pragma GCC unroll 6
+        for (int i = 0; i < 6; i++) {
+            NAME(four_gradients)(across[i][0], across[i][1], across[i][2], across[i][3], each, 1);
+#pragma GCC unroll 6
+            for (int j = 0; j < 6; j++)
+                WIDE_AT(to + (6 * i + j) * point + at) = each[j];
         }
     }
 }
 
-/* One block of tiles of all channels at the 16 points: (16, channels, span). */
-ALWAYS void NAME(transform_block)(const struct tiles *t, const struct block *b, const REAL *frame, int64_t channels,
-                                  const int of_gradient, REAL *to)
+/* A' m of six values. */
+ALWAYS void NAME(four_places)(const WIDE m0, const WIDE m1, const WIDE m2, const WIDE m3, const WIDE m4, const WIDE m5,
+                              WIDE *to, const int step)
 {
-    const int64_t length = b->tiles * t->batch;
-    for (int64_t channel = 0; channel < channels; channel++)
-        for (int64_t row = 0; row < b->rows; row++) {
-            const REAL *from = frame + (channel * t->frame_rows + 2 * (b->row + row)) * 2 * t->run +
-                               b->tile * t->batch;
-            REAL *place = to + channel * t->span + row * length;
-            if (of_gradient)
-                NAME(transform_gradient)(t, from, length, place, channels * t->span);
-            else
-                NAME(transform_values)(t, from, length, place, channels * t->span);
-        }
+    const WIDE even_a = m1 + m2, odd_a = m1 - m2, even_b = m3 + m4, odd_b = m3 - m4;
+    to[0] = m0 + even_a + even_b;
+    to[step] = odd_a * A1 + odd_b * B1;
+    to[2 * step] = even_a * A2 + even_b * B2;
+    to[3 * step] = odd_a * A3 + (odd_b * B3 + m5);
 }
 
-/* A' m A plus the bias for one row of tiles: two rows of the map, even and odd columns apart. */
+/* A' m A plus the bias for one row of tiles: four rows of the map, columns by their remainder. */
 ALWAYS void NAME(transform_back)(const REAL *points, int64_t point, int64_t length, REAL bias, REAL *to, int64_t step)
 {
     for (int64_t at = 0; at < length; at += WIDE_LANES) {
-        WIDE down[2][4];
-        for (int j = 0; j < 4; j++) {
+        WIDE down[4][6], each[4];
+#pragma GCC unroll 6
+        for (int j = 0; j < 6; j++) {
             const REAL *m = points + j * point + at;
-            const WIDE m1 = WIDE_READ(m + 4 * point), m2 = WIDE_READ(m + 8 * point);
-            down[0][j] = WIDE_READ(m) + m1 + m2;
-            down[1][j] = m1 - m2 - WIDE_READ(m + 12 * point);
+            NAME(four_places)(WIDE_READ(m), WIDE_READ(m + 6 * point), WIDE_READ(m + 12 * point),
+                              WIDE_READ(m + 18 * point), WIDE_READ(m + 24 * point), WIDE_READ(m + 30 * point),
+                              &down[0][j], 6);
         }
-        for (int i = 0; i < 2; i++) {
-            WIDE_AT(to + 2 * i * step + at) = down[i][0] + down[i][1] + down[i][2] + bias;
-            WIDE_AT(to + (2 * i + 1) * step + at) = down[i][1] - down[i][2] - down[i][3] + bias;
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) {
+            const WIDE *m = down[i];
+            NAME(four_places)(m[0], m[1], m[2], m[3], m[4], m[5], each, 1);
+#pragma GCC unroll 4
+            for (int j = 0; j < 4; j++)
+                WIDE_AT(to + (TILE * i + j) * step + at) = each[j] + bias;
         }
     }
 }
 
 /* One channel's block of tiles, brought back and dealt out to its rows and columns. */
-static void NAME(write_block)(const struct tiles *t, const struct block *b, const REAL *points, REAL bias, REAL *pairs,
-                              REAL *out, int64_t out_row)
+static void NAME(write_block)(const struct tiles *t, const struct block *b, const REAL *points, REAL bias,
+                              REAL *places, REAL *out, int64_t out_row)
 {
-    const int64_t length = b->tiles * t->batch, rest = t->columns - 2 * b->tile;
-    const int64_t columns = rest < 2 * b->tiles ? rest : 2 * b->tiles;
+    const int64_t length = b->tiles * t->batch, rest = t->columns - TILE * b->tile;
+    const int64_t columns = rest < TILE * b->tiles ? rest : TILE * b->tiles;
     for (int64_t row = 0; row < b->rows; row++) {
-        NAME(transform_back)(points + row * length, t->out * t->span, length, bias, pairs, t->span);
-        for (int64_t part = 0; part < 2 && 2 * (b->row + row) + part < t->rows; part++) {
-            REAL *to = out + (2 * (b->row + row) + part) * out_row + 2 * b->tile * t->batch;
-            for (int64_t first = 0; first < 2; first++)
-                NAME(copy_columns)(pairs + (2 * part + first) * t->span, 1, to + first * t->batch, 2,
-                                   (columns - first + 1) / 2, t->batch);
+        NAME(transform_back)(points + row * length, point_step(t, t->out), length, bias, places, t->span);
+        for (int64_t part = 0; part < TILE && TILE * (b->row + row) + part < t->rows; part++) {
+            REAL *to = out + (TILE * (b->row + row) + part) * out_row + TILE * b->tile * t->batch;
+            for (int64_t first = 0; first < TILE; first++)
+                NAME(copy_columns)(places + (TILE * part + first) * t->span, 1, to + first * t->batch, TILE,
+                                   (columns - first + TILE - 1) / TILE, t->batch);
         }
     }
+}
+
+/* G g of three values. */
+ALWAYS void NAME(six_kernels)(const WIDE g0, const WIDE g1, const WIDE g2, WIDE *to, const int step)
+{
+    const WIDE even_a = (g0 + g2 * A2) * (1 / NA), even_b = (g0 + g2 * B2) * (1 / NB);
+    to[0] = g0 * (1 / (A2 * B2));
+    to[step] = even_a + g1 * (A1 / NA);
+    to[2 * step] = even_a - g1 * (A1 / NA);
+    to[3 * step] = even_b + g1 * (B1 / NB);
+    to[4 * step] = even_b - g1 * (B1 / NB);
+    to[5 * step] = g2;
 }
 
 /* G g G' of `PIECE` kernels that lie side by side, place by place. */
 static void NAME(transform_kernels)(REAL taps[9][PIECE], REAL *to, int64_t point)
 {
     for (int64_t at = 0; at < PIECE; at += WIDE_LANES) {
-        WIDE down[4][3];
-        for (int j = 0; j < 3; j++) {
-            const WIDE g0 = WIDE_READ(taps[j] + at), g1 = WIDE_READ(taps[3 + j] + at), g2 = WIDE_READ(taps[6 + j] + at);
-            down[0][j] = g0;
-            down[1][j] = (g0 + g1 + g2) * (REAL)0.5;
-            down[2][j] = (g0 - g1 + g2) * (REAL)0.5;
-            down[3][j] = g2;
-        }
-        for (int i = 0; i < 4; i++) {
-            REAL *place = to + 4 * i * point + at;
-            WIDE_AT(place) = down[i][0];
-            WIDE_AT(place + point) = (down[i][0] + down[i][1] + down[i][2]) * (REAL)0.5;
-            WIDE_AT(place + 2 * point) = (down[i][0] - down[i][1] + down[i][2]) * (REAL)0.5;
-            WIDE_AT(place + 3 * point) = down[i][2];
+        WIDE down[6][3], each[6];
+        for (int j = 0; j < 3; j++)
+            NAME(six_kernels)(WIDE_READ(taps[j] + at), WIDE_READ(taps[3 + j] + at), WIDE_READ(taps[6 + j] + at),
+                              &down[0][j], 3);
+        for (int i = 0; i < 6; i++) {
+            NAME(six_kernels)(down[i][0], down[i][1], down[i][2], each, 1);
+            for (int j = 0; j < 6; j++)
+                WIDE_AT(to + (6 * i + j) * point + at) = each[j];
         }
     }
 }
 
-/* The kernels at the 16 points, in the order in which the sums need them; turned round, inputs and outputs exchanged,
-   for the way back. */
+/* The kernels at all points, in the order in which the sums need them; turned round, inputs and outputs exchanged, for
+   the way back. */
 static void NAME(pack_tiles)(const struct tiles *t, const REAL *weight, int turned, REAL *packed)
 {
     const int most = NAME(channels_at_once)(t->out);
@@ -205,23 +253,33 @@ static void NAME(pack_tiles)(const struct tiles *t, const REAL *weight, int turn
         NAME(transform_kernels)(taps, packed, t->kernels);
 }
 
-/* The convolution of a framed map with packed kernels. `scratch` holds the blocks of both sides. */
-static void NAME(convolve_tiles)(const struct tiles *t, const REAL *frame, const REAL *packed, const REAL *bias,
-                                 REAL *scratch, REAL *out, int64_t out_channel, int64_t out_row)
+/* The convolution of a map with packed kernels, `top` and `left` zeros around it. `scratch` holds the frame of a
+   channel and the blocks of both sides. */
+static void NAME(convolve_tiles)(const struct tiles *t, const struct NAME(map) *map, int64_t top, int64_t left,
+                                 const REAL *packed, const REAL *bias, REAL *scratch, REAL *out, int64_t out_channel,
+                                 int64_t out_row)
 {
-    REAL *values = scratch, *points = values + 16 * t->in * t->span, *pairs = points + 16 * t->out * t->span;
+    const int64_t from_point = point_step(t, t->in), to_point = point_step(t, t->out);
+    REAL *frame = scratch, *values = frame + frame_size(t), *points = values + POINTS * from_point;
+    REAL *places = points + POINTS * to_point;
     int64_t offsets[t->in];
     for (int64_t channel = 0; channel < t->in; channel++)
         offsets[channel] = channel * t->span;
     for (struct block b = first_block(t); b.rows > 0; next_block(t, &b)) {
-        NAME(transform_block)(t, &b, frame, t->in, 0, values);
-        for (int64_t point = 0; point < 16; point++) {
-            const struct NAME(windows) w = {values + point * t->in * t->span, 0, 0, 1, 1, t->in, offsets, NULL, NULL};
-            NAME(output_row)(t->out, b.rows * b.tiles * t->batch, &w, packed + point * t->kernels, t->in, 0,
-                             points + point * t->out * t->span, t->span);
+        const int64_t length = b.tiles * t->batch;
+        for (int64_t channel = 0; channel < t->in; channel++) {
+            NAME(frame_block)(t, &b, map, channel, top, left, frame);
+            for (int64_t row = 0; row < b.rows; row++)
+                NAME(transform_values)(t, frame + TILE * row * TILE * t->run, length,
+                                       values + channel * t->span + row * length, from_point);
+        }
+        for (int64_t point = 0; point < POINTS; point++) {
+            const struct NAME(windows) w = {values + point * from_point, 0, 0, 1, 1, t->in, offsets, NULL, NULL};
+            NAME(output_row)(t->out, b.rows * length, &w, packed + point * t->kernels, t->in, 0,
+                             points + point * to_point, t->span);
         }
         for (int64_t channel = 0; channel < t->out; channel++)
-            NAME(write_block)(t, &b, points + channel * t->span, bias ? bias[channel] : 0, pairs,
+            NAME(write_block)(t, &b, points + channel * t->span, bias ? bias[channel] : 0, places,
                               out + channel * out_channel, out_row);
     }
 }
