@@ -108,9 +108,9 @@ def _convolution() -> list[torch.Tensor]:
 
 def _norm() -> list[torch.Tensor]:
     """A normalised map and its gradients, by the library that is loaded."""
-    maps = _tensors()[0].flatten(2, 3).requires_grad_(True)
+    maps = _tensors()[0].requires_grad_(True)
     factor = torch.linspace(0.5, 2, 6).view(2, 3).requires_grad_(True)
-    normed = Norm.apply(maps, factor, factor - 1, NormShape(1, 3, 72, 1e-5, True))
+    normed = Norm.apply(maps, factor, factor - 1, NormShape(1, 3, 9, 8, 1e-5, True, 2, 2))
     return [normed, *torch.autograd.grad(normed.square().sum(), (maps, factor))]
 
 
@@ -125,7 +125,7 @@ def test_another_compiler_gives_the_same_numbers(
     sources = [str(SOURCES / name) for name in ("convolve.c", "maps.c", "pixels.c", "adam.c")]
     subprocess.run([compiler, *flags, *sources, "-o", str(tmp_path / "passes.so")], check=True)
     other = ctypes.CDLL(str(tmp_path / "passes.so"))
-    other.convolve_scratch.restype = ctypes.c_int64
+    other.convolve_scratch.restype = other.norm_scratch.restype = ctypes.c_int64
     convolved, normed = _convolution(), _norm()
     monkeypatch.setattr(convolve, "LIBRARY", other)
     monkeypatch.setattr(map_passes, "LIBRARY", other)

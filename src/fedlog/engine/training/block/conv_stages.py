@@ -90,16 +90,16 @@ def _absorb(
             shape = replace(shape, rectify=True)
         elif isinstance(layer, MaskedDropout) and layer.per_channel:
             dropout.append(follower.name)
-        elif isinstance(layer, nn.MaxPool1d | nn.MaxPool2d) and not pooled and _is_plain(layer, flat, mapped):
-            size = _pair(layer.kernel_size)
-            shape, pooled = replace(shape, pool_rows=1 if flat else size[0], pool_columns=size[1]), True
+        elif isinstance(layer, nn.MaxPool1d | nn.MaxPool2d) and not pooled and pools_plainly(layer, flat, mapped):
+            rows, columns = pool_size(layer, flat)
+            shape, pooled = replace(shape, pool_rows=rows, pool_columns=columns), True
         else:
             break
         absorbed += 1
     return shape, absorbed, tuple(dropout)
 
 
-def _is_plain(layer: nn.MaxPool1d | nn.MaxPool2d, flat: bool, mapped: Shape) -> bool:
+def pools_plainly(layer: nn.MaxPool1d | nn.MaxPool2d, flat: bool, mapped: Shape) -> bool:
     """Whether its windows neither overlap nor leave gaps, have no padding and fit."""
     size, stride, padding, dilation = (
         _pair(value) for value in (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
@@ -108,6 +108,12 @@ def _is_plain(layer: nn.MaxPool1d | nn.MaxPool2d, flat: bool, mapped: Shape) -> 
     fits = room[0] >= size[0] and room[1] >= size[1]
     usual = stride == size and padding == (0, 0) and dilation == (1, 1)
     return usual and fits and not layer.ceil_mode and not layer.return_indices
+
+
+def pool_size(layer: nn.MaxPool1d | nn.MaxPool2d, flat: bool) -> tuple[int, int]:
+    """Rows and columns of a pooling window; signals (`flat`) have one row."""
+    rows, columns = _pair(layer.kernel_size)
+    return (1 if flat else rows, columns)
 
 
 def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:

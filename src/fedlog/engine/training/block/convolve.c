@@ -19,6 +19,8 @@
 #include <immintrin.h>
 #endif
 
+#include "pools.h"
+
 struct sizes { /* the same in convolve.py */
     int64_t clients, batch, channels_in, channels_out, rows_in, columns_in;
     int64_t kernel_rows, kernel_columns, pool_rows, pool_columns;
@@ -75,6 +77,12 @@ static int64_t column_offset(const struct sizes *s, const struct geometry *g, in
 static int64_t places_at(int64_t size, int64_t stride, int64_t phase)
 {
     return phase < size ? (size - phase + stride - 1) / stride : 0;
+}
+
+/* What follows the convolution, for convolve_pools.h. */
+static struct pool_windows pool_of(const struct sizes *s)
+{
+    return (struct pool_windows){s->batch, s->pool_rows, s->pool_columns, s->rectify};
 }
 
 static int64_t rounded(int64_t size) { return (size + SLACK - 1) / SLACK * SLACK; }

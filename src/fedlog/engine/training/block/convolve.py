@@ -53,7 +53,9 @@ def _library() -> ctypes.CDLL | None:
         library = ctypes.CDLL(found.origin)
     except OSError:  # made for another machine
         return None
-    library.convolve_scratch.restype = ctypes.c_int64
+    for room in ("convolve_scratch", "norm_scratch"):
+        if hasattr(library, room):
+            getattr(library, room).restype = ctypes.c_int64
     for number in ("float", "double"):
         for direction in ("forward", "backward"):
             getattr(library, f"convolve_{direction}_{number}").restype = None
@@ -183,7 +185,7 @@ def _call(direction: str, shape: ConvShape, inputs: Tensor, tensors: tuple[Tenso
     clients, channels, rows, columns, batch = inputs.shape
     assert (channels, rows, columns) == (shape.channels_in * shape.groups, shape.rows_in, shape.columns_in)
     sizes, room = _sizes(shape, clients, batch)
-    scratch = _scratch(room, inputs.dtype)
+    scratch = scratch_space(room, inputs.dtype)
     addresses = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in (*tensors, scratch)]
     getattr(LIBRARY, f"convolve_{direction}_{NUMBER[inputs.dtype]}")(ctypes.byref(sizes), *addresses)
 
@@ -198,7 +200,7 @@ def _sizes(shape: ConvShape, clients: int, batch: int) -> tuple[_Sizes, int]:
 _own = threading.local()
 
 
-def _scratch(size: int, dtype: torch.dtype) -> Tensor:
+def scratch_space(size: int, dtype: torch.dtype) -> Tensor:
     """At least `size` numbers with any content, kept from call to call: fresh memory would cost a page fault a page."""
     kept: dict[torch.dtype, Tensor] = _own.__dict__.setdefault("kept", {})
     if dtype not in kept or len(kept[dtype]) < size:

@@ -193,3 +193,20 @@ static void NAME(dots)(int m, int n, const struct NAME(runs) *r, const int64_t *
     }
 #undef CASE
 }
+
+/* The sum of the gradients that ReLU lets through; of all where there are no winners. */
+static REAL NAME(sum_of_passed)(const REAL *gradient, const REAL *winners, int64_t length)
+{
+    VECTOR total = {0};
+    REAL sum = 0;
+    int64_t at = 0;
+    for (; at + LANES <= length; at += LANES) {
+        const VECTOR own = *(const VECTOR *)(gradient + at);
+        total += winners ? CHOOSE(*(const VECTOR *)(winners + at) >= 0, own, (VECTOR){0}) : own;
+    }
+    for (; at < length; at++)
+        sum += !winners || winners[at] >= 0 ? gradient[at] : 0;
+    for (int lane = 0; lane < LANES; lane++)
+        sum += total[lane];
+    return sum;
+}

@@ -132,6 +132,7 @@ static void NAME(forward)(const struct sizes *s, const REAL *inputs, const REAL 
                           REAL *pooled, REAL *winners, REAL *scratch)
 {
     const struct geometry g = geometry_of(s);
+    const struct pool_windows behind = pool_of(s);
     const int64_t map_in = s->channels_in * s->rows_in * s->columns_in * s->batch;
     const int64_t kernel = s->channels_in * s->kernel_rows * s->kernel_columns;
     const int64_t run_out = g.columns_out * s->batch, out_channel = g.rows_out * run_out;
@@ -161,7 +162,7 @@ static void NAME(forward)(const struct sizes *s, const REAL *inputs, const REAL 
             for (int64_t channel = 0; channel < s->channels_out; channel++) {
                 const int64_t at = channel * out_channel + row * run_out;
                 if (!g.direct)
-                    NAME(pool_row)(s, convolved + channel * s->pool_rows * g.length, g.length, g.columns_out,
+                    NAME(pool_row)(&behind, convolved + channel * s->pool_rows * g.length, g.length, g.columns_out,
                                    shift ? shift[channel] : 0, own + at,
                                    winners ? winners + client * s->channels_out * out_channel + at : NULL);
                 else if (shift)
@@ -256,13 +257,14 @@ static void NAME(input_gradient)(const struct sizes *s, const struct geometry *g
 static void NAME(spread_out)(const struct sizes *s, const struct geometry *g, const REAL *gradient,
                              const REAL *winners, REAL *spread)
 {
+    const struct pool_windows behind = pool_of(s);
     const int64_t run = g->columns_out * s->batch;
     for (int64_t row = 0; row < s->channels_out * g->rows_out; row++) {
         REAL *to = spread + row * s->pool_rows * g->spread_run + g->left * s->batch;
         if (g->direct)
             memcpy(to, gradient + row * run, (size_t)run * sizeof(REAL));
         else
-            NAME(unpool_row)(s, gradient + row * run, winners + row * run, g->columns_out, to, g->spread_run);
+            NAME(unpool_row)(&behind, gradient + row * run, winners + row * run, g->columns_out, to, g->spread_run);
     }
 }
 

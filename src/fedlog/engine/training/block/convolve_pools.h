@@ -1,9 +1,9 @@
-/* Pooling with bias and ReLU, and the way back. Included by convolve_passes.h, which names the vectors. */
+/* Pooling with bias and ReLU, and the way back. Included by convolve_passes.h and maps_passes.h, which name the vectors. */
 
 /* The maximum of a pooling window for neighbouring records, plus bias, rectified; `winners` (or NULL) says which place
    of the window reached it first, row by row, or -1 where ReLU stops the gradient. A NaN wins, so that a run that
    diverged stays visible. */
-ALWAYS void NAME(pool_vector)(const struct sizes *s, const REAL *window, int64_t row_step, REAL bias, REAL *pooled,
+ALWAYS void NAME(pool_vector)(const struct pool_windows *s, const REAL *window, int64_t row_step, REAL bias, REAL *pooled,
                               REAL *winners)
 {
     VECTOR best = *(const VECTOR *)window, winner = {0}, place = {0};
@@ -79,7 +79,7 @@ ALWAYS void NAME(unpool_pairs)(int64_t batch, const REAL *gradient, const REAL *
 
 /* All windows of one row. The last vector of a window begins earlier and repeats a few records; a batch smaller than a
    vector is computed beside its place, with whatever lies behind it in the scratch space. */
-static void NAME(pool_row)(const struct sizes *s, const REAL *convolved, int64_t row_step, int64_t windows, REAL bias,
+static void NAME(pool_row)(const struct pool_windows *s, const REAL *convolved, int64_t row_step, int64_t windows, REAL bias,
                            REAL *pooled, REAL *winners)
 {
     const int64_t batch = s->batch, step = s->pool_columns * batch;
@@ -114,7 +114,7 @@ static void NAME(pool_row)(const struct sizes *s, const REAL *convolved, int64_t
 }
 
 /* One pooled row's gradient, brought back to the places that won; the others get zero. */
-static void NAME(unpool_row)(const struct sizes *s, const REAL *gradient, const REAL *winners, int64_t windows,
+static void NAME(unpool_row)(const struct pool_windows *s, const REAL *gradient, const REAL *winners, int64_t windows,
                              REAL *spread, int64_t row_step)
 {
     const int64_t batch = s->batch, places = s->pool_rows * s->pool_columns;
@@ -136,21 +136,4 @@ static void NAME(unpool_row)(const struct sizes *s, const REAL *gradient, const 
             for (int64_t b = 0; b < batch && batch < LANES; b++)
                 to[b] = winners[b] == (REAL)place ? gradient[b] : 0;
         }
-}
-
-/* The sum of the gradients that ReLU lets through; of all where there are no winners. */
-static REAL NAME(sum_of_passed)(const REAL *gradient, const REAL *winners, int64_t length)
-{
-    VECTOR total = {0};
-    REAL sum = 0;
-    int64_t at = 0;
-    for (; at + LANES <= length; at += LANES) {
-        const VECTOR own = *(const VECTOR *)(gradient + at);
-        total += winners ? CHOOSE(*(const VECTOR *)(winners + at) >= 0, own, (VECTOR){0}) : own;
-    }
-    for (; at < length; at++)
-        sum += !winners || winners[at] >= 0 ? gradient[at] : 0;
-    for (int lane = 0; lane < LANES; lane++)
-        sum += total[lane];
-    return sum;
 }

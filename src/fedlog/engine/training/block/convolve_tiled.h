@@ -5,6 +5,7 @@ static void NAME(forward_tiles)(const struct sizes *s, const struct geometry *g,
                                 const REAL *weight, const REAL *bias, REAL *pooled, REAL *winners, REAL *scratch)
 {
     const struct tiles t = tiles_forward(s, g);
+    const struct pool_windows behind = pool_of(s);
     const int64_t run_in = s->columns_in * s->batch, run_out = g->columns_out * s->batch;
     const int64_t out_channel = g->rows_out * run_out, map_out = s->channels_out * out_channel;
     REAL *packed = scratch, *blocks = packed + POINTS * t.kernels;
@@ -23,7 +24,7 @@ static void NAME(forward_tiles)(const struct sizes *s, const struct geometry *g,
         NAME(convolve_tiles)(&t, &map, s->pad_top, s->pad_left, packed, NULL, blocks, convolved, g->rows * g->length,
                              g->length);
         for (int64_t row = 0; row < s->channels_out * g->rows_out; row++)
-            NAME(pool_row)(s, convolved + row * s->pool_rows * g->length, g->length, g->columns_out,
+            NAME(pool_row)(&behind, convolved + row * s->pool_rows * g->length, g->length, g->columns_out,
                            shift ? shift[row / g->rows_out] : 0, own + row * run_out,
                            won ? won + row * run_out : NULL);
     }
@@ -34,6 +35,7 @@ static void NAME(backward_tiles)(const struct sizes *s, const struct geometry *g
                                  const REAL *weight, const REAL *winners, const REAL *gradient, REAL *of_inputs,
                                  REAL *of_weight, REAL *of_bias, REAL *scratch)
 {
+    const struct pool_windows behind = pool_of(s);
     const struct tiles there = tiles_forward(s, g), back = tiles_backward(s);
     const int64_t run_in = s->columns_in * s->batch, map_in = s->channels_in * s->rows_in * run_in;
     const int64_t run_out = g->columns_out * s->batch, out_channel = g->rows_out * run_out;
@@ -55,7 +57,7 @@ static void NAME(backward_tiles)(const struct sizes *s, const struct geometry *g
         const REAL *own = gradient + client * s->channels_out * out_channel;
         const REAL *won = winners ? winners + client * s->channels_out * out_channel : NULL;
         for (int64_t row = 0; !g->direct && row < s->channels_out * g->rows_out; row++)
-            NAME(unpool_row)(s, own + row * run_out, won + row * run_out, g->columns_out,
+            NAME(unpool_row)(&behind, own + row * run_out, won + row * run_out, g->columns_out,
                              spread + row * s->pool_rows * g->length, g->length);
         for (int64_t channel = 0; of_bias && channel < s->channels_out; channel++)
             of_bias[client * s->channels_out + channel] = NAME(sum_of_passed)(

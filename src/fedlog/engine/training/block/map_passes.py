@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from fedlog.engine.training.block.convolve import LIBRARY, NUMBER
+from fedlog.engine.training.block.convolve import LIBRARY, NUMBER, scratch_space
 
-AVAILABLE = hasattr(LIBRARY, "pool_forward_float") and hasattr(LIBRARY, "norm_forward_float")
+AVAILABLE = hasattr(LIBRARY, "pool_forward_float") and hasattr(LIBRARY, "norm_scratch")
 Span = tuple[int, int]
 
 
@@ -28,7 +28,8 @@ class _Pooling(ctypes.Structure):
 
 class _Norm(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_int64) for name in ("clients", "groups", "channels", "places", "batch", "rectify")),
+        *((name, ctypes.c_int64) for name in ("clients", "groups", "channels", "rows", "columns", "batch")),
+        *((name, ctypes.c_int64) for name in ("rectify", "pool_rows", "pool_columns")),
         ("epsilon", ctypes.c_double),
     ]
 
@@ -90,48 +91,91 @@ def _call_pool(direction: str, windows: Windows, shape: torch.Size, tensors: tup
 
 @dataclass(frozen=True)
 class NormShape:
-    """The sizes of one normalisation: every record over each group, a factor and a shift per channel, and ReLU."""
+    """The sizes of one normalisation: every record over each group, a factor and a shift per channel.
+
+    Non-overlapping maximum pooling and ReLU may follow.
+    """
 
     groups: int
     channels: int  # of one group
-    places: int  # of one channel
+    rows: int
+    columns: int
     epsilon: float
     rectify: bool
+    pool_rows: int = 1
+    pool_columns: int = 1
+
+    @cached_property
+    def pools(self) -> bool:
+        """Whether there is pooling, so that the way back must know which place won."""
+        return self.pool_rows * self.pool_columns > 1
+
+
+def normalise(shape: NormShape, inputs: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """The normalised (and pooled) map of a map (clients, channels, *space, batch); differentiable in all tensors."""
+    if torch.is_grad_enabled():
+        found: Tensor = Norm.apply(inputs, weight, bias, shape)  # type: ignore[no-untyped-call]
+        return found
+    weight, bias = (None if value is None else value.contiguous() for value in (weight, bias))
+    return _normalise(shape, inputs.contiguous(), weight, bias, None)[0]
 
 
 class Norm(Function):
-    """Normalisation of (clients, groups * channels, places, batch)."""
+    """Normalisation of (clients, groups * channels, *space, batch)."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor | None, bias: Tensor | None, shape: NormShape) -> Tensor:
-        """The normalised map, of the same shape."""
+        """The normalised map, of the same shape but for pooling."""
         inputs = inputs.contiguous()
         weight, bias = (None if value is None else value.contiguous() for value in (weight, bias))
-        outputs = torch.empty_like(inputs)
-        means, scales = (inputs.new_empty(inputs.shape[0], shape.groups, inputs.shape[-1]) for _ in range(2))
-        _call_norm("forward", shape, inputs, (inputs, weight, bias, outputs, means, scales))
+        winners = inputs.new_empty(_normalised_size(shape, inputs)) if shape.pools else None
+        outputs, means, scales = _normalise(shape, inputs, weight, bias, winners)
         ctx.shape = shape
-        ctx.save_for_backward(inputs, weight, bias, means, scales)
+        ctx.save_for_backward(inputs, weight, bias, means, scales, winners)
         return outputs
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of the inputs, the weight and the bias, each only where it is asked for."""
-        inputs, weight, bias, means, scales = ctx.saved_tensors
+        inputs, weight, bias, means, scales, winners = ctx.saved_tensors
         of_inputs = torch.empty_like(inputs) if ctx.needs_input_grad[0] else None
         of_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
         of_bias = torch.empty_like(bias) if ctx.needs_input_grad[2] else None
-        tensors = (inputs, weight, bias, means, scales, gradient.contiguous(), of_inputs, of_weight, of_bias)
+        tensors = (inputs, weight, bias, means, scales, winners, gradient.contiguous(), of_inputs, of_weight, of_bias)
         _call_norm("backward", ctx.shape, inputs, tensors)
         return of_inputs, of_weight, of_bias, None
 
 
+def _normalise(
+    shape: NormShape, inputs: Tensor, weight: Tensor | None, bias: Tensor | None, winners: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The map, and each record's mean and scale by group."""
+    outputs = inputs.new_empty(_normalised_size(shape, inputs))
+    means, scales = (inputs.new_empty(inputs.shape[0], shape.groups, inputs.shape[-1]) for _ in range(2))
+    _call_norm("forward", shape, inputs, (inputs, weight, bias, outputs, means, scales, winners))
+    return outputs, means, scales
+
+
+def _normalised_size(shape: NormShape, inputs: Tensor) -> tuple[int, ...]:
+    if not shape.pools:
+        return tuple(inputs.shape)
+    rows = (shape.rows // shape.pool_rows,) if inputs.ndim == 5 else ()
+    return (*inputs.shape[:2], *rows, shape.columns // shape.pool_columns, inputs.shape[-1])
+
+
 def _call_norm(direction: str, shape: NormShape, inputs: Tensor, tensors: tuple[Tensor | None, ...]) -> None:
-    clients, batch = inputs.shape[0], inputs.shape[-1]
-    sizes = _Norm(clients, shape.groups, shape.channels, shape.places, batch, int(shape.rectify), shape.epsilon)
-    scratch = inputs.new_empty(8 * 8 * batch)  # patterns of at most eight times the batch
-    _run(f"norm_{direction}", inputs.dtype, sizes, (*tensors, scratch))
+    sizes, room = _norm_sizes(shape, inputs.shape[0], inputs.shape[-1])
+    _run(f"norm_{direction}", inputs.dtype, sizes, (*tensors, scratch_space(room, inputs.dtype)))
+
+
+@lru_cache(maxsize=256)
+def _norm_sizes(shape: NormShape, clients: int, batch: int) -> tuple[_Norm, int]:
+    """The sizes that a pass is given, and how many numbers of scratch space it needs."""
+    map_sizes = (shape.groups, shape.channels, shape.rows, shape.columns, batch)
+    behind = (int(shape.rectify), shape.pool_rows, shape.pool_columns)
+    sizes = _Norm(clients, *map_sizes, *behind, shape.epsilon)
+    return sizes, LIBRARY.norm_scratch(ctypes.byref(sizes))
 
 
 def _run(function: str, dtype: torch.dtype, sizes: ctypes.Structure, tensors: tuple[Tensor | None, ...]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import Any
 
@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedlog.engine.training.block import map_passes
-from fedlog.engine.training.block.map_passes import Norm, NormShape, PoolMaps, Span, Windows
+from fedlog.engine.training.block.conv_stages import pool_size, pools_plainly
+from fedlog.engine.training.block.map_passes import NormShape, PoolMaps, Span, Windows, normalise
 from fedlog.engine.training.block.network import Masks, Params, find_parameter, parameter
 from fedlog.engine.training.block.registry import Block, Place, block
 from fedlog.engine.training.block.trace import SpatialMean
@@ -107,17 +108,16 @@ def _spatial_mean(place: Place) -> Block | None:
 
 @dataclass(frozen=True)
 class MapNormStage:
-    """Normalisation of maps, a factor and a shift per channel, then ReLU where the shape says so."""
+    """Normalisation of maps, a factor and a shift per channel, then pooling and ReLU where the shape says so."""
 
     name: str
     shape: NormShape
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
-        """A map of the same shape."""
+        """A map of the same shape, but for pooling."""
         (maps,) = values
         weight, bias = (find_parameter(self.name, own, params, maps.shape[0]) for own in ("weight", "bias"))
-        found: Tensor = Norm.apply(maps, weight, bias, self.shape)  # type: ignore[no-untyped-call]
-        return found
+        return normalise(self.shape, maps, weight, bias)
 
 
 @dataclass(frozen=True)
@@ -139,22 +139,39 @@ class UnitNormStage:
         return found * weight[:, None] if bias is None else torch.addcmul(bias[:, None], found, weight[:, None])
 
 
-def _rectifies(place: Place) -> bool:
-    return bool(place.followers) and isinstance(place.followers[0].layer, nn.ReLU)
+def _absorb(shape: NormShape, place: Place) -> tuple[NormShape, int]:
+    """The shape with the pooling and ReLU that the same pass computes, and their number."""
+    flat, absorbed = len(place.shape) == 2, 0
+    for follower in place.followers:
+        layer = follower.layer
+        if isinstance(layer, nn.ReLU):
+            shape = replace(shape, rectify=True)
+        elif isinstance(layer, nn.MaxPool1d if flat else nn.MaxPool2d) and _can_pool(shape, layer, flat, place):
+            rows, columns = pool_size(layer, flat)
+            shape = replace(shape, pool_rows=rows, pool_columns=columns)
+        else:
+            break
+        absorbed += 1
+    return shape, absorbed
+
+
+def _can_pool(shape: NormShape, layer: nn.MaxPool1d | nn.MaxPool2d, flat: bool, place: Place) -> bool:
+    """Whether nothing was pooled yet, and windows neither overlap nor leave gaps."""
+    return not shape.pools and pools_plainly(layer, flat, place.shape)
 
 
 @block(nn.GroupNorm)
 def _group_norm(place: Place) -> Block | None:
-    """The block of group normalisation, on maps (with a ReLU behind it, if there is one) and on units."""
+    """The block of group normalisation, on maps (with the pooling and ReLU behind it) and on units."""
     layer, channels = place.layer, place.shape[0]
     if len(place.shape) == 1:
         return Block(UnitNormStage(place.name, layer.num_groups, layer.eps))
     if not map_passes.AVAILABLE:
         return None
-    rectify = _rectifies(place)
-    places = prod(place.shape[1:])
-    shape = NormShape(layer.num_groups, channels // layer.num_groups, places, layer.eps, rectify)
-    return Block(MapNormStage(place.name, shape), int(rectify))
+    rows, columns = prod(place.shape[1:-1]), place.shape[-1]
+    shape = NormShape(layer.num_groups, channels // layer.num_groups, rows, columns, layer.eps, False)
+    shape, absorbed = _absorb(shape, place)
+    return Block(MapNormStage(place.name, shape), absorbed)
 
 
 @block(nn.LayerNorm)
@@ -167,8 +184,8 @@ def _layer_norm(place: Place) -> Block | None:
         return Block(UnitNormStage(place.name, 1, layer.eps))
     if not map_passes.AVAILABLE:
         return None
-    rectify = _rectifies(place)
-    return Block(MapNormStage(place.name, NormShape(1, prod(place.shape), 1, layer.eps, rectify)), int(rectify))
+    rectify = bool(place.followers) and isinstance(place.followers[0].layer, nn.ReLU)
+    return Block(MapNormStage(place.name, NormShape(1, prod(place.shape), 1, 1, layer.eps, rectify)), int(rectify))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,11 @@
    `map_passes.py` calls it. As in convolve.c, the batch is innermost. */
 
 #include <stdint.h>
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#endif
+
+#include "pools.h"
 
 struct pooling { /* the same in map_passes.py */
     int64_t planes, batch, rows_in, columns_in, rows_out, columns_out, mean;
@@ -11,7 +16,8 @@ struct pooling { /* the same in map_passes.py */
 };
 
 struct norm { /* the same in map_passes.py */
-    int64_t clients, groups, channels, places, batch, rectify; /* channels of one group */
+    int64_t clients, groups, channels, rows, columns, batch; /* channels of one group */
+    int64_t rectify, pool_rows, pool_columns; /* what follows */
     double epsilon;
 };
 
@@ -38,30 +44,36 @@ void pool_backward_double(const struct pooling *p, const double *gradient, const
     CHOSEN(pool_backward, double)(p, gradient, winners, of_inputs);
 }
 
-void norm_forward_float(const struct norm *n, const float *inputs, const float *weight, const float *bias,
-                        float *outputs, float *means, float *scales, float *scratch)
+/* Numbers of scratch space that a norm may use, for either direction: eight patterns, and a group before pooling. */
+int64_t norm_scratch(const struct norm *n)
 {
-    CHOSEN(norm_forward, float)(n, inputs, weight, bias, outputs, means, scales, scratch);
+    return 8 * (9 * n->batch + 32) + n->channels * n->rows * n->columns * n->batch + 16;
+}
+
+void norm_forward_float(const struct norm *n, const float *inputs, const float *weight, const float *bias,
+                        float *outputs, float *means, float *scales, float *winners, float *scratch)
+{
+    CHOSEN(norm_forward, float)(n, inputs, weight, bias, outputs, means, scales, winners, scratch);
 }
 
 void norm_forward_double(const struct norm *n, const double *inputs, const double *weight, const double *bias,
-                         double *outputs, double *means, double *scales, double *scratch)
+                         double *outputs, double *means, double *scales, double *winners, double *scratch)
 {
-    CHOSEN(norm_forward, double)(n, inputs, weight, bias, outputs, means, scales, scratch);
+    CHOSEN(norm_forward, double)(n, inputs, weight, bias, outputs, means, scales, winners, scratch);
 }
 
 void norm_backward_float(const struct norm *n, const float *inputs, const float *weight, const float *bias,
-                         const float *means, const float *scales, const float *gradient, float *of_inputs,
-                         float *of_weight, float *of_bias, float *scratch)
+                         const float *means, const float *scales, const float *winners, const float *gradient,
+                         float *of_inputs, float *of_weight, float *of_bias, float *scratch)
 {
-    CHOSEN(norm_backward, float)(n, inputs, weight, bias, means, scales, gradient, of_inputs, of_weight, of_bias,
-                                 scratch);
+    CHOSEN(norm_backward, float)(n, inputs, weight, bias, means, scales, winners, gradient, of_inputs, of_weight,
+                                 of_bias, scratch);
 }
 
 void norm_backward_double(const struct norm *n, const double *inputs, const double *weight, const double *bias,
-                          const double *means, const double *scales, const double *gradient, double *of_inputs,
-                          double *of_weight, double *of_bias, double *scratch)
+                          const double *means, const double *scales, const double *winners, const double *gradient,
+                          double *of_inputs, double *of_weight, double *of_bias, double *scratch)
 {
-    CHOSEN(norm_backward, double)(n, inputs, weight, bias, means, scales, gradient, of_inputs, of_weight, of_bias,
-                                  scratch);
+    CHOSEN(norm_backward, double)(n, inputs, weight, bias, means, scales, winners, gradient, of_inputs, of_weight,
+                                  of_bias, scratch);
 }
