@@ -26,7 +26,7 @@ from fedlog.engine.simulate.simulator import RoundRecord, Simulation
 from fedlog.engine.software import made_with
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
-from fedlog.models.body import adopt
+from fedlog.models.body import build_body
 from fedlog.settings.execution import BackendChoice, Execution
 from fedlog.settings.training import RunSettings
 
@@ -47,7 +47,7 @@ class Ours:
     """A simulation of ours, round by round."""
 
     def __init__(self, work: Workload, method: str, choice: BackendChoice, jobs: int) -> None:
-        body = adopt("cnn", work.make_body, work.federation.input_shape)
+        body = build_body("cnn", work.build_body, work.federation.input_shape)
         bodies = [body] * len(work.federation.shards)
         plan = model_plan(work.federation, bodies)
         algorithm = build(method, plan, {"epochs": work.epochs, "learning_rate": work.learning_rate})

@@ -9,7 +9,7 @@ import torch
 from method_options import OPTIONS
 
 from fedlog.algorithms.frozen import freeze_bodies
-from fedlog.algorithms.registry import METHODS, build, methods_that
+from fedlog.algorithms.registry import METHODS, build, find_methods
 from fedlog.algorithms.shape import Bodies, ModelPlan
 from fedlog.errors import InputError
 from fedlog.settings.training import Initialisation
@@ -75,13 +75,13 @@ def test_the_contract_sees_all_twenty_six_methods() -> None:
 def test_the_facts_of_the_methods() -> None:
     adding = {"fedlog", "fedlog-c"} | ONE_EXCHANGE
     statistics = adding - {"fedcof", "fedpft"}  # class means and mixtures: the server sees each client's by itself
-    assert set(methods_that(lambda method: method.bodies is Bodies.ANY)) == ANY_BODY
+    assert set(find_methods(lambda method: method.bodies is Bodies.ANY)) == ANY_BODY
     deployed = (ANY_BODY - SILENT) | ONE_EXCHANGE
-    assert set(methods_that(lambda method: method.may_federate)) == deployed
-    assert set(methods_that(lambda method: method.may_leave)) == adding
-    assert set(methods_that(lambda method: method.sums_last_uploads)) == adding
-    assert set(methods_that(lambda method: method.sends_statistics)) == statistics
-    assert set(methods_that(lambda method: method.sums_in_the_open)) == adding - statistics
+    assert set(find_methods(lambda method: method.may_federate)) == deployed
+    assert set(find_methods(lambda method: method.may_leave)) == adding
+    assert set(find_methods(lambda method: method.sums_last_uploads)) == adding
+    assert set(find_methods(lambda method: method.sends_statistics)) == statistics
+    assert set(find_methods(lambda method: method.sums_in_the_open)) == adding - statistics
 
 
 @every_method

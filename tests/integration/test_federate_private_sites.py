@@ -160,7 +160,7 @@ def test_a_body_that_a_run_has_trained_is_refused_where_records_are_protected(
     conduct(equals, server, plan(RECORD))
     left = events_named(server, "left out")[0]
     assert left["site"] == "east"
-    assert "was not trained on private data" in str(left["reason"])
+    assert "never saw private data" in str(left["reason"])
 
 
 @pytest.mark.parametrize("promise", [LOCAL, RECORD])

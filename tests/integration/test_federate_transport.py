@@ -41,7 +41,7 @@ from fedlog.models.folder import load_model
 from fedlog.privacy.guarantee import Trust, Unit
 from fedlog.settings.promise import Promise
 from fedlog.settings.training import Down, World
-from fedlog.wire.codec import codec, is_same
+from fedlog.wire.codec import codec, is_same_message
 from fedlog.wire.ledger import Direction
 from fedlog.wire.message import Kind, Message
 
@@ -290,7 +290,7 @@ def test_a_site_can_leave_after_it_said_that_nothing_is_new(
     run(post, server, plan).conduct()
     kept = RunFolder.of(server, "trial").uploads()
     assert kept.keys() == set(BODIES)
-    assert not any(map(is_same, kept.values()))
+    assert not any(map(is_same_message, kept.values()))
     monkeypatch.setattr("fedlog.flower.ops.run.unregister", lambda *_: None)
     leave(server, "east", "trial", lambda line: None)
     found = state_of(server)

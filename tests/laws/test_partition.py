@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.data.partition import (
-    Deal,
+    Division,
     by_dirichlet,
     by_order,
     by_shards,
@@ -56,12 +56,12 @@ def shard_problems(draw: st.DrawFn) -> dict[str, object]:
     }
 
 
-def assert_dealt_once(deal: Deal, train: int, test: int) -> None:
+def assert_dealt_once(deal: Division, train: int, test: int) -> None:
     assert sorted(torch.cat(deal.train).tolist()) == list(range(train))
     assert sorted(torch.cat(deal.test).tolist()) == list(range(test))
 
 
-def assert_same(left: Deal, right: Deal) -> None:
+def assert_same(left: Division, right: Division) -> None:
     for mine, other in zip((*left.train, *left.test), (*right.train, *right.test), strict=True):
         assert torch.equal(mine, other)
 

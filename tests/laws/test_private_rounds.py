@@ -30,7 +30,7 @@ from fedlog.engine.training import speed_trial
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import FeatureRequest, Pool, Settings, Task
 from fedlog.errors import InputError, RunError
-from fedlog.models.body import HEAD, Body, adopt
+from fedlog.models.body import HEAD, Body, build_body
 from fedlog.models.catalog import body as body_named
 from fedlog.privacy.accounting import add_up
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
@@ -100,7 +100,7 @@ def _linear(clip: Clip | None, weight: float | None = None) -> Body:
             nn.init.zeros_(layer.bias)
         return layer
 
-    return adopt("linear", make, (INPUTS,), clip)
+    return build_body("linear", make, (INPUTS,), clip)
 
 
 _values = st.floats(-1e6, 1e6, width=32)
@@ -199,7 +199,7 @@ def test_no_trial_of_speed_decides_how_a_private_run_rounds(
     federation = make_federation([8, 6], n_class=CLASSES, input_shape=(INPUTS,))
     layers = nn.Sequential(nn.Linear(INPUTS, 6), nn.LayerNorm(6), nn.GELU(), nn.Linear(6, WIDTH))
     clip = None if unit is Unit.CLIENT else parse_clip("clamp:2")
-    bodies = [adopt("several ways", lambda: layers, (INPUTS,), clip)] * 2
+    bodies = [build_body("several ways", lambda: layers, (INPUTS,), clip)] * 2
     plan = model_plan(federation, bodies)
     settings_of_run = RunSettings(rounds=1, batch_size=4)
     algorithm = FedLog(plan, epochs=1, learning_rate=1.0)
@@ -224,7 +224,7 @@ def test_every_backend_trains_and_looks_behind_the_same_clip(make_federation: Ma
         return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, WIDTH), nn.ReLU(), nn.Dropout(0.5))
 
     federation = make_federation([7, 5])
-    body = adopt("dropping", make, (4,), parse_clip(clip))
+    body = build_body("dropping", make, (4,), parse_clip(clip))
     algorithm = FedLog(model_plan(federation, [body] * 2), epochs=2, learning_rate=0.05)
     clients = clients_of(federation, [body] * 2, algorithm)
     heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(1))), {})

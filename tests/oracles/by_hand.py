@@ -23,7 +23,7 @@ from fedlog.engine.clients import model_plan
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
-from fedlog.models.body import Body, adopt, initial_head
+from fedlog.models.body import Body, build_body, initial_head
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.training import RunSettings
 
@@ -48,7 +48,7 @@ def two_linear_layers() -> nn.Module:
 
 
 def the_body() -> Body:
-    return adopt("two-linear", two_linear_layers, (INPUTS,))
+    return build_body("two-linear", two_linear_layers, (INPUTS,))
 
 
 def records() -> list[tuple[Array, NDArray[np.int64]]]:

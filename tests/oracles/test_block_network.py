@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.block import BlockNetwork, compile_body, convolve
-from fedlog.models.body import adopt
+from fedlog.models.body import build_body
 from fedlog.models.masking import MaskedDropout
 from fedlog.models.networks import cifar_cnn, cifar_cnn_small, mnist_cnn, small_cnn
 
@@ -174,7 +174,7 @@ def test_convolutions_have_no_block_where_nothing_was_compiled(monkeypatch: pyte
     network = compile_body(masked(mnist_cnn()), (1, 28, 28))
     assert network is not None
     assert network.without_block[0] == "0"
-    assert "C compiler" in Engine().explain(adopt("cnn", mnist_cnn, (1, 28, 28)))
+    assert "C compiler" in Engine().explain(build_body("cnn", mnist_cnn, (1, 28, 28)))
     assert compile_body(nn.Sequential(nn.Linear(4, 2)), (4,)) is not None
 
 

@@ -17,7 +17,7 @@ from fedlog.data.transforms import Transform
 from fedlog.engine.clients import Client
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings, Task
-from fedlog.models.body import HEAD, adopt, initial_head
+from fedlog.models.body import HEAD, build_body, initial_head
 from fedlog.settings.execution import BackendChoice
 
 MakeFederation = Callable[..., Federation]
@@ -48,7 +48,7 @@ def _body() -> nn.Module:
 @pytest.mark.parametrize("transform", [Transform(), Transform((0.5,), (0.5,), crop_padding=1, flip=True)])
 def test_no_operation_of_the_vmap_path_mixes_devices(transform: Transform, make_federation: MakeFederation) -> None:
     federation = make_federation([5, 0, 3], input_shape=(1, 4, 4), transform=transform)
-    found = adopt("mine", _body, (1, 4, 4))
+    found = build_body("mine", _body, (1, 4, 4))
     clients = [Client(at, s.name, found, s.train, (s.test,), ()) for at, s in enumerate(federation.shards)]
     work = Work({HEAD: initial_head(found.width, 3, Key(0)), **found.initial(Key(0))})
     tasks = [Task(c, work, (Phase(EVERYTHING, 2, cross_entropy, 0.01),), Key(0).child(c.index)) for c in clients]
@@ -62,6 +62,6 @@ def test_no_operation_of_the_vmap_path_mixes_devices(transform: Transform, make_
 
 
 def test_without_being_asked_for_another_device_means_the_loop() -> None:
-    found = adopt("mine", _body, (1, 4, 4))
+    found = build_body("mine", _body, (1, 4, 4))
     assert "clients are stacked only on the CPU, not on cuda" in Engine(Settings(2, device="cuda")).explain(found)
     assert "vmap" in Engine(Settings(2, device="cuda"), BackendChoice.VMAP).explain(found)

@@ -34,7 +34,7 @@ from fedlog.engine.training.loop import RecordBatch
 from fedlog.engine.training.tasks import FeatureRequest, Pool, Settings, Task
 from fedlog.errors import InputError, RunError
 from fedlog.experiments.run.execute import execute
-from fedlog.models.body import HEAD, Body, adopt, logits
+from fedlog.models.body import HEAD, Body, build_body, logits
 from fedlog.privacy.accounting import Entropy, Event, NoiseKind, Release, TrainingRound, add_up, allow
 from fedlog.privacy.calibration import epsilon_of
 from fedlog.privacy.guarantee import Budget, Trust, Unit
@@ -63,7 +63,7 @@ def _body() -> Body:
     def make() -> nn.Module:
         return nn.Sequential(nn.Linear(INPUTS, 6), nn.Tanh(), nn.Linear(6, WIDTH), nn.Dropout(0.5))
 
-    return adopt("dropping", make, (INPUTS,), parse_clip("l2:2"))
+    return build_body("dropping", make, (INPUTS,), parse_clip("l2:2"))
 
 
 def _task(records: Records, plan: SgdPlan) -> tuple[DpSgdBackend, Task]:
@@ -341,9 +341,9 @@ def test_a_run_trains_by_dp_sgd_and_spends_one_budget_on_all_of_it(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"privacy": "client", "message_norm": 5.0}, "DP-SGD is for --privacy record"),
-        ({"privacy": None, "epsilon": None, "delta": None}, "DP-SGD is for --privacy record"),
-        ({"calibration": "paper"}, "the paper's calibration"),
+        ({"privacy": "client", "message_norm": 5.0}, "dp-sgd needs --privacy record"),
+        ({"privacy": None, "epsilon": None, "delta": None}, "dp-sgd needs --privacy record"),
+        ({"calibration": "paper"}, "--calibration paper has no formula"),
         ({"sample_rate": 1.5}, "sample rate must be above 0 and at most 1: 1.5"),
         ({"sgd_noise": 0.1}, "the training alone would spend the budget"),
         ({"method": "fedavg"}, "cannot be used with DP-SGD"),
@@ -358,7 +358,7 @@ def test_what_dp_sgd_cannot_do_is_refused(tmp_path: Path, given: dict[str, Any],
 
 
 def test_batch_normalisation_is_refused_by_name() -> None:
-    body = adopt("normal", lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), (4,))
+    body = build_body("normal", lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), (4,))
     with pytest.raises(InputError, match="body normal cannot be trained by DP-SGD"):
         dp_sgd.check_body(body)
 
@@ -414,7 +414,7 @@ def _messages(records: int, plan: SgdPlan, clip: Clip, sigma: float, trials: int
     every = torch.arange(records)
     shard = Shard("one", every, every[:1], every[:0])
     federation = Federation("audit", 2, (INPUTS,), data, data, (shard,), IDENTITY, ("0", "1"))
-    body = adopt("canary", make, (INPUTS,), clip)
+    body = build_body("canary", make, (INPUTS,), clip)
     algorithm = FedLog(model_plan(federation, [body]), epochs=1, learning_rate=1.0)
     (client,) = clients_of(federation, [body], algorithm)
     heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(1))), {})
@@ -436,7 +436,7 @@ def test_what_a_module_does_not_let_be_trained_gets_no_gradient_and_no_noise(mon
     def partly_fixed() -> Body:
         module = nn.Sequential(nn.Linear(INPUTS, 6), nn.Tanh(), nn.Linear(6, WIDTH))
         module[0].requires_grad_(False)
-        return adopt("partly fixed", lambda: module, (INPUTS,), parse_clip("l2:2"))
+        return build_body("partly fixed", lambda: module, (INPUTS,), parse_clip("l2:2"))
 
     monkeypatch.setattr(f"{__name__}._body", partly_fixed)
     plan = SgdPlan(1.0, 1.0, 1.0, 2)
@@ -464,4 +464,4 @@ class _Centred(nn.Linear):
 )
 def test_a_body_that_dp_sgd_cannot_train_is_refused(make: Callable[[], nn.Module], said: str) -> None:
     with pytest.raises(InputError, match=f"body mine .*{said}"):
-        dp_sgd.check_body(adopt("mine", make, (INPUTS,)))
+        dp_sgd.check_body(build_body("mine", make, (INPUTS,)))

@@ -24,9 +24,9 @@ from fedlog.models.encoders.onnx_encoder import load_onnx, open_session
 from fedlog.models.encoders.pixels import Pixels
 from fedlog.models.encoders.pretrained import (
     digest_of,
+    fix_signs,
     load_pretrained,
     parse_pretrained,
-    point_alike,
     principal_directions,
 )
 from fedlog.models.named_files import list_files, name_with_whole_path
@@ -288,8 +288,8 @@ def test_directions_are_the_same_whichever_way_a_machine_finds_them() -> None:
     found = torch.linalg.qr(torch.randn(30, 8, generator=torch.Generator().manual_seed(1))).Q
     turned = found * torch.tensor([1.0, -1.0, -1.0, 1.0, -1.0, 1.0, -1.0, -1.0])
     assert not torch.equal(found, turned)
-    assert torch.equal(point_alike(found), point_alike(turned))
-    assert torch.equal(point_alike(found).abs(), found.abs())
+    assert torch.equal(fix_signs(found), fix_signs(turned))
+    assert torch.equal(fix_signs(found).abs(), found.abs())
 
 
 def test_principal_directions_are_those_of_the_networks_classifier(

@@ -21,7 +21,7 @@ from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Backend, FeatureRequest, Pool, Settings, Task
 from fedlog.errors import InputError
-from fedlog.models.body import HEAD, Body, adopt, initial_head
+from fedlog.models.body import HEAD, Body, build_body, initial_head
 from fedlog.models.catalog import body
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.training import RunSettings
@@ -149,7 +149,7 @@ class _Root(nn.Linear):
 
 @pytest.mark.parametrize("make", [lambda: _Tokens(7, 2), lambda: _Root(4, 6)])
 def test_what_is_tried_is_within_the_domain_of_usual_bodies(make: Callable[[], nn.Module]) -> None:
-    assert "stacked clients through vmap" in Engine().explain(adopt("mine", make, (4,)))
+    assert "stacked clients through vmap" in Engine().explain(build_body("mine", make, (4,)))
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_what_is_tried_is_within_the_domain_of_usual_bodies(make: Callable[[], n
 def test_records_that_see_each_other_are_never_padded(
     make: Callable[[], nn.Module], layer: str, make_federation: MakeFederation
 ) -> None:
-    found = adopt("mine:mixing", make, (4,))
+    found = build_body("mine:mixing", make, (4,))
     said = f"{layer} lets the records of a batch affect each other"
     assert Engine().explain(found) == f"body mine:mixing: one client after another: {said}"
     with pytest.raises(InputError, match=f"body mine:mixing cannot be stacked: {re.escape(said)}"):
@@ -191,7 +191,7 @@ def test_losses_see_the_features_whole_and_the_scores_behind_the_dropout(
         seen.append(batch)
         return cross_entropy(batch, constants, carry)
 
-    found = adopt("signed", lambda: nn.Sequential(nn.Linear(4, 9), nn.Dropout(0.5)), (4,))
+    found = build_body("signed", lambda: nn.Sequential(nn.Linear(4, 9), nn.Dropout(0.5)), (4,))
     federation = make_federation([6, 6])
     algorithm = build("fedlog", model_plan(federation, [found] * 2), {"epochs": 1})
     phases = tuple(replace(phase, loss=noting) for phase in algorithm.schedule.round[0].phases)
@@ -212,7 +212,7 @@ def test_clients_evaluated_in_smaller_groups_have_the_same_features(
 ) -> None:
     monkeypatch.setattr("fedlog.engine.training.backends.EVALUATION_NUMBERS", numbers)
     make = lambda: nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.GroupNorm(3, 3), nn.Flatten(), nn.Linear(48, 4))  # noqa: E731
-    found = adopt("mine:normed", make, (1, 4, 4))
+    found = build_body("mine:normed", make, (1, 4, 4))
     federation = make_federation([5, 0, 60, 8], tests=[2, 3, 70, 0], input_shape=(1, 4, 4))
     algorithm = build("fedlog", model_plan(federation, [found] * 4), {})
     tasks = _tasks(algorithm, federation, found)

@@ -19,7 +19,7 @@ from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings, draw_epoch
 from fedlog.errors import InputError, RunError
-from fedlog.models.body import FEATURES, Body, adopt, initial_head, logits, with_weights
+from fedlog.models.body import FEATURES, Body, build_body, initial_head, logits, with_weights
 from fedlog.models.catalog import body
 from fedlog.models.masking import MaskedDropout
 from fedlog.settings.execution import BackendChoice
@@ -121,7 +121,7 @@ def test_masks_have_the_distribution_of_pytorchs_dropout(layer: nn.Module, shape
             return found
 
     records = 20_000
-    found = adopt("plain", Plain, shape)
+    found = build_body("plain", Plain, shape)
     masks = draw_epoch(Key(3), records, found, Transform(), torch.float32).masks
     ours = found.features({}, torch.ones(records, *shape), masks)
     with torch.random.fork_rng(devices=[]):
@@ -194,7 +194,7 @@ def _run(
 
 
 def test_any_module_can_be_a_body(make_federation: MakeFederation) -> None:
-    found = adopt("mine:Residual", Residual, (4,))
+    found = build_body("mine:Residual", Residual, (4,))
     assert [(site.name, site.p) for site in found.dropout] == [("drop_inner", 0.2), ("drop_outer", 0.4)]
     assert found.layers == (("inner.weight", "inner.bias"), ("outer.weight", "outer.bias"))
     simulation = _run(make_federation, [found] * 3)
@@ -203,7 +203,11 @@ def test_any_module_can_be_a_body(make_federation: MakeFederation) -> None:
 
 
 def test_clients_may_have_different_bodies_of_one_width(make_federation: MakeFederation) -> None:
-    bodies = [adopt("mine:Residual", Residual, (4,)), body("mlp:8,3", (4,)), adopt("mine:Normalised", Normalised, (4,))]
+    bodies = [
+        build_body("mine:Residual", Residual, (4,)),
+        body("mlp:8,3", (4,)),
+        build_body("mine:Normalised", Normalised, (4,)),
+    ]
     simulation = _run(make_federation, bodies)
     assert [sorted(home) for home in simulation.workers.cohort.store.homes.values()] == [
         sorted(name for layer in b.layers for name in layer) for b in bodies
@@ -222,7 +226,7 @@ def test_a_body_of_another_width_is_refused_by_name(make_federation: MakeFederat
 
 def test_running_statistics_move_and_stay_with_their_client(make_federation: MakeFederation) -> None:
     """Two clients see different data, so their running means differ; both have left the initial zero behind."""
-    found = adopt("mine:Normalised", Normalised, (4,))
+    found = build_body("mine:Normalised", Normalised, (4,))
     assert found.buffers == {"1.running_mean", "1.running_var"}
     homes = _run(make_federation, [found] * 3).workers.cohort.store.homes
     means = [homes[client]["1.running_mean"] for client in range(3)]
@@ -232,7 +236,7 @@ def test_running_statistics_move_and_stay_with_their_client(make_federation: Mak
 
 def test_running_statistics_are_those_of_pytorch(make_federation: MakeFederation) -> None:
     """One client, one epoch, against a plain module trained on the very same batches by PyTorch's own Adam."""
-    found = adopt("mine:Normalised", Normalised, (4,))
+    found = build_body("mine:Normalised", Normalised, (4,))
     federation = make_federation([12])
     plan = model_plan(federation, [found])
     algorithm = build("local", plan, {"epochs": 2, "learning_rate": 0.01})
@@ -274,7 +278,7 @@ def _partly_fixed() -> nn.Module:
 def test_what_a_module_does_not_let_be_trained_stays(
     choice: BackendChoice, method: str, make_federation: MakeFederation
 ) -> None:
-    found = adopt("mine:partly_fixed", _partly_fixed, (4,))
+    found = build_body("mine:partly_fixed", _partly_fixed, (4,))
     assert found.fixed == {"0.weight", "0.bias"}
     federation = make_federation([6, 5])
     plan = model_plan(federation, [found] * 2)
@@ -291,13 +295,13 @@ def test_what_a_module_does_not_let_be_trained_stays(
 
 
 def test_a_method_that_moves_everything_alike_refuses_what_must_not_move(make_federation: MakeFederation) -> None:
-    found = adopt("mine:partly_fixed", _partly_fixed, (4,))
+    found = build_body("mine:partly_fixed", _partly_fixed, (4,))
     with pytest.raises(InputError, match=r"method cs-fl changes .* body mine:partly_fixed has some .*: 0\.bias"):
         _run(make_federation, [found] * 3, method="cs-fl")
 
 
 def test_a_body_that_lets_nothing_be_trained_is_used_as_it_is(make_federation: MakeFederation) -> None:
-    found = adopt("mine:fixed", lambda: nn.Linear(4, 3).requires_grad_(False), (4,))
+    found = build_body("mine:fixed", lambda: nn.Linear(4, 3).requires_grad_(False), (4,))
     home = _run(make_federation, [found] * 3).workers.cohort.store.homes[0]
     initial = found.initial(Key(0).child("initial", "body"))
     assert all(torch.equal(home[name], value) for name, value in initial.items())
@@ -318,7 +322,7 @@ def test_weights_in_fewer_bits_are_trained_in_single_precision(tmp_path: Path) -
 
 def test_a_batch_too_small_for_normalisation_names_the_client(make_federation: MakeFederation) -> None:
     """Seven records in batches of three leave a batch of one."""
-    bodies = [adopt("mine:Normalised", Normalised, (4,))] * 2
+    bodies = [build_body("mine:Normalised", Normalised, (4,))] * 2
     federation = make_federation([6, 7])
     plan = model_plan(federation, bodies)
     engine = Engine(Settings(batch_size=3))
@@ -392,7 +396,7 @@ class Needy(nn.Module):
 )
 def test_what_cannot_be_a_body_is_refused_by_name(make: Callable[[], nn.Module], said: str) -> None:
     with pytest.raises(InputError, match=f"body mine.*{said}"):
-        adopt("mine", make, (4,))
+        build_body("mine", make, (4,))
 
 
 def test_a_dropout_layer_with_two_names_is_two_places() -> None:
@@ -400,7 +404,7 @@ def test_a_dropout_layer_with_two_names_is_two_places() -> None:
         drop = nn.Dropout(0.5)
         return nn.Sequential(nn.Linear(4, 3), drop, nn.Linear(3, 3), drop)
 
-    assert [site.name for site in adopt("mine", make, (4,)).dropout] == ["1", FEATURES]
+    assert [site.name for site in build_body("mine", make, (4,)).dropout] == ["1", FEATURES]
 
 
 def test_a_dropout_layer_called_features_is_not_taken_for_the_one_before_the_head() -> None:
@@ -414,7 +418,7 @@ def test_a_dropout_layer_called_features_is_not_taken_for_the_one_before_the_hea
             found: Tensor = self.out(self.features(inputs))
             return found
 
-    found = adopt("mine", Named, (4,))
+    found = build_body("mine", Named, (4,))
     params = found.initial(Key(0))
     (site,) = found.dropout
     dropped = found.features(params, torch.ones(2, 4), {site.name: torch.zeros(2, 4)})
@@ -429,7 +433,7 @@ def test_a_users_own_hooks_survive() -> None:
         layer.register_forward_pre_hook(lambda module, inputs: (inputs[0] * 2,))
         return layer
 
-    found = adopt("mine", make, (4,))
+    found = build_body("mine", make, (4,))
     params = found.initial(Key(0))
     inputs = torch.ones(1, 4)
     expected = nn.functional.linear(2 * inputs, params["weight"], params["bias"])

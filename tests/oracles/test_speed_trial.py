@@ -15,7 +15,7 @@ from fedlog.engine.clients import Client
 from fedlog.engine.training import speed_trial
 from fedlog.engine.training.backends import Engine, decisions_of
 from fedlog.engine.training.tasks import Settings
-from fedlog.models.body import Body, adopt
+from fedlog.models.body import Body, build_body
 from fedlog.models.catalog import body
 from fedlog.settings.execution import BackendChoice
 
@@ -48,9 +48,9 @@ def _counting(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float]) -> lis
 
 def test_a_real_trial_times_every_backend_and_leaves_its_figures(make_federation: MakeFederation) -> None:
     federation = make_federation([7, 0, 3], input_shape=(1, 4, 4))
-    found = adopt("mine:normed", _normed, (1, 4, 4))
+    found = build_body("mine:normed", _normed, (1, 4, 4))
     engine = Engine(Settings(3)).decide(federation, _clients(federation, found))
-    (seconds,) = json.loads(speed_trial.memory_file().read_text()).values()
+    (seconds,) = json.loads(speed_trial.cache_file().read_text()).values()
     assert set(seconds) == {"block", "vmap", "loop"}
     assert all(0 < one < 10 for one in seconds.values())
     near = [kind for kind in ("block", "vmap", "loop") if seconds[kind] <= 1.1 * min(seconds.values())]
@@ -63,7 +63,7 @@ def test_the_fastest_is_taken_and_measured_once(
     fastest: str, make_federation: MakeFederation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     federation = make_federation([7, 3], input_shape=(1, 4, 4))
-    found = adopt("mine:normed", _normed, (1, 4, 4))
+    found = build_body("mine:normed", _normed, (1, 4, 4))
     calls = _counting(monkeypatch, {kind: 0.1 if kind == fastest else 0.2 for kind in ("block", "vmap", "loop")})
     for _ in range(2):
         engine = Engine(Settings(3)).decide(federation, _clients(federation, found))
@@ -96,7 +96,7 @@ def test_blocks_are_taken_where_the_trial_cannot_tell(
     make_federation: MakeFederation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     federation = make_federation([7, 3], input_shape=(1, 4, 4))
-    found = adopt("mine:normed", _normed, (1, 4, 4))
+    found = build_body("mine:normed", _normed, (1, 4, 4))
     for vmap, expected in ((0.95, "block"), (0.85, "vmap")):
         monkeypatch.setattr(speed_trial, "measure", lambda *_, v=vmap: {"block": 1.0, "vmap": v, "loop": 3.0})
         engine = Engine(Settings(3)).decide(federation, _clients(federation, found))

@@ -270,11 +270,11 @@ def test_settings_that_contradict_each_other_are_refused(transport: dict[str, An
 )
 def test_private_modes_refuse_what_shows_classes_or_news(transport: Transport) -> None:
     with pytest.raises(InputError, match="cannot be used in a private run"):
-        transport.refuse_in("a private run")
+        transport.refuse_revealing_settings("a private run")
 
 
 def test_private_modes_take_dense_codecs_and_differences() -> None:
-    Transport(codec="q8", codec_down="q4", differences=True).refuse_in("a private run")
+    Transport(codec="q8", codec_down="q4", differences=True).refuse_revealing_settings("a private run")
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedproto"])

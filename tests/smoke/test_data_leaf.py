@@ -77,7 +77,7 @@ def test_the_first_users_only(tmp_path: Path) -> None:
     federation = read_leaf(celeba_folder(tmp_path), users=2, image_size=8)
     assert [shard.name for shard in federation.shards] == ["0042", "0007"]
     assert federation.input_shape == (3, 8, 8)
-    with pytest.raises(InputError, match="asked for 4 users; found: 3"):
+    with pytest.raises(InputError, match="has 3 users, fewer than asked for: 4"):
         read_leaf(tmp_path, users=4, image_size=8)
 
 

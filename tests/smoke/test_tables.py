@@ -32,7 +32,7 @@ def write(path: Path, *lines: str) -> Path:
 
 
 def test_a_row_becomes_value_gap_and_categories(tmp_path: Path) -> None:
-    table = read_table(write(tmp_path / "a.csv", *ROWS), SCHEMA)
+    table, _ = read_table(write(tmp_path / "a.csv", *ROWS), SCHEMA)
     # Training rows 0 and 1: median 50, mean 50, standard deviation 10.
     encoder = fit_encoder(SCHEMA, table.columns, np.array([0, 1]))
     expected = [  # age, gap, icu, surgery, other, missing
@@ -47,13 +47,13 @@ def test_a_row_becomes_value_gap_and_categories(tmp_path: Path) -> None:
 
 
 def test_new_rows_pass_through_the_stored_statistics(tmp_path: Path) -> None:
-    table = read_table(write(tmp_path / "a.csv", *ROWS), SCHEMA)
+    table, _ = read_table(write(tmp_path / "a.csv", *ROWS), SCHEMA)
     encoder = fit_encoder(SCHEMA, table.columns, np.array([0, 1]))
     restored = TableEncoder.from_json(encoder.to_json(), SCHEMA)
     new = read_unlabelled(write(tmp_path / "new.csv", "ward,age", "icu,80"), SCHEMA)
     assert restored.encode(new).tolist() == [[3, 0, 1, 0, 0, 0]]
     other = Schema("outcome", ("no", "maybe"), SCHEMA.features)
-    with pytest.raises(InputError, match="expected the scaling of schema"):
+    with pytest.raises(InputError, match="stored scaling belongs to another schema"):
         TableEncoder.from_json(encoder.to_json(), other)
 
 

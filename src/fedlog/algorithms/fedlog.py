@@ -197,9 +197,11 @@ class FedLogC(FedLog):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.alpha < 0 or self.beta < 0:
-            raise InputError(f"alpha and beta must not be negative: alpha {self.alpha}, beta {self.beta}")
+            raise InputError(f"options alpha and beta of {self.name} must not be negative: {self.alpha}, {self.beta}")
         if self.margin is not None and self.margin <= 0:
-            raise InputError(f"the margin must be above 0: {self.margin}", hint="margin=none is the paper's loss")
+            raise InputError(
+                f"option margin of {self.name} must be above 0: {self.margin}", hint="margin=none is the paper's loss"
+            )
         others = self.plan.n_class - 1
         if self.margin is None and self.beta > 0 and self.alpha <= others * self.beta:
             raise InputError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, cast
 
-from fedlog.algorithms.registry import methods_that
+from fedlog.algorithms.registry import find_methods
 from fedlog.algorithms.shape import Algorithm, Schedule
 from fedlog.errors import InputError
 
@@ -13,7 +13,7 @@ from fedlog.errors import InputError
 def freeze_bodies(algorithm: Algorithm) -> Algorithm:
     """The method without its training phases; InputError if it sends no statistics."""
     if not algorithm.sends_statistics:
-        able = ", ".join(methods_that(lambda method: method.sends_statistics))
+        able = ", ".join(find_methods(lambda method: method.sends_statistics))
         raise InputError(
             f"method {algorithm.name} cannot be used with frozen bodies: it sends no statistics",
             hint=f"use one of: {able}",

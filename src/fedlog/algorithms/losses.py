@@ -42,7 +42,6 @@ class Clustered:
     distance: Distance = Distance.BEFORE_DROPOUT
 
     def __call__(self, batch: Batch, constants: Mapping[str, Tensor], carry: Carry) -> tuple[Tensor, Carry]:
-        """The loss of each client, (...,)."""
         entropy, carry = cross_entropy(batch, constants, carry)
         dropped = batch.dropped if self.distance is Distance.AFTER_DROPOUT else None
         features = batch.features if dropped is None else dropped
@@ -65,7 +64,6 @@ class NearPrototype:
     regularisation: float
 
     def __call__(self, batch: Batch, constants: Mapping[str, Tensor], carry: Carry) -> tuple[Tensor, Carry]:
-        """The loss of each client, (...,)."""
         entropy, carry = cross_entropy(batch, constants, carry)
         squares = _squared_distances(batch.features, constants["means"], constants["present"])
         own = squares.gather(-1, batch.labels[..., None])[..., 0] / batch.features.shape[-1]
@@ -84,7 +82,6 @@ class NearModel:
     reads_params = True
 
     def __call__(self, batch: Batch, constants: Mapping[str, Tensor], carry: Carry) -> tuple[Tensor, Carry]:
-        """The loss of each client, (...,)."""
         entropy, carry = cross_entropy(batch, constants, carry)
         clients = batch.labels.shape[:-1]
         squares = [(batch.params[name] - near).square().reshape(*clients, -1) for name, near in constants.items()]
@@ -103,7 +100,6 @@ class NearGlobalMean:
     momentum: float
 
     def __call__(self, batch: Batch, constants: Mapping[str, Tensor], carry: Carry) -> tuple[Tensor, Carry]:
-        """The loss of each client, (...,)."""
         entropy, _ = cross_entropy(batch, constants, carry)
         before = carry["running"]
         here = (batch.features * batch.weights[..., None]).sum(-2)

@@ -51,7 +51,7 @@ METHODS: dict[str, Factory] = {
 }
 
 
-def methods_that(fact: Callable[[Algorithm], bool]) -> tuple[str, ...]:
+def find_methods(fact: Callable[[Algorithm], bool]) -> tuple[str, ...]:
     """The names of the registered methods for which `fact` holds."""
     layers = (("first",), ("second",), (HEAD,))
     plan = ModelPlan(n_class=2, width=2, layers=layers, entries=10)

@@ -34,7 +34,7 @@ from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.protocol.server import Server
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
-from fedlog.models.body import Params, adopt
+from fedlog.models.body import Params, build_body
 from fedlog.privacy.guarantee import Calibration, Trust, Unit
 from fedlog.privacy.protection import Bound, Protection, protection
 from fedlog.settings.execution import BackendChoice
@@ -174,7 +174,7 @@ def _train_clients(audit: Audit, guard: Protection, clients: Sequence[Records], 
     shards = tuple(Shard(f"client {at}", part, part[:1], part[:0]) for at, part in enumerate(parts))
     federation = Federation("audit", CLASSES, (INPUTS,), data, data, shards, IDENTITY, ("0", "1"))
     weight = 1 / 16 if audit.unit is Unit.RECORD else 0.0
-    bodies = [adopt("canary", lambda: _ConstantLinear(weight), (INPUTS,), guard.bound.clip)] * len(clients)
+    bodies = [build_body("canary", lambda: _ConstantLinear(weight), (INPUTS,), guard.bound.clip)] * len(clients)
     plan = model_plan(federation, bodies)
     method = FedLog(plan, epochs=1, learning_rate=LEARNING_RATE)
     algorithm = freeze_bodies(method) if audit.unit is Unit.RECORD else method

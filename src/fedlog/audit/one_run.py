@@ -36,7 +36,7 @@ from fedlog.engine.protocol.secure_sums import UPLOAD_CODEC, SecureSums
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.dp_sgd import DpSgdBackend, require_opacus
 from fedlog.engine.training.tasks import Settings, Task
-from fedlog.models.body import HEAD, Body, adopt
+from fedlog.models.body import HEAD, Body, build_body
 from fedlog.privacy.guarantee import Calibration, NoiseSource, Unit
 from fedlog.privacy.mechanisms import DiscreteSampler, FloatSampler
 from fedlog.privacy.protection import Bound, Protection, protection
@@ -143,7 +143,7 @@ def _make_messages(
     shards = tuple(Shard(f"client {at}", part, part[:1], part[:0]) for at, part in enumerate(parts))
     names = tuple(str(label) for label in range(classes))
     federation = Federation("audit", classes, (INPUTS,), data, data, shards, IDENTITY, names)
-    bodies = [adopt("canary", lambda: _make_layer(INPUTS, 1.0), (INPUTS,), clip)] * len(sizes)
+    bodies = [build_body("canary", lambda: _make_layer(INPUTS, 1.0), (INPUTS,), clip)] * len(sizes)
     algorithm = freeze_bodies(FedLog(model_plan(federation, bodies), epochs=1, learning_rate=1.0))
     engine = Engine(Settings(dtype=torch.float64), BackendChoice.LOOP)
     members = clients_of(federation, bodies, algorithm)
@@ -173,7 +173,7 @@ def _score_by_training(audit: Audit, coins: np.ndarray) -> Tensor:
     federation = Federation(
         "audit", 2, (count,), data, data, (Shard("one", every, every[:1], every[:0]),), IDENTITY, ("0", "1")
     )
-    body = adopt("canaries", lambda: _make_layer(count, 0.0), (count,), parse_clip(audit.clip))
+    body = build_body("canaries", lambda: _make_layer(count, 0.0), (count,), parse_clip(audit.clip))
     key = Key(audit.seed)
     algorithm = FedLog(model_plan(federation, [body]), epochs=1, learning_rate=1e-3)
     head = algorithm.hear(algorithm.broadcast(algorithm.begin(key.child("server"))), {})[HEAD]

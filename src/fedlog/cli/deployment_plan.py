@@ -44,7 +44,7 @@ def write_plan(folder: Path, found: Comparison, site_column: str | None) -> str:
 
 def choose_deployable(found: Comparison) -> str:
     """The label that was advised, if sites can run its method; else the best label that they can run."""
-    deployable = registry.methods_that(lambda method: method.may_federate)
+    deployable = registry.find_methods(lambda method: method.may_federate)
     labels = [label for label in found.findings.candidates if found.findings.method_of(label) in deployable]
     if not labels:
         raise InputError("none of these methods can be deployed", hint=f"--methods {','.join(deployable)}")

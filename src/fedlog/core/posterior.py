@@ -27,7 +27,7 @@ from fedlog.errors import InputError
 
 
 def log_partition(eta: Tensor) -> Tensor:
-    """A(eta) = ln sum_y exp(|eta_y|^2 / 4), a scalar; `eta` is (n_class, m). Overflows only where |eta_y|^2 does."""
+    """A(eta) = ln sum_y exp(|eta_y|^2 / 4), a scalar; `eta` is (n_class, m). Overflows only if |eta_y|^2 does."""
     return torch.logsumexp(_energies(eta), dim=-1)
 
 

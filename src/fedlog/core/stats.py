@@ -166,7 +166,7 @@ class Moments:
 
     @staticmethod
     def zeros(n_class: int, width: int, detail: Detail) -> Moments:
-        """The moments of no record; `width` is that of the features, the constant left out."""
+        """The moments of no record; `width` is the number of features without the constant."""
         shape = second_shape(detail, n_class, width)
         second = None if shape is None else torch.zeros(shape, dtype=torch.float64)
         return Moments(Statistics.zeros(n_class, 1 + width), detail, second)
@@ -191,7 +191,7 @@ class Moments:
 
     @property
     def width(self) -> int:
-        """The number of features, the constant left out."""
+        """The number of features without the constant."""
         return self.statistics.width - 1
 
     @property

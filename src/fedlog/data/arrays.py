@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlog.data.numbers import scale_targets
-from fedlog.data.rows import BadRowsError, read_usable
+from fedlog.data.rows import BadRows, BadRowsError, read_rows
 from fedlog.data.schema import Schema
 from fedlog.errors import InputError
 
@@ -95,17 +95,22 @@ def check_arrays(
     return Arrays(tensor, codes, places.astype(np.int64), tuple(str(name) for name in names.tolist()), targets)
 
 
-def take_usable(
-    inputs: NDArray[Any], labels: NDArray[Any], groups: NDArray[Any] | None, schema: Schema, where: str
+def read_arrays(
+    inputs: NDArray[Any],
+    labels: NDArray[Any],
+    groups: NDArray[Any] | None,
+    schema: Schema,
+    where: str,
+    bad_rows: BadRows,
 ) -> tuple[Arrays, str | None]:
-    """The records that can be used, and a sentence about the others; None if all are used."""
-    if len(inputs) != len(labels) or (groups is not None and len(groups) != len(labels)):
-        return check_arrays(inputs, labels, groups, schema, where), None  # raises the InputError
+    """The arrays checked against the schema, and a sentence about records that were left out; None if none was."""
+    if bad_rows is BadRows.REFUSED or len({len(part) for part in (inputs, labels, groups) if part is not None}) > 1:
+        return check_arrays(inputs, labels, groups, schema, where), None
 
     def read(kept: NDArray[np.int64]) -> Arrays:
         return check_arrays(inputs[kept], labels[kept], None if groups is None else groups[kept], schema, where)
 
-    return read_usable(read, len(labels))
+    return read_rows(read, len(labels), bad_rows)
 
 
 def check_targets(labels: NDArray[Any], number: tuple[float, float], where: str) -> NDArray[np.float32]:

@@ -17,7 +17,7 @@ from fedlog.data.federation import Federation, Records, Shard, check_federation
 from fedlog.data.leaf import leaf_digest, read_leaf
 from fedlog.data.own_function import call_own_function
 from fedlog.data.partition import (
-    Deal,
+    Division,
     by_dirichlet,
     by_order,
     by_shards,
@@ -119,16 +119,13 @@ def resolve_data(spec: DataSpec) -> DataSpec:
             f"data set {spec.name} cannot be divided by the partition: {partition}",
             hint=f"one of: {', '.join(allowed)}",
         )
-    if partition != "shards" and spec.classes_per_client is not None:
-        raise InputError(
-            f"--classes-per-client needs the shards partition, found: {partition}",
-            hint="leave out --classes-per-client, or use --partition shards",
-        )
-    if partition != "dirichlet" and spec.dirichlet_alpha is not None:
-        raise InputError(
-            f"--dirichlet-alpha needs the dirichlet partition, found: {partition}",
-            hint="leave out --dirichlet-alpha, or use --partition dirichlet",
-        )
+    for name, needed in (("classes_per_client", "shards"), ("dirichlet_alpha", "dirichlet")):
+        if partition != needed and getattr(spec, name) is not None:
+            flag = f"--{name.replace('_', '-')}"
+            raise InputError(
+                f"{flag} needs the {needed} partition, found: {partition}",
+                hint=f"leave out {flag}, or use --partition {needed}",
+            )
     if partition in ("user", "person"):
         refuse_settings(
             spec, ("train_records", "test_records"), f"the {partition} partition uses all records of each person"
@@ -226,7 +223,7 @@ def _read_pools(spec: DataSpec, folder: Path, key: Key) -> Pools:
     return readers[spec.name](folder)
 
 
-def _divide(found: Pools, spec: DataSpec, clients: int, key: Key) -> Deal:
+def _divide(found: Pools, spec: DataSpec, clients: int, key: Key) -> Division:
     train, test, n_class = found.train.labels, found.test.labels, len(found.class_names)
     if spec.partition == "ordered":
         return by_order(found.train.inputs[:, 0], found.test.inputs[:, 0], clients=clients)
@@ -246,7 +243,7 @@ def _join_halves(found: Pools) -> Records:
     return Records(inputs, torch.cat([found.train.labels, found.test.labels]), users)
 
 
-def _divide_by_person(found: Pools, persons: int, key: Key) -> tuple[Pools, Deal]:
+def _divide_by_person(found: Pools, persons: int, key: Key) -> tuple[Pools, Division]:
     # A client is one of the first `persons` people, trained on some of its recordings and tested on others.
     everybody = _join_halves(found)
     users, of_recording = _require_users(everybody), recordings(everybody.inputs)
@@ -257,10 +254,10 @@ def _divide_by_person(found: Pools, persons: int, key: Key) -> tuple[Pools, Deal
         for person in range(1, persons + 1)
     ]
     kept, held = zip(*split, strict=True)
-    return replace(found, train=everybody, test=everybody), Deal(kept, held)
+    return replace(found, train=everybody, test=everybody), Division(kept, held)
 
 
-def _divide_by_site(found: Pools, sites: int, key: Key) -> tuple[Pools, Deal]:
+def _divide_by_site(found: Pools, sites: int, key: Key) -> tuple[Pools, Division]:
     # All people are grouped anew; a person's records are then all for training or all for test.
     everybody = _join_halves(found)
     users = _require_users(everybody)

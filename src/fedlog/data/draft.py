@@ -109,7 +109,7 @@ def _draft_number_schema(
     """A schema for a number to predict; the ranges of the number and the columns are those in this table."""
     number = _range_of(frame[label])
     if number is None:
-        raise InputError(f"expected a column of different numbers in {where}, found: {label}")
+        raise InputError(f"expected numbers, at least two of them different, in the label column {label} of {where}")
     features, notes = _draft_columns(frame, columns, options)
     ranged = tuple(
         replace(each, range=_range_of(frame[each.column])) if each.kind is FeatureKind.NUMERIC else each

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
-from torch import Tensor
 
-from fedlog.data.rows import BadRowsError, read_usable
+from fedlog.data.arrays import Arrays
+from fedlog.data.rows import BadRows, BadRowsError, read_rows
 from fedlog.data.schema import Schema
 from fedlog.errors import InputError
 from fedlog.files.names import did_you_mean
@@ -21,7 +21,7 @@ from fedlog.files.names import did_you_mean
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff"})
 MODES = {1: "L", 3: "RGB"}
 # ValueError and SyntaxError: a PNG with texts that unpack to megabytes, or with broken chunks.
-BROKEN = (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError,
+IMAGE_ERRORS = (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError,
           Image.DecompressionBombWarning)  # fmt: skip
 
 
@@ -37,28 +37,21 @@ def image_files(folder: Path) -> tuple[Path, ...]:
     return tuple(sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES))
 
 
-def read_images(folder: Path, schema: Schema) -> tuple[Tensor, NDArray[np.int64]]:
-    """Pixels (n, channels, height, width) uint8 and labels (n,); InputError for a folder not named as a label."""
-    return _read_files(_list_labelled(folder, schema), schema, folder)
+def read_images(folder: Path, schema: Schema, bad_rows: BadRows) -> tuple[Arrays, str | None]:
+    """Pixels (n, channels, height, width) uint8 and labels, and a sentence about images that were left out, or None.
 
-
-def read_usable_images(folder: Path, schema: Schema) -> tuple[tuple[Tensor, NDArray[np.int64]], str | None]:
-    """Pixels and labels of the images that can be used, and a sentence about the others; None if all are used."""
-    files = _list_files(folder, schema)
-    return read_usable(lambda kept: _read_files([files[at] for at in kept], schema, folder), len(files))
-
-
-def _list_labelled(folder: Path, schema: Schema) -> list[tuple[int, Path]]:
-    """The image files with their labels; InputError for a folder that is not named as a label of the schema."""
+    With BadRows.REFUSED, a folder that is not named as a label of the schema is refused too.
+    """
     unknown = sorted(set(class_folders(folder)) - set(schema.label_values))
-    if unknown:
+    if unknown and bad_rows is BadRows.REFUSED:
         raise InputError(
             f"expected only folders with the names of the schema's labels in {folder}, found: {', '.join(unknown)}",
             hint=did_you_mean(
                 unknown[0], schema.label_values, f"the labels are {', '.join(schema.label_values)}; move other folders"
             ),
         )
-    return _list_files(folder, schema)
+    files = _list_files(folder, schema)
+    return read_rows(lambda kept: _read_files([files[at] for at in kept], schema, folder), len(files), bad_rows)
 
 
 def _list_files(folder: Path, schema: Schema) -> list[tuple[int, Path]]:
@@ -71,7 +64,7 @@ def _list_files(folder: Path, schema: Schema) -> list[tuple[int, Path]]:
     ]
 
 
-def _read_files(files: Sequence[tuple[int, Path]], schema: Schema, folder: Path) -> tuple[Tensor, NDArray[np.int64]]:
+def _read_files(files: Sequence[tuple[int, Path]], schema: Schema, folder: Path) -> Arrays:
     channels = _require_channels(schema, folder)
     pixels: list[NDArray[np.uint8]] = []
     bad, first = np.zeros(len(files), dtype=bool), None
@@ -87,7 +80,7 @@ def _read_files(files: Sequence[tuple[int, Path]], schema: Schema, folder: Path)
             f"expected at least one image under {folder}, found none of: {', '.join(schema.label_values)}",
             hint=f"{folder.name}/{schema.label_values[0]}/IMAGE.png, or .jpg",
         )
-    return torch.from_numpy(np.stack(pixels)), np.array([label for label, _ in files], dtype=np.int64)
+    return Arrays(torch.from_numpy(np.stack(pixels)), np.array([label for label, _ in files], dtype=np.int64))
 
 
 def read_image(path: Path, channels: int, size: tuple[int, ...]) -> NDArray[np.uint8]:
@@ -114,7 +107,7 @@ def open_image(path: Path) -> Iterator[Image.Image]:
         with opened as image:
             _check_depth(image, path)
             yield image
-    except BROKEN as error:
+    except IMAGE_ERRORS as error:
         raise InputError(
             f"expected an image, found something that cannot be read: {path} ({error})",
             hint="remove the file, or save the image again",

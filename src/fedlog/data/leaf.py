@@ -128,7 +128,9 @@ def _read_table(folder: Path, limit: int | None) -> _Table:
                 all_labels.extend(labels)
                 owner.extend([place] * len(labels))
     if limit is not None and len(seen) < limit:
-        raise InputError(f"{folder}: asked for {limit} users; found: {len(seen)}")
+        raise InputError(
+            f"{folder} has {len(seen)} users, fewer than asked for: {limit}", hint=f"--clients {len(seen)}"
+        )
     return _Table(tuple(seen)[:limit], records, all_labels, owner, frozenset(classes))
 
 

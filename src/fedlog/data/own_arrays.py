@@ -20,10 +20,8 @@ from fedlog.data.schema import Feature, FeatureKind, Schema, check_range, check_
 from fedlog.data.site import (
     Preparation,
     Site,
-    make_array_site,
-    make_table_site,
-    site_of_arrays,
-    site_of_table,
+    make_site,
+    site_with_split,
     split_key,
     split_rows,
 )
@@ -300,18 +298,29 @@ def _make_site(
         found, places = np.unique(part.groups, return_inverse=True)
         names, groups = tuple(str(each) for each in found.tolist()), places.astype(np.int64)
     if isinstance(test, Shares):
-        if schema.features:
-            table = Table(table_columns(part.inputs, schema, part.where), codes, groups, names, None, targets)
-            return make_table_site(table, schema, name, split_key(name), test, how.preparation)
-        arrays = Arrays(_to_tensor([part]), codes, groups, names, targets)
-        return make_array_site(arrays, schema, name, split_key(name), test, how.preparation)
+        data = _join_parts([part], schema, codes, targets, groups, names)
+        return make_site(data, schema, name, split_key(name), test, how.preparation)
     split = _split_with_given_test(codes, groups, len(test), how.validation or 0.0, split_key(name, how.split_seed))
     codes, targets = _read_labels([part, test], classes, how)
+    return site_with_split(_join_parts([part, test], schema, codes, targets), schema, name, split)
+
+
+def _join_parts(
+    parts: Sequence[Part],
+    schema: Schema,
+    codes: NDArray[np.int64],
+    targets: NDArray[np.float32] | None,
+    groups: NDArray[np.int64] | None = None,
+    names: tuple[str, ...] = (),
+) -> Table | Arrays:
+    """The rows of these parts, one after the other: a table if the schema has features, else arrays."""
     if not schema.features:
-        return site_of_arrays(Arrays(_to_tensor([part, test]), codes, targets=targets), schema, name, split)
-    columns = [table_columns(each.inputs, schema, each.where) for each in (part, test)]
+        raw = np.concatenate([np.asarray(part.inputs) for part in parts])
+        inputs = torch.from_numpy(np.ascontiguousarray(raw if raw.dtype == np.uint8 else raw.astype(np.float32)))
+        return Arrays(inputs, codes, groups, names, targets)
+    columns = [table_columns(part.inputs, schema, part.where) for part in parts]
     joined = {column: pl.concat([found[column] for found in columns]) for column in columns[0]}
-    return site_of_table(Table(joined, codes, None, (), None, targets), schema, name, split)
+    return Table(joined, codes, groups, names, None, targets)
 
 
 def _read_labels(
@@ -322,11 +331,6 @@ def _read_labels(
         return np.concatenate([classes.codes(part.labels, part.where) for part in parts]), None
     targets = np.concatenate([check_targets(part.labels, how.number, part.where) for part in parts])
     return np.zeros(len(targets), dtype=np.int64), targets
-
-
-def _to_tensor(parts: Sequence[Part]) -> Tensor:
-    raw = np.concatenate([np.asarray(part.inputs) for part in parts])
-    return torch.from_numpy(np.ascontiguousarray(raw if raw.dtype == np.uint8 else raw.astype(np.float32)))
 
 
 def _split_with_given_test(

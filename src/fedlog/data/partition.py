@@ -24,7 +24,7 @@ DIRICHLET_ATTEMPTS = 1000
 
 
 @dataclass(frozen=True, eq=False)
-class Deal:
+class Division:
     """The positions of each client in the training pool and in the test pool."""
 
     train: tuple[Tensor, ...]
@@ -41,7 +41,7 @@ class SitePeople:
 
 def by_shards(
     train_labels: Tensor, test_labels: Tensor, *, clients: int, classes_per_client: int, n_class: int, key: Key
-) -> Deal:
+) -> Division:
     """At most `classes_per_client` classes for each client: the partition of the paper and of LG-FedAvg.
 
     Each class is cut, in file order, into `clients * classes_per_client / n_class` shards of nearly equal size. The
@@ -60,7 +60,7 @@ def by_shards(
         )
     classes = np.repeat(np.arange(n_class), dealt // n_class)
     class_lists = key.child("class lists").numpy().permutation(classes).reshape(clients, classes_per_client)
-    return Deal(
+    return Division(
         train=_deal_shards(train_labels, class_lists, n_class, "training", key.child("train")),
         test=_deal_shards(test_labels, class_lists, n_class, "test", key.child("test")),
     )
@@ -68,7 +68,7 @@ def by_shards(
 
 def by_dirichlet(
     train_labels: Tensor, test_labels: Tensor, *, clients: int, alpha: float, n_class: int, key: Key
-) -> Deal:
+) -> Division:
     """Each class divided among the clients in Dirichlet(alpha) proportions, the same for training and test.
 
     The proportions are drawn again until each client has a record in both pools.
@@ -86,7 +86,7 @@ def by_dirichlet(
             continue
         train, test = (_deal_proportions(pool, proportions) for pool in pools)
         if all(len(positions) for positions in (*train, *test)):
-            return Deal(train, test)
+            return Division(train, test)
     raise InputError(
         f"Dirichlet partition with alpha {alpha} and {clients} clients: "
         f"in each of {DIRICHLET_ATTEMPTS} draws some client got no records",
@@ -94,7 +94,7 @@ def by_dirichlet(
     )
 
 
-def iid(train_labels: Tensor, test_labels: Tensor, *, clients: int, key: Key) -> Deal:
+def iid(train_labels: Tensor, test_labels: Tensor, *, clients: int, key: Key) -> Division:
     """Shuffled records in parts of nearly equal size, whatever their classes."""
     _check_clients(clients)
     dealt = []
@@ -103,31 +103,31 @@ def iid(train_labels: Tensor, test_labels: Tensor, *, clients: int, key: Key) ->
             raise InputError(f"too few {pool} records for {clients} clients: {len(labels)}", hint="use fewer clients")
         order = key.child(pool).numpy().permutation(len(labels))
         dealt.append(tuple(_sort_positions(part) for part in np.array_split(order, clients)))
-    return Deal(dealt[0], dealt[1])
+    return Division(dealt[0], dealt[1])
 
 
-def by_user(train_users: Tensor, test_users: Tensor) -> Deal:
+def by_user(train_users: Tensor, test_users: Tensor) -> Division:
     """One client for each user, in the order of the user numbers."""
     train, test = train_users.numpy(), test_users.numpy()
     users = np.unique(train)
     strangers = np.setdiff1d(test, users)
     if len(strangers):
         raise InputError(f"user {strangers[0]} has test records but no training records")
-    return Deal(
+    return Division(
         train=tuple(_sort_positions(np.flatnonzero(train == user)) for user in users),
         test=tuple(_sort_positions(np.flatnonzero(test == user)) for user in users),
     )
 
 
-def by_site(train_users: Tensor, test_users: Tensor, sites: tuple[SitePeople, ...]) -> Deal:
+def by_site(train_users: Tensor, test_users: Tensor, sites: tuple[SitePeople, ...]) -> Division:
     """One client for each site, with the records of its training people and of its test people."""
-    return Deal(
+    return Division(
         train=tuple(_find_people(train_users, site.train_people) for site in sites),
         test=tuple(_find_people(test_users, site.test_people) for site in sites),
     )
 
 
-def by_order(train_values: Tensor, test_values: Tensor, *, clients: int) -> Deal:
+def by_order(train_values: Tensor, test_values: Tensor, *, clients: int) -> Division:
     """Records sorted by one value and cut into bands, one for each client, with equally many training records.
 
     A test record goes to the band of its value; borders lie midway between neighbouring training values.
@@ -140,7 +140,7 @@ def by_order(train_values: Tensor, test_values: Tensor, *, clients: int) -> Deal
     bands = np.array_split(np.argsort(train, kind="stable"), clients)
     borders = [(train[low[-1]] + train[high[0]]) / 2 for low, high in pairwise(bands)]
     band_of_test = np.searchsorted(np.array(borders), test)
-    return Deal(
+    return Division(
         train=tuple(_sort_positions(band) for band in bands),
         test=tuple(_sort_positions(np.flatnonzero(band_of_test == band)) for band in range(clients)),
     )

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedlog.core.keys import Key
 from fedlog.data.federation import Records
 from fedlog.data.readers import HarSplit, read_cifar10, read_cifar100, read_har, read_idx
-from fedlog.data.sources import CIFAR10, CIFAR100, HAR, MNIST, require
+from fedlog.data.sources import CIFAR10, CIFAR100, HAR, MNIST, require_files
 from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.errors import InputError
 
@@ -99,7 +99,7 @@ def circle_points(n: int, key: Key) -> Records:
 
 def mnist(folder: Path) -> Pools:
     """60000 training and 10000 test images of MNIST."""
-    require(MNIST, folder)
+    require_files(MNIST, folder)
     train, test = (_read_idx_pair(folder / "MNIST" / "raw", part) for part in ("train", "t10k"))
     return Pools(train, test, MNIST_TRANSFORM, DIGIT_NAMES)
 
@@ -117,7 +117,7 @@ def mnist_selection(folder: Path) -> Pools:
 
 def cifar10(folder: Path) -> Pools:
     """50000 training and 10000 test images of CIFAR-10."""
-    require(CIFAR10, folder)
+    require_files(CIFAR10, folder)
     batches = [read_cifar10(folder / file.path) for file in CIFAR10.files]
     train = _image_records(*(np.concatenate(arrays) for arrays in zip(*batches[:-1], strict=True)))
     return Pools(train, _image_records(*batches[-1]), CIFAR10_TRANSFORM, CIFAR10_NAMES)
@@ -125,14 +125,14 @@ def cifar10(folder: Path) -> Pools:
 
 def cifar100(folder: Path) -> Pools:
     """50000 training and 10000 test images of CIFAR-100, with the fine labels."""
-    require(CIFAR100, folder)
+    require_files(CIFAR100, folder)
     train, test = (_image_records(*read_cifar100(folder / file.path)) for file in CIFAR100.files)
     return Pools(train, test, CIFAR100_TRANSFORM, CIFAR100_NAMES)
 
 
 def har(folder: Path) -> Pools:
     """Windows of 9 signals x 128 samples, 21 people in the training pool and 9 others in the test pool."""
-    require(HAR, folder)
+    require_files(HAR, folder)
     train, test = (_har_records(read_har(folder / "UCI HAR Dataset", split)) for split in ("train", "test"))
     return Pools(train, test, HAR_TRANSFORM, HAR_NAMES)
 

@@ -29,8 +29,8 @@ class BadRowsError(InputError):
         self.bad = bad
 
 
-def read_usable(read: Callable[[NDArray[np.int64]], _Read], rows: int) -> tuple[_Read, str | None]:
-    """The rows that can be used, as `read` returns them, and a sentence about the others; None if all are used.
+def read_rows(read: Callable[[NDArray[np.int64]], _Read], rows: int, bad_rows: BadRows) -> tuple[_Read, str | None]:
+    """The rows as `read` returns them, and a sentence about those that were left out; None if none was.
 
     `read` gets positions of rows and raises a BadRowsError that marks the rows it cannot use.
     """
@@ -39,7 +39,7 @@ def read_usable(read: Callable[[NDArray[np.int64]], _Read], rows: int) -> tuple[
         try:
             found = read(kept)
         except BadRowsError as error:
-            if error.bad is None:
+            if error.bad is None or bad_rows is BadRows.REFUSED:
                 raise
             first = first or error.message
             kept = kept[~error.bad]

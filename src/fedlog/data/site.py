@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlog.core.keys import Key
-from fedlog.data.arrays import Arrays, check_arrays, read_npz, take_usable
+from fedlog.data.arrays import Arrays, read_arrays, read_npz
 from fedlog.data.federation import Federation, Records, Shard, check_federation
-from fedlog.data.images import MODES, read_images, read_usable_images
+from fedlog.data.images import MODES, read_images
 from fedlog.data.rows import BadRows
 from fedlog.data.schema import FeatureKind, Schema
 from fedlog.data.split import Shares, Split, split_by_class, split_by_content, split_by_group, split_by_time
-from fedlog.data.tables import TABLE_SUFFIXES, Table, TableEncoder, fit_encoder, read_table, read_usable_table
+from fedlog.data.tables import TABLE_SUFFIXES, Table, TableEncoder, fit_encoder, read_table
 from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.errors import InputError
 from fedlog.files.names import explain_missing, import_callable
@@ -76,14 +76,14 @@ def load_site(
     if path.suffix in TABLE_SUFFIXES:
         if not schema.features:
             raise InputError(f"expected [[feature]] tables in the schema for the table {path}, found [input]")
-        table, left_out = _read_table(path, schema, bad_rows)
-        return replace(make_table_site(table, schema, name, key, shares, preparation), left_out=left_out)
+        table, left_out = read_table(path, schema, bad_rows)
+        return replace(make_site(table, schema, name, key, shares, preparation), left_out=left_out)
     if path.suffix == ".npz":
-        arrays, left_out = _handle_bad_rows(*_read_npz(path), schema, str(path), bad_rows)
+        arrays, left_out = read_arrays(*_read_npz(path), schema, str(path), bad_rows)
     elif path.is_dir():
-        arrays, left_out = _read_images(path, schema, bad_rows)
+        arrays, left_out = read_images(path, schema, bad_rows)
     elif ":" in source and not path.exists():
-        arrays, left_out = _handle_bad_rows(*_call_function(source), schema, source, bad_rows)
+        arrays, left_out = read_arrays(*_call_function(source), schema, source, bad_rows)
     else:
         raise InputError(
             f"expected a .csv, .tsv, .parquet or .npz file, a folder of images, or package.module:function, "
@@ -94,7 +94,7 @@ def load_site(
     warning = _warn_of_changes(arrays.inputs, typed, schema)
     if preparation is Preparation.ALONE or schema.input_range is not None:
         arrays = replace(arrays, inputs=typed)
-    site = make_array_site(arrays, schema, name, key, shares, preparation)
+    site = make_site(arrays, schema, name, key, shares, preparation)
     return replace(site, left_out=left_out, warning=warning)
 
 
@@ -121,51 +121,44 @@ def refuse_split_by_time(schema: Schema) -> None:
         )
 
 
-def make_table_site(
-    table: Table, schema: Schema, name: str, key: Key, shares: Shares, preparation: Preparation = Preparation.TOGETHER
+def make_site(
+    data: Table | Arrays,
+    schema: Schema,
+    name: str,
+    key: Key,
+    shares: Shares,
+    preparation: Preparation = Preparation.TOGETHER,
 ) -> Site:
-    """The site with the rows of a table, split as the schema and the key say."""
+    """The site with these rows, split as the schema, their groups and the key say."""
     if preparation is Preparation.ALONE:
-        encoder = fit_encoder(schema, table.columns, np.arange(0))  # fitted on no rows, so numbers keep their units
-        arrays = _encode_table(encoder, table)
-        return Site(_make_federation(name, schema, arrays, _split_alone(arrays, shares, key), IDENTITY), encoder)
-    split = split_rows(table.labels, table.groups, table.times, shares, key)
-    return site_of_table(table, schema, name, split)
+        encoder, arrays = _encode(data, schema, np.arange(0))  # fitted on no rows, so numbers keep their units
+        split, transform = _split_alone(arrays, shares, key), _make_public_transform(arrays.inputs, schema)
+        return Site(_make_federation(name, schema, arrays, split, transform), encoder)
+    times = data.times if isinstance(data, Table) else None
+    return site_with_split(data, schema, name, split_rows(data.labels, data.groups, times, shares, key))
 
 
-def make_array_site(
-    arrays: Arrays, schema: Schema, name: str, key: Key, shares: Shares, preparation: Preparation = Preparation.TOGETHER
-) -> Site:
-    """The site with these arrays, split as their groups and the key say."""
-    if preparation is Preparation.ALONE:
-        split = _split_alone(arrays, shares, key)
-        return Site(_make_federation(name, schema, arrays, split, _make_public_transform(arrays.inputs, schema)), None)
-    return site_of_arrays(arrays, schema, name, split_rows(arrays.labels, arrays.groups, None, shares, key))
+def site_with_split(data: Table | Arrays, schema: Schema, name: str, split: Split) -> Site:
+    """The site with these rows, split as given; only the training rows decide how they are scaled.
 
-
-def _encode_table(encoder: TableEncoder, table: Table) -> Arrays:
-    inputs = encoder.encode(table.columns)
-    return Arrays(inputs, table.labels, table.groups, table.group_names, table.targets)
-
-
-def site_of_table(table: Table, schema: Schema, name: str, split: Split) -> Site:
-    """The site with the rows of a table, split as given; the encoder is fitted on the training rows only."""
-    encoder = fit_encoder(schema, table.columns, split.train)
-    arrays = _encode_table(encoder, table)
-    return Site(check_federation(_make_federation(name, schema, arrays, split, IDENTITY)), encoder)
-
-
-def site_of_arrays(arrays: Arrays, schema: Schema, name: str, split: Split) -> Site:
-    """The site with these arrays, split as given.
-
-    They are scaled by the schema's range. Without a range, bytes are scaled with the training rows, and other numbers
-    are not scaled.
+    Arrays are scaled by the schema's range. Without a range, bytes are scaled with the training rows, and other
+    numbers are not scaled.
     """
+    encoder, arrays = _encode(data, schema, split.train)
     if schema.input_range is None:
         transform = _fit_image_transform(arrays.inputs, split)
     else:
         transform = _make_public_transform(arrays.inputs, schema)
-    return Site(check_federation(_make_federation(name, schema, arrays, split, transform)), None)
+    return Site(check_federation(_make_federation(name, schema, arrays, split, transform)), encoder)
+
+
+def _encode(data: Table | Arrays, schema: Schema, rows: NDArray[np.int64]) -> tuple[TableEncoder | None, Arrays]:
+    """A table's encoder, fitted on these rows, and its encoded rows; arrays are returned without an encoder."""
+    if isinstance(data, Arrays):
+        return None, data
+    encoder = fit_encoder(schema, data.columns, rows)
+    inputs = encoder.encode(data.columns)
+    return encoder, Arrays(inputs, data.labels, data.groups, data.group_names, data.targets)
 
 
 def split_rows(
@@ -281,30 +274,6 @@ def _fit_image_transform(inputs: Tensor, split: Split) -> Transform:
     # A channel without spread is not divided, as a column without spread is not.
     std = torch.where(std > 1e-6, std, torch.ones_like(std))
     return Transform(mean=tuple(pixels.mean(dim=dims).tolist()), std=tuple(std.tolist()))
-
-
-def _read_table(path: Path, schema: Schema, bad_rows: BadRows) -> tuple[Table, str | None]:
-    return (read_table(path, schema), None) if bad_rows is BadRows.REFUSED else read_usable_table(path, schema)
-
-
-def _read_images(folder: Path, schema: Schema, bad_rows: BadRows) -> tuple[Arrays, str | None]:
-    if bad_rows is BadRows.REFUSED:
-        return Arrays(*read_images(folder, schema)), None
-    found, left_out = read_usable_images(folder, schema)
-    return Arrays(*found), left_out
-
-
-def _handle_bad_rows(
-    inputs: NDArray[Any],
-    labels: NDArray[Any],
-    groups: NDArray[Any] | None,
-    schema: Schema,
-    where: str,
-    bad_rows: BadRows,
-) -> tuple[Arrays, str | None]:
-    if bad_rows is BadRows.REFUSED:
-        return check_arrays(inputs, labels, groups, schema, where), None
-    return take_usable(inputs, labels, groups, schema, where)
 
 
 def _read_npz(path: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:

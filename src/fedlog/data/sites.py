@@ -20,7 +20,7 @@ from fedlog.data.draft import (
 )
 from fedlog.data.federation import Encoding, Federation, Records, Shard, check_federation
 from fedlog.data.schema import Schema, check_schema, load_schema
-from fedlog.data.site import Preparation, Site, load_site, make_table_site, refuse_split_by_time, split_key
+from fedlog.data.site import Preparation, Site, load_site, make_site, refuse_split_by_time, split_key
 from fedlog.data.split import Shares
 from fedlog.data.tables import TABLE_SUFFIXES, check_table, read_frame
 from fedlog.data.transforms import IDENTITY
@@ -160,7 +160,7 @@ def _load_site(sources: SiteSources, name: str, schema: Schema, split_seed: int,
         if preparation is Preparation.ALONE:
             refuse_split_by_time(schema)
         table = check_table(sources.frames[name], schema, f"site {name} of {sources.name}")
-        return make_table_site(table, schema, name, key, shares, preparation)
+        return make_site(table, schema, name, key, shares, preparation)
 
 
 def draft_sites_schema(sources: SiteSources, label: str | None) -> tuple[Schema, tuple[str, ...]]:
@@ -248,7 +248,7 @@ def join_sites(sites: Sequence[Site], schema: Schema, name: str) -> Federation:
 
 
 def _collect_raw_images(sites: Sequence[Site]) -> tuple[Tensor, Tensor] | None:
-    """The records before scaling, for encoders with a scaling of their own; None unless all sites scale."""
+    """The records before scaling, for encoders that scale differently; None if a site does not scale its records."""
     pools = [(site.federation.train.inputs, site.federation.test.inputs) for site in sites]
     if any(not site.federation.transform.mean for site in sites):
         return None

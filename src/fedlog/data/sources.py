@@ -93,7 +93,7 @@ def state_of(file: DataFile, folder: Path) -> FileState:
     return FileState.VERIFIED if sha256_of(path) == file.sha256 else FileState.CORRUPT
 
 
-def require(source: Source, folder: Path) -> None:
+def require_files(source: Source, folder: Path) -> None:
     """Raise an InputError if a file of the data set is missing or corrupt."""
     for file in source.files:
         state = state_of(file, folder)
@@ -133,56 +133,47 @@ MNIST = Source(
     ),
 )
 
-_KRIZHEVSKY = "A. Krizhevsky: Learning multiple layers of features from tiny images. University of Toronto, 2009"
 
-CIFAR10 = Source(
-    name="cifar10",
-    title="CIFAR-10 (binary version)",
-    homepage="https://www.cs.toronto.edu/~kriz/cifar.html",
-    terms="no licence stated; cite Krizhevsky 2009",
-    citation=_KRIZHEVSKY,
-    downloads=(
-        Download(
-            url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-            name="cifar-10-binary.tar.gz",
-            sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-            archive="tar.gz",
-            files=tuple(
-                DataFile(f"cifar-10-batches-bin/{name}.bin", sha256)
-                for name, sha256 in (
-                    ("data_batch_1", "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
-                    ("data_batch_2", "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),
-                    ("data_batch_3", "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67"),
-                    ("data_batch_4", "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48"),
-                    ("data_batch_5", "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add"),
-                    ("test_batch", "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
-                )
+def _cifar_source(classes: int, folder: str, sha256: str, files: tuple[tuple[str, str], ...]) -> Source:
+    archive = f"cifar-{classes}-binary.tar.gz"
+    return Source(
+        name=f"cifar{classes}",
+        title=f"CIFAR-{classes} (binary version)",
+        homepage="https://www.cs.toronto.edu/~kriz/cifar.html",
+        terms="no licence stated; cite Krizhevsky 2009",
+        citation="A. Krizhevsky: Learning multiple layers of features from tiny images. University of Toronto, 2009",
+        downloads=(
+            Download(
+                url=f"https://www.cs.toronto.edu/~kriz/{archive}",
+                name=archive,
+                sha256=sha256,
+                archive="tar.gz",
+                files=tuple(DataFile(f"{folder}/{name}.bin", digest) for name, digest in files),
             ),
         ),
+    )
+
+
+CIFAR10 = _cifar_source(
+    10,
+    "cifar-10-batches-bin",
+    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+    (
+        ("data_batch_1", "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
+        ("data_batch_2", "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),
+        ("data_batch_3", "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67"),
+        ("data_batch_4", "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48"),
+        ("data_batch_5", "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add"),
+        ("test_batch", "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
     ),
 )
-
-CIFAR100 = Source(
-    name="cifar100",
-    title="CIFAR-100 (binary version)",
-    homepage="https://www.cs.toronto.edu/~kriz/cifar.html",
-    terms="no licence stated; cite Krizhevsky 2009",
-    citation=_KRIZHEVSKY,
-    downloads=(
-        Download(
-            url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
-            name="cifar-100-binary.tar.gz",
-            sha256="58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
-            archive="tar.gz",
-            files=(
-                DataFile(
-                    "cifar-100-binary/train.bin", "f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29"
-                ),
-                DataFile(
-                    "cifar-100-binary/test.bin", "d8b1e6b7b3bee4020055f0699b111f60b1af1e262aeb93a0b659061746f8224a"
-                ),
-            ),
-        ),
+CIFAR100 = _cifar_source(
+    100,
+    "cifar-100-binary",
+    "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+    (
+        ("train", "f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29"),
+        ("test", "d8b1e6b7b3bee4020055f0699b111f60b1af1e262aeb93a0b659061746f8224a"),
     ),
 )
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedlog.data.csv_shape import check_header, check_rows, list_names
 from fedlog.data.numbers import scale_targets
-from fedlog.data.rows import BadRowsError, read_usable
+from fedlog.data.rows import BadRows, BadRowsError, read_rows
 from fedlog.data.schema import TEXT_BYTES, Feature, FeatureKind, Schema
 from fedlog.errors import InputError
 from fedlog.files.json_text import parse_json
@@ -79,18 +79,15 @@ def _read_with_short_rows(path: Path, known: Collection[str] = ()) -> pl.DataFra
         raise InputError(f"expected a table that can be read, found {path}: {str(error).splitlines()[0]}") from None
 
 
-def read_table(path: Path, schema: Schema) -> Table:
-    """The labelled rows of a file; InputError with the missing column, or with the first bad value and its row."""
-    return check_table(read_frame(path, _list_columns(schema)), schema, str(path))
+def read_table(path: Path, schema: Schema, bad_rows: BadRows = BadRows.REFUSED) -> tuple[Table, str | None]:
+    """The labelled rows of a file, and a sentence about rows that were left out; None if none was.
 
-
-def read_usable_table(path: Path, schema: Schema) -> tuple[Table, str | None]:
-    """The labelled rows of a file that can be used, and a sentence about the others; None if all are used.
-
-    Short rows get missing values.
+    With BadRows.REFUSED an InputError names the first bad value and its row, and short rows are refused; otherwise
+    short rows get missing values. A missing column is always refused.
     """
-    frame = _read_with_short_rows(path, _list_columns(schema))
-    return read_usable(lambda kept: check_table(frame[kept], schema, str(path)), frame.height)
+    read = read_frame if bad_rows is BadRows.REFUSED else _read_with_short_rows
+    frame = read(path, _list_columns(schema))
+    return read_rows(lambda kept: check_table(frame[kept], schema, str(path)), frame.height, bad_rows)
 
 
 def check_table(frame: pl.DataFrame, schema: Schema, where: str) -> Table:
@@ -162,12 +159,16 @@ class TableEncoder:
             digest = stored["schema_digest"]
             parts = [tuple(float(value) for value in stored[name]) for name in ("median", "mean", "std")]
         except (ValueError, KeyError, TypeError):
-            raise InputError("expected the stored scaling of a site (JSON), found something else") from None
+            raise InputError(
+                "the stored scaling of the table is damaged: it is not the JSON that fedlog writes"
+            ) from None
         if digest != schema.digest:
-            raise InputError(f"expected the scaling of schema {schema.digest}, found that of schema {digest}")
+            raise InputError(f"the stored scaling belongs to another schema: {digest} instead of {schema.digest}")
         numeric = sum(feature.kind is FeatureKind.NUMERIC for feature in schema.features)
         if {len(part) for part in parts} != {numeric}:
-            raise InputError(f"expected stored scaling for {numeric} numeric columns, found another number")
+            raise InputError(
+                f"the stored scaling is for another number of numeric columns: {len(parts[0])} instead of {numeric}"
+            )
         return cls(schema, *parts)
 
 

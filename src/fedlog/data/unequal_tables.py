@@ -13,7 +13,7 @@ from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.data.numbers import scale_targets
 from fedlog.data.schema import Feature, FeatureKind, Schema
-from fedlog.data.site import site_of_table
+from fedlog.data.site import site_with_split
 from fedlog.data.sites import join_sites
 from fedlog.data.split import Split
 from fedlog.data.tables import Table, check_features
@@ -25,52 +25,31 @@ Ranges = dict[str, tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class NumberTable:
-    """A table: how to read it, the number to predict, and the round ranges that stand for common knowledge."""
+class PublicTable:
+    """A table: how to read it, the column to predict, the ranges of columns that sites agree on, and the classes."""
 
     read: Callable[[], Columns]
     target: str
     ranges: Ranges
+    classes: tuple[str, ...] = ()  # empty: the target is a number
 
     @property
     def schema(self) -> Schema:
         """The schema that the sites agree on."""
-        features = _numeric_features({name: ends for name, ends in self.ranges.items() if name != self.target})
-        return Schema(self.target, (self.target,), features, number=self.ranges[self.target])
+        features = (
+            Feature(name, FeatureKind.NUMERIC, range=ends) for name, ends in self.ranges.items() if name != self.target
+        )
+        number = None if self.classes else self.ranges[self.target]
+        return Schema(self.target, self.classes or (self.target,), tuple(features), number=number)
 
     def cut(self, columns: Columns, rows: NDArray[np.int64]) -> Table:
         """These rows as a table."""
-        targets = scale_targets(columns[self.target][rows], self.ranges[self.target])
-        return Table(_features(columns, rows, self.schema), np.zeros(len(rows), np.int64), None, (), None, targets)
-
-
-@dataclass(frozen=True)
-class ClassTable:
-    """A table with classes to tell apart: how to read it, its classes, and the agreed ranges of its columns."""
-
-    read: Callable[[], Columns]
-    target: str
-    classes: tuple[str, ...]
-    ranges: Ranges
-
-    @property
-    def schema(self) -> Schema:
-        """The schema that the sites agree on."""
-        return Schema(self.target, self.classes, _numeric_features(self.ranges))
-
-    def cut(self, columns: Columns, rows: NDArray[np.int64]) -> Table:
-        """These rows as a table."""
-        labels = columns[self.target][rows].astype(np.int64)
-        return Table(_features(columns, rows, self.schema), labels, None, (), None, None)
-
-
-def _numeric_features(ranges: Ranges) -> tuple[Feature, ...]:
-    return tuple(Feature(column, FeatureKind.NUMERIC, range=ends) for column, ends in ranges.items())
-
-
-def _features(columns: Columns, rows: NDArray[np.int64], schema: Schema) -> dict[str, pl.Series]:
-    frame = pl.DataFrame({column: values[rows] for column, values in columns.items()})
-    return check_features(frame, schema, schema.label_column)
+        frame = pl.DataFrame({column: values[rows] for column, values in columns.items()})
+        features, found = check_features(frame, self.schema, self.target), columns[self.target][rows]
+        if self.classes:
+            return Table(features, found.astype(np.int64), None, (), None)
+        targets = scale_targets(found, self.ranges[self.target])
+        return Table(features, np.zeros(len(rows), np.int64), None, (), None, targets)
 
 
 def _read_diabetes() -> Columns:
@@ -85,11 +64,11 @@ def _read_wine() -> Columns:
     from sklearn.datasets import load_wine
 
     found = load_wine()
-    return dict(zip(found.feature_names, found.data.T, strict=True))
+    return {**dict(zip(found.feature_names, found.data.T, strict=True)), "cultivar": found.target}
 
 
 NUMBER_TABLES = {
-    "diabetes": NumberTable(
+    "diabetes": PublicTable(
         _read_diabetes,
         "progression",
         {
@@ -106,7 +85,7 @@ NUMBER_TABLES = {
             "progression": (0.0, 350.0),
         },
     ),
-    "wine-alcohol": NumberTable(
+    "wine-alcohol": PublicTable(
         _read_wine,
         "alcohol",
         {
@@ -126,12 +105,6 @@ NUMBER_TABLES = {
         },
     ),
 }
-
-
-def _read_wine_classes() -> Columns:
-    from sklearn.datasets import load_wine
-
-    return {**_read_wine(), "cultivar": load_wine().target}
 
 
 def _read_breast_cancer() -> Columns:
@@ -160,8 +133,8 @@ _NUCLEUS_RANGES = {
     for name, ends in ((f"mean {measure}", mean), (f"{measure} error", error), (f"worst {measure}", worst))
 }
 CLASS_TABLES = {
-    "wine": ClassTable(_read_wine_classes, "cultivar", ("1", "2", "3"), NUMBER_TABLES["wine-alcohol"].ranges),
-    "breast-cancer": ClassTable(_read_breast_cancer, "tumour", ("malignant", "benign"), _NUCLEUS_RANGES),
+    "wine": PublicTable(_read_wine, "cultivar", NUMBER_TABLES["wine-alcohol"].ranges, ("1", "2", "3")),
+    "breast-cancer": PublicTable(_read_breast_cancer, "tumour", _NUCLEUS_RANGES, ("malignant", "benign")),
 }
 
 
@@ -187,6 +160,6 @@ def read_unequal_table(name: str, clients: int, key: Key) -> Federation:
     for at, part in enumerate(parts):
         rows = np.concatenate([np.sort(part), np.sort(test)])
         split = Split(np.arange(len(part)), np.arange(0), np.arange(len(part), len(rows)))
-        sites.append(site_of_table(found.cut(columns, rows), schema, f"site-{at}", split))
+        sites.append(site_with_split(found.cut(columns, rows), schema, f"site-{at}", split))
     # Ranges are constants, so the scaling of a row does not depend on other rows.
     return replace(join_sites(sites, schema, name), rows_alone=True)

@@ -9,23 +9,23 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.registry import methods_that
+from fedlog.algorithms.registry import find_methods
 from fedlog.algorithms.shape import Algorithm, Bodies, ModelPlan, TrainingRecords, predicts_numbers
 from fedlog.data.federation import Federation
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body
 
 
-def any_body() -> str:
+def name_methods_with_any_body() -> str:
     """The names of the methods that accept different bodies, as a text."""
-    return ", ".join(methods_that(lambda method: method.bodies is Bodies.ANY))
+    return ", ".join(find_methods(lambda method: method.bodies is Bodies.ANY))
 
 
 def check_target(algorithm: Algorithm, *, numbers: bool) -> None:
     """Refuse a method for classes if the data have a number to predict, and the other way round."""
     for_numbers = predicts_numbers(algorithm)
     if numbers and not for_numbers:
-        names = ", ".join(methods_that(predicts_numbers))
+        names = ", ".join(find_methods(predicts_numbers))
         raise InputError(
             f"method {algorithm.name} predicts classes, but the label of the data is a number",
             hint=f"--method {names}",
@@ -77,7 +77,7 @@ def clients_of(federation: Federation, bodies: Sequence[Body], algorithm: Algori
         names = ", ".join(sorted({body.name for body in bodies}))
         raise InputError(
             f"method {algorithm.name} needs the same body for every client, found: {names}",
-            hint=f"these methods accept different bodies: {any_body()}",
+            hint=f"these methods accept different bodies: {name_methods_with_any_body()}",
         )
     if not any(len(shard.train) for shard in federation.shards):
         raise InputError(f"data set {federation.name}: no client has a training record")

@@ -138,7 +138,9 @@ def initial_head(width: int, n_class: int, key: Key) -> Tensor:
     return uniform * bound
 
 
-def adopt(name: str, make: Callable[[], nn.Module], input_shape: tuple[int, ...], clip: Clip | None = None) -> Body:
+def build_body(
+    name: str, make: Callable[[], nn.Module], input_shape: tuple[int, ...], clip: Clip | None = None
+) -> Body:
     """The body that `make` builds; it is run once on two records to find its width and its dropout layers.
 
     With a clip, a ReLU at the end is removed, since it would use only half of the range that the noise covers.

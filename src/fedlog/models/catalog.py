@@ -16,7 +16,7 @@ from torch import nn
 from fedlog.core.clip import parse_clip
 from fedlog.errors import InputError
 from fedlog.files.names import closest, did_you_mean, import_callable, name_callable, was_given
-from fedlog.models.body import Body, adopt
+from fedlog.models.body import Body, build_body
 from fedlog.models.encoders.names import make_encoder_body, split_name
 from fedlog.models.frozen import make_frozen_factory
 from fedlog.models.networks import (
@@ -35,7 +35,7 @@ from fedlog.models.own_code import check_code
 _FIXED = ("cnn", "cnn-plain", "cnn-small", "signal-cnn", "mobilenet-v2")
 _WITH_WIDTHS = ("mlp", "mlp-signed")
 # Functions that the user of this process named as bodies. They are trusted if a file names them too.
-_typed: set[str] = set()
+_trusted: set[str] = set()
 OWN_WIDTH = 32  # the number of features passed to users' functions that have an argument `width`
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 NAMES = (
@@ -61,17 +61,19 @@ def body(name: str, input_shape: tuple[int, ...]) -> Body:
     encoder = split_name(name)
     if encoder is not None:
         clip = parse_clip(encoder.clip) if encoder.clip else None
-        return adopt(name, lambda: make_encoder_body(encoder, input_shape), input_shape, clip)
+        return build_body(name, lambda: make_encoder_body(encoder, input_shape), input_shape, clip)
     plain, _, clip_text = name.partition("@")
     if is_own_code(plain):
-        _typed.add(plain)
-    return adopt(name, _find_factory(plain, input_shape), input_shape, parse_clip(clip_text) if clip_text else None)
+        _trusted.add(plain)
+    return build_body(
+        name, _find_factory(plain, input_shape), input_shape, parse_clip(clip_text) if clip_text else None
+    )
 
 
 def check_loaded_body(name: str, where: object) -> None:
     """Raise an InputError if a file names a function as its body that the user did not allow."""
     plain = name.partition("@")[0]
-    if split_name(name) is None and is_own_code(plain) and not was_given(plain) and plain not in _typed:
+    if split_name(name) is None and is_own_code(plain) and not was_given(plain) and plain not in _trusted:
         check_code(plain, where)
 
 

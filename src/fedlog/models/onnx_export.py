@@ -29,7 +29,7 @@ def export_onnx(model: Model, path: Path) -> float:
     import onnxruntime  # an extra
 
     trial = torch.linspace(-2, 2, 3 * int(np.prod(model.body.input_shape))).reshape(3, *model.body.input_shape)
-    module = _Whole(model).eval()
+    module = _WholeModel(model).eval()
     with _hide_warnings():
         torch.onnx.export(
             module,
@@ -66,7 +66,7 @@ def _hide_warnings() -> Iterator[None]:
         logger.setLevel(before)
 
 
-class _Whole(nn.Module):
+class _WholeModel(nn.Module):
     """Body and head as one module, with their parameters as constants of the graph."""
 
     def __init__(self, model: Model) -> None:

@@ -70,7 +70,7 @@ local_setting = partial(setting, recorded=Recorded.NEVER)
 
 
 def about(entry: Field[Any]) -> About:
-    """The `About` of a field that `setting` made."""
+    """The `About` of a field, which `setting` stored in it."""
     found: About = entry.metadata["about"]
     return found
 

@@ -40,22 +40,15 @@ class Preset:
         return self.batch_sizes.get(method, self.batch_size)
 
 
-OWN = Preset(rounds=10, batch_size=10, epochs=5, learning_rate=0.001, body="mlp:64,32")
+OWN_DATA = Preset(rounds=10, batch_size=10, epochs=5, learning_rate=0.001, body="mlp:64,32")
 
 # For tables in which a number is predicted. Their columns are the features.
-NUMBERS = Preset(rounds=1, batch_size=10, epochs=1, learning_rate=0.001, body="identity")
+NUMBER_DATA = Preset(rounds=1, batch_size=10, epochs=1, learning_rate=0.001, body="identity")
 
 PRESETS: dict[str, Preset] = {
-    "diabetes": NUMBERS,
-    "wine-alcohol": NUMBERS,
-    "digits": Preset(
-        rounds=10,
-        batch_size=10,
-        epochs=5,
-        learning_rate=0.001,
-        body="mlp:64,32",
-        methods={"fedper": {"personal_layers": 1}, "fedrep": {"personal_layers": 1}},
-    ),
+    "diabetes": NUMBER_DATA,
+    "wine-alcohol": NUMBER_DATA,
+    "digits": replace(OWN_DATA, methods={"fedper": {"personal_layers": 1}, "fedrep": {"personal_layers": 1}}),
     "circle": Preset(rounds=1, batch_size=80, epochs=30, learning_rate=0.01, body="mlp-signed:16,2"),
     "mnist": Preset(
         rounds=100,
@@ -111,8 +104,8 @@ PRESETS["mnist-selection"] = PRESETS["mnist"]
 
 
 def preset(data: str) -> Preset:
-    """The preset of a data set; `OWN` for a user's own data."""
-    return PRESETS.get(data, OWN)
+    """The preset of a data set; `OWN_DATA` for a user's own data."""
+    return PRESETS.get(data, OWN_DATA)
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def resolve_promise(given: PrivacySettings, noise: NoiseSource) -> Promise | Non
         trust=given.trust or Trust.CENTRAL,
         epsilon=given.epsilon,
         delta=given.delta,
-        clip=normal_clip(given.clip),
+        clip=normalise_clip(given.clip),
         message_norm=given.message_norm,
         calibration=given.calibration or formula,
         noise=given.noise or noise,
@@ -113,11 +113,11 @@ def resolve_dp_sgd(given: PrivacySettings, promise: Promise | None) -> DpSgd | N
         return None
     if promise is None or promise.unit is not Unit.RECORD:
         raise InputError(
-            f"DP-SGD is for --privacy record, found: {promise.unit if promise else 'no privacy'}",
-            hint="--privacy client holds however bodies are trained",
+            f"--body-training dp-sgd needs --privacy record, found: {promise.unit if promise else 'no privacy'}",
+            hint="leave it out: --privacy client holds for bodies that are trained as usual",
         )
     if promise.calibration is Calibration.PAPER:
-        raise InputError("the paper's calibration has no formula for DP-SGD", hint="--calibration exact")
+        raise InputError("--calibration paper has no formula for DP-SGD", hint="--calibration exact")
     clip = SGD_CLIP if given.sgd_clip is None else given.sgd_clip
     rate = SAMPLE_RATE if given.sample_rate is None else given.sample_rate
     return DpSgd(clip, rate, given.sgd_noise)
@@ -169,7 +169,7 @@ def check_noise_of_sums(promise: Promise | None, secure: bool) -> None:
         )
 
 
-def check_uploads_may_hide(algorithm: Algorithm, secure: bool) -> None:
+def check_uploads_may_be_hidden(algorithm: Algorithm, secure: bool) -> None:
     """Refuse a secure sum for a method that needs each client's upload separately."""
     if secure and algorithm.sums_in_the_open:
         raise InputError(
@@ -196,12 +196,12 @@ def count_survivors(honest: int | None, taking_part: int) -> int:
 def check_transport(transport: Transport, promise: Promise | None, secure: bool) -> None:
     """Refuse transport settings that reveal which classes clients hold, in a private run or with a secure sum."""
     if promise is not None:
-        transport.refuse_in("a private run")
+        transport.refuse_revealing_settings("a private run")
     if secure:
-        transport.refuse_in("a secure sum")
+        transport.refuse_revealing_settings("a secure sum")
 
 
-def with_body_training(algorithm: Algorithm, method: str, training: BodyTraining | None) -> Algorithm:
+def apply_body_training(algorithm: Algorithm, method: str, training: BodyTraining | None) -> Algorithm:
     """The method, with frozen bodies if the run asks for them; InputError if the method cannot use DP-SGD."""
     if training is BodyTraining.FROZEN:
         trains = any(exchange.phases for exchange in algorithm.schedule.round)
@@ -213,7 +213,7 @@ def with_body_training(algorithm: Algorithm, method: str, training: BodyTraining
     return algorithm
 
 
-def protect(
+def plan_protection(
     promise: Promise | None,
     algorithm: Algorithm,
     plan: ModelPlan,
@@ -264,7 +264,7 @@ def limits_of(clip: str | None, algorithm: Algorithm) -> Limits | None:
     return None if clip is None or predicts_numbers(algorithm) else Limits(parse_clip(clip))
 
 
-def normal_clip(clip: str | None) -> str | None:
+def normalise_clip(clip: str | None) -> str | None:
     """The clip in its usual form, so that `clamp:2` and `clamp:2.0` are the same experiment."""
     if clip is None:
         return None

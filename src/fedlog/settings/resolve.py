@@ -29,7 +29,7 @@ from fedlog.settings.promise import (
     SecureSumTerms,
     check_largest_share,
     check_transport,
-    normal_clip,
+    normalise_clip,
     resolve_dp_sgd,
     resolve_promise,
     resolve_sums,
@@ -44,7 +44,6 @@ from fedlog.settings.training import (
     RoundSettings,
     RunSettings,
 )
-from fedlog.settings.transport import transport_of
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
     A `federation` made in Python is divided among clients already, so settings that divide data are refused with it.
     """
     defaults = preset(spec.data)
-    spec = replace(spec, body=spec.body or (defaults.body,), clip=normal_clip(spec.clip))
+    spec = replace(spec, body=spec.body or (defaults.body,), clip=normalise_clip(spec.clip))
     spec = _freeze_encoders(_with_maps(spec))
     spec = replace(spec, body_file_sha256=_digest_files(_list_parameter_files(spec)))
     promise = resolve_promise(spec, NoiseSource.FLOAT)
@@ -80,7 +79,7 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
     _check_bodies(spec)
     _check_dp_sgd(spec, dp_sgd)
     _check_promise(spec, promise)
-    check_transport(transport_of(spec), promise, secure=sums is not None)
+    check_transport(spec.transport, promise, secure=sums is not None)
     check_largest_share(spec.largest_share, promise, secure=sums is not None)
     usual_share = REFUSED_SHARE_WITHOUT_PRIVACY if promise is None else REFUSED_SHARE
     settings = RunSettings(

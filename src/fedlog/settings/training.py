@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from fedlog.settings.execution import Execution
 from fedlog.settings.fields import (
@@ -17,6 +18,9 @@ from fedlog.settings.fields import (
     late_setting,
     setting,
 )
+
+if TYPE_CHECKING:
+    from fedlog.wire.transport import Transport
 
 # The share of a round's uploads that may be unusable before the run stops. A private run tolerates some, because
 # stopping would reveal something about the records. Others stop at once, so that no table silently lacks a client.
@@ -150,6 +154,19 @@ class RoundSettings(Section):
         deployed=True,
         metavar="G",
     )
+
+    @property
+    def transport(self) -> Transport:
+        """The transport that these settings ask for; InputError if they contradict each other."""
+        from fedlog.wire.transport import Transport  # here, because codecs import PyTorch, and flags must not
+
+        return Transport(
+            codec=self.codec,
+            codec_down=self.codec_down,
+            differences=self.down is Down.DIFFERENCES,
+            closed_world=self.world is World.CLOSED,
+            skip_below=self.skip_below,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from fedlog.engine.clients import model_plan
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
-from fedlog.models.body import Body, adopt
+from fedlog.models.body import Body, build_body
 from fedlog.models.catalog import body as body_named
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.training import RunSettings
@@ -89,7 +89,7 @@ def make_dropout_body(choice: BackendChoice = BackendChoice.AUTO) -> Body:
 
     For the mixed backend it has a layer that no block supports.
     """
-    return adopt("dropping", _dropout_net_without_a_block if choice is BackendChoice.MIXED else _dropout_net, (4,))
+    return build_body("dropping", _dropout_net_without_a_block if choice is BackendChoice.MIXED else _dropout_net, (4,))
 
 
 def _dropout_net() -> nn.Module:

@@ -20,7 +20,7 @@ __all__ = [
     "Float32",
     "WireError",
     "codec",
-    "is_same",
+    "is_same_message",
     "refuse_revealing_codec",
 ]
 
@@ -88,7 +88,7 @@ def refuse_revealing_codec(name: str, where: str) -> None:
         )
 
 
-def is_same(blob: bytes) -> bool:
+def is_same_message(blob: bytes) -> bool:
     """Whether these bytes are a message of kind SAME: it has no content and says that the last message is unchanged."""
     at = {frame.VERSION: 3, compact.VERSION: 4}.get(blob[2] if len(blob) > 4 else 0)
     return at is not None and blob[:2] == MAGIC and blob[at] == Kind.SAME

@@ -29,9 +29,11 @@ class Numbers(Protocol):
     @property
     def rounding(self) -> float: ...
 
-    def pack(self, matrix: Floats, present: Rows, key: Key | None, signed: bool) -> bytes: ...
+    def pack(self, matrix: Floats, present: Rows, key: Key | None, signed: bool) -> bytes:
+        """The bytes of the rows that are `present`; `signed` if some entry is negative."""
 
-    def unpack(self, reader: Reader, rows: int, columns: int, signed: bool) -> Floats: ...
+    def unpack(self, reader: Reader, rows: int, columns: int, signed: bool) -> Floats:
+        """Read a matrix of so many rows and columns."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,6 @@ class Singles:
         return matrix[present].astype("<f4").tobytes()
 
     def unpack(self, reader: Reader, rows: int, columns: int, signed: bool) -> Floats:
-        """Read the entries of a matrix."""
         return np.frombuffer(reader.take(4 * rows * columns), "<f4").astype(np.float32).reshape(rows, columns)
 
 
@@ -66,7 +67,6 @@ class Halves:
         return bytes(exponents.astype("<i1").tobytes()) + scaled
 
     def unpack(self, reader: Reader, rows: int, columns: int, signed: bool) -> Floats:
-        """Read the entries of a matrix."""
         exponents = np.frombuffer(reader.take(rows), "<i1").astype(np.int32)
         with np.errstate(invalid="ignore"):
             halves = np.frombuffer(reader.take(2 * rows * columns), "<f2").astype(np.float64).reshape(rows, columns)
@@ -113,7 +113,6 @@ class Codes:
         return scales[present].astype("<u2").tobytes() + _pack_codes(stored[present].reshape(-1), self.bits)
 
     def unpack(self, reader: Reader, rows: int, columns: int, signed: bool) -> Floats:
-        """Read the entries of a matrix."""
         if not rows:  # a forged number of columns would not be bounded by the bytes sent
             return np.zeros((0, columns), np.float32)
         blocks = -(-columns // BLOCK)

@@ -53,11 +53,11 @@ class Transport:
         return codec(self.codec_down or self.codec)
 
     @property
-    def tailored(self) -> bool:
+    def differs_by_client(self) -> bool:
         """Whether different clients get different bytes for the same broadcast."""
         return self.differences or self.closed_world or self.skip_below is not None
 
-    def refuse_in(self, where: str) -> None:
+    def refuse_revealing_settings(self, where: str) -> None:
         """Raise an InputError if messages show which classes a client holds; `where` names the mode in the error."""
         if self.closed_world:
             raise InputError(

@@ -72,7 +72,7 @@ class Cohort:
         self._federation = federation
         self._range = federation.number
         self._clients = {client.index: client for client in clients}
-        self._backends = engine.under(protection).backends(federation, self._clients.values())
+        self._backends = engine.for_protection(protection).backends(federation, self._clients.values())
         self._transport = transport
         self._key = key
         self.chosen: dict[int, str] = {}  # by client: the candidate it chose last, if the method offers several

@@ -93,7 +93,7 @@ class Server:
             wire_key=key.child("wire"),
             memory={} if remembers and algorithm.sums_last_uploads else None,
             transport=transport,
-            downlink=Downlink(transport, key.child("downlink")) if transport.tailored else None,
+            downlink=Downlink(transport, key.child("downlink")) if transport.differs_by_client else None,
             largest_share=largest_share,
         )
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from fedlog.algorithms.shape import Algorithm, Audience, Bodies, Exchange, ModelPlan
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
-from fedlog.engine.clients import Client, any_body, check_target, clients_of
+from fedlog.engine.clients import Client, check_target, clients_of, name_methods_with_any_body
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.cohort import Cohort, Score
 from fedlog.engine.protocol.downlink import check_transport
@@ -30,7 +30,6 @@ from fedlog.privacy.limits import Limits
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.releases import Releases, ReleasesInMemory
 from fedlog.settings.training import Initialisation, Judge, RunSettings
-from fedlog.settings.transport import transport_of
 from fedlog.wire.ledger import Direction
 from fedlog.wire.transport import Transport
 
@@ -93,12 +92,12 @@ class Simulation:
 
     def __post_init__(self) -> None:
         key = Key(self.settings.seed)
-        transport = transport_of(self.settings)
+        transport = self.settings.transport
         self._key = key
         self._clients = clients_of(self.federation, self.bodies, self.algorithm)
         self._check_start()
         # Before workers are forked, so that all use the backend that was chosen once.
-        self.engine = self.engine.under(self.protection).decide(self.federation, self._clients)
+        self.engine = self.engine.for_protection(self.protection).decide(self.federation, self._clients)
         initial = {HEAD: initial_head(self.plan.width, self.plan.n_class, key), **self.bodies[0].initial(key)}
         self.server = Server.create(
             self.algorithm,
@@ -142,7 +141,7 @@ class Simulation:
                 )
         check_target(self.algorithm, numbers=self.federation.number is not None)
         self._check_bodies()
-        check_transport(self.algorithm, transport_of(self.settings))
+        check_transport(self.algorithm, self.settings.transport)
 
     def _check_bodies(self) -> None:
         """Refuse bodies, and initialisations of bodies, that the method cannot use."""
@@ -152,7 +151,7 @@ class Simulation:
             raise InputError(
                 f"method {self.algorithm.name} cannot be used with --initialisation separate: all clients must start "
                 "from the same model",
-                hint=f"these methods accept it: {any_body()}",
+                hint=f"these methods accept it: {name_methods_with_any_body()}",
             )
         fixed = sorted(self.bodies[0].fixed)
         if fixed and self.algorithm.schedule.audience is Audience.EVERYONE:

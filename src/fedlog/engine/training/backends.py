@@ -54,7 +54,7 @@ class Engine:
     """The backends already chosen, by the body's name: by `decide`, or by the run that is resumed."""
     measures: bool = True  # whether a speed trial may choose if several backends can train a body
 
-    def under(self, protection: Protection | None) -> Engine:
+    def for_protection(self, protection: Protection | None) -> Engine:
         """The engine for a run with this protection, in which rounding must not depend on private data.
 
         Each backend rounds differently, and stacked clients affect each other's rounding. So a private run takes the

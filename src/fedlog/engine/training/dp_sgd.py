@@ -80,11 +80,9 @@ class DpSgdBackend:
         self._module: nn.Module = GradSampleModule(module, loss_reduction="sum")
 
     def features(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
-        """The features (n, width) of each request, in evaluation mode."""
         return self._plain.features(requests)
 
     def train(self, tasks: Sequence[Task]) -> list[Fit]:
-        """Train, and return the result of each task, in order."""
         return [self._train_one(task) for task in tasks]
 
     def _train_one(self, task: Task) -> Fit:

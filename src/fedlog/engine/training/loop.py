@@ -97,11 +97,9 @@ class LoopBackend:
         self._device = torch.device(settings.device)
 
     def train(self, tasks: Sequence[Task]) -> list[Fit]:
-        """Train, and return the result of each task, in order."""
         return [self._train_one(task) for task in tasks]
 
     def features(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
-        """The features (n, width) of each request, in evaluation mode."""
         return [self._compute_features(request) for request in requests]
 
     def _train_one(self, task: Task) -> Fit:

@@ -98,14 +98,14 @@ def _name_processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
-def memory_file() -> Path:
+def cache_file() -> Path:
     """The file in which timings are cached."""
     return cache_folder() / "backends.json"
 
 
 def _read() -> dict[str, dict[str, float]]:
     try:
-        found = json.loads(memory_file().read_text())
+        found = json.loads(cache_file().read_text())
     except (OSError, ValueError):  # no file yet, or a damaged one: timings are measured again
         return {}
     return found if isinstance(found, dict) else {}
@@ -113,4 +113,4 @@ def _read() -> dict[str, dict[str, float]]:
 
 def _remember(key: str, seconds: Mapping[str, float]) -> None:
     with contextlib.suppress(OSError):  # if the cache is read-only, the next run measures again
-        write_file(memory_file(), json.dumps({**_read(), key: dict(seconds)}, indent=1) + "\n")
+        write_file(cache_file(), json.dumps({**_read(), key: dict(seconds)}, indent=1) + "\n")

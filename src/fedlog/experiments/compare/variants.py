@@ -139,7 +139,7 @@ def drop_methods_needing_equal_bodies(
     """If sites have different bodies: the choices without methods that need equal ones, and a note with their names."""
     if not _bodies_differ(common, choices):
         return choices, ()
-    equal = registry.methods_that(lambda method: method.bodies is not Bodies.ANY)
+    equal = registry.find_methods(lambda method: method.bodies is not Bodies.ANY)
     left_out = [name for name in choices.methods if name in equal and name not in asked_for]
     kept = tuple(name for name in choices.methods if name not in left_out)
     note = f"left out, because they need one body for all sites: {', '.join(left_out)}"

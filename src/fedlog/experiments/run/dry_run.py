@@ -18,7 +18,6 @@ from fedlog.models.encoders.cache import Progress
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import AdamMoments
-from fedlog.settings.transport import transport_of
 from fedlog.wire.bits_text import describe_bits
 
 BASE_MEMORY = 300 * 2**20  # bytes of an interpreter with PyTorch loaded
@@ -103,8 +102,8 @@ def forecast(spec: RunSpec, progress: Progress | None = None) -> Forecast:
 
 
 def _describe_certainty(spec: RunSpec) -> str:
-    transport = transport_of(spec)
-    if transport.tailored or "zstd" in f"{transport.up.name}+{transport.down.name}":
+    transport = spec.transport
+    if transport.differs_by_client or "zstd" in f"{transport.up.name}+{transport.down.name}":
         return "about: how long a message is depends on what it says"
     if spec.aggregation is None:
         return "exact"

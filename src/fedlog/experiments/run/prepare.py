@@ -25,7 +25,7 @@ from fedlog.models.encoders.cache import Progress
 from fedlog.models.encoders.federation import encode_federation
 from fedlog.privacy.releases import Releases, ReleasesInMemory
 from fedlog.settings.execution import Execution
-from fedlog.settings.promise import check_uploads_may_hide, limits_of, with_body_training
+from fedlog.settings.promise import apply_body_training, check_uploads_may_be_hidden, limits_of
 from fedlog.settings.resolve import ResolvedRun
 from fedlog.settings.spec import RunSpec
 
@@ -77,8 +77,8 @@ def method_of(spec: RunSpec, plan: ModelPlan) -> Algorithm:
                 f"method {spec.method}: the learning rate must be positive: {phase.learning_rate}",
                 hint="--set learning_rate=0.001",
             )
-    check_uploads_may_hide(algorithm, secure=spec.aggregation is not None)
-    return with_body_training(algorithm, spec.method, spec.body_training)
+    check_uploads_may_be_hidden(algorithm, secure=spec.aggregation is not None)
+    return apply_body_training(algorithm, spec.method, spec.body_training)
 
 
 def bodies_of(spec: RunSpec, federation: Federation) -> list[Body]:

@@ -14,7 +14,7 @@ from fedlog.privacy.guarantee import PAPER_CAVEAT, NoiseSource, Unit, delta_warn
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.release_log import FILE_NAME, read_log, start_log
 from fedlog.settings.privacy import BodyTraining
-from fedlog.settings.promise import SecureSumTerms, count_survivors, protect
+from fedlog.settings.promise import SecureSumTerms, count_survivors, plan_protection
 from fedlog.settings.resolve import ResolvedRun
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import RunSettings
@@ -37,7 +37,7 @@ def make_protection(run: ResolvedRun, algorithm: Algorithm, plan: ModelPlan, cli
         require_opacus()
         training = run.dp_sgd.plan(run.promise, algorithm, plan, run.settings.rounds)
     survivors = 1 if run.sums is None else _survivors(run.sums, run.settings, clients)
-    return protect(
+    return plan_protection(
         run.promise, algorithm, plan, run.settings.rounds, clients=clients, survivors=survivors, training=training
     )
 

@@ -33,17 +33,17 @@ from fedlog.models.body import HEAD
 from fedlog.privacy.guarantee import Calibration, NoiseSource, Unit
 from fedlog.privacy.protection import Protection
 from fedlog.settings.fields import Section, read_exactly
-from fedlog.settings.presets import OWN, apply_recipe
+from fedlog.settings.presets import OWN_DATA, apply_recipe
 from fedlog.settings.privacy import Aggregation
 from fedlog.settings.promise import (
     Promise,
     check_largest_share,
     check_noise_of_sums,
     check_transport,
-    check_uploads_may_hide,
+    check_uploads_may_be_hidden,
     count_survivors,
-    normal_clip,
-    protect,
+    normalise_clip,
+    plan_protection,
     resolve_promise,
     resolve_sums,
 )
@@ -82,7 +82,7 @@ class Plan(Section):
     name: str
     method: str = "fedlog"
     options: Mapping[str, Option] = field(default_factory=dict)
-    rounds: Count = OWN.rounds
+    rounds: Count = OWN_DATA.rounds
     seed: int = 0
     codec: str = "f32"
     codec_down: str | None = None
@@ -93,7 +93,7 @@ class Plan(Section):
     skip_below: Annotated[float, Meta(ge=0)] | None = None
     largest_share: Annotated[float, Meta(gt=0, le=1)] | None = None
     """Of all records, that one site's statistics can weigh."""
-    batch_size: Count = OWN.batch_size
+    batch_size: Count = OWN_DATA.batch_size
     optimiser: Optimiser = field(default_factory=Optimiser)
     clip: str | None = None
     """Of the features in a run without a promise, which has a clip of its own."""
@@ -146,7 +146,7 @@ class Plan(Section):
         check_noise_of_sums(self.promise, secure=self.secure is not None)
         sites, honest = (1, 1) if self.secure is None else (self.secure.sites, self.secure.honest)
         algorithm, shape = self.algorithm(n_class, width), self.model_plan(n_class, width)
-        return protect(self.promise, algorithm, shape, self.rounds, clients=sites, survivors=honest)
+        return plan_protection(self.promise, algorithm, shape, self.rounds, clients=sites, survivors=honest)
 
     @staticmethod
     def model_plan(n_class: int, width: int) -> ModelPlan:
@@ -206,7 +206,7 @@ def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
             name=name,
             method=spec.method,
             options={key: getattr(value, "value", value) for key, value in options.items()},
-            rounds=(registry.find_own_rounds(spec.method) or OWN.rounds) if spec.rounds is None else spec.rounds,
+            rounds=(registry.find_own_rounds(spec.method) or OWN_DATA.rounds) if spec.rounds is None else spec.rounds,
             seed=spec.seed,
             codec=spec.codec,
             codec_down=None if spec.codec_down == spec.codec else spec.codec_down,
@@ -214,9 +214,9 @@ def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
             world=spec.world,
             skip_below=spec.skip_below or None,
             largest_share=spec.largest_share,
-            batch_size=OWN.batch_size if spec.batch_size is None else spec.batch_size,
+            batch_size=OWN_DATA.batch_size if spec.batch_size is None else spec.batch_size,
             optimiser=spec.part(Optimiser),
-            clip=normal_clip(spec.clip) if promise is None else None,
+            clip=normalise_clip(spec.clip) if promise is None else None,
             promise=promise,
             secure=None if sums is None else Secure(count_survivors(sums.honest, sites), sites),
         )
@@ -254,7 +254,7 @@ def check_plan(plan: Plan) -> Plan:
     check_site_name(plan.name)  # it names a folder at every site
     # A site refuses any other method: whoever operates the server must not be able to ask for a body, nor to name a
     # function for the site to import.
-    federated = registry.methods_that(lambda method: method.may_federate)
+    federated = registry.find_methods(lambda method: method.may_federate)
     if plan.method not in federated:
         raise InputError(
             f"expected a method that sites take part in, found: {plan.method}",
@@ -273,7 +273,7 @@ def check_plan(plan: Plan) -> Plan:
         _check_promise(plan.promise)
     algorithm = plan.algorithm(2, 2)
     check_gaussians(algorithm)
-    check_uploads_may_hide(algorithm, secure=plan.secure is not None)
+    check_uploads_may_be_hidden(algorithm, secure=plan.secure is not None)
     check_method_transport(algorithm, plan.transport)
     plan.protection(2, 2)
     return plan

@@ -15,7 +15,7 @@ from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.models.body import HEAD, initial_head
 from fedlog.settings.promise import limits_of
-from fedlog.wire.codec import is_same
+from fedlog.wire.codec import is_same_message
 
 
 def begin_server(plan: Plan, schema: Schema, width: int, refused_share: float = 0.0) -> Server:
@@ -62,7 +62,7 @@ def copy_memory(server: Server) -> Memory | None:
 def select_summed_uploads(server: Server, known: Mapping[str, bytes], uploads: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return the uploads in the newest sum, by site: everyone's last one if the server remembers uploads."""
     summed = uploads if server.memory is None else server.memory
-    newest = {**known, **{site: upload for site, upload in uploads.items() if not is_same(upload)}}
+    newest = {**known, **{site: upload for site, upload in uploads.items() if not is_same_message(upload)}}
     return {site: newest[site] for site in sorted(summed) if site in newest}
 
 

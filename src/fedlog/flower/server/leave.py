@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedlog.algorithms.registry import methods_that
+from fedlog.algorithms.registry import find_methods
 from fedlog.data.schema import load_schema
 from fedlog.engine.protocol import checkpoint
 from fedlog.errors import InputError
@@ -24,7 +24,7 @@ def check_leave(folder: ServerFolder, site: str, name: str) -> None:
             "that nobody counted",
             hint="`unregister` the site and begin a new run",
         )
-    able = methods_that(lambda method: method.may_leave)
+    able = find_methods(lambda method: method.may_leave)
     if plan.method not in able or not plan.algorithm(2, 2).may_leave:
         raise InputError(
             f"expected a run of {' or '.join(able)}, found: {plan.method}",

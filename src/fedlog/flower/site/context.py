@@ -105,7 +105,7 @@ class SiteContext:
     @cached_property
     def _has_own_bytes(self) -> bool:
         """Whether the server may send each site different bytes."""
-        return self.plan.transport.tailored
+        return self.plan.transport.differs_by_client
 
     @property
     def closed_world(self) -> bool:

@@ -113,12 +113,12 @@ def principal_directions(name: str) -> Tensor:
         weights = _read_weights(network)["_fc.weight"].to(torch.float64)
         with compute_on_one_thread():
             found = torch.linalg.svd(weights - weights.mean(0), full_matrices=False).Vh.mT
-        directions = point_alike(found[:, : len(weights) - 1]).to(torch.float32).contiguous()
+        directions = fix_signs(found[:, : len(weights) - 1]).to(torch.float32).contiguous()
         write_file(path, save({"directions": directions}))
         return directions
 
 
-def point_alike(directions: Tensor) -> Tensor:
+def fix_signs(directions: Tensor) -> Tensor:
     """The columns, each multiplied by 1 or -1 so that its largest entry is positive.
 
     The sign of a direction is arbitrary and may differ between machines; sums of two sites with opposite signs would
