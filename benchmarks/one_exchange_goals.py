@@ -114,8 +114,7 @@ def _alone() -> list[Row]:
     for data, images, goal in (("cifar10", "10", 4), ("cifar100", "2", 15), ("cifar100", "5", 7)):
         row = _read(SITES / f"alone-{data}.json")["images_of_a_class"][images]
         best = row["accuracy"][row["best_alone"]]["mean"]
-        # Shrinkage is chosen in newer records alone.
-        names = [name for name in ("LDA", "LDA, share chosen", "FedLog") if f"federated {name}" in row["accuracy"]]
+        names = ("LDA", "LDA, share chosen", "FedLog")
         gain = {name: row["accuracy"][f"federated {name}"]["mean"] - best for name in names}
         told = "; ".join(f"{name} {value:+.1f}" for name, value in gain.items())
         what = f"{PUBLISHED[data][0]}, {images} images a class, over the best head on own rows alone"
