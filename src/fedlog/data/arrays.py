@@ -14,9 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedlog.data.numbers import scale_targets
 from fedlog.data.rows import BadRows, BadRowsError, read_rows
-from fedlog.data.schema import Schema
+from fedlog.data.schema import Schema, scale_targets
 from fedlog.errors import InputError
 
 

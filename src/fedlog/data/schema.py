@@ -15,11 +15,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedlog.errors import InputError
 from fedlog.files.toml import parse_toml, read_toml
 
 VERSION = 1
 DRAFTS = "`fedlog federate schema DATA > schema.toml` drafts one"
+Range = tuple[float, float]
 TEXT_BYTES = 2048  # so many bytes of a text's UTF-8 form are used
 
 
@@ -39,7 +43,7 @@ class Feature:
     column: str
     kind: FeatureKind
     categories: tuple[str, ...] = ()  # empty for a numeric column
-    range: tuple[float, float] | None = None  # of a numeric column: agreed by all sites, and scaled to -1..1
+    range: Range | None = None  # of a numeric column: agreed by all sites, and scaled to -1..1
 
     @property
     def width(self) -> int:
@@ -66,8 +70,8 @@ class Schema:
     input_shape: tuple[int, ...] = ()
     group_column: str | None = None
     time_column: str | None = None
-    number: tuple[float, float] | None = None
-    input_range: tuple[float, float] | None = None  # of images and arrays: agreed by all sites, and scaled to -1..1
+    number: Range | None = None
+    input_range: Range | None = None  # of images and arrays: agreed by all sites, and scaled to -1..1
 
     @property
     def n_class(self) -> int:
@@ -217,14 +221,14 @@ def _read_feature(entry: object, where: str) -> Feature:
     return Feature(column, kind, categories, _read_range(entry, f"{where} ({column})"))
 
 
-def _read_range(section: Mapping[str, Any], where: str) -> tuple[float, float] | None:
+def _read_range(section: Mapping[str, Any], where: str) -> Range | None:
     """The entry `range` of a section; None if there is none."""
     if "range" not in section:
         return None
     return check_range(section["range"], where)
 
 
-def check_range(given: Any, where: str) -> tuple[float, float]:
+def check_range(given: Any, where: str) -> Range:
     """The two ends of a range, the lower one first; InputError if it is not a range."""
     ends = list(given) if isinstance(given, list | tuple) else []
     numbers = [float(end) for end in ends if isinstance(end, int | float) and not isinstance(end, bool)]
@@ -283,3 +287,20 @@ def _check_distinct(values: tuple[str, ...], what: str, where: str) -> None:
     repeated = sorted({value for value in values if values.count(value) > 1})
     if repeated:
         raise InputError(f"expected distinct {what} in {where}, found more than once: {', '.join(repeated)}")
+
+
+def half_width(number: Range) -> float:
+    """Half the width of the range: the factor between a scaled number and the number."""
+    return (number[1] - number[0]) / 2
+
+
+def scale_targets(values: NDArray[Any], number: Range) -> NDArray[np.float32]:
+    """The numbers, scaled so that the range becomes -1 to 1."""
+    scaled = (values.astype(np.float64) - sum(number) / 2) / half_width(number)
+    return scaled.astype(np.float32)
+
+
+def unscale_targets(scaled: NDArray[Any], number: Range) -> NDArray[np.float64]:
+    """The numbers in their original units, from scaled ones."""
+    own: NDArray[np.float64] = scaled.astype(np.float64) * half_width(number) + sum(number) / 2
+    return own

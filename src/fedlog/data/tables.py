@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlog.data.csv_shape import check_header, check_rows, list_names
-from fedlog.data.numbers import scale_targets
 from fedlog.data.rows import BadRows, BadRowsError, read_rows
-from fedlog.data.schema import TEXT_BYTES, Feature, FeatureKind, Schema
+from fedlog.data.schema import TEXT_BYTES, Feature, FeatureKind, Schema, scale_targets
 from fedlog.errors import InputError
 from fedlog.files.json_text import parse_json
 

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
-from fedlog.data.numbers import scale_targets
-from fedlog.data.schema import Feature, FeatureKind, Schema
+from fedlog.data.schema import Feature, FeatureKind, Schema, scale_targets
 from fedlog.data.site import site_with_split
 from fedlog.data.sites import join_sites
 from fedlog.data.split import Split

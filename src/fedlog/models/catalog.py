@@ -128,7 +128,12 @@ def _fill_in(name: str, make: Callable[..., nn.Module], input_shape: tuple[int, 
 def _find_factory(name: str, input_shape: tuple[int, ...]) -> Callable[[], nn.Module]:
     family, _, rest = name.partition(":")
     if family == "frozen":
-        return make_frozen_factory(name, Path(rest), partial(_find_inner_factory, Path(rest), input_shape))
+
+        def find_inner(inner: str) -> Callable[[], nn.Module]:
+            check_loaded_body(inner, rest)
+            return _find_factory(inner, input_shape)
+
+        return make_frozen_factory(name, Path(rest), find_inner)
     if family in _WITH_WIDTHS:
         return partial(mlp if family == "mlp" else mlp_signed, prod(input_shape), _parse_widths(name, rest))
     if rest and family not in _FIXED:
@@ -153,12 +158,6 @@ def _find_factory(name: str, input_shape: tuple[int, ...]) -> Callable[[], nn.Mo
         raise InputError(f"body {name} cannot take records of shape {input_shape}", hint="try --body mlp:64,64")
     meant = did_you_mean(family, (*_FIXED, *_WITH_WIDTHS), f"one of {', '.join(NAMES)}")
     raise InputError(f"unknown body: {name}", hint=meant)
-
-
-def _find_inner_factory(path: Path, input_shape: tuple[int, ...], inner: str) -> Callable[[], nn.Module]:
-    """The factory of the body that a weights file names; InputError for a function that is not allowed."""
-    check_loaded_body(inner, path)
-    return _find_factory(inner, input_shape)
 
 
 _CNNS: dict[tuple[int, ...], Callable[[], nn.Sequential]] = {(1, 28, 28): mnist_cnn, (3, 32, 32): cifar_cnn}

@@ -30,7 +30,7 @@ from fedlog.models.model import UNSEEN, Model
 from fedlog.models.weights_file import METHOD, weights_name
 
 if TYPE_CHECKING:
-    from fedlog.data.tables import TableEncoder  # polars is loaded by whoever reads a table
+    from fedlog.data.tables import TableEncoder  # not at run time, because polars is slow to import
 
 VERSION = 1
 WEIGHTS, DESCRIPTION, SCHEMA, ENCODER = "model.safetensors", "model.json", "schema.toml", "encoder.json"

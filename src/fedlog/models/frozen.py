@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from fedlog.errors import InputError
+from fedlog.errors import InputError, errors_in
 from fedlog.models.weights_file import BODY, METHOD
 
 Factory = Callable[[], nn.Module]
@@ -73,12 +74,8 @@ def _read_metadata(path: Path) -> dict[str, str]:
 
 def make_frozen_factory(name: str, path: Path, factory: Callable[[str], Factory]) -> Factory:
     """A factory of the frozen body in a safetensors file, which has its weights and its name; a head is ignored."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            inner_name = (file.metadata() or {}).get(BODY)
-            weights = {entry: file.get_tensor(entry) for entry in file.keys()}  # noqa: SIM118 (not a mapping)
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"body {name}: cannot read weights from {path}: {error}") from None
+    with errors_in(f"body {name}"):
+        inner_name, weights = _read_metadata(path).get(BODY), load_file(path)
     if inner_name is None or inner_name.startswith(FROZEN):
         raise InputError(
             f"body {name}: expected the metadata entry `{BODY}` with the body's name in {path}, found: {inner_name}",

@@ -15,8 +15,7 @@ from torch import Tensor
 from fedlog.core.heads.regression import NumberHead
 from fedlog.data.arrays import read_npz
 from fedlog.data.images import IMAGE_SUFFIXES, image_files, read_image
-from fedlog.data.numbers import Range, unscale_targets
-from fedlog.data.schema import Schema
+from fedlog.data.schema import Range, Schema, unscale_targets
 from fedlog.data.transforms import Transform
 from fedlog.errors import InputError
 from fedlog.models.body import Body, Params, logits, number_head

@@ -21,7 +21,7 @@ from fedlog.core.heads.regression import judge_numbers
 from fedlog.core.keys import Key
 from fedlog.core.stats import Moments
 from fedlog.data.federation import Federation
-from fedlog.data.numbers import half_width
+from fedlog.data.schema import half_width
 from fedlog.engine.clients import Client
 from fedlog.engine.protocol.client_store import ClientStore, read_clients, write_clients
 from fedlog.engine.training.backends import Engine

@@ -15,7 +15,7 @@ from fedlog.algorithms.shape import Algorithm
 from fedlog.core.classification import Metrics, metrics
 from fedlog.core.heads.regression import NumberMetrics, judge_numbers
 from fedlog.core.keys import Key
-from fedlog.data.numbers import Range, half_width
+from fedlog.data.schema import Range, half_width
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.training.tasks import Pool
 from fedlog.files.json_text import write_json

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,13 +20,34 @@ from torch import Tensor
 
 from fedlog.files.cache import cache_folder
 from fedlog.files.durable import write_file
-from fedlog.models.encoders.shape import Encoder
 
 RECORDS_OF_A_FILE = 1024
 HASH_BYTES = 16
 
 Progress = Callable[[int, int], object]
 """A function that is called with (records encoded so far, records to encode)."""
+
+
+class Encoder(Protocol):
+    """A frozen function from raw records (n, *input_shape) to features (n, width).
+
+    A record's features must not depend on the other records of a call: record privacy relies on it.
+    """
+
+    @property
+    def name(self) -> str:
+        """The encoder's part of a body's name, without maps and clip."""
+
+    @property
+    def width(self) -> int:
+        """The number of features."""
+
+    @property
+    def digest(self) -> str:
+        """64 hex digits, equal for two encoders exactly if weights and preparation are equal."""
+
+    def encode(self, raw: Tensor) -> Tensor:
+        """The features of raw records, (n, *input_shape) -> (n, width) float32; pixels are from 0 to 255."""
 
 
 def hashes_of(raw: Tensor) -> list[bytes]:

@@ -10,11 +10,11 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from fedlog.errors import InputError
+from fedlog.models.encoders.cache import Encoder
 from fedlog.models.encoders.maps import FeatureMap, parse_map, take_directions
 from fedlog.models.encoders.onnx_encoder import ONNX, load_onnx, onnx_width
 from fedlog.models.encoders.pixels import scale_to_bytes
 from fedlog.models.encoders.pretrained import PRETRAINED, load_pretrained, principal_directions
-from fedlog.models.encoders.shape import Encoder
 from fedlog.models.encoders.text import TEXT, WIDTH, load_text_encoder
 
 IDENTITY = "identity"

@@ -145,7 +145,8 @@ def load_onnx(name: str, input_shape: tuple[int, ...]) -> OnnxEncoder:
         )
     metadata = dict(session.get_modelmeta().custom_metadata_map)
     pixels = _read_pixels(name, session.get_inputs()[0].shape, metadata) if len(input_shape) == 3 else None
-    encoder = OnnxEncoder(name, 0, _make_digest("onnx", sha256, pixels), session, pixels)
+    content = {"kind": "onnx", "weights": sha256, "pixels": None if pixels is None else pixels.describe()}
+    encoder = OnnxEncoder(name, 0, digest_json(content), session, pixels)
     width = encoder._encode_batch(torch.zeros(1, *input_shape)).shape[1]
     if input_shape == (width,):
         raise InputError(
@@ -171,8 +172,3 @@ def _read_pixels(name: str, shape: list[Any], metadata: Mapping[str, str]) -> Pi
             f"input {shape}",
             hint="export it with a fixed height and width, or with the metadata side=224",
         ) from None
-
-
-def _make_digest(kind: str, weights_sha256: str, pixels: Pixels | None) -> str:
-    content = {"kind": kind, "weights": weights_sha256, "pixels": None if pixels is None else pixels.describe()}
-    return digest_json(content)
