@@ -12,6 +12,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
 from fedlog.experiments.run.execute import SUMMARY
+from fedlog.experiments.tables import tuned_tables
 from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.finished_cells import collect
 from fedlog.experiments.tables.significance import Mean
@@ -75,6 +76,7 @@ def test_the_pages_are_made_from_the_records(results: Path, found: list[Experime
     [
         ("select-equal-chances-mnist", SELECTED["mnist"]),
         ("select-equal-chances-wine", SELECTED["wine"]),
+        ("select-equal-chances-table-mnist", tuned_tables.SELECTED["mnist"]),
         ("select-fedlog-c-letter-mnist", {"fedlog-c": "alpha-0.3-g-1.1"}),
     ],
 )
