@@ -30,10 +30,10 @@ from fedlog.flower.folders.certificates import (
     days_left,
     renew_server_certificate,
 )
+from fedlog.flower.folders.folder import check_site_name
 from fedlog.flower.folders.keys import check_secret, create_site_key, fingerprint, read_public_key, write_secret
-from fedlog.flower.folders.layout import check_site_name, parse_server_address
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
-from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
+from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder, parse_server_address
 from fedlog.flower.ops.processes import Command, call, find_free_port, start, wait_for_port
 from fedlog.flower.protocol.check_in import AHEAD_SECONDS, BEHIND_SECONDS
 from fedlog.flower.server.callers import Callers, read_caller

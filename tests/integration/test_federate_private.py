@@ -11,7 +11,7 @@ import torch
 from flwr.supercore.task_identity import TaskIdentity
 from three_sites import BODIES, SCHEMA, InProcess, events_named, fill_site, make_server, quick_clock
 
-from fedlog.cli.federate_privacy import print_private
+from fedlog.cli.federate_run import print_private
 from fedlog.cli.main import main
 from fedlog.core.keys import Key
 from fedlog.data.site import Preparation

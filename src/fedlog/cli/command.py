@@ -1,4 +1,4 @@
-"""The parts of every command: its place in a group of commands, and a way to talk to people."""
+"""Add commands to the parser, and print lines for people."""
 
 from __future__ import annotations
 
@@ -6,31 +6,61 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from fedlog.flower.folders.server_folder import ServerFolder
+    from fedlog.flower.folders.site_folder import SiteFolder
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-Handler: TypeAlias = Callable[[argparse.Namespace], int]
 
 
-def command(commands: Subparsers, name: str, summary: str, handler: Handler) -> argparse.ArgumentParser:
-    """The parser of one more command, whose handler returns the exit code."""
+def command(
+    commands: Subparsers,
+    name: str,
+    summary: str,
+    handler: Callable[[argparse.Namespace], int | None],
+    folder: str | None = None,
+) -> argparse.ArgumentParser:
+    """Add a command and return its parser; the handler returns the exit code, or None for 0.
+
+    `folder` is the help text of a first argument DIR, for commands that have one.
+    """
     parser = commands.add_parser(name, help=summary, description=summary)
-    parser.set_defaults(handler=handler)
+    parser.set_defaults(handler=lambda args: handler(args) or 0)
+    if folder is not None:
+        parser.add_argument("folder", type=Path, metavar="DIR", help=folder)
     return parser
 
 
-def server_command(commands: Subparsers, name: str, summary: str, handler: Handler) -> argparse.ArgumentParser:
-    """The parser of a command whose first argument is the server's folder."""
-    parser = command(commands, name, summary, handler)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the server's folder")
-    return parser
+def server_command(
+    commands: Subparsers, name: str, summary: str, handler: Callable[[ServerFolder, argparse.Namespace], None]
+) -> argparse.ArgumentParser:
+    """Add a command that works in an existing server's folder: its first argument, which the handler gets opened."""
+
+    def open_folder(args: argparse.Namespace) -> None:
+        from fedlog.flower.folders.server_folder import ServerFolder  # needs the extra `federate`
+
+        folder = ServerFolder(args.folder)
+        folder.read_config()
+        handler(folder, args)
+
+    return command(commands, name, summary, open_folder, "the server's folder")
 
 
-def site_command(commands: Subparsers, name: str, summary: str, handler: Handler) -> argparse.ArgumentParser:
-    """The parser of a command whose first argument is a site's folder."""
-    parser = command(commands, name, summary, handler)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the site's folder")
-    return parser
+def site_command(
+    commands: Subparsers, name: str, summary: str, handler: Callable[[SiteFolder, argparse.Namespace], None]
+) -> argparse.ArgumentParser:
+    """Add a command that works in an existing site's folder: its first argument, which the handler gets opened."""
+
+    def open_folder(args: argparse.Namespace) -> None:
+        from fedlog.flower.folders.site_folder import SiteFolder  # needs the extra `federate`
+
+        folder = SiteFolder(args.folder)
+        folder.read_config()
+        handler(folder, args)
+
+    return command(commands, name, summary, open_folder, "the site's folder")
 
 
 def say(text: str) -> None:

@@ -6,23 +6,24 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedlog.cli import federate_privacy
 from fedlog.cli.command import Subparsers, command, say, server_command
+from fedlog.errors import InputError
 from fedlog.files.duration_text import describe_duration
 from fedlog.settings.flags import add_flags, read_given_settings
 from fedlog.settings.presets import apply_recipe
 from fedlog.settings.spec import RunSpec, list_deployed_settings
 from fedlog.settings.training import REFUSED_SHARE
 
-DEMO_ROUNDS = 4
+if TYPE_CHECKING:
+    from fedlog.flower.folders.server_folder import ServerFolder
 
-# Nothing of Flower, polars or cryptography is imported here: without the extra, `fedlog federate --help` must work.
+DEMO_ROUNDS = 4
 
 
 def add_commands(commands: Subparsers) -> None:
-    """Add the four commands; each sets `handler`, which returns the exit code."""
+    """Add the four commands."""
     parser = server_command(commands, "run", "at the server: train with the connected sites", _run)
     parser.add_argument("--name", help="a new name, or that of a run to go on with (default: run-1, run-2, ...)")
     parser.add_argument(
@@ -62,34 +63,30 @@ def add_commands(commands: Subparsers) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run(folder: ServerFolder, args: argparse.Namespace) -> None:
     from fedlog.flower.folders.roster import read_roster
-    from fedlog.flower.folders.server_folder import ServerFolder
     from fedlog.flower.ops.processes import StopRequestedError, stop_on_sigterm
     from fedlog.flower.ops.run import choose_run_name, run_federation
     from fedlog.flower.protocol.plan import make_plan
     from fedlog.flower.protocol.promise import warn_of_delta
     from fedlog.flower.server.run_folder import RoundRules
 
-    folder = ServerFolder(args.folder)
-    folder.read_config()
     given = read_given_settings(args)
     spec = apply_recipe(RunSpec(**given), given)
     plan = make_plan(spec, args.name or choose_run_name(folder), lambda: len(read_roster(folder.path)))
     share = REFUSED_SHARE if spec.refused_share is None else spec.refused_share
     rules = RoundRules(args.minimum_sites, args.deadline, share)
-    # One over the records of a site is for the site to know, and it is warned there.
-    if said := warn_of_delta(plan.promise, 1, len(folder.read_known_sites())):
-        say(f"warning: {said}")
+    # A site whose records are protected is warned at the site: only the site knows how many it has.
+    if warning := warn_of_delta(plan.promise, 1, len(folder.read_known_sites())):
+        say(f"warning: {warning}")
     try:
         with stop_on_sigterm():
             report = run_federation(folder, plan, rules, say)
     except StopRequestedError:
         say(f"no longer following {plan.name}; at the server it goes on")
-        return 0
-    _print_report(args, report)
-    _write_page(args, folder.runs / plan.name)
-    return 0
+    else:
+        _print_report(args, report)
+        _write_page(args, folder.runs / plan.name)
 
 
 def _write_page(args: argparse.Namespace, run: Path) -> None:
@@ -100,11 +97,10 @@ def _write_page(args: argparse.Namespace, run: Path) -> None:
     print(f"report: {page}", file=sys.stderr if args.json else sys.stdout)
 
 
-def _demo(args: argparse.Namespace) -> int:
+def _demo(args: argparse.Namespace) -> None:
     import tempfile
 
     from fedlog.cli.deployed_run import find_deployed_runs
-    from fedlog.errors import InputError
     from fedlog.flower.ops.demo import run_demo
     from fedlog.flower.ops.demo_pretrained import describe_pooled, run_pretrained_demo
 
@@ -112,16 +108,16 @@ def _demo(args: argparse.Namespace) -> int:
         raise InputError(f"--pretrained has exactly one exchange, found: --rounds {args.rounds}", hint="leave it out")
     if args.folder is not None and args.folder.exists() and any(args.folder.iterdir()):
         raise InputError(f"expected a new or empty folder, found: {args.folder}")
-    tell = say if args.verbose else _ignore
+    show_step = say if args.verbose else lambda line: None
     if not (args.verbose or args.json):
         say("a server and three sites start on this machine: about a minute; --verbose shows every step")
     with tempfile.TemporaryDirectory(prefix="fedlog-demo-") as temporary:
         root = args.folder or Path(temporary)
         root.mkdir(parents=True, exist_ok=True)
         if args.pretrained:
-            report = run_pretrained_demo(root, args.seed, tell)
+            report = run_pretrained_demo(root, args.seed, show_step)
         else:
-            report = run_demo(root, DEMO_ROUNDS if args.rounds is None else args.rounds, args.seed, tell)
+            report = run_demo(root, DEMO_ROUNDS if args.rounds is None else args.rounds, args.seed, show_step)
     if args.pretrained and not args.json:
         _print_pretrained(report)
         print(describe_pooled(report["pooled"]))
@@ -130,11 +126,6 @@ def _demo(args: argparse.Namespace) -> int:
     if args.folder is not None:
         for run in find_deployed_runs(args.folder / "server"):
             _write_page(args, run)
-    return 0
-
-
-def _ignore(line: str) -> None:
-    """Say nothing: the steps of a demo are shown with --verbose only."""
 
 
 def _print_pretrained(report: dict[str, Any]) -> None:
@@ -143,7 +134,7 @@ def _print_pretrained(report: dict[str, Any]) -> None:
     for site in report["sites"]:
         between = _describe_interval(site["accuracy"], site["test_records"])
         print(f"{site['name']:<10} {site['accuracy']:>13.3f} {between:>16} {site['test_records']:>10}  {site['body']}")
-    print(f"{federate_privacy.describe_traffic(report)}, {describe_duration(report['seconds'])}")
+    print(f"{_describe_traffic(report)}, {describe_duration(report['seconds'])}")
     print(f"privacy: {report['privacy']['statement']}")
 
 
@@ -152,7 +143,7 @@ def _print_report(args: argparse.Namespace, report: dict[str, Any]) -> None:
         print(json.dumps(report))
         return
     if any("accuracy" not in site for site in report["sites"]):
-        federate_privacy.print_private(report)
+        print_private(report)
         return
     figure = "rmse" if any("rmse" in site for site in report["sites"]) else "accuracy"
     what = "test error" if figure == "rmse" else "test accuracy"
@@ -167,7 +158,36 @@ def _print_report(args: argparse.Namespace, report: dict[str, Any]) -> None:
         )
     wire = f", {report['wire_bytes']} bytes on the wire with TLS and Flower" if "wire_bytes" in report else ""
     seconds = f", {describe_duration(report['seconds'])}" if "seconds" in report else ""
-    print(f"{federate_privacy.describe_traffic(report)}{wire}{seconds}")
+    print(f"{_describe_traffic(report)}{wire}{seconds}")
+
+
+def print_private(report: dict[str, Any]) -> None:
+    """Print sites, traffic and guarantee of a run that is private or has secure sums."""
+    for site in report["sites"]:
+        print(f"{site['name']:<10} {site['body']}")
+    print(_describe_traffic(report))
+    if "ended_early" in report:
+        print(f"ended early: {report['ended_early']}")
+    if "privacy" in report:
+        promised = report["privacy"]
+        print(f"privacy: {'nothing was released' if promised is None else promised['statement']}")
+    else:
+        print("privacy: none; secure sums hid each site's part from the server, and the sums are exact")
+    if report.get("new_heads") == 0:
+        print(
+            "learned nothing: in every round the sum drowned in its noise, and the head is the one that the run began "
+            "with; more records or sites, a larger epsilon, fewer rounds or a narrower clip raise the signal"
+        )
+    elif "new_heads" in report:
+        print(f"rounds that moved the head: {report['new_heads']} of {report['rounds']}")
+    print("how well each model does is known to its site alone: `report.json` beside the model there")
+
+
+def _describe_traffic(report: dict[str, Any]) -> str:
+    """How many rounds there were, of how many planned, and the bits sent in them."""
+    planned = f" of {report['rounds_planned']}" if "rounds_planned" in report else ""
+    plural = "" if report["rounds"] == 1 and not planned else "s"
+    return f"{report['rounds']}{planned} round{plural}, {report['bits_up']} bits up and {report['bits_down']} down"
 
 
 def _describe_interval(share: float, records: int) -> str:
@@ -180,29 +200,22 @@ def _describe_interval(share: float, records: int) -> str:
     return f"{low:.3f} to {high:.3f}"
 
 
-def _drop(args: argparse.Namespace) -> int:
-    from fedlog.flower.folders.server_folder import ServerFolder
+def _drop(folder: ServerFolder, args: argparse.Namespace) -> None:
     from fedlog.flower.ops.run import drop, find_open_run, take_back
 
-    folder = ServerFolder(args.folder)
-    folder.read_config()
     run = args.run or find_open_run(folder)
     if args.back:
         take_back(folder, args.name, run)
         say(f"{run} asks {args.name} again from the next round on")
-        return 0
+        return
     drop(folder, args.name, run)
     say(f"{run} goes on without {args.name}; its key stays registered, and what it has sent stays in the head")
     say("`--back` asks it again; `unregister` locks it out; `leave` takes its statistics out of the head")
-    return 0
 
 
-def _leave(args: argparse.Namespace) -> int:
-    from fedlog.flower.folders.server_folder import ServerFolder
+def _leave(folder: ServerFolder, args: argparse.Namespace) -> None:
     from fedlog.flower.ops.run import find_newest_run, leave
 
-    folder = ServerFolder(args.folder)
-    folder.read_config()
     run = args.run or find_newest_run(folder)
     remaining = leave(folder, args.name, run, say)
     say(f"the head of {run} is now that of {', '.join(remaining)}")
@@ -211,4 +224,3 @@ def _leave(args: argparse.Namespace) -> int:
         "not undone: bodies that were trained under earlier heads, models the sites already use, copies of earlier "
         f"heads, and what {args.name} itself has received"
     )
-    return 0

@@ -7,11 +7,24 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedlog.errors import InputError
+
+SITE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
 Value = str | int | float | None | list[str] | list[float]
+
+
+def check_site_name(text: str) -> str:
+    """Return the name; refuse one that does not fit into file names, logs and Flower's list."""
+    if not SITE_NAME.fullmatch(text):
+        raise InputError(
+            f"expected a name of at most 32 lower-case letters, digits, dots, dashes or underscores, found: {text!r}"
+        )
+    return text
 
 
 class PathIn:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from fedlog.errors import InputError
 from fedlog.files.json_text import parse_json, write_json
+from fedlog.flower.folders.folder import check_site_name
 from fedlog.flower.folders.keys import check_secret, write_secret
-from fedlog.flower.folders.layout import check_site_name
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.privacy.secagg.crypto import SigningIdentity
 

@@ -15,6 +15,18 @@ from fedlog.flower.folders.folder import Folder, PathIn
 from fedlog.models.named_files import name_with_whole_path
 from fedlog.settings.training import World
 
+DEFAULT_PORT = 8443
+
+
+def parse_server_address(text: str) -> str:
+    """The address as HOST:PORT, with the usual port if none is given."""
+    host, separator, port = text.rpartition(":")
+    if not separator:
+        host, port = text, str(DEFAULT_PORT)
+    if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise InputError(f"expected HOST or HOST:PORT, found: {text!r}")
+    return f"{host}:{port}"
+
 
 @dataclass(frozen=True)
 class SiteConfig:

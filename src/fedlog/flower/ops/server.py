@@ -17,9 +17,8 @@ from typing import Any
 from fedlog.data.schema import load_schema
 from fedlog.errors import InputError, RunError
 from fedlog.flower.folders.certificates import create_certificates, days_left
-from fedlog.flower.folders.folder import LineFollower
+from fedlog.flower.folders.folder import LineFollower, check_site_name
 from fedlog.flower.folders.keys import SECRET_FOLDER_MODE, check_secret, fingerprint
-from fedlog.flower.folders.layout import check_site_name
 from fedlog.flower.folders.server_folder import CONNECTION, ServerConfig, ServerFolder
 from fedlog.flower.ops.app import app_settings, write_app
 from fedlog.flower.ops.event_text import describe_presence

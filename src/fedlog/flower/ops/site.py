@@ -10,8 +10,8 @@ from pathlib import Path
 
 from fedlog.data.schema import load_schema, quote_toml
 from fedlog.errors import InputError
+from fedlog.flower.folders.folder import check_site_name
 from fedlog.flower.folders.keys import SECRET_FOLDER_MODE, check_secret, create_site_key
-from fedlog.flower.folders.layout import check_site_name
 from fedlog.flower.folders.roster import KEY
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops.processes import (

@@ -16,7 +16,7 @@ from fedlog.core.clip import parse_clip
 from fedlog.engine.protocol.downlink import check_transport as check_method_transport
 from fedlog.errors import InputError
 from fedlog.files.json_text import parse_json
-from fedlog.flower.folders.layout import check_site_name
+from fedlog.flower.folders.folder import check_site_name
 from fedlog.flower.protocol.bounds import (
     FEWEST_RECORDS,
     check_clip,
