@@ -1,7 +1,7 @@
-"""The exceptions that reach a user, and nothing else.
+"""The errors that a user sees.
 
 Every message says what was expected, what was found and on which object; the hint says what to do next. The command
-line prints both on two lines, without a traceback, and exits with the class's code.
+line prints message and hint on two lines, without a traceback, and exits with the exit code of the error's class.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class FedlogError(Exception):
-    """The root of every error this package raises on purpose: the run failed (exit code 1)."""
+    """The base class of every error that this package raises on purpose; a failed run has exit code 1."""
 
     exit_code = 1
 
@@ -30,7 +30,7 @@ class FedlogError(Exception):
 
     @property
     def one_line(self) -> str:
-        """The message and the hint, for a table or a list."""
+        """The message and the hint on one line, for a table or a list."""
         return self.message if self.hint is None else f"{self.message}; {self.hint}"
 
 
@@ -46,7 +46,7 @@ class RunError(FedlogError):
 
 @contextmanager
 def errors_in(where: str) -> Iterator[None]:
-    """Add the place to input errors that are raised inside, unless they name it themselves."""
+    """Put `where`, such as a file's name, in front of every InputError raised in the block that does not name it yet."""
     try:
         yield
     except InputError as error:
@@ -56,7 +56,7 @@ def errors_in(where: str) -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's text, or its kind where it has none."""
+    """The first line of an error's text, or the name of its class if it has no text."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 

@@ -13,6 +13,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from three_sites import BODIES, SCHEMA, InProcess, events_named, fill_site, make_server
 
 from fedlog.cli.main import main
+from fedlog.files.json_text import write_json
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops import server as server_side
@@ -195,7 +196,7 @@ def test_status_shows_who_misses_who_lags_and_who_is_dropped(
     going, _ = begin(post, server, 2, deadline=100.0)
     post.at[post.now + 20.0] = lambda: post.silent.add("east")
     going.conduct()
-    RunFolder.of(server, "trial").write_dropped(["west"])
+    write_json(RunFolder.of(server, "trial").dropped_file, ["west"])
     listed = (*(SiteStatus(name, "online", "2030") for name in BODIES), SiteStatus("west", "offline", ""))
     # Flower's own list, which only a running server has.
     monkeypatch.setattr(server_side, "site_statuses", lambda folder: listed)

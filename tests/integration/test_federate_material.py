@@ -45,7 +45,7 @@ NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 
 @pytest.fixture
 def files(tmp_path: Path) -> CertificateFiles:
-    files = CertificateFiles.under(tmp_path / "certificates")
+    files = CertificateFiles(tmp_path / "certificates")
     create_certificates(files, ("localhost", "10.1.2.3"), dt.datetime.now(dt.UTC))
     return files
 
@@ -107,7 +107,7 @@ def test_a_renewed_certificate_holds_under_the_same_authority(files: Certificate
 
 
 def test_another_authority_is_refused(files: CertificateFiles, tmp_path: Path) -> None:
-    other = CertificateFiles.under(tmp_path / "other")
+    other = CertificateFiles(tmp_path / "other")
     create_certificates(other, ("localhost",), dt.datetime.now(dt.UTC))
     with pytest.raises(ssl.SSLCertVerificationError):
         handshake(contexts(files)[0], contexts(other)[1], "localhost")
@@ -115,7 +115,7 @@ def test_another_authority_is_refused(files: CertificateFiles, tmp_path: Path) -
 
 @pytest.mark.parametrize("host", ["https://a.example", "a.example:8443", "", "a b", "-a.example", "a" * 64])
 def test_a_bad_host_name_leaves_nothing_behind(tmp_path: Path, host: str) -> None:
-    files = CertificateFiles.under(tmp_path / "c")
+    files = CertificateFiles(tmp_path / "c")
     with pytest.raises(InputError, match="host name"):
         create_certificates(files, (host,), NOW)
     assert not files.authority_key.exists()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
+
+from fedlog.errors import InputError
 
 if TYPE_CHECKING:
     from fedlog.flower.folders.server_folder import ServerFolder
@@ -61,6 +64,39 @@ def site_command(
         handler(folder, args)
 
     return command(commands, name, summary, open_folder, "the site's folder")
+
+
+def add_allow_code(parser: argparse.ArgumentParser) -> None:
+    """Add `--allow-code`, which adds a function to those that loaded files may name."""
+
+    def allow(name: str) -> str:
+        from fedlog.models.own_code import allow_code
+
+        allow_code([name])
+        return name
+
+    parser.add_argument(
+        "--allow-code",
+        type=allow,
+        default=argparse.SUPPRESS,
+        metavar="package.module:name",
+        help="let a model folder or a `frozen:` file name this function as its body; repeatable",
+    )
+
+
+def split_list(option: str, text: str | None, example: str) -> tuple[str, ...]:
+    """The names in an option such as `--methods a,b`, each once; an empty tuple if the option was left out."""
+    if text is None:
+        return ()
+    named = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not named:
+        raise InputError(f"{option} names nothing: {text!r}", hint=f"{option} {example}, or leave it out")
+    return named
+
+
+def cores() -> int:
+    """The number of cores that this process may use, which may be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def say(text: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import fedlog
 from fedlog.api.compare import Comparison, Parallelism, repeat
-from fedlog.cli.running import cores
+from fedlog.cli.command import cores, split_list
 from fedlog.errors import InputError
 from fedlog.experiments.compare.variants import METHODS
 from fedlog.files.durable import write_file
@@ -44,9 +44,9 @@ def compare(args: argparse.Namespace) -> int:
     try:
         found = fedlog.compare(
             data,
-            _split_names(args.methods) or METHODS,
+            split_list("--methods", args.methods, "fedlog,fedavg") or METHODS,
             None if args.seeds is None else read_seeds(args.seeds),
-            codecs=_split_names(args.codecs),
+            codecs=split_list("--codecs", args.codecs, "f32,q8"),
             bodies=args.bodies,
             recipes=_read_recipes([text for text in args.recipes if text not in list(Recipe)]),
             recipe=_read_recipe(args.recipes),
@@ -110,10 +110,6 @@ def read_seeds(text: str) -> int | list[int]:
     if not parts or not all(part.isdecimal() for part in parts):
         raise InputError(f"--seeds must be whole numbers from 0 on: {text}", hint="--seeds 5, or --seeds 0,1,2")
     return int(parts[0]) if len(parts) == 1 and "," not in text else [int(part) for part in parts]
-
-
-def _split_names(text: str | None) -> tuple[str, ...]:
-    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
 
 
 def _read_recipe(texts: Sequence[str]) -> Recipe | None:

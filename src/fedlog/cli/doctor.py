@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import fedlog
+from fedlog.cli.command import cores
 from fedlog.errors import InputError
 
 REQUIRED = ("torch", "numpy", "scipy", "scikit-learn", "polars", "matplotlib")
@@ -101,8 +102,7 @@ def _examine_speed() -> Iterator[Check]:
     yield Check("compiler", said, None if compiled or compiler else "a C compiler makes convolutions faster")
     lacks = None if compiled else "convolutions are slower; with a C compiler: pip install --force-reinstall fedlog"
     yield Check("compiled blocks", "yes" if compiled else "no", lacks)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield Check("cores", f"{cores} of {os.cpu_count()}")
+    yield Check("cores", f"{cores()} of {os.cpu_count()}")
     import torch
 
     card = torch.cuda.get_device_name() if torch.cuda.is_available() else "none; everything runs on the cores"

@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedlog.cli.command import Subparsers, command, say, site_command
-from fedlog.cli.own_code import add_allow_code
+from fedlog.cli.command import Subparsers, add_allow_code, command, say, site_command
 
 if TYPE_CHECKING:
     from fedlog.flower.folders.site_folder import SiteFolder

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedlog.cli.own_code import add_allow_code
+from fedlog.cli.command import add_allow_code
 
 if TYPE_CHECKING:
     from fedlog.models.model import Model

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from fedlog.cli.command import Subparsers
+from fedlog.cli.command import Subparsers, command
 from fedlog.core.clip import Clamp, Clip, L2Clip
 from fedlog.errors import InputError
 from fedlog.privacy.calibration import paper_sigma
@@ -27,12 +27,8 @@ from fedlog.privacy.secagg.terms import FEWEST
 
 def add_parser(verbs: Subparsers) -> None:
     """Add the `calibrate` verb."""
-    calibrate = verbs.add_parser(
-        "calibrate",
-        help="compute the noise that keeps a number of releases within a budget",
-        description="The noise that keeps a number of releases within a budget, and what the promise then means.",
-    )
-    calibrate.set_defaults(handler=calibrate_command)
+    summary = "compute the noise that keeps a number of releases within a budget, and say what the promise then means"
+    calibrate = command(verbs, "calibrate", summary, calibrate_command)
     calibrate.add_argument("--epsilon", type=float, required=True, help="epsilon of the whole run")
     calibrate.add_argument(
         "--delta", type=float, required=True, help="delta of the whole run; a real promise needs 1e-5 or less"

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedlog.cli.cell_progress import CellProgress
-from fedlog.cli.running import cores
+from fedlog.cli.command import cores, split_list
 from fedlog.errors import InputError
 from fedlog.experiments.tables.catalog import experiments
 from fedlog.experiments.tables.cells import Cell, CellChoice, cells
@@ -106,21 +106,11 @@ def _run(args: argparse.Namespace, wanted: list[Cell]) -> list[Outcome]:
 
 
 def _choice(args: argparse.Namespace) -> CellChoice:
-    rows = _split_list("--methods", args.methods, "fedlog,fedavg")
-    told = _split_list("--seeds", args.seeds, "0,1,2")
+    rows = split_list("--methods", args.methods, "fedlog,fedavg")
+    told = split_list("--seeds", args.seeds, "0,1,2")
     if not all(seed.isdecimal() for seed in told):
         raise InputError(f"--seeds must be whole numbers from 0 on, with commas: {args.seeds}", hint="--seeds 0,1,2")
     return CellChoice(rows, tuple(dict.fromkeys(int(seed) for seed in told)), args.rounds)
-
-
-def _split_list(option: str, text: str | None, example: str) -> tuple[str, ...]:
-    """The names in the option, each once; an empty tuple if it was left out, which means all."""
-    if text is None:
-        return ()
-    named = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not named:
-        raise InputError(f"{option} names nothing: {text!r}", hint=f"{option} {example}, or leave it out")
-    return named
 
 
 def _describe_outcomes(experiment: str, wanted: list[Cell], outcomes: list[Outcome]) -> list[dict[str, object]]:

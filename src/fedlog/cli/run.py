@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedlog.cli.own_code import add_allow_code
+from fedlog.cli.command import add_allow_code
 from fedlog.settings.fields import type_hints
 from fedlog.settings.flags import add_flags
 from fedlog.settings.spec import RunSpec

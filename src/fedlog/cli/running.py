@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 import sys
 import time
@@ -16,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedlog.api.progress import Progress
+from fedlog.cli.command import cores
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
@@ -108,11 +108,6 @@ def _new_folder(spec: RunSpec) -> Path:
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{spec.data}-{spec.method}".replace(":", "-")
     names = (name if number == 1 else f"{name}-{number}" for number in count(1))
     return next(path for path in (Path("runs") / each for each in names) if not path.exists())
-
-
-def cores() -> int:
-    """The number of cores that this process may use, which may be fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _dry_run(args: argparse.Namespace, spec: RunSpec, progress: Progress) -> int:

@@ -1,1 +1,1 @@
-"""Files and names, the same way everywhere: durable writes, locks, TOML, import by name, did-you-mean."""
+"""One way to do each small task with files and names: durable writes, locks, TOML, import by name, did-you-mean."""

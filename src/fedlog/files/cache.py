@@ -9,6 +9,6 @@ import platformdirs
 
 
 def cache_folder(variable: str = "FEDLOG_CACHE") -> Path:
-    """The folder that this environment variable names, else the platform's user cache."""
+    """The folder named by this environment variable; if it is not set, the platform's user cache."""
     given = os.environ.get(variable)
     return Path(given).expanduser() if given else platformdirs.user_cache_path("fedlog")

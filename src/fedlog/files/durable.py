@@ -1,7 +1,7 @@
-"""Write files that survive a crash: every byte is on the disk when a function returns, or it raises OSError.
+"""Write files that survive a crash: every byte is on the disk when a function returns, or the function raises OSError.
 
-A whole file is written beside its place and then renamed, so a reader, or a restart after a kill, finds the old content
-or the new one. A line is appended as a whole: when the disk is full, what was written of it is cut off again.
+A file is first written as a draft beside its place and then renamed, so a reader, or a restart after a crash, finds the
+old content or the new one. A line is appended as a whole: if the disk is full, the part that was written is cut off.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pathlib import Path
 
 PUBLIC_MODE = 0o666  # less the user's umask
 PRIVATE_MODE = 0o600
-# No space, a user's quota, or a limit on the size of a file.
+# The system's error numbers for: no space left, the user's quota is used up, the file is larger than allowed.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-# What a round writes is far smaller; with less than this something will not fit soon.
+# With less free space than this a disk counts as nearly full. What a round writes is far smaller.
 LEAST_FREE_BYTES = 16 * 2**20
 
 
 def write_file(path: Path, content: str | bytes, mode: int = PUBLIC_MODE) -> None:
-    """Replace the file with this content, making its folder where there is none."""
+    """Replace the file with this content; make its folder if there is none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A name of its own: two processes that write the same file must not share a draft.
+    # A random name: two processes that write the same file must not share a draft.
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     with _errors_about(path):
         try:
@@ -39,12 +39,12 @@ def write_file(path: Path, content: str | bytes, mode: int = PUBLIC_MODE) -> Non
 
 
 def is_draft(path: Path, name: str) -> bool:
-    """Whether this is a leftover of `write_file`, which was killed while it wrote the file `name`."""
+    """Whether `path` is a draft that was left behind when a process was killed while writing the file `name`."""
     return path.name.startswith(f".{name}.") and path.suffix == ".part"
 
 
 def create_file(path: Path, content: str | bytes, mode: int = PUBLIC_MODE) -> None:
-    """Write a file that does not exist yet; FileExistsError where it does, also if another process was faster."""
+    """Write a new file; FileExistsError if it exists, even if another process has created it a moment ago."""
     # The mode is given here: a chmod afterwards would leave a moment in which others can open the file.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
@@ -60,7 +60,7 @@ def create_file(path: Path, content: str | bytes, mode: int = PUBLIC_MODE) -> No
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add one line, all of it or nothing."""
+    """Add one line to the file: the whole line or nothing."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PUBLIC_MODE)
     try:
         before = os.fstat(descriptor).st_size
@@ -77,14 +77,14 @@ def append_line(path: Path, line: str) -> None:
 
 
 def move_file(draft: Path, path: Path) -> None:
-    """Give a finished draft its name, replacing what was there."""
+    """Rename a finished draft to its final path, replacing what was there."""
     _force_content(draft)
     os.replace(draft, path)
     force_names(path.parent)
 
 
 def move_folder(draft: Path, folder: Path) -> None:
-    """Give a finished folder of files its name, replacing what was there."""
+    """Rename a finished folder of files to its final path, replacing what was there."""
     force_folder(draft)
     shutil.rmtree(folder, ignore_errors=True)
     draft.rename(folder)
@@ -102,14 +102,14 @@ def force_folder(folder: Path) -> None:
 
 
 def force_names(folder: Path) -> None:
-    """Force the list of a folder's files to the disk: forcing a file's content does not do that."""
+    """Force a folder's list of file names to the disk: forcing a file's content does not do that."""
     if os.name == "posix":  # elsewhere a folder cannot be opened
         _force_content(folder)
 
 
 @contextmanager
 def _errors_about(path: Path) -> Iterator[None]:
-    """Put the name of this file into system errors, which name its draft or no file."""
+    """Make system errors in the block name this file: by themselves they name its draft, or no file."""
     try:
         yield
     except OSError as error:

@@ -1,10 +1,10 @@
-"""Times as people read them: the one place that chooses their unit and digits."""
+"""Durations as text: the one place that chooses their unit and number of digits."""
 
 from __future__ import annotations
 
 
 def describe_duration(seconds: float) -> str:
-    """A time to two digits or to the whole second or minute: 0.35 s, 4.1 s, 85 s, 12 min, 2.5 h."""
+    """The duration as a short text: 0.35 s, 4.1 s, 85 s, 12 min, 2.5 h."""
     if seconds < 9.95:
         return f"{seconds:.2g} s"
     if seconds < 119.5:

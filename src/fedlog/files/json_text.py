@@ -1,4 +1,4 @@
-"""JSON files, JSON that came from someone else, and digests of plain values."""
+"""Read and write JSON files, parse JSON from the network, and compute digests of plain values."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Replace the file with these values in one durable step."""
+    """Write the values to the file as JSON, replacing its content in one durable step."""
     write_file(path, json.dumps(values, indent=1) + "\n")
 
 
 def read_json(path: Path, missing: Any) -> Any:
-    """The content of the file; `missing` where there is no such file."""
+    """The content of the JSON file; `missing` if there is no such file."""
     return json.loads(path.read_text()) if path.exists() else missing
 
 
 def digest_json(values: Any) -> str:
-    """The SHA-256 of plain values, the same for equal ones, as 64 hex digits."""
+    """The SHA-256 of plain values, as 64 hex digits; equal values have equal digests."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

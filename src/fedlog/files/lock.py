@@ -1,4 +1,4 @@
-"""One process at a time: a lock that ends with the processes that hold it, however they end."""
+"""Locks that let in one process at a time, and that are released when their process ends, even if it is killed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ POLL_SECONDS = 0.05
 
 
 class LockTakenError(Exception):
-    """Another process kept the lock for longer than this one would wait."""
+    """Another process held the lock for longer than this one was willing to wait."""
 
 
 @contextmanager
 def lock_file(path: Path, wait_seconds: float | None = None) -> Iterator[None]:
-    """Hold a lock on the file at `path`, which is created if need be and never removed.
+    """Hold a lock on the file at `path` during the block; the file is created if need be and never removed.
 
-    LockTakenError if another process holds it for `wait_seconds`; without a limit, wait as long as it takes. Processes
-    forked while the lock is held share it: the workers of a killed run hold it until they end. A process that asks
-    twice waits for itself.
+    LockTakenError if another process still holds the lock after `wait_seconds`; None waits forever. A forked process
+    shares the lock: if a run is killed, its workers hold the lock until they end. A process that locks the same file
+    twice waits for itself, forever.
     """
     with _hold(path, lambda: os.open(path, os.O_RDWR | os.O_CREAT, 0o644), wait_seconds):
         yield
@@ -31,12 +31,12 @@ def lock_file(path: Path, wait_seconds: float | None = None) -> Iterator[None]:
 
 @contextmanager
 def lock_folder(folder: Path, wait_seconds: float | None = None) -> Iterator[None]:
-    """Hold a lock on a folder itself, in the same way; it is created if need be.
+    """Hold a lock on a folder during the block, as `lock_file` does on a file; the folder is created if need be.
 
-    The process that holds it may remove the folder: others that wait notice it, and start again.
+    The process that holds the lock may remove the folder: processes that wait for it notice that, and start again.
     """
 
-    def opened() -> int:
+    def open_folder() -> int:
         while True:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -47,18 +47,18 @@ def lock_folder(folder: Path, wait_seconds: float | None = None) -> Iterator[Non
                     raise
 
     if os.name == "posix":
-        with _hold(folder, opened, wait_seconds):
+        with _hold(folder, open_folder, wait_seconds):
             yield
     else:  # a folder cannot be opened, and so has no lock
         yield
 
 
 @contextmanager
-def _hold(path: Path, opened: Callable[[], int], wait_seconds: float | None) -> Iterator[None]:
+def _hold(path: Path, open_path: Callable[[], int], wait_seconds: float | None) -> Iterator[None]:
     # Not `filelock.FileLock`: it gives up its lock in forked workers, and takes no folder.
     deadline = None if wait_seconds is None else time.monotonic() + wait_seconds
     while True:
-        descriptor = opened()
+        descriptor = open_path()
         try:
             if lock_descriptor(descriptor, blocking=False) and _is_still_there(descriptor, path):
                 yield
@@ -71,7 +71,7 @@ def _hold(path: Path, opened: Callable[[], int], wait_seconds: float | None) -> 
 
 
 def _is_still_there(descriptor: int, path: Path) -> bool:
-    """Whether the path still names what the descriptor has open: a lock on a removed file guards nothing."""
+    """Whether the path still names the file or folder that the descriptor has open: a lock on a removed one is useless."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:

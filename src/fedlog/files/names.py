@@ -1,4 +1,4 @@
-"""Names that a user typed: what they may have meant, and the objects that `package.module:name` brings in."""
+"""Names that a user typed: suggest the name that was meant, and import the object that `package.module:name` names."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from fedlog.errors import InputError
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like this one; None where none is close."""
+    """The known name that is most like this one; None if none is similar."""
     found = get_close_matches(name, list(known), n=1)
     return found[0] if found else None
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
-    """The hint for an unknown name: the one that was probably meant, or else `otherwise`."""
+    """The hint for an unknown name: `did you mean ...?` with the most similar known name, or else `otherwise`."""
     found = closest(name, known)
     return otherwise if found is None else f"did you mean {found}?"
 
 
 def explain_missing(path: Path) -> str:
-    """The hint for a path that is not there: a similar name in its folder, or else where it was looked for."""
+    """The hint for a missing path: a similar name in its folder, or else the folder from which the path was looked up."""
     near = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
     return did_you_mean(path.name, near, f"there is no such file or folder, seen from {Path.cwd()}")
 
 
-# Functions and classes that were given as objects and cannot be imported by their names, e.g. from a notebook.
+# Functions and classes that a program passed as objects and that cannot be imported by name, e.g. from a notebook.
 _GIVEN: dict[str, Callable[..., Any]] = {}
 
 
 def name_callable(given: Callable[..., Any], name: str | None = None) -> str:
-    """The name of a function or class in settings and records; `import_callable` finds the object by it.
+    """The name of a function or class for settings and records; `import_callable` gives the object back for the name.
 
-    In another process the name works only if the object can be imported. `name` replaces `module:qualname`.
+    In another process that works only if the object can be imported. `name` is used in place of `module:qualname`.
     """
     module, qualname = given.__module__, getattr(given, "__qualname__", type(given).__name__)
     chosen = name or f"{module}:{qualname}"
@@ -47,12 +47,12 @@ def name_callable(given: Callable[..., Any], name: str | None = None) -> str:
 
 
 def was_given(name: str) -> bool:
-    """Whether the object of that name was given to this process, so that nothing has to be imported."""
+    """Whether a program passed the object of that name to `name_callable` in this process: nothing is imported then."""
     return name in _GIVEN
 
 
 def import_callable(name: str, what: str, hint: str = "is its folder on PYTHONPATH?") -> Callable[..., Any]:
-    """The function or class that `package.module:name` names; `what` says in errors what it is for."""
+    """Import the function or class that `package.module:name` names; errors call it `what`, e.g. "the method"."""
     if name in _GIVEN:
         return _GIVEN[name]
     module, _, attribute = name.partition(":")

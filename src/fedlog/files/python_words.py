@@ -1,4 +1,4 @@
-"""Errors for Python programs: messages name settings as flags, and here these become arguments."""
+"""Rewrite errors for Python programs: messages name settings as flags, `--epsilon 1`; a program has `epsilon=1`."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from contextvars import ContextVar
 
 from fedlog.errors import FedlogError
 
-# A shell command stays as it is, in backticks or from `fedlog` on; a flag may have a value: a number, a placeholder in
-# capitals, something with punctuation inside, or one of the words that settings take.
+# Shell commands are kept as they are: text in backticks, or after the word `fedlog`. A flag may have a value: a number,
+# a placeholder in capitals, a text with punctuation inside, or one of the words that settings take.
 _WORDS = (
     "record|client|paper|exact|local|central|distributed|secure|shared|separate|frozen|dp-sgd|identity|test|cosine|"
     "shards|dirichlet"
 )
 _VALUE = rf"\d[\w.+-]*|[A-Z]+(?:=[A-Z]+)?\b|[\w-]+[:=./][\w:=.,/-]*[\w]|(?:{_WORDS})\b"
-_SAID = re.compile(rf"`[^`]*`|fedlog [a-z].*|--([a-z][a-z0-9-]*)(?: ({_VALUE}))?( (?=--))?")
+_FLAG = re.compile(rf"`[^`]*`|fedlog [a-z].*|--([a-z][a-z0-9-]*)(?: ({_VALUE}))?( (?=--))?")
 
 
 def translate(text: str) -> str:
-    """The text with flags as arguments: `--epsilon 1 --delta 1e-5` becomes `epsilon=1, delta=1e-5`."""
-    return _SAID.sub(_argument, text)
+    """The text with flags turned into arguments: `--epsilon 1 --delta 1e-5` becomes `epsilon=1, delta=1e-5`."""
+    return _FLAG.sub(_to_argument, text)
 
 
-def _argument(found: re.Match[str]) -> str:
+def _to_argument(found: re.Match[str]) -> str:
     flag, value, another = found.groups()
     if flag is None:
         return found.group()
-    return _name_argument(flag.replace("-", "_"), value) + (", " if another else "")
+    return _format_argument(flag.replace("-", "_"), value) + (", " if another else "")
 
 
-def _name_argument(name: str, value: str | None) -> str:
+def _format_argument(name: str, value: str | None) -> str:
     if value is None:
         return name
     if name == "set":
@@ -47,7 +47,7 @@ _flags_wanted = ContextVar("flags_wanted", default=False)
 
 @contextmanager
 def speak_flags() -> Iterator[None]:
-    """Keep flags in errors. The command line needs it: it calls the same functions as Python programs."""
+    """Keep flags in the errors of this block: the command line calls the same functions as Python programs."""
     before = _flags_wanted.set(True)
     try:
         yield
@@ -57,7 +57,7 @@ def speak_flags() -> Iterator[None]:
 
 @contextmanager
 def speak_python() -> Iterator[None]:
-    """Turn flags in errors into Python arguments, unless flags are wanted."""
+    """Turn flags in the errors of this block into Python arguments, unless `speak_flags` is active."""
     try:
         yield
     except FedlogError as error:

@@ -1,4 +1,4 @@
-"""TOML files and texts as dictionaries, with errors that name the file."""
+"""Read TOML files and texts as dictionaries, with errors that name the file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedlog.errors import InputError
 
 
 def read_toml(path: Path, what: str, hint: str = "is the path right?") -> dict[str, Any]:
-    """The content of a TOML file; errors say `what` it holds, and the hint is for a file that cannot be read."""
+    """The content of a TOML file. Errors call it `what`, e.g. "the schema"; `hint` helps if it cannot be read."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -21,12 +21,12 @@ def read_toml(path: Path, what: str, hint: str = "is the path right?") -> dict[s
 
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:
-    """The content of a TOML text; `where` names the text in errors."""
+    """The content of a TOML text; errors call the text `where`, e.g. by its file name."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(
-            f"{where}: not valid TOML: {error}", hint='one NAME = VALUE a line, texts in quotes: method = "fedlog"'
+            f"{where}: not valid TOML: {error}", hint='write one NAME = VALUE on each line, and texts in quotes: method = "fedlog"'
         ) from None
     except RecursionError:
         raise InputError(f"{where}: not valid TOML: nested too deeply") from None

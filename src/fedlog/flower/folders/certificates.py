@@ -19,6 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
+from fedlog.flower.folders.folder import PathIn
 from fedlog.flower.folders.keys import check_secret, write_secret
 
 AUTHORITY_DAYS = 3650
@@ -29,17 +30,14 @@ CLOCK_SLACK = dt.timedelta(hours=1)
 
 @dataclass(frozen=True)
 class CertificateFiles:
-    """The certificate files of one federation; the two keys are secret, the two certificates are public."""
+    """The folder of one federation's certificate files; the two keys are secret, the two certificates are public."""
 
-    authority: Path
-    authority_key: Path
-    server: Path
-    server_key: Path
+    path: Path
 
-    @classmethod
-    def under(cls, folder: Path) -> CertificateFiles:
-        """The certificate files of this folder."""
-        return cls(folder / "ca.crt", folder / "ca.key", folder / "server.crt", folder / "server.key")
+    authority = PathIn("ca.crt")
+    authority_key = PathIn("ca.key")
+    server = PathIn("server.crt")
+    server_key = PathIn("server.key")
 
 
 def create_certificates(files: CertificateFiles, hosts: tuple[str, ...], now: dt.datetime) -> None:

@@ -10,7 +10,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fedlog.errors import InputError
 
@@ -27,13 +27,20 @@ def check_site_name(text: str) -> str:
     return text
 
 
+class HasPath(Protocol):
+    """An object that stands for a folder on disk."""
+
+    @property
+    def path(self) -> Path: ...
+
+
 class PathIn:
     """A path inside a folder, as an attribute of the folder's class."""
 
     def __init__(self, *parts: str) -> None:
         self._parts = parts
 
-    def __get__(self, folder: Folder, kind: type[Folder]) -> Path:
+    def __get__(self, folder: HasPath, kind: type[HasPath]) -> Path:
         return folder.path.joinpath(*self._parts)
 
 

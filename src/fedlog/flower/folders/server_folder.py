@@ -41,7 +41,7 @@ class ServerFolder(Folder):
     @property
     def certificates(self) -> CertificateFiles:
         """The certificates of the authority and of the server."""
-        return CertificateFiles.under(self.path / "certificates")
+        return CertificateFiles(self.path / "certificates")
 
     def write_config(self, config: ServerConfig) -> None:
         """Write the settings of `init`."""

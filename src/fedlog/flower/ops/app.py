@@ -12,6 +12,22 @@ from fedlog.flower.protocol.plan import Plan, SettingValue, plan_settings
 from fedlog.flower.server.run_folder import RoundRules
 
 PACKAGE = "fedlog_app"
+PROJECT = f"""[project]
+name = "fedlog-federation"
+version = {quote_toml(__version__)}
+description = "A federation with fedlog; sites run the fedlog they installed, not this bundle"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "fedlog"
+
+[tool.flwr.app.components]
+serverapp = "{PACKAGE}.server:app"
+clientapp = "{PACKAGE}.client:app"
+
+[tool.flwr.app.config]
+"""
 
 
 def app_settings(plan: Plan, rules: RoundRules) -> dict[str, SettingValue]:
@@ -28,30 +44,7 @@ def app_settings(plan: Plan, rules: RoundRules) -> dict[str, SettingValue]:
 def write_app(folder: Path, settings: Mapping[str, SettingValue]) -> Path:
     """Write the app's folder for `flwr run` and return it; `--run-config` can change its settings."""
     lines = [f"{name} = {quote_toml(value) if isinstance(value, str) else value}" for name, value in settings.items()]
-    write_file(
-        folder / "pyproject.toml",
-        "\n".join(
-            [
-                "[project]",
-                'name = "fedlog-federation"',
-                f"version = {quote_toml(__version__)}",
-                'description = "A federation with fedlog; sites run the fedlog they installed, not this bundle"',
-                'license = "Apache-2.0"',
-                "dependencies = []",
-                "",
-                "[tool.flwr.app]",
-                'publisher = "fedlog"',
-                "",
-                "[tool.flwr.app.components]",
-                f'serverapp = "{PACKAGE}.server:app"',
-                f'clientapp = "{PACKAGE}.client:app"',
-                "",
-                "[tool.flwr.app.config]",
-                *lines,
-                "",
-            ]
-        ),
-    )
+    write_file(folder / "pyproject.toml", PROJECT + "\n".join([*lines, ""]))
     write_file(folder / PACKAGE / "__init__.py", "")
     for side, room in (("server", "server"), ("client", "site")):
         # Flower reads the module without running it and looks for an assignment; an import alone is not enough.

@@ -6,7 +6,7 @@ import datetime as dt
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -39,15 +39,10 @@ class Traffic:
     down: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add_up(self, count: int) -> None:
-        """Count bytes towards the server."""
+    def add(self, up: int = 0, down: int = 0) -> None:
+        """Count bytes towards the server, or from it."""
         with self._lock:
-            self.up += count
-
-    def add_down(self, count: int) -> None:
-        """Count bytes from the server."""
-        with self._lock:
-            self.down += count
+            self.up, self.down = self.up + up, self.down + down
 
 
 @contextmanager
@@ -69,8 +64,8 @@ def open_counting_relay(target_port: int) -> Iterator[tuple[int, Traffic]]:
                 near.close()
                 continue
             open_sockets.extend((near, far))
-            for source, sink, count in ((near, far, traffic.add_up), (far, near, traffic.add_down)):
-                threading.Thread(target=_pump, args=(source, sink, count), daemon=True).start()
+            for source, sink, way in ((near, far, "up"), (far, near, "down")):
+                threading.Thread(target=_pump, args=(source, sink, traffic, way), daemon=True).start()
 
     thread = threading.Thread(target=accept, daemon=True)
     thread.start()
@@ -85,10 +80,11 @@ def open_counting_relay(target_port: int) -> Iterator[tuple[int, Traffic]]:
         thread.join(2)
 
 
-def _pump(source: socket.socket, sink: socket.socket, count: Callable[[int], None]) -> None:
+def _pump(source: socket.socket, sink: socket.socket, traffic: Traffic, way: str) -> None:
+    """Pass on all bytes from one socket to the other, and count them, until one of them is closed."""
     with suppress(OSError):
         while data := source.recv(CHUNK_BYTES):
-            count(len(data))
+            traffic.add(**{way: len(data)})
             sink.sendall(data)
     for each in (source, sink):
         with suppress(OSError):
@@ -130,8 +126,7 @@ class LocalFederation:
 
     def run(self, plan: Plan, say: Say) -> RunOutcome:
         """Run the federation, end every process and return the outcome."""
-        with self.start(say) as running:
-            return running.run(plan, say)
+        return self.run_each([plan], say)[0]
 
     def run_each(self, plans: Sequence[Plan], say: Say) -> list[RunOutcome]:
         """Run one plan after the other with the same processes, end them, and return the outcome of each."""

@@ -7,10 +7,8 @@ released. So the figures are those of the processes that do the work, whichever 
 from __future__ import annotations
 
 import datetime as dt
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -24,6 +22,7 @@ from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.overview import RunView, view_runs, view_site
 from fedlog.flower.protocol.promise import read_spending
+from fedlog.flower.server.presence import read_gate_file
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.flower.site.budget import add_up_site
 
@@ -40,14 +39,6 @@ def render_server(folder: ServerFolder) -> bytes:
 def render_site(folder: SiteFolder) -> bytes:
     """The metrics of a site's folder."""
     return _render([*_site_events(folder), *_site_privacy(folder)])
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The values that the gate wrote; empty where it has not run."""
-    try:
-        return dict(json.loads(path.read_text()))
-    except (OSError, ValueError):
-        return {}
 
 
 class _Found(Collector):
@@ -83,7 +74,7 @@ def _fill(family: GaugeMetricFamily | CounterMetricFamily, values: Values) -> Me
 
 
 def _gate_metrics(folder: ServerFolder) -> list[Metric]:
-    presence, traffic = read_json(folder.presence_file), read_json(folder.traffic_file)
+    presence, traffic = read_gate_file(folder.presence_file), read_gate_file(folder.traffic_file)
     connected = set(presence.get("connected", ()))
     seen = {
         (site,): dt.datetime.fromisoformat(when).timestamp() for site, when in presence.get("last_call", {}).items()

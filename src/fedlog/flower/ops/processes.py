@@ -144,12 +144,14 @@ def stop_together(*running: Running) -> None:
         _pid_file(each.log).unlink(missing_ok=True)
 
 
-def start(command: Command, log: Path) -> Running:
-    """Start the command in a session of its own, so that a Ctrl-C in our terminal reaches only us.
+def start(command: Command, log: Path, say: Say | None = None) -> Running:
+    """Say and start the command, in a session of its own, so that a Ctrl-C in our terminal reaches only us.
 
     A log file belongs to one command. If an earlier start of it still runs, because we were killed, it is ended first:
     it would hold the port, or the site's place at the server.
     """
+    if say is not None:
+        say(f"$ {command}")
     log.parent.mkdir(parents=True, exist_ok=True)
     _end_earlier(log)
     with log.open("ab") as output:

@@ -8,6 +8,7 @@ from typing import Any
 from fedlog.engine.protocol import checkpoint
 from fedlog.errors import InputError, RunError
 from fedlog.files.durable import is_nearly_full
+from fedlog.files.json_text import write_json
 from fedlog.flower.folders.folder import LineFollower
 from fedlog.flower.folders.server_folder import CONNECTION, ServerFolder
 from fedlog.flower.ops.app import app_settings, write_app
@@ -49,7 +50,7 @@ def find_open_run(folder: ServerFolder) -> str:
 def drop(folder: ServerFolder, site: str, name: str) -> None:
     """Let a run go on without a site: it is not asked and not waited for, from this moment on."""
     home = _check_drop(folder, site, name)
-    home.write_dropped({*home.dropped(), site})
+    write_json(home.dropped_file, sorted({*home.dropped(), site}))
     folder.log("dropped", run=name, site=site)
 
 
@@ -58,7 +59,7 @@ def take_back(folder: ServerFolder, site: str, name: str) -> None:
     home = _check_drop(folder, site, name)
     if site not in home.dropped():
         raise InputError(f"expected a site that was dropped from {name}, found: {site}")
-    home.write_dropped(home.dropped() - {site})
+    write_json(home.dropped_file, sorted(home.dropped() - {site}))
     folder.log("taken back", run=name, site=site)
 
 
@@ -85,8 +86,7 @@ def run_federation(folder: ServerFolder, plan: Plan, rules: RoundRules, say: Say
     write_app(folder.app, app_settings(plan, rules))
     follower = LineFollower.from_now(folder.event_log)
     command = flwr_command(folder, "run", str(folder.app.resolve()), CONNECTION, "--stream")
-    say(f"$ {command}")
-    running = start(command, folder.logs / "run.log")
+    running = start(command, folder.logs / "run.log", say)
     try:
         while True:
             ended = running.exit_code is not None

@@ -93,10 +93,10 @@ def run_server(folder: ServerFolder, say: Say) -> Iterator[RunningServer]:
     _pack(folder, say)
     inner = find_free_port()
     folder.write_connection(inner)
-    superlink = _start(superlink_command(folder, inner), folder.logs / "superlink.log", say)
+    superlink = start(superlink_command(folder, inner), folder.logs / "superlink.log", say)
     try:
         # The gate answers 503 while the SuperLink is still starting, and Flower's client tries again.
-        gate = _start(gate_command(folder, config, inner), folder.logs / "gate.log", say)
+        gate = start(gate_command(folder, config, inner), folder.logs / "gate.log", say)
         try:
             wait_for_port(superlink, inner)
             host = "127.0.0.1" if config.listen == "0.0.0.0" else config.listen
@@ -292,8 +292,3 @@ def _call_flwr(command: Command, wanted: str) -> Any:
         found = answer.get("error-message", text) if isinstance(answer, dict) else text
         raise RunError(f"expected {wanted} from `{command}`, found: {' '.join(str(found).split())[-400:]}", hint=hint)
     return answer[wanted]
-
-
-def _start(command: Command, log: Path, say: Say) -> Running:
-    say(f"$ {command}")
-    return start(command, log)

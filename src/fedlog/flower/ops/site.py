@@ -93,8 +93,7 @@ def run_site(folder: SiteFolder, say: Say) -> Iterator[Running]:
     check_secret(folder.private_key)
     write_guard(folder.programs)
     command = supernode_command(folder, folder.read_config(), find_free_port())
-    say(f"$ {command}")
-    running = start(command, folder.logs / "supernode.log")
+    running = start(command, folder.logs / "supernode.log", say)
     try:
         yield running
     finally:

@@ -21,7 +21,6 @@ from fedlog.flower.ops.site_trouble import (
     check_in,
     find_clock_trouble,
     find_trouble,
-    make_error,
     tell,
 )
 from fedlog.flower.ops.status_page import render_site_page
@@ -90,7 +89,7 @@ class SiteService:
                 tell(self.folder, trouble.news)
             if self._gives_up(trouble, time.monotonic() - started):
                 self.folder.log("ended", reason=trouble.reason)
-                raise make_error(trouble)
+                raise trouble.error
             seconds = RETRY_SECONDS if trouble.kind in NOT_LET_IN else min(LONGEST_PAUSE, 2.0 ** max(0, self.ends - 1))
             self.folder.log("starting again", reason=trouble.reason.splitlines()[0], seconds=seconds)
             self.say(f"{trouble.reason}\nnext try in {seconds:.0f} s")
@@ -149,7 +148,7 @@ class SiteService:
         if trouble := find_clock_trouble(standing):
             tell(self.folder, News.CLOCK)
             self.folder.log("ended", reason=trouble.reason)
-            raise make_error(trouble)
+            raise trouble.error
         if told := describe_clock(standing.ahead_seconds):
             self.say(f"warning: the clock of this machine is {told}; {SET_THE_CLOCK}")
 

@@ -93,6 +93,11 @@ class Trouble:
     hint: str | None = None
     news: News | None = None  # what the server is told
 
+    @property
+    def error(self) -> RunError:
+        """The error that ends the command."""
+        return RunError(self.reason, hint=self.hint)
+
 
 def find_trouble(folder: SiteFolder, exit_code: int, tail: str) -> Trouble:
     """Return why the SuperNode ended; `tail` is the end of its log."""
@@ -136,8 +141,3 @@ def find_clock_trouble(standing: Standing) -> Trouble | None:
         SET_THE_CLOCK,
         News.CLOCK,
     )
-
-
-def make_error(trouble: Trouble) -> RunError:
-    """The error that ends the command."""
-    return RunError(trouble.reason, hint=trouble.hint)

@@ -12,8 +12,8 @@ from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.event_text import describe_presence, describe_run_event, describe_site_event
-from fedlog.flower.ops.metrics import read_json
 from fedlog.flower.ops.overview import view_newest_run, view_site
+from fedlog.flower.server.presence import read_gate_file
 from fedlog.flower.site.budget import describe_spending
 
 REFRESH_SECONDS = 5
@@ -35,7 +35,7 @@ svg { width: 100%; height: auto } polyline { fill: none; stroke: #1d4ed8; stroke
 
 def render_server_page(folder: ServerFolder) -> str:
     """The page of a server."""
-    presence, view = read_json(folder.presence_file), view_newest_run(folder)
+    presence, view = read_gate_file(folder.presence_file), view_newest_run(folder)
     connected, calls = set(presence.get("connected", ())), presence.get("last_call", {})
     rows = []
     for site in sorted(folder.read_known_sites()):

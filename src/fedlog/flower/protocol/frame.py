@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
+from fedlog.errors import InputError
 from fedlog.wire.codec import WireError
 
 MAGIC = b"FLFR"
@@ -30,6 +33,15 @@ ENTRY = "frame"
 
 class FrameError(WireError):
     """Bytes that are no frame, or a frame of something else than what was expected."""
+
+
+@contextmanager
+def as_refusal() -> Iterator[None]:
+    """Turn an InputError in the block into a FrameError: its message may be sent to the other side."""
+    try:
+        yield
+    except InputError as error:
+        raise FrameError(error.message) from None
 
 
 class FrameKind(IntEnum):

@@ -27,7 +27,7 @@ from fedlog.flower.protocol.bounds import (
     check_seed,
     check_weight_decay,
 )
-from fedlog.flower.protocol.frame import FrameError
+from fedlog.flower.protocol.frame import FrameError, as_refusal
 from fedlog.flower.protocol.handshake import Identity, read_greeting, tell_time
 from fedlog.models.body import HEAD
 from fedlog.privacy.guarantee import Calibration, NoiseSource, Unit
@@ -312,10 +312,8 @@ class _Offer:
 
 def read_hello(payload: bytes) -> Plan:
     """The plan in a HELLO payload; a FrameError when there is none that this site would follow."""
-    try:
+    with as_refusal():
         return read_plan(read_greeting(payload, _Offer, "a plan").plan)
-    except InputError as error:
-        raise FrameError(error.message) from None
 
 
 def encode_welcome(ours: Identity, guest: Guest, now: float | None = None) -> bytes:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from fedlog.data.schema import Schema
+from fedlog.files.json_text import write_json
 from fedlog.flower.protocol.check_in import describe_clock
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, run_tag
 from fedlog.flower.protocol.handshake import check_identity, identity, read_identity, read_time
@@ -66,7 +67,7 @@ class Guests:
             return
         found = Counter(guest.digest for _, guest in sorted(self.known.items())).most_common(1)[0][0]
         usual = next(guest.equal_body for _, guest in sorted(self.known.items()) if guest.digest == found)
-        self.home.write_body(usual)
+        write_json(self.home.body_file, asdict(usual))
         for site, guest in sorted(self.known.items()):
             if reason := usual.difference(guest):
                 self._leave_out(site, reason)

@@ -55,6 +55,6 @@ def take_site_out(folder: ServerFolder, site: str, name: str) -> tuple[str, ...]
     server.ledger.entries.update(booked)
     save_server(home, server, done)
     home.write_uploads(uploads)
-    home.forget_report()
+    home.report_file.unlink(missing_ok=True)  # the sites report anew when the run goes on
     folder.log("left", run=name, site=site, remaining=list(uploads))
     return tuple(uploads)

@@ -6,6 +6,7 @@ import datetime as dt
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fedlog.files.json_text import parse_json
 from fedlog.flower.folders.folder import Value, log_event
@@ -17,12 +18,17 @@ LOST_SECONDS = 75.0
 TOLD_AGAIN_SECONDS = 60.0
 
 
-def read_heard(presence_file: Path) -> frozenset[str]:
-    """The sites that the gate hears, as it last wrote them down; none where there is no such file."""
+def read_gate_file(path: Path) -> dict[str, Any]:
+    """The values in a file that the gate writes every few seconds; empty if it has not run."""
     try:
-        return frozenset(map(str, parse_json(presence_file.read_text())["connected"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return frozenset()
+        return dict(parse_json(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def read_heard(presence_file: Path) -> frozenset[str]:
+    """The sites whose calls the gate hears, as it last wrote them down; none if it has not run."""
+    return frozenset(map(str, read_gate_file(presence_file).get("connected", ())))
 
 
 @dataclass

@@ -16,6 +16,7 @@ from fedlog.data.schema import Schema
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.server import Server
 from fedlog.errors import RunError
+from fedlog.files.json_text import write_json
 from fedlog.flower.folders.folder import Value
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.frame import Frame, FrameKind
@@ -129,7 +130,7 @@ class Run:
         return begin_server(self.plan, self.schema, self.guests.width, self.rules.refused_share)
 
     def _save(self, server: Server, number: int) -> None:
-        self.home.write_width(self.guests.width)
+        write_json(self.home.width_file, self.guests.width)
         save_server(self.home, server, number)
 
     def _gather_sites(self) -> dict[str, int]:
@@ -288,5 +289,5 @@ class Run:
         if not sites:
             raise RunError(f"expected reports of the sites after the last round, found none within {patience:.0f} s")
         self._save(server, number)
-        self.home.write_report(run_report(self.plan, server, ending, sites, self.home))
+        write_json(self.home.report_file, run_report(self.plan, server, ending, sites, self.home))
         self._log_event("finished", sites=[str(site["name"]) for site in sites])

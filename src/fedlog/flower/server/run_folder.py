@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedlog.errors import InputError
 from fedlog.files.durable import append_line, write_file
 from fedlog.files.json_text import read_json, write_json
+from fedlog.flower.folders.folder import PathIn
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.plan import EqualBody, Plan, read_plan
 from fedlog.privacy.secagg.terms import FEWEST
 from fedlog.settings.training import REFUSED_SHARE
 
-PLAN, REPORT, ROUNDS, UPLOADS, WIDTH = "plan.json", "report.json", "rounds.jsonl", "uploads", "width.json"
-BODY, DROPPED = "body.json", "dropped.json"
+PLAN, REPORT, ROUNDS = "plan.json", "report.json", "rounds.jsonl"
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,13 @@ class RunFolder:
 
     path: Path
 
+    checkpoint = PathIn("checkpoint")
+    report_file = PathIn(REPORT)  # of a finished run
+    width_file = PathIn("width.json")  # of the features of the checkpoint's head
+    body_file = PathIn("body.json")  # the body that every site must have, if they must have the same
+    dropped_file = PathIn("dropped.json")  # sites that the operator has dropped; a run under way notices at once
+    uploads_folder = PathIn("uploads")
+
     @classmethod
     def of(cls, folder: ServerFolder, name: str) -> RunFolder:
         """The folder of the run with this name."""
@@ -66,23 +73,10 @@ class RunFolder:
         """The plan of the run."""
         return read_plan(json.loads((self.path / PLAN).read_text()))
 
-    @property
-    def checkpoint(self) -> Path:
-        """The folder of the checkpoint."""
-        return self.path / "checkpoint"
-
     def report(self) -> dict[str, Any] | None:
         """The report of a finished run."""
-        found: dict[str, Any] | None = read_json(self.path / REPORT, None)
+        found: dict[str, Any] | None = read_json(self.report_file, None)
         return found
-
-    def write_report(self, report: Mapping[str, Any]) -> None:
-        """Write the report: the run is finished."""
-        write_json(self.path / REPORT, report)
-
-    def forget_report(self) -> None:
-        """Delete the report; the sites then report anew when the run goes on."""
-        (self.path / REPORT).unlink(missing_ok=True)
 
     def record(self, line: Mapping[str, Any]) -> None:
         """Append the line of one round."""
@@ -107,32 +101,20 @@ class RunFolder:
 
     def dropped(self) -> frozenset[str]:
         """The sites that the operator has dropped from this run."""
-        return frozenset(read_json(self.path / DROPPED, ()))
-
-    def write_dropped(self, sites: Iterable[str]) -> None:
-        """Write which sites are dropped; a run under way notices at once."""
-        write_json(self.path / DROPPED, sorted(sites))
+        return frozenset(read_json(self.dropped_file, ()))
 
     def width(self) -> int:
         """The feature width of the checkpoint's head."""
-        return int(json.loads((self.path / WIDTH).read_text()))
-
-    def write_width(self, width: int) -> None:
-        """Write the feature width beside the checkpoint."""
-        write_json(self.path / WIDTH, width)
+        return int(json.loads(self.width_file.read_text()))
 
     def body(self) -> EqualBody | None:
         """The body that every site must have; None where they may differ."""
-        found = read_json(self.path / BODY, None)
+        found = read_json(self.body_file, None)
         return None if found is None else EqualBody(**found)
-
-    def write_body(self, body: EqualBody) -> None:
-        """Write the body that every site must have."""
-        write_json(self.path / BODY, asdict(body))
 
     def write_uploads(self, uploads: Mapping[str, bytes]) -> None:
         """Keep the uploads behind the head and no other, so that one site's part can be taken out of the sum later."""
-        folder = self.path / UPLOADS
+        folder = self.uploads_folder
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
         for site, upload in uploads.items():
@@ -143,4 +125,4 @@ class RunFolder:
 
     def uploads(self) -> dict[str, bytes]:
         """The uploads behind the present head, by site."""
-        return {path.stem: path.read_bytes() for path in sorted((self.path / UPLOADS).glob("*.bin"))}
+        return {path.stem: path.read_bytes() for path in sorted(self.uploads_folder.glob("*.bin"))}

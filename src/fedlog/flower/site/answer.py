@@ -11,11 +11,10 @@ import torch
 
 from fedlog.algorithms.shape import Exchange
 from fedlog.data.schema import load_schema
-from fedlog.errors import InputError
 from fedlog.files.durable import is_full
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.check_in import describe_clock
-from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, run_tag
+from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, as_refusal, run_tag
 from fedlog.flower.protocol.handshake import check_identity, identity, read_identity, read_time
 from fedlog.flower.protocol.plan import encode_welcome, read_hello
 from fedlog.flower.site.budget import (
@@ -98,7 +97,8 @@ def greet(request: Frame, folder: SiteFolder) -> Frame:
     context = SiteContext(folder, config, plan)
     context.check_plan()
     refuse_run_without_record(folder)
-    _refuse_more_plain_runs(context)
+    with as_refusal():
+        check_plain_runs(folder, config.caps, plan)
     state = RunState.of(folder, request.run)
     if context.guard is not None:
         refuse_beyond_limit(folder, state.path, context.guard.release_event(1, plan.method))
@@ -118,13 +118,6 @@ def _check_clock(context: SiteContext, hello: bytes) -> None:
         context.log("warning", reason=f"the clock of this machine is {words}, or more; set it by a time service")
 
 
-def _refuse_more_plain_runs(context: SiteContext) -> None:
-    try:
-        check_plain_runs(context.folder, context.config.caps, context.plan)
-    except InputError as error:
-        raise FrameError(error.message) from None
-
-
 def _count_answer(context: SiteContext, state: RunState) -> None:
     """Count a new answer, or refuse it where the caps allow no more."""
     most = context.most_answers
@@ -133,22 +126,15 @@ def _count_answer(context: SiteContext, state: RunState) -> None:
     state.add_answer()
 
 
-def _refuse_untrained(context: SiteContext, exchange: Exchange) -> None:
-    """Refuse to send statistics of a body that has not been trained before and that this exchange hardly trains."""
-    try:
-        check_training(context.config.caps, context.plan, exchange.phases, context.config)
-    except InputError as error:
-        raise FrameError(error.message) from None
-
-
 def work(request: Frame, context: SiteContext, state: RunState) -> bytes:
     """Do the local work of one exchange and return the upload; the state after it is kept before anything is sent."""
     start = time.perf_counter()
     exchange = _find_exchange(context, request)
     step = (request.round_number, request.exchange)
     earlier = state.state_before(step)
-    if earlier is None:
-        _refuse_untrained(context, exchange)
+    if earlier is None:  # the body has not been trained yet: the exchange must train it
+        with as_refusal():
+            check_training(context.config.caps, context.plan, exchange.phases, context.config)
     _count_answer(context, state)
     cohort = context.cohort_after(earlier)
     loaded = time.perf_counter()

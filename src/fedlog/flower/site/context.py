@@ -29,7 +29,7 @@ from fedlog.errors import InputError
 from fedlog.flower.folders.folder import Value
 from fedlog.flower.folders.roster import read_own_roster
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
-from fedlog.flower.protocol.frame import FrameError
+from fedlog.flower.protocol.frame import FrameError, as_refusal
 from fedlog.flower.protocol.plan import Guest, Plan
 from fedlog.flower.protocol.promise import Limit, warn_of_delta
 from fedlog.flower.site.caps import check_caps, limit_answers
@@ -220,7 +220,7 @@ class SiteContext:
 
         The data are not looked at, so that a FrameError tells nothing about them.
         """
-        try:
+        with as_refusal():
             if self._misfit is not None:
                 raise self._misfit
             if self.config.privacy is not None:
@@ -236,8 +236,6 @@ class SiteContext:
                     refuse_trained_body(self.config)
             if self.plan.promise is not None:
                 refuse_body_across_records(self.body)
-        except InputError as error:
-            raise FrameError(error.message) from None
 
     @contextmanager
     def _hide_details(self, sentence: str) -> Iterator[None]:
