@@ -22,7 +22,7 @@ from typing import Any
 
 from fedlog.engine.software import made_with
 from fedlog.flower.folders.caps import Caps
-from fedlog.flower.ops.demo import HOLD_OUT, SITES, demo_schema, write_tables
+from fedlog.flower.ops.demo import HOLD_OUT, SITES, make_demo_schema, write_tables
 from fedlog.flower.ops.local_federation import LocalFederation, LocalSite, RunOutcome
 from fedlog.flower.protocol.plan import Plan
 from fedlog.settings.training import Down
@@ -51,7 +51,7 @@ def measure(ways: Sequence[str]) -> list[dict[str, Any]]:
         root = Path(folder)
         tables = write_tables(root / "tables", seed=0)
         sites = {name: LocalSite(tables[name], body, HOLD_OUT) for name, body in SITES.items()}
-        federation = LocalFederation.make(root, demo_schema(), sites)
+        federation = LocalFederation.make(root, make_demo_schema(), sites)
         for site in federation.sites.values():  # which by themselves begin fewer such runs a day
             site.write_config(replace(site.read_config(), caps=Caps(plain_runs=len(ways))))
         outcomes = federation.run_each([plan_of(way) for way in ways], lambda line: print(line, file=sys.stderr))

@@ -25,7 +25,7 @@ from typing import Any
 from flwr.supernode import start_client_internal as flower
 
 from fedlog.flower.server.exchange import POLL_SECONDS
-from fedlog.flower.site.supernode import Pauses
+from fedlog.flower.site.supernode import ShorterPauses
 
 
 @dataclass
@@ -82,7 +82,9 @@ def measure(sites: int, work: float, rounds: int, ours: bool, seed: int) -> dict
     for loop in loops:
         loop.now = generator.uniform(0.0, 3.0)  # they were started at different moments
         loop.pauses = (
-            Pauses(loop.sleep, loop.look_at_clock) if ours else SimpleNamespace(sleep=loop.sleep, answering=nullcontext)
+            ShorterPauses(loop.sleep, loop.look_at_clock)
+            if ours
+            else SimpleNamespace(sleep=loop.sleep, answering=nullcontext)
         )
     clock, extra, before = 3.0, [], flower.time
     try:

@@ -25,7 +25,7 @@ from fedlog.core.keys import Key
 from fedlog.core.stats import Detail, Moments
 from fedlog.engine.software import made_with
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
-from fedlog.privacy.protection import Bound, protection
+from fedlog.privacy.protection import Bound, make_protection
 from fedlog.wire.message import Kind, Message, lift
 
 SEEDS = range(20)
@@ -45,7 +45,7 @@ def tables() -> dict[str, tuple[Tensor, Tensor]]:
 def private_moments(x: Tensor, y: Tensor, epsilon: float, seed: int) -> tuple[Moments, float]:
     """The moments with the noise of one release, and its std."""
     width = x.shape[1] + 1
-    guard = protection(
+    guard = make_protection(
         Budget(epsilon, 1e-5),
         unit=Unit.RECORD,
         trust=Trust.CENTRAL,

@@ -31,7 +31,7 @@ import polars as pl
 from benchmarks.processor_time import count_processor_time
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops import site as site_side
-from fedlog.flower.ops.demo import demo_schema, write_tables
+from fedlog.flower.ops.demo import make_demo_schema, write_tables
 from fedlog.flower.ops.local_federation import LocalFederation, LocalSite
 from fedlog.flower.ops.processes import Command, find_program
 from fedlog.flower.protocol.plan import Plan
@@ -70,7 +70,7 @@ def flowers_pauses(use: bool) -> Iterator[None]:
 def measure(sites: int, rounds: int, flower: bool) -> dict[str, Any]:
     """The rounds of one run: seconds, processor time by kind of program, calls at the gate and bytes."""
     with tempfile.TemporaryDirectory(prefix="fedlog-rounds-") as name, flowers_pauses(flower):
-        federation = LocalFederation.make(Path(name), demo_schema(), deal(Path(name), sites))
+        federation = LocalFederation.make(Path(name), make_demo_schema(), deal(Path(name), sites))
         plan = Plan("rounds", rounds=rounds, options={"epochs": EPOCHS})
         with count_processor_time() as counted:
             outcome = federation.run(plan, lambda line: None)

@@ -34,11 +34,17 @@ from fedlog.privacy.secagg.messages import (
     SealedShares,
     UnmaskingShares,
     check_keys,
-    enclose,
+    sign_envelope,
 )
-from fedlog.privacy.secagg.server import ServerRound, close, receive, secure_sum
+from fedlog.privacy.secagg.server import ServerRound, close_step, receive_message, unmask_sum
 from fedlog.privacy.secagg.shamir import SHARE_BYTES
-from fedlog.privacy.secagg.terms import TURNS_OF_FIRST_ROUND, TURNS_OF_LATER_ROUNDS, Step, Terms, usual_threshold
+from fedlog.privacy.secagg.terms import (
+    TURNS_OF_FIRST_ROUND,
+    TURNS_OF_LATER_ROUNDS,
+    Step,
+    Terms,
+    smallest_safe_threshold,
+)
 from fedlog.privacy.secagg.used_steps import UsedStepsInMemory
 
 RECORDS = Path(__file__).parent / "records"
@@ -95,7 +101,7 @@ class StandIn:
 
     def say(self, step: Step, body: bytes) -> bytes:
         """A signed message."""
-        return enclose(self.client.terms, self.client.identity, step, body)
+        return sign_envelope(self.client.terms, self.client.identity, step, body)
 
 
 def constant_share(secret: bytes) -> bytes:
@@ -107,7 +113,7 @@ def measure(clients: int, coordinates: int) -> dict[str, Any]:
     """The cost of one round for the measured client and the server."""
     identities = [crypto.SigningIdentity.new(number, os.urandom) for number in range(clients)]
     roster = {identity.number: identity.public for identity in identities}
-    threshold = usual_threshold(clients, 0)
+    threshold = smallest_safe_threshold(clients, 0)
     terms = Terms(os.urandom(16), 1, roster, threshold, 3, 0, coordinates, VALUE_BYTES)
     everyone = [SumClient(terms, identity, UsedStepsInMemory(), os.urandom) for identity in identities]
     dropped = set(range(clients - max(1, clients // 20), clients))
@@ -138,8 +144,8 @@ def _round(
         one.bytes_up += len(reply)
         for blob in [reply, *blobs]:
             server.bytes_up += len(blob)
-            state = server.clock.run(partial(receive, state, blob))
-        state, outgoing = server.clock.run(partial(close, state)) if state.step is not Step.UNMASK else (state, {})
+            state = server.clock.run(partial(receive_message, state, blob))
+        state, outgoing = server.clock.run(partial(close_step, state)) if state.step is not Step.UNMASK else (state, {})
         server.bytes_down += sum(len(blob) for blob in outgoing.values())
         one.bytes_down += len(outgoing.get(MEASURED, b""))
         return outgoing
@@ -164,7 +170,7 @@ def _round(
     reply = one.clock.run(lambda: real.unmask(agreed, mail[MEASURED]))
     secrets = {other.number: other.secrets for other in others}
     deliver([_unmasking(other, state, secrets, real_shares, dropped) for other in staying], reply)
-    return server.clock.run(partial(secure_sum, state)).total
+    return server.clock.run(partial(unmask_sum, state)).total
 
 
 def _keys(state: ServerRound, number: int) -> Any:

@@ -102,7 +102,7 @@ class Federation:
 
 def kill_tree(running: Running) -> None:
     """SIGKILL to a program and everything below it at once, as a power cut does."""
-    for process in (*running.below(), running.process):
+    for process in (*running.descendants(), running.process):
         with suppress(psutil.NoSuchProcess, ProcessLookupError):
             process.kill()
     running.process.wait()

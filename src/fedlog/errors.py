@@ -46,7 +46,7 @@ class RunError(FedlogError):
 
 @contextmanager
 def errors_in(where: str) -> Iterator[None]:
-    """Put `where`, such as a file's name, in front of every InputError raised in the block that does not name it yet."""
+    """Put `where`, such as a file's name, in front of each InputError raised in the block that lacks it."""
     try:
         yield
     except InputError as error:

@@ -15,7 +15,7 @@ from typing import Any, get_args
 import pytest
 
 import fedlog
-from fedlog.cli.main import COMMANDS, parser
+from fedlog.cli.main import COMMANDS, make_parser
 from fedlog.data import catalog
 from fedlog.errors import InputError
 from fedlog.flower.protocol.plan import Plan, make_plan, plan_settings, read_plan, read_plan_settings
@@ -58,7 +58,7 @@ def test_every_argument_of_every_command_has_a_help_text(command: str) -> None:
             else:
                 yield action
 
-    found = list(actions(parser([command])))
+    found = list(actions(make_parser([command])))
     assert [action.dest for action in found if not action.help] == []
     assert len(found) > 2
 

@@ -13,7 +13,7 @@ from three_sites import SCHEMA, fill_site
 
 from fedlog.cli.main import main
 from fedlog.errors import InputError
-from fedlog.flower.folders.caps import Caps, Only
+from fedlog.flower.folders.caps import AcceptedRuns, Caps
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, run_tag
 from fedlog.flower.protocol.handshake import identity
@@ -71,12 +71,16 @@ def test_numbers_beyond_all_use_are_refused_in_a_plan(change: dict[str, object],
         (Caps(), replace(PLAIN, method="fedlog-c", options={"first_head": "statistics"}), "features that nobody"),
         (Caps(), replace(PLAIN, options={"epochs": 9, "learning_rate": 1e-5}), "features that nobody has trained"),
         (Caps(), replace(PLAIN, promise=replace(LOCAL, epsilon=1e4), options={"epochs": 0}), "features that nobody"),
-        (Caps(only=Only.PRIVATE), replace(PLAIN, promise=replace(LOCAL, epsilon=1e4)), "private runs only"),
-        (Caps(only=Only.SECURE), replace(PLAIN, promise=replace(LOCAL, epsilon=1e4)), "secure sum or with local"),
+        (Caps(only=AcceptedRuns.PRIVATE), replace(PLAIN, promise=replace(LOCAL, epsilon=1e4)), "private runs only"),
+        (
+            Caps(only=AcceptedRuns.SECURE),
+            replace(PLAIN, promise=replace(LOCAL, epsilon=1e4)),
+            "secure sum or with local",
+        ),
         (Caps(plain_runs=0), replace(PLAIN, promise=CENTRAL), "begins 0 runs without noise of its own"),
-        (Caps(only=Only.PRIVATE), PLAIN, "private runs only"),
-        (Caps(only=Only.SECURE), PLAIN, "secure sum or with local noise only"),
-        (Caps(only=Only.SECURE), replace(PLAIN, promise=CENTRAL), "secure sum or with local noise only"),
+        (Caps(only=AcceptedRuns.PRIVATE), PLAIN, "private runs only"),
+        (Caps(only=AcceptedRuns.SECURE), PLAIN, "secure sum or with local noise only"),
+        (Caps(only=AcceptedRuns.SECURE), replace(PLAIN, promise=CENTRAL), "secure sum or with local noise only"),
         (Caps(plain_runs=0), PLAIN, "begins 0 runs without noise of its own a day"),
     ],
 )
@@ -172,7 +176,7 @@ def test_a_cap_is_removed_by_a_command_and_not_by_deleting_its_line(
 ) -> None:
     shown = ["federate", "caps", str(site.path)]
     assert main([*shown, "--epochs", "7", "--only", "secure"]) == 0
-    assert site.read_config().caps == Caps(epochs=7, only=Only.SECURE)
+    assert site.read_config().caps == Caps(epochs=7, only=AcceptedRuns.SECURE)
     assert main([*shown, "--remove", "epochs", "--remove", "only", "--remove", "untrained"]) == 0
     assert site.read_config().caps == Caps(epochs=None, untrained=True)
     assert "epochs of a round: no cap" in capsys.readouterr().out

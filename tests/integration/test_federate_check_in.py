@@ -37,9 +37,9 @@ from fedlog.flower.ops.site_trouble import (
     find_trouble,
     tell,
 )
-from fedlog.flower.protocol.check_in import CHECK_IN_PATH, LIMIT_BYTES, News, Standing, describe_clock
+from fedlog.flower.protocol.check_in import CHECK_IN_PATH, LIMIT_BYTES, CheckInAnswer, News, describe_clock
 from fedlog.flower.protocol.plan import Plan
-from fedlog.flower.server.callers import Callers, sign_call
+from fedlog.flower.server.callers import RegisteredKeys, sign_call
 from fedlog.flower.server.gate import Gate
 from fedlog.flower.server.presence import LOST_SECONDS, Presence
 from fedlog.flower.server.rounds import Run
@@ -131,7 +131,7 @@ def test_every_end_of_a_supernode_has_its_reason(
         patch.setattr(site_trouble, "is_nearly_full", lambda path: True)
         assert find_trouble(site, 0, "").news is News.NO_SPACE
     with monkeypatch.context() as patch:
-        patch.setattr(site_trouble, "check_in", lambda folder: Standing(False, 9.0))
+        patch.setattr(site_trouble, "check_in", lambda folder: CheckInAnswer(False, 9.0))
         assert find_trouble(site, 1, NOT_ACTIVATED).news is News.CLOCK  # before all that follows from it
     other = ServerFolder(tmp_path / "other")
     create_server(other, ServerConfig(("127.0.0.1",), "127.0.0.1", 1), server.schema_file, NOW)
@@ -180,7 +180,7 @@ def test_a_check_in_is_signed_and_small(site: SiteFolder, tmp_path: Path) -> Non
     key = serialization.load_ssh_private_key(site.private_key.read_bytes(), password=None)
 
     async def post(headers: dict[str, str], body: bytes) -> int:
-        gate = Gate("https://127.0.0.1:1", httpx.AsyncClient(), Callers(tmp_path))
+        gate = Gate("https://127.0.0.1:1", httpx.AsyncClient(), RegisteredKeys(tmp_path))
         transport = httpx.ASGITransport(gate)  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport, base_url="https://gate") as client:
             return (await client.post(CHECK_IN_PATH, content=body, headers=headers)).status_code
@@ -198,9 +198,9 @@ def test_the_gate_tells_who_comes_who_goes_and_who_is_lost(tmp_path: Path) -> No
     presence.note_call("north", "pull-messages", 200, NOW)
     presence.note_call("south", "pull-messages", 200, NOW)  # after a restart of the gate
     presence.note_call("south", "deactivate-node", 200, NOW)
-    presence.find_lost(NOW)
+    presence.drop_lost_sites(NOW)
     assert presence.connected == {"north"}
-    presence.find_lost(later)
+    presence.drop_lost_sites(later)
     presence.note_call("north", "pull-messages", 200, later)
     told = [(str(e["event"]), str(e["site"])) for e in read_events(tmp_path / "events.jsonl")]
     assert told == [
@@ -247,8 +247,8 @@ def test_the_greeting_measures_the_clocks(post: InProcess, tmp_path: Path, offse
     going = Run(post, folder, SCHEMA, Plan("trial", rounds=1), RoundRules(2, 20.0), quick_clock())
     going._gather_sites()
     assert events_named(folder, "clock") == []
-    going.guests.known.clear()
-    going.guests.wall_clock = lambda: time.time() + offset
+    going.participants.known.clear()
+    going.participants.wall_clock = lambda: time.time() + offset
     going._gather_sites()
     told = events_named(folder, "clock")
     assert [event["site"] for event in told] == sorted(BODIES)

@@ -91,7 +91,7 @@ def server(tmp_path: Path) -> ServerFolder:
 def begin(post: Timed, server: ServerFolder, rounds: int, deadline: float | None = None) -> tuple[Run, list[float]]:
     """Start a run and greet its sites; the returned list is filled with the seconds of its rounds."""
     going = Run(post, server, SCHEMA, Plan("trial", rounds=rounds, options=OPTIONS), RoundRules(2, deadline))
-    going.clock = going.guests.clock = post.clock()
+    going.clock = going.participants.clock = post.clock()
     going._gather_sites()
     took: list[float] = []
     original = going._round

@@ -18,7 +18,7 @@ from fedlog.data.schema import Feature, FeatureKind, Schema, dump_schema
 from fedlog.errors import InputError
 from fedlog.flower.folders.folder import log_event, read_events
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
-from fedlog.flower.protocol.check_in import read_standing
+from fedlog.flower.protocol.check_in import read_check_in_answer
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, decode_frame, from_content, run_tag, to_content
 from fedlog.flower.protocol.handshake import Identity, check_identity, identity, read_identity, read_time
 from fedlog.flower.server.exchange import Clock, Wait, ask, find_connected_sites
@@ -84,7 +84,7 @@ def test_a_time_that_no_clock_shows_is_none() -> None:
 def test_a_standing_that_no_gate_tells_is_refused() -> None:
     for told in (10**400, float("nan"), "0", None):
         with pytest.raises(InputError):
-            read_standing(json.dumps({"registered": True, "ahead_seconds": told}).encode())
+            read_check_in_answer(json.dumps({"registered": True, "ahead_seconds": told}).encode())
 
 
 def test_an_oversized_frame_is_refused() -> None:

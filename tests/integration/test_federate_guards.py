@@ -16,7 +16,7 @@ from fedlog.flower.folders.caps import Caps
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import FrameError
-from fedlog.flower.protocol.plan import Plan, Secure
+from fedlog.flower.protocol.plan import Plan, SumRules
 from fedlog.flower.protocol.sum_opening import Opening, read_opening
 from fedlog.flower.server.engine_state import begin_server, restore_server
 from fedlog.flower.server.rounds import Run
@@ -39,7 +39,7 @@ def _inside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (PLAN, True),
         (Plan("trial", rounds=1, promise=CENTRAL), False),
-        (Plan("trial", rounds=1, secure=Secure(3, 3)), False),
+        (Plan("trial", rounds=1, secure=SumRules(3, 3)), False),
         (Plan("trial", rounds=1, method="fedproto"), False),
     ],
     ids=["plain", "private", "secure sum", "a method without memory"],
@@ -77,7 +77,7 @@ def test_too_few_uploads_leave_state_and_memory_as_they_were(tmp_path: Path) -> 
 def test_a_step_is_worked_on_from_the_state_before_it_and_never_from_its_own(tmp_path: Path) -> None:
     state = RunState(tmp_path / "run")
     for step in ((1, 0), (1, 1), (2, 0)):
-        state.keep(step, b"request", b"reply", lambda path: path.write_bytes(b"state"))
+        state.save_step(step, b"request", b"reply", lambda path: path.write_bytes(b"state"))
     assert state.state_before((1, 0)) is None
     for step, before in (((1, 1), (1, 0)), ((2, 0), (1, 1)), ((2, 1), (2, 0)), ((9, 0), (2, 0))):
         found = state.state_before(step)

@@ -36,7 +36,7 @@ from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder, parse_server_address
 from fedlog.flower.ops.processes import Command, call, find_free_port, start, wait_for_port
 from fedlog.flower.protocol.check_in import AHEAD_SECONDS, BEHIND_SECONDS
-from fedlog.flower.server.callers import Callers, read_caller
+from fedlog.flower.server.callers import RegisteredKeys, read_caller
 from fedlog.flower.server.gate import Gate
 from fedlog.flower.site.guard import GUARDED, REFUSED, WarmExecutor, serve_task, serve_worker, write_guard
 
@@ -212,7 +212,7 @@ def through_gate(
 
     async def talk() -> httpx.Response:
         inside = httpx.AsyncClient(transport=httpx.MockTransport(upstream))
-        gate: Any = Gate("https://127.0.0.1:1", inside, Callers(sites), 100_000)
+        gate: Any = Gate("https://127.0.0.1:1", inside, RegisteredKeys(sites), 100_000)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="https://gate") as client:
             return await client.request(method, path, content=body, headers=headers)
 
@@ -274,7 +274,7 @@ def test_the_gate_reads_no_body_before_it_knows_the_key() -> None:
     async def send(event: Any) -> None:
         sent.append(event)
 
-    gate = Gate("https://127.0.0.1:1", httpx.AsyncClient(), Callers(Path("nowhere")))
+    gate = Gate("https://127.0.0.1:1", httpx.AsyncClient(), RegisteredKeys(Path("nowhere")))
     path = "/v1/fleet/push-object"
     scope = {
         "type": "http",
@@ -301,10 +301,10 @@ def test_the_gate_follows_the_list_of_registered_keys_and_flowers_clock(tmp_path
 
     assert (SYSTEM_TIME_TOLERANCE + TIMESTAMP_TOLERANCE, SYSTEM_TIME_TOLERANCE) == (BEHIND_SECONDS, AHEAD_SECONDS)
     server = ServerFolder(tmp_path)
-    callers = Callers(server.sites)
+    callers = RegisteredKeys(server.sites)
     caller = read_caller([(n.encode(), v.encode()) for n, v in signed().items()], dt.datetime.now(dt.UTC))
     assert caller is not None
-    assert caller.is_now
+    assert caller.is_recent
     assert callers.find_name(caller.key) is None
     line = KEY.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
     server.remember_site("north", "17", line)

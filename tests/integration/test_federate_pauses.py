@@ -19,7 +19,7 @@ from flwr.supernode import fleet_http_client, fleet_http_connection, start_clien
 
 from fedlog.errors import RunError
 from fedlog.flower.site import guard, supernode
-from fedlog.flower.site.guard import GUARDED, WAKE_PIPE, Naps, write_guard
+from fedlog.flower.site.guard import GUARDED, WAKE_PIPE, WakeableSleep, write_guard
 from fedlog.flower.site.supernode import (
     ANSWER_SECONDS,
     FLOWER_ANSWER_SECONDS,
@@ -28,8 +28,8 @@ from fedlog.flower.site.supernode import (
     HEARTBEAT_SECONDS,
     NEXT_PAUSE,
     SHORTEST_PAUSE_SECONDS,
-    Pauses,
-    Programs,
+    GuardStarter,
+    ShorterPauses,
     replace_parts,
 )
 
@@ -44,11 +44,11 @@ class FakeClock:
         self.slept.append(seconds)
         self.now += seconds
 
-    def pauses(self) -> Pauses:
-        return Pauses(self.sleep, lambda: self.now)
+    def pauses(self) -> ShorterPauses:
+        return ShorterPauses(self.sleep, lambda: self.now)
 
 
-def wait_for_message(clock: FakeClock, pauses: Pauses, after: float) -> tuple[float, int]:
+def wait_for_message(clock: FakeClock, pauses: ShorterPauses, after: float) -> tuple[float, int]:
     """Wait as Flower's loop does for a message that comes after so many seconds; return its delay and the calls."""
     there, calls = clock.now + after, 1
     while clock.now < there:
@@ -112,7 +112,7 @@ def test_the_wait_before_the_first_run_does_not_slow_its_rounds() -> None:
 def test_the_program_that_runs_tasks_is_woken_and_sleeps_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "NAP_SECONDS", 0.6)
     read_end, write_end = os.pipe()
-    naps = Naps(read_end)
+    naps = WakeableSleep(read_end)
 
     def nap(seconds: float) -> float:
         begun = time.monotonic()
@@ -133,12 +133,12 @@ def test_the_program_that_runs_tasks_is_woken_and_sleeps_otherwise(monkeypatch: 
 def test_a_message_wakes_the_program_and_its_wait_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     keep_flowers_parts(monkeypatch)
     clock, shared = FakeClock(), list[object]()
-    monkeypatch.setattr(supernode, "Pauses", clock.pauses)
+    monkeypatch.setattr(supernode, "ShorterPauses", clock.pauses)
     monkeypatch.setattr(start_client_internal, "_push_messages", lambda **given: (shared.append(given), clock.sleep(9)))
     replace_parts()
     programs, pauses = start_client_internal.subprocess, start_client_internal.time
-    assert isinstance(programs, Programs)
-    assert isinstance(pauses, Pauses)
+    assert isinstance(programs, GuardStarter)
+    assert isinstance(pauses, ShorterPauses)
     os.set_blocking(programs._read_end, False)
     for wait in (600.0, 4.0):
         clock.sleep(wait)
@@ -175,7 +175,7 @@ def test_heartbeats_go_out_often_enough_to_miss_some(monkeypatch: pytest.MonkeyP
     gone_after = HEARTBEAT_PATIENCE_INTERVALS * fleet_http_connection.HEARTBEAT_DEFAULT_INTERVAL
     assert (HEARTBEAT_SECONDS, fleet_http_client.HEARTBEAT_CALL_TIMEOUT) == (15, HEARTBEAT_PATIENCE)
     assert gone_after / longest > 6  # five can come late, where it was two
-    assert isinstance(start_client_internal.subprocess, Programs)
+    assert isinstance(start_client_internal.subprocess, GuardStarter)
     with pytest.raises(RunError, match="expected subprocess in"):
         replace_parts()  # not as Flower has it any more
 
@@ -200,7 +200,7 @@ def test_the_guard_is_started_whatever_the_path_finds(
     python.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/started\nhead -c 1 /dev/fd/${WAKE_PIPE} > {tmp_path}/woken\n')
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    programs_of_ours = Programs()
+    programs_of_ours = GuardStarter()
     with programs_of_ours.Popen([GUARDED, "--insecure"]) as started:
         programs_of_ours.wake()
         assert started.wait() == 0
@@ -208,4 +208,4 @@ def test_the_guard_is_started_whatever_the_path_finds(
     assert (tmp_path / "started").read_text() == "-m fedlog.flower.site.guard --insecure\n"
     assert not (tmp_path / "flowers-own").exists()
     with pytest.raises(RunError, match="another program"):
-        Programs().Popen(["flwr-clientapp"])
+        GuardStarter().Popen(["flwr-clientapp"])

@@ -23,8 +23,8 @@ from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.event_text import SiteEventText, describe_run_event, describe_site_event
 from fedlog.flower.ops.run import leave
 from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, run_tag
-from fedlog.flower.protocol.plan import Plan, Secure, check_plan, read_plan
-from fedlog.flower.protocol.promise import Limit, release, warn_of_delta
+from fedlog.flower.protocol.plan import Plan, SumRules, check_plan, read_plan
+from fedlog.flower.protocol.promise import PrivacyRequirement, release, warn_of_delta
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.flower.server.run_report import read_private_report
@@ -294,21 +294,21 @@ def test_a_site_asks_for_noise_and_a_budget_of_its_own(post: Listening, server: 
     conduct(post, server, plan(LOCAL))
     reason = str(events_named(server, "left out")[0]["reason"])
     assert "this site allows epsilon 1 at delta 1e-05, found: 20 at 1e-05" in reason
-    limit = Limit.read("distributed:60:1e-5")
+    limit = PrivacyRequirement.read("distributed:60:1e-5")
     limit.check(LOCAL)
     for less in (None, CENTRAL, replace(LOCAL, epsilon=61.0), replace(LOCAL, delta=2e-5)):
         with pytest.raises(InputError, match="this site"):
             limit.check(less)
     for wrong in ("local:8", "local", "paper:local:8:1e-5", "a:b:c:d:e", "record:8:1e-5"):
         with pytest.raises(InputError, match="expected TRUST:EPSILON:DELTA"):
-            Limit.read(wrong)
+            PrivacyRequirement.read(wrong)
 
 
 def test_a_site_can_ask_for_what_is_to_be_protected(post: Listening, server: ServerFolder) -> None:
-    Limit.read("client:local:20:1e-5").check(LOCAL)
-    Limit.read("record:central:20:1e-5").check(RECORD)
+    PrivacyRequirement.read("client:local:20:1e-5").check(LOCAL)
+    PrivacyRequirement.read("record:central:20:1e-5").check(RECORD)
     with pytest.raises(InputError, match="asks for client privacy, found: record"):
-        Limit.read("client:central:20:1e-5").check(RECORD)
+        PrivacyRequirement.read("client:central:20:1e-5").check(RECORD)
     east = post.sites["east"]
     east.write_config(replace(east.read_config(), privacy="record:local:20:1e-5"))
     conduct(post, server, plan(LOCAL))
@@ -452,7 +452,7 @@ def test_promises_that_cannot_be_kept_are_refused(change: dict[str, object], sai
 
 
 def test_a_plan_goes_through_json_with_its_promise_and_older_ones_have_none() -> None:
-    for given in (plan(LOCAL), plan(RECORD), Plan("trial"), Plan("trial", secure=Secure(3, 4))):
+    for given in (plan(LOCAL), plan(RECORD), Plan("trial"), Plan("trial", secure=SumRules(3, 4))):
         assert read_plan(json.loads(json.dumps(given.as_plain()))) == check_plan(given)
     assert "promise" not in Plan("trial").as_plain()
     assert not plan(LOCAL).same_run(replace(plan(LOCAL), rounds=3))

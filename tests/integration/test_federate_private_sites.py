@@ -26,7 +26,7 @@ from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops.event_text import describe_site_event
 from fedlog.flower.protocol.frame import Frame, FrameKind, run_tag
-from fedlog.flower.protocol.plan import Guest, Plan
+from fedlog.flower.protocol.plan import Plan, SiteProfile
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.flower.site.answer import respond
@@ -144,7 +144,7 @@ def test_bodies_from_files_must_hold_the_same_weights_at_every_site(
     assert {event["site"] for event in events_named(server, "left out")} == {"west"}
     assert all(event["sites"] == sorted(BODIES) for event in events_named(server, "uploads"))
     # Under one name: other parameters are refused all the same, by the server and, in mid-run, by the site itself.
-    first, other = (Guest("package:body", 8, digest=64 * letter) for letter in "ab")
+    first, other = (SiteProfile("package:body", 8, digest=64 * letter) for letter in "ab")
     assert first.equal_body.difference(first) is None
     assert "the same parameters of body package:body" in str(first.equal_body.difference(other))
     weights_at(tmp_path / "w" / "east" / "w", 3)

@@ -25,7 +25,7 @@ from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import FINISH_EXCHANGE, Frame, FrameError, FrameKind, run_tag, to_content
 from fedlog.flower.protocol.handshake import identity
-from fedlog.flower.protocol.plan import Plan, Secure, encode_hello
+from fedlog.flower.protocol.plan import Plan, SumRules, encode_hello
 from fedlog.flower.protocol.sum_opening import Opening
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
@@ -42,7 +42,7 @@ from fedlog.wire.codec import codec
 
 CENTRAL = Promise("client", "central", 8.0, 1e-5, message_norm=20.0)
 OPEN = Plan("trial", rounds=2, options={"epochs": 1, "learning_rate": 0.01}, seed=4)
-SECURE = replace(OPEN, promise=replace(CENTRAL, trust="distributed"), secure=Secure(3, 3))
+SECURE = replace(OPEN, promise=replace(CENTRAL, trust="distributed"), secure=SumRules(3, 3))
 OPENING = Opening(bytes(16), 0, ("east", "north", "south"))
 HEAD = codec("f32").encode(OPEN.algorithm(3, 8).broadcast({"seed": torch.tensor([5])}))
 
@@ -125,7 +125,7 @@ def test_an_opening_from_which_no_sum_can_come_spends_do_nothing(listed: SiteFol
 
 def test_a_secure_sum_without_noise_is_a_loss_without_bound(listed: SiteFolder) -> None:
     """The sum hides this site among the others; nothing bounds what their sum tells to those who know the others."""
-    respond(greeting(replace(OPEN, secure=Secure(3, 3))), listed)
+    respond(greeting(replace(OPEN, secure=SumRules(3, 3))), listed)
     assert respond(ask(FrameKind.WORK, 1, payload=OPENING.payload(HEAD)), listed).kind is FrameKind.UPLOAD
     (event,) = read_log(listed.state / FILE_NAME).events
     assert isinstance(event, Unbounded)
@@ -209,7 +209,7 @@ def test_under_secure_sums_no_figure_of_a_site_goes_to_the_server(
     server = make_server(ServerFolder(tmp_path / "server"))
     for folder in (server.path, *(site.path for site in sites.values())):
         write_roster(folder, [format_own_entry(site) for site in sites.values()])
-    plan = replace(OPEN, rounds=1, secure=Secure(3, 3))
+    plan = replace(OPEN, rounds=1, secure=SumRules(3, 3))
     Run(InProcess(sites), server, SCHEMA, plan, RoundRules(3, 20.0), quick_clock()).conduct()
     report = RunFolder.of(server, "trial").report()
     assert report is not None

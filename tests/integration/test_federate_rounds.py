@@ -304,7 +304,7 @@ def test_a_late_site_joins_and_a_restarted_one_goes_on_with_its_body(post: InPro
         ["east", "north", "south"],
     ]
     east = RunState.of(post.sites["east"], run_tag("trial"))
-    assert [step[0] for step in east.steps()] == [1, 3, 4]
+    assert [step[0] for step in east.list_steps()] == [1, 3, 4]
 
 
 def test_a_site_that_was_slow_to_greet_is_asked_again(post: InProcess, server: ServerFolder) -> None:
@@ -485,7 +485,7 @@ def greeted(post: InProcess, server: ServerFolder) -> SiteFolder:
 def test_questions_out_of_place_are_refused(greeted: SiteFolder, frame: Frame, says: str) -> None:
     with pytest.raises(InputError, match=says):
         respond(frame, greeted)
-    assert RunState.of(greeted, run_tag("trial")).steps() == []
+    assert RunState.of(greeted, run_tag("trial")).list_steps() == []
 
 
 @pytest.mark.parametrize(

@@ -199,4 +199,4 @@ def test_a_worker_that_ends_in_the_middle_is_a_refusal_and_no_second_attempt(
         reply = worker.answer_in_worker(work(1), folder)
         thread.join()
     assert reply.kind is FrameKind.REFUSAL
-    assert RunState.of(folder, run_tag("trial")).steps() == []
+    assert RunState.of(folder, run_tag("trial")).list_steps() == []

@@ -31,7 +31,7 @@ from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.run import leave
 from fedlog.flower.protocol.frame import FrameKind, run_tag
 from fedlog.flower.protocol.handshake import identity
-from fedlog.flower.protocol.plan import Guest, Plan, check_plan, encode_welcome, read_welcome
+from fedlog.flower.protocol.plan import Plan, SiteProfile, check_plan, encode_welcome, read_welcome
 from fedlog.flower.server.engine_state import begin_server
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
@@ -248,7 +248,7 @@ def test_a_site_that_lost_its_state_says_so_and_starts_anew(post: InProcess, ser
     def losing(engine, number):  # type: ignore[no-untyped-def]
         if number == 3:
             state = RunState.of(post.sites["east"], run_tag("trial"))
-            for step in state.steps():
+            for step in state.list_steps():
                 shutil.rmtree(state._place(step))
         return original(engine, number)
 
@@ -374,5 +374,5 @@ def test_methods_that_cannot_do_it_are_refused_before_a_run(method: str, how: di
 
 def test_the_welcome_tells_of_the_world_only_where_it_is_closed() -> None:
     ours = identity("0" * 64)
-    assert b"closed" not in encode_welcome(ours, Guest("mlp:8", 8))
-    assert read_welcome(encode_welcome(ours, Guest("mlp:8", 8, closed_world=True))).closed_world
+    assert b"closed" not in encode_welcome(ours, SiteProfile("mlp:8", 8))
+    assert read_welcome(encode_welcome(ours, SiteProfile("mlp:8", 8, closed_world=True))).closed_world

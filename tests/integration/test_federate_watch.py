@@ -26,7 +26,7 @@ from fedlog.flower.ops.processes import find_free_port
 from fedlog.flower.ops.status_page import render_server_page, render_site_page
 from fedlog.flower.ops.watch import Watch, parse_watch_address, serve_watch
 from fedlog.flower.protocol.plan import Plan
-from fedlog.flower.server.callers import Callers
+from fedlog.flower.server.callers import RegisteredKeys
 from fedlog.flower.server.gate import Calls, Gate
 from fedlog.flower.server.presence import Presence
 from fedlog.flower.server.rounds import Run
@@ -63,7 +63,9 @@ def server(tmp_path: Path, post: InProcess) -> ServerFolder:
         post.silent = {"south"} if plan.promise is not None else set()
         going.conduct()
     presence = Presence()
-    gate = Gate("", httpx.AsyncClient(), Callers(tmp_path), 1, folder.traffic_file, presence, folder.presence_file)
+    gate = Gate(
+        "", httpx.AsyncClient(), RegisteredKeys(tmp_path), 1, folder.traffic_file, presence, folder.presence_file
+    )
     gate.calls["pull-messages"] = Calls(7, 700, 800)
     presence.refusals["the clock is off"] = 4
     presence.connected = {"east", "north"}

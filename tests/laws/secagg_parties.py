@@ -11,9 +11,9 @@ import numpy as np
 from fedlog.privacy.secagg.client import SumClient
 from fedlog.privacy.secagg.crypto import SigningIdentity
 from fedlog.privacy.secagg.fixed_point import Words
-from fedlog.privacy.secagg.rehearsal import answer
-from fedlog.privacy.secagg.server import ServerRound, close, receive
-from fedlog.privacy.secagg.terms import Step, Terms, usual_threshold
+from fedlog.privacy.secagg.rehearsal import answer_step
+from fedlog.privacy.secagg.server import ServerRound, close_step, receive_message
+from fedlog.privacy.secagg.terms import Step, Terms, smallest_safe_threshold
 from fedlog.privacy.secagg.used_steps import UsedStepsInMemory
 
 COORDINATES = 6
@@ -30,7 +30,7 @@ def make_terms(clients: int, *, corrupted: int = 0, honest: int = 3, round: int 
     # Numbers with gaps: nothing may depend on their being 0, 1, 2, ...
     members = [3 * number + 1 for number in range(clients)]
     roster = {number: identity(number).public for number in members}
-    threshold = usual_threshold(clients, corrupted)
+    threshold = smallest_safe_threshold(clients, corrupted)
     return Terms(bytes(16), round, roster, threshold, honest, corrupted, COORDINATES, VALUE_BYTES)
 
 
@@ -56,7 +56,7 @@ def walk(terms: Terms, upto: Step) -> tuple[ServerRound, dict[int, SumClient], d
         if step is upto:
             return server, clients, states, mail
         for number in terms.roster:
-            states[number], reply = answer(clients[number], step, states[number], mail[number], vectors[number])
-            server = receive(server, reply)
-        server, mail = close(server)
+            states[number], reply = answer_step(clients[number], step, states[number], mail[number], vectors[number])
+            server = receive_message(server, reply)
+        server, mail = close_step(server)
     raise AssertionError

@@ -16,7 +16,7 @@ from fedlog.core.stats import Detail, Moments, sensitivity
 from fedlog.errors import InputError
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 from fedlog.privacy.mechanisms import record_moments
-from fedlog.privacy.protection import Bound, Protection, protection
+from fedlog.privacy.protection import Bound, Protection, make_protection
 from fedlog.wire.message import Kind, Message, lift
 
 N_CLASS, WIDTH = 3, 4
@@ -55,7 +55,7 @@ def test_the_sensitivity_is_reached() -> None:
 
 
 def guard(unit: Unit, trust: Trust, bound: Bound) -> Protection:
-    return protection(
+    return make_protection(
         Budget(1.0, 1e-5),
         unit=unit,
         trust=trust,

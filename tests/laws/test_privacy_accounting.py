@@ -23,16 +23,16 @@ from fedlog.privacy.accounting import (
     NoiseKind,
     Release,
     TrainingRound,
+    add_if_covered,
     add_up,
-    allow,
     closeness,
 )
 from fedlog.privacy.calibration import epsilon_of, paper_sigma, sigma_of
 from fedlog.privacy.discrete import grid_for, rounding_divergence, share_divergence
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 from fedlog.privacy.release_log import (
+    add_if_covered_across_runs,
     add_up_across_runs,
-    allow_across_runs,
     budget_line,
     count_across_runs,
     parse_log,
@@ -84,9 +84,9 @@ def test_a_plan_of_k_releases_is_allowed_exactly_k(
     sigma = sigma_of(budget, k, sensitivity)
     log: tuple[Release, ...] = ()
     for number in range(k):
-        log = allow(log, release(sigma, round=number, sensitivity=sensitivity, unit=unit), budget)
+        log = add_if_covered(log, release(sigma, round=number, sensitivity=sensitivity, unit=unit), budget)
     with pytest.raises(RunError, match="does not cover"):
-        allow(log, release(sigma, round=k, sensitivity=sensitivity, unit=unit), budget)
+        add_if_covered(log, release(sigma, round=k, sensitivity=sensitivity, unit=unit), budget)
 
 
 @settings(deadline=None, max_examples=50)
@@ -99,10 +99,10 @@ def test_mode_paper_is_held_to_the_formula_that_its_noise_came_from(
     *before, last, more = (
         replace(release(sigma, round=number, unit=Unit.PAPER), calibration=formula) for number in range(k + 1)
     )
-    log = allow(before, last, budget)
+    log = add_if_covered(before, last, budget)
     assert len(log) == k
     with pytest.raises(RunError, match="does not cover"):
-        allow(log, more, budget)
+        add_if_covered(log, more, budget)
 
 
 def test_the_papers_formula_holds_no_run_that_promises_something() -> None:
@@ -112,7 +112,7 @@ def test_the_papers_formula_holds_no_run_that_promises_something() -> None:
         by_paper = {"unit": Unit.PAPER, "calibration": Calibration.PAPER} | change
         log = [replace(release(sigma), **by_paper)] * 3  # type: ignore[arg-type]
         with pytest.raises(RunError, match="does not cover"):
-            allow(log, log[0], budget)
+            add_if_covered(log, log[0], budget)
 
 
 @settings(deadline=None, max_examples=50)
@@ -127,7 +127,7 @@ def test_spending_rises_with_each_release_whatever_their_order(sigmas: list[floa
 def test_what_fits_a_small_epsilon_fits_a_large_one_whatever_the_grid_costs_there() -> None:
     # (1 + e^25) times the distance of the grid is more than delta; at epsilon 20 it is not.
     sigma = sigma_of(Budget(20.0, 1e-5), 2, 1.0, 2e-15)
-    assert len(allow([discrete(sigma)], discrete(sigma), Budget(25.0, 1e-5))) == 2
+    assert len(add_if_covered([discrete(sigma)], discrete(sigma), Budget(25.0, 1e-5))) == 2
     assert math.exp(25) * closeness([discrete(sigma)] * 2) > 1e-5
 
 
@@ -330,9 +330,9 @@ def test_a_line_that_was_cut_off_counts_as_a_release_that_nothing_bounds(whole: 
     log = parse_log(text, "log")
     assert len(log.events) == whole + 1
     with pytest.raises(BudgetSpentError, match="no guarantee: line"):
-        allow(log.events, release(1000.0), log.budget)
+        add_if_covered(log.events, release(1000.0), log.budget)
     with pytest.raises(BudgetSpentError):
-        allow_across_runs(log.events, release(1000.0), log.budget)
+        add_if_covered_across_runs(log.events, release(1000.0), log.budget)
     for found in (add_up(log.events, 1e-5), add_up_across_runs(log.events, 1e-5)):
         assert found.epsilons[-1] == math.inf
         assert found.guarantee is not None

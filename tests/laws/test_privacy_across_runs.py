@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from fedlog.cli.main import main
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import BudgetSpentError, Entropy, NoiseKind, Release, add_up, allow
+from fedlog.privacy.accounting import BudgetSpentError, Entropy, NoiseKind, Release, add_if_covered, add_up
 from fedlog.privacy.guarantee import Budget, Trust, Unit
 from fedlog.privacy.release_log import (
+    add_if_covered_across_runs,
     add_up_across_runs,
-    allow_across_runs,
     count_across_runs,
     read_log,
     record_across_runs,
@@ -70,9 +70,9 @@ def test_one_record_moves_a_clients_message_twice_where_a_client_more_or_less_is
 def test_a_run_keeps_to_one_promise_and_no_limit_takes_the_papers_formula() -> None:
     rows, whole = release(Unit.RECORD, Trust.LOCAL), release(Unit.CLIENT, Trust.LOCAL)
     with pytest.raises(InputError, match="one unit and one trust model"):
-        allow([rows], whole, Budget(100.0, DELTA))
+        add_if_covered([rows], whole, Budget(100.0, DELTA))
     with pytest.raises(InputError, match="in mode paper have no guarantee"):
-        allow_across_runs([rows], release(Unit.PAPER, Trust.LOCAL), Budget(100.0, DELTA))
+        add_if_covered_across_runs([rows], release(Unit.PAPER, Trust.LOCAL), Budget(100.0, DELTA))
 
 
 def test_a_log_of_all_runs_goes_on_under_another_limit_with_everything_in_it(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from fedlog.cli.privacy import add_arguments
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.privacy.guarantee import Budget, Trust, Unit
-from fedlog.privacy.mechanisms import FloatSampler, plan
+from fedlog.privacy.mechanisms import FloatSampler, plan_noise
 from fedlog.privacy.protection import Bound, Protection
 from fedlog.privacy.release_log import FILE_NAME, record_release, start_log
 
@@ -117,7 +117,7 @@ def test_bad_requests_are_refused(options: list[str]) -> None:
 
 def recorded_run(folder: Path, releases: int, unit: Unit = Unit.RECORD) -> Path:
     budget = Budget(1.0, 1e-5)
-    mechanism = plan(budget, releases=5, sensitivity=2.0, coordinates=510, unit=unit, trust=Trust.CENTRAL)
+    mechanism = plan_noise(budget, releases=5, sensitivity=2.0, coordinates=510, unit=unit, trust=Trust.CENTRAL)
     start_log(folder / FILE_NAME, budget)
     for number in range(releases):
         exchange = "opening" if number == 0 else "statistics"

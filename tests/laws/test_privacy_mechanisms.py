@@ -15,7 +15,7 @@ from fedlog.core.clip import Clamp, Clip, L2Clip
 from fedlog.core.keys import Key
 from fedlog.core.stats import Statistics, count_for_mean, count_is_usable
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import Entropy, NoiseKind, Release, add_up, allow, closeness
+from fedlog.privacy.accounting import Entropy, NoiseKind, Release, add_if_covered, add_up, closeness
 from fedlog.privacy.guarantee import Budget, Trust, Unit
 from fedlog.privacy.mechanisms import (
     Calibration,
@@ -25,7 +25,7 @@ from fedlog.privacy.mechanisms import (
     Sampler,
     add_noise,
     client_message,
-    plan,
+    plan_noise,
     planned_closeness,
     record_statistics,
     sensitivity_to_client,
@@ -121,7 +121,7 @@ def test_noise_on_the_sum_is_what_the_mechanism_says(trust: Trust, clients: int)
 
 def test_more_epsilon_never_needs_more_noise_whatever_the_grid_costs() -> None:
     told = {"releases": 100, "sensitivity": 1.0, "coordinates": 10_100, "unit": Unit.RECORD, "trust": Trust.CENTRAL}
-    sigmas = [plan(Budget(epsilon, 1e-5), **told).sigma for epsilon in (5.0, 12.0, 17.5, 18.0, 30.0, 900.0)]  # type: ignore[arg-type]
+    sigmas = [plan_noise(Budget(epsilon, 1e-5), **told).sigma for epsilon in (5.0, 12.0, 17.5, 18.0, 30.0, 900.0)]  # type: ignore[arg-type]
     assert sigmas == sorted(sigmas, reverse=True)
 
 
@@ -162,7 +162,7 @@ def test_a_plan_is_within_its_budget_to_the_last_release(
     epsilon: float, delta: float, k: int, trust: tuple[Trust, int], noise: str
 ) -> None:
     budget = Budget(epsilon, delta)
-    mechanism = plan(
+    mechanism = plan_noise(
         budget,
         releases=k,
         sensitivity=2.0,
@@ -174,7 +174,7 @@ def test_a_plan_is_within_its_budget_to_the_last_release(
     sampler = DiscreteSampler(mechanism.grid) if noise == "discrete" else FloatSampler(Key(0))
     release = release_of(mechanism, 10_100, sampler)
     assert closeness([release] * k) <= planned_closeness(k, 10_100, trust[1])
-    allow([release] * (k - 1), release, budget)
+    add_if_covered([release] * (k - 1), release, budget)
     assert add_up([release] * k, delta).epsilons[-1] == pytest.approx(epsilon, rel=1e-2)
 
 
@@ -182,7 +182,7 @@ def test_the_papers_calibration_is_theorem_4() -> None:
     budget = Budget(0.5, 0.01)
     sigma = math.sqrt(8 * 100 * (1 + 50 * 4) * math.log(math.e + 50)) / 0.5
     for unit in (Unit.PAPER, Unit.RECORD):
-        mechanism = plan(
+        mechanism = plan_noise(
             budget,
             releases=100,
             sensitivity=Clamp(2.0).sensitivity(51),

@@ -36,7 +36,7 @@ from fedlog.privacy.accounting import add_up
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
 from fedlog.privacy.limits import Limits
 from fedlog.privacy.mechanisms import FloatSampler
-from fedlog.privacy.protection import Bound, Protection, protection
+from fedlog.privacy.protection import Bound, Protection, make_protection
 from fedlog.privacy.releases import ReleasesInMemory
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.training import RunSettings
@@ -51,7 +51,7 @@ Change = Callable[[FedLog], FedLog]
 
 def _protection(unit: Unit, trust: Trust, *, clip: str = "clamp:2", releases: int = 1, **more: int) -> Protection:
     client = unit is Unit.CLIENT
-    return protection(
+    return make_protection(
         Budget(1.0, 1e-5),
         unit=unit,
         trust=trust,
@@ -172,7 +172,7 @@ def _sums_of_clients(guard: Protection, body: Body, data: Records, parts: list[T
 def test_nobody_elses_training_moves_with_a_client_not_even_by_rounding(choice: BackendChoice) -> None:
     shape, clients = (1, 28, 28), 5
     body = body_named("cnn", shape)
-    guard = protection(
+    guard = make_protection(
         Budget(20.0, 1e-5), unit=Unit.CLIENT, trust=Trust.CENTRAL, calibration=Calibration.EXACT,
         bound=Bound(message_norm=5.0), releases=1, shape=(CLASSES, 1 + body.width), clients=clients,
     )  # fmt: skip
@@ -463,7 +463,7 @@ def test_limits_hold_for_every_clipped_message() -> None:
 
 
 def test_discrete_noise_leaves_on_the_grid() -> None:
-    guard = protection(
+    guard = make_protection(
         Budget(1.0, 1e-5),
         unit=Unit.RECORD,
         trust=Trust.DISTRIBUTED,

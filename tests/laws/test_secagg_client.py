@@ -11,7 +11,7 @@ import pytest
 from secagg_parties import COORDINATES, identity, make_terms, make_vectors, walk
 
 from fedlog.privacy.secagg.client import Advertised, Masked, Shared, SumClient
-from fedlog.privacy.secagg.crypto import SigningIdentity, public_of
+from fedlog.privacy.secagg.crypto import SigningIdentity, public_key_of
 from fedlog.privacy.secagg.encoding import RefusalError, decode, encode
 from fedlog.privacy.secagg.messages import (
     Agreements,
@@ -20,10 +20,10 @@ from fedlog.privacy.secagg.messages import (
     KeyList,
     PublicKeys,
     Survivors,
-    enclose,
-    view_of_survivors,
+    digest_survivors,
+    sign_envelope,
 )
-from fedlog.privacy.secagg.rehearsal import answer
+from fedlog.privacy.secagg.rehearsal import answer_step
 from fedlog.privacy.secagg.terms import Step
 from fedlog.privacy.secagg.used_steps import UsedStepsOnDisk
 
@@ -36,7 +36,7 @@ def test_a_server_that_puts_its_own_keys_in_the_place_of_peers_gets_no_shares(si
     me, *peers = sorted(terms.roster)
     shown = decode(KeyList, mail[me])
     for number in peers:
-        body = encode(PublicKeys(public_of(os.urandom(32)), public_of(os.urandom(32)), bytes(32)))
+        body = encode(PublicKeys(public_key_of(os.urandom(32)), public_key_of(os.urandom(32)), bytes(32)))
         older = replace(terms, session=bytes(15) + b"o")
         signatures = {
             "nobody": shown.keys[number][-64:],  # the one under the keys that were there
@@ -57,7 +57,7 @@ def test_a_client_shares_no_secrets_under_a_list_that_leaves_it_out() -> None:
     me, *peers = sorted(terms.roster)
     without = KeyList({number: decode(KeyList, mail[me]).keys[number] for number in peers})
     with pytest.raises(RefusalError, match="does not hold the ones this client sent"):
-        answer(clients[me], Step.SHARES, states[me], encode(without), np.zeros(0, np.uint64))
+        answer_step(clients[me], Step.SHARES, states[me], encode(without), np.zeros(0, np.uint64))
 
 
 def test_a_client_counts_for_itself_how_many_are_in_the_sum() -> None:
@@ -69,14 +69,14 @@ def test_a_client_counts_for_itself_how_many_are_in_the_sum() -> None:
     _, clients, states, mail = walk(terms, Step.SHARES)
     keys = KeyList({number: decode(KeyList, mail[me]).keys[number] for number in few})
     with pytest.raises(RefusalError, match="5 clients sent keys, 6 are needed"):
-        answer(clients[me], Step.SHARES, states[me], encode(keys), np.zeros(0, np.uint64))
+        answer_step(clients[me], Step.SHARES, states[me], encode(keys), np.zeros(0, np.uint64))
     _, clients, states, mail = walk(terms, Step.MASKED)
     sealed = Delivery({number: decode(Delivery, mail[me]).sealed[number] for number in few[1:]})
     with pytest.raises(RefusalError, match="5 clients shared their secrets, 6 are needed"):
-        answer(clients[me], Step.MASKED, states[me], encode(sealed), make_vectors(terms)[me])
+        answer_step(clients[me], Step.MASKED, states[me], encode(sealed), make_vectors(terms)[me])
     _, clients, states, mail = walk(terms, Step.AGREE)
     with pytest.raises(RefusalError, match="5 clients survived, 6 are needed"):
-        answer(clients[me], Step.AGREE, states[me], encode(Survivors(tuple(few))), np.zeros(0, np.uint64))
+        answer_step(clients[me], Step.AGREE, states[me], encode(Survivors(tuple(few))), np.zeros(0, np.uint64))
 
 
 def test_a_server_that_tells_two_stories_gets_no_shares() -> None:
@@ -97,8 +97,8 @@ def test_a_server_that_tells_two_stories_gets_no_shares() -> None:
             state = states[number]
             assert isinstance(state, Masked)
             if place == 0:
-                view = view_of_survivors(state.peer_view, story)
-                envelope = decode(Envelope, enclose(terms, identity(number), Step.AGREE, view))
+                view = digest_survivors(state.peer_view, story)
+                envelope = decode(Envelope, sign_envelope(terms, identity(number), Step.AGREE, view))
             else:
                 agreed[number], reply = clients[number].agree(state, encode(story))
                 envelope = decode(Envelope, reply)
@@ -107,7 +107,9 @@ def test_a_server_that_tells_two_stories_gets_no_shares() -> None:
     for number, state in agreed.items():
         for name in ("a", "b"):
             try:
-                answer(clients[number], Step.UNMASK, state, encode(Agreements(signed[name])), np.zeros(0, np.uint64))
+                answer_step(
+                    clients[number], Step.UNMASK, state, encode(Agreements(signed[name])), np.zeros(0, np.uint64)
+                )
                 released += 1
             except RefusalError:
                 pass
@@ -120,9 +122,9 @@ def test_a_client_answers_each_step_once(step: Step) -> None:
     _, clients, states, mail = walk(terms, step)
     me = min(terms.roster)
     given = clients[me], step, states[me], mail[me], make_vectors(terms)[me]
-    answer(*given)
+    answer_step(*given)
     with pytest.raises(RefusalError, match="answered before"):
-        answer(*given)
+        answer_step(*given)
 
 
 def test_a_list_of_survivors_names_this_client_and_nobody_who_shared_no_secrets() -> None:

@@ -18,13 +18,13 @@ from fedlog.core.clip import parse_clip
 from fedlog.errors import InputError
 from fedlog.privacy.discrete import discrete_gaussian
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
-from fedlog.privacy.protection import Bound, protection
+from fedlog.privacy.protection import Bound, make_protection
 from fedlog.privacy.secagg.crypto import SigningIdentity, check_signature
 from fedlog.privacy.secagg.encoding import RefusalError, decode, encode
 from fedlog.privacy.secagg.fixed_point import FixedPoint, choose_fixed_point, pack, unpack
-from fedlog.privacy.secagg.messages import KeyList, Survivors, view_of_keys, view_of_peers, view_of_survivors
+from fedlog.privacy.secagg.messages import KeyList, Survivors, digest_keys, digest_peers, digest_survivors
 from fedlog.privacy.secagg.shamir import PRIME, combine, split, weights_at_zero
-from fedlog.privacy.secagg.terms import Step, Terms, usual_threshold
+from fedlog.privacy.secagg.terms import Step, Terms, smallest_safe_threshold
 from fedlog.privacy.secagg.used_steps import UsedStepsInMemory, UsedStepsOnDisk
 
 
@@ -135,7 +135,7 @@ def test_the_modulus_of_a_private_run_holds_the_sum_of_all_its_clients(unit: Uni
     bound = Bound(parse_clip("clamp:2")) if unit is Unit.RECORD else Bound(message_norm=20.0)
     largest = 2**16 * math.sqrt(1 + 50 * 4) if unit is Unit.RECORD else 20.0
     for clients in (2**power for power in range(2, 13)):
-        guard = protection(
+        guard = make_protection(
             Budget(epsilon, 1e-5),
             unit=unit,
             trust=Trust.DISTRIBUTED,
@@ -227,8 +227,8 @@ def test_terms_differ_in_every_field() -> None:
     assert len(digests) == 9
     assert TERMS.minimum == 6
     assert TERMS.next().round == 4
-    assert usual_threshold(8, 2) == 6
-    assert usual_threshold(5, 0) == 3
+    assert smallest_safe_threshold(8, 2) == 6
+    assert smallest_safe_threshold(5, 0) == 3
 
 
 def test_a_signature_is_for_one_round_one_step_one_sender_and_one_body() -> None:
@@ -251,7 +251,7 @@ def test_what_survivors_sign_depends_on_all_that_they_were_told() -> None:
     told = [
         (KeyList({1: key}), peers, members) for key in (b"a", b"b") for peers in ((1, 2), (1, 3)) for members in (4, 5)
     ]
-    views = {view_of_survivors(view_of_peers(view_of_keys(k), p), Survivors((m,))) for k, p, m in told}
+    views = {digest_survivors(digest_peers(digest_keys(k), p), Survivors((m,))) for k, p, m in told}
     assert len(views) == len(told) == 8
 
 

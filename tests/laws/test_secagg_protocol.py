@@ -24,11 +24,11 @@ from fedlog.privacy.secagg.messages import (
     KeyList,
     MaskedVector,
     UnmaskingShares,
-    enclose,
+    sign_envelope,
 )
-from fedlog.privacy.secagg.rehearsal import Mail, RoundTraffic, answer, run_round
-from fedlog.privacy.secagg.server import SecureSum, ServerRound, close, receive, secure_sum
-from fedlog.privacy.secagg.terms import Step, Terms, usual_threshold
+from fedlog.privacy.secagg.rehearsal import Mail, RoundTraffic, answer_step, run_round
+from fedlog.privacy.secagg.server import SecureSum, ServerRound, close_step, receive_message, unmask_sum
+from fedlog.privacy.secagg.terms import Step, Terms, smallest_safe_threshold
 
 
 @dataclass
@@ -85,7 +85,7 @@ def test_the_sum_over_the_survivors_or_no_sum(seed: int, clients: int, corrupted
     vectors = make_vectors(terms, seed)
     kinds = ("drop", "double", "replay", "misdeliver", "corrupt", "cut", "shuffle")
     courier = HostileCourier(Random(seed), harm, kinds)
-    courier.seen = [enclose(terms.next(), identity(1), Step.KEYS, b"another round")]
+    courier.seen = [sign_envelope(terms.next(), identity(1), Step.KEYS, b"another round")]
     try:
         found = run_round(terms, make_clients(terms), vectors, courier)
     except RoundFailedError:
@@ -180,13 +180,13 @@ def test_nobody_speaks_for_another_client() -> None:
     _, blob = make_clients(terms)[one].advertise()
     envelope = decode(Envelope, blob)
     with pytest.raises(RefusalError, match="signature"):
-        receive(ServerRound(terms), encode(Envelope(other, envelope.step, envelope.body, envelope.signature)))
+        receive_message(ServerRound(terms), encode(Envelope(other, envelope.step, envelope.body, envelope.signature)))
     with pytest.raises(RefusalError, match="roster"):
-        receive(ServerRound(terms), encode(Envelope(999, envelope.step, envelope.body, envelope.signature)))
+        receive_message(ServerRound(terms), encode(Envelope(999, envelope.step, envelope.body, envelope.signature)))
     with pytest.raises(RefusalError, match="signature"):
-        receive(ServerRound(terms.next()), blob)
+        receive_message(ServerRound(terms.next()), blob)
     with pytest.raises(RefusalError, match="has sent its message of this step before"):
-        receive(receive(ServerRound(terms), blob), blob)
+        receive_message(receive_message(ServerRound(terms), blob), blob)
 
 
 def test_below_the_honest_minimum_nothing_is_unmasked() -> None:
@@ -215,11 +215,11 @@ def test_states_survive_being_written_down() -> None:
         for number in terms.roster:
             state = states[number]
             restored = None if state is None else decode(type(state), encode(state))  # type: ignore[arg-type,type-var]
-            states[number], reply = answer(clients[number], step, restored, mail[number], vectors[number])
-            server = receive(server, reply)
+            states[number], reply = answer_step(clients[number], step, restored, mail[number], vectors[number])
+            server = receive_message(server, reply)
         if step is not Step.UNMASK:
-            server, mail = close(server)
-    found = secure_sum(server)
+            server, mail = close_step(server)
+    found = unmask_sum(server)
     assert found.total.tolist() == plain_sum(vectors, terms.roster)
 
 
@@ -233,7 +233,7 @@ def test_wrong_shares_of_one_client_are_found_out_and_those_of_more_end_the_roun
     def lie(number: int, blob: bytes) -> bytes:
         body = decode(UnmaskingShares, decode(Envelope, blob).body)
         wrong = {about: bytes(len(share)) for about, share in getattr(body, part).items()}
-        return enclose(terms, identity(number), Step.UNMASK, encode(replace(body, **{part: wrong})))
+        return sign_envelope(terms, identity(number), Step.UNMASK, encode(replace(body, **{part: wrong})))
 
     def courier(step: Step, way: str, mail: Mail) -> Mail:
         if (step, way) == (Step.MASKED, "up"):
@@ -279,7 +279,9 @@ def test_distributed_noise_arrives_exactly_once_per_survivor() -> None:
     fixed = choose_fixed_point(mechanism.grid, 6 * 10 * 2.0, mechanism.std_of_sum(6), 21)
     members = [3 * number + 1 for number in range(6)]
     roster = {number: identity(number).public for number in members}
-    terms = Terms(bytes(16), 0, roster, usual_threshold(6, 0), mechanism.honest_survivors, 0, 21, fixed.value_bytes)
+    terms = Terms(
+        bytes(16), 0, roster, smallest_safe_threshold(6, 0), mechanism.honest_survivors, 0, 21, fixed.value_bytes
+    )
     messages = {}
     for number in members:
         features = 3 * torch.randn((10, 6), generator=Key(number).torch())
@@ -302,9 +304,11 @@ def test_the_list_of_survivors_is_signed_by_survivors_alone() -> None:
     vectors = make_vectors(terms)
     late, *others = terms.roster
     for number in others:
-        server = receive(server, answer(clients[number], Step.MASKED, states[number], mail[number], vectors[number])[1])
-    server, _ = close(server)
+        server = receive_message(
+            server, answer_step(clients[number], Step.MASKED, states[number], mail[number], vectors[number])[1]
+        )
+    server, _ = close_step(server)
     for number in others:
-        assert number in receive(server, enclose(terms, identity(number), Step.AGREE, server.view)).agreed
+        assert number in receive_message(server, sign_envelope(terms, identity(number), Step.AGREE, server.view)).agreed
     with pytest.raises(RefusalError, match=f"client {late} signed"):
-        receive(server, enclose(terms, identity(late), Step.AGREE, server.view))
+        receive_message(server, sign_envelope(terms, identity(late), Step.AGREE, server.view))

@@ -35,7 +35,7 @@ from fedlog.engine.training.tasks import FeatureRequest, Pool, Settings, Task
 from fedlog.errors import InputError, RunError
 from fedlog.experiments.run.execute import execute
 from fedlog.models.body import HEAD, Body, build_body, logits
-from fedlog.privacy.accounting import Entropy, Event, NoiseKind, Release, TrainingRound, add_up, allow
+from fedlog.privacy.accounting import Entropy, Event, NoiseKind, Release, TrainingRound, add_if_covered, add_up
 from fedlog.privacy.calibration import epsilon_of
 from fedlog.privacy.guarantee import Budget, Trust, Unit
 from fedlog.privacy.mechanisms import DiscreteSampler, FloatSampler, add_noise, record_statistics
@@ -272,9 +272,9 @@ def test_a_plan_of_training_and_releases_fits_its_budget_and_not_one_round_more(
     sigma = sigma_beside_training(budget, plan, rounds, rounds, 3.0, 0.0)
     log: tuple[Event, ...] = ()
     for event in _events(rounds, steps, rate, noise, sigma / 3.0):
-        log = allow(log, event, budget)
+        log = add_if_covered(log, event, budget)
     with pytest.raises(RunError, match="does not cover"):
-        allow(log, log[-1], budget)
+        add_if_covered(log, log[-1], budget)
 
 
 def test_too_little_noise_in_the_training_is_refused_with_what_it_would_cost() -> None:

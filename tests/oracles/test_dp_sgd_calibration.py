@@ -10,10 +10,10 @@ from dp_accounting.pld import PLDAccountant
 
 from fedlog.core.clip import parse_clip
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import Event, TrainingRound, add_up, allow, closeness
+from fedlog.privacy.accounting import Event, TrainingRound, add_if_covered, add_up, closeness
 from fedlog.privacy.calibration import sigma_of
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
-from fedlog.privacy.protection import Bound, Protection, protection
+from fedlog.privacy.protection import Bound, Protection, make_protection
 from fedlog.privacy.sgd import SgdPlan, TrainingPlan, grid_closeness, noise_for_share, sigma_beside_training
 
 
@@ -22,7 +22,7 @@ def _planned(epsilon: float, noise: float | None) -> Protection:
     budget, rate, steps, rounds, parameters = Budget(epsilon, 1e-5), 0.1, 50, 3, 1210
     if noise is None:
         noise = noise_for_share(budget, 0.5, rate, steps * rounds, grid_closeness(steps * rounds, parameters))
-    return protection(
+    return make_protection(
         budget,
         unit=Unit.RECORD,
         trust=Trust.CENTRAL,
@@ -46,7 +46,7 @@ def test_any_epsilon_and_any_noise_of_the_training_leave_a_guarantee_that_anothe
         trained = guard.training_event(number, "statistics")
         assert trained is not None
         for event in (trained, guard.release_event(number, "statistics")):
-            log = allow(log, event, guard.budget)
+            log = add_if_covered(log, event, guard.budget)
     accountant = PLDAccountant(value_discretization_interval=1e-3)
     for event in log:
         if isinstance(event, TrainingRound):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedlog.cli.main import COMMANDS, main, parser
+from fedlog.cli.main import COMMANDS, main, make_parser
 
 
 @pytest.fixture(autouse=True)
@@ -168,6 +168,6 @@ def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path, capsys
 def test_the_help_of_every_command_is_the_one_it_gives_itself() -> None:
     """The summaries stand in `main`, so that listing the commands imports none of them."""
     for name, summary in COMMANDS.items():
-        actions = parser([name])._subparsers._group_actions  # type: ignore[union-attr]
+        actions = make_parser([name])._subparsers._group_actions  # type: ignore[union-attr]
         said = {pseudo.dest: pseudo.help for action in actions for pseudo in action._choices_actions}  # type: ignore[attr-defined]
         assert said[name] == summary

@@ -18,7 +18,7 @@ from fedlog.core.heads.gaussian import shared_covariance
 from fedlog.core.stats import Detail, Moments
 from fedlog.data.schema import Schema
 from fedlog.engine.protocol import checkpoint
-from fedlog.flower.ops.demo_pretrained import cut_patches, exchange_keys
+from fedlog.flower.ops.demo_pretrained import cut_patches, write_key_lists
 from fedlog.flower.ops.local_federation import LocalFederation, LocalSite
 from fedlog.flower.protocol.plan import make_plan
 from fedlog.flower.server.run_folder import RunFolder
@@ -85,7 +85,7 @@ def test_three_real_sites_with_an_encoder_of_their_own(
     schema = Schema("folder", CLASSES, input_shape=(3, SIDE, SIDE))
     sites = {name: LocalSite(Path("images") / name, bodies[name]) for name in SITES}
     federation = LocalFederation.make(tmp_path / "federation", schema, sites)
-    exchange_keys(federation)
+    write_key_lists(federation)
     asked = {
         "plain": RunSpec(method="fed-lda"),
         "own": RunSpec(method="fed-heads", options={"personal": True}, aggregation="secure"),  # type: ignore[arg-type]

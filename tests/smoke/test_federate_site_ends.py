@@ -60,7 +60,7 @@ def wait_for(running: Running, words: str, times: int = 1) -> None:
 
 
 def find_supernode(running: Running) -> psutil.Process:
-    return next(child for child in running.below() if "fedlog.flower.site.supernode" in child.cmdline())
+    return next(child for child in running.descendants() if "fedlog.flower.site.supernode" in child.cmdline())
 
 
 def told_by_the_gate(federation: Federation) -> list[str]:

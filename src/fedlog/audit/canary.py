@@ -36,7 +36,7 @@ from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.models.body import Params, build_body
 from fedlog.privacy.guarantee import Calibration, Trust, Unit
-from fedlog.privacy.protection import Bound, Protection, protection
+from fedlog.privacy.protection import Bound, Protection, make_protection
 from fedlog.settings.execution import BackendChoice
 from fedlog.wire.codec import codec
 from fedlog.wire.message import Contribution, Kind, Message, total
@@ -79,7 +79,7 @@ def _run_trials(audit: Audit, guard: Protection, clients: Sequence[Records], wor
 def _make_protection(audit: Audit) -> Protection:
     """The protection of a run with this claim, with the planted fault if the audit has one."""
     client = audit.unit is Unit.CLIENT
-    guard = protection(
+    guard = make_protection(
         audit.budget,
         unit=audit.unit,
         trust=audit.trust,

@@ -39,7 +39,7 @@ from fedlog.engine.training.tasks import Settings, Task
 from fedlog.models.body import HEAD, Body, build_body
 from fedlog.privacy.guarantee import Calibration, NoiseSource, Unit
 from fedlog.privacy.mechanisms import DiscreteSampler, FloatSampler
-from fedlog.privacy.protection import Bound, Protection, protection
+from fedlog.privacy.protection import Bound, Protection, make_protection
 from fedlog.privacy.sgd import SgdPlan, SgdTraining, grid_closeness, noise_for_share
 from fedlog.settings.execution import BackendChoice
 from fedlog.wire.ledger import Ledger
@@ -117,7 +117,7 @@ def _score_by_sum(audit: Audit, coins: np.ndarray) -> Tensor:
     classes, whole = len(coins), audit.unit is Unit.CLIENT
     clip = None if whole else parse_clip(audit.clip)
     sizes = [*(coins.astype(int).tolist() if whole else [int(coins.sum())]), *[1] * (CLIENTS - 1)]
-    guard = protection(
+    guard = make_protection(
         audit.budget, unit=audit.unit, trust=audit.trust, calibration=Calibration.EXACT,
         bound=Bound(message_norm=audit.message_norm) if whole else Bound(clip), releases=1,
         shape=(classes, 1 + WIDTH), clients=len(sizes), honest_survivors=len(sizes), noise=audit.noise,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import shtab
 
-from fedlog.cli.main import COMMANDS, Parser, parser
+from fedlog.cli.main import COMMANDS, Parser, make_parser
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
 
@@ -21,9 +21,9 @@ NEXT = {
 }
 
 
-def complete_parser() -> Parser:
+def make_complete_parser() -> Parser:
     """The command line with the flags of every command."""
-    top = parser(COMMANDS)
+    top = make_parser(COMMANDS)
     _complete_paths(top)
     return top
 
@@ -40,7 +40,7 @@ def _complete_paths(command: argparse.ArgumentParser) -> None:
 
 def completion(shell: str) -> str:
     """The script that a shell reads."""
-    return str(shtab.complete(complete_parser(), shell))
+    return str(shtab.complete(make_complete_parser(), shell))
 
 
 def install_completion(shell: str | None, home: Path, say: Callable[[str], None]) -> Path:

@@ -83,13 +83,13 @@ def commands(folder: Path, spec: RunSpec, federation: Federation, tables: Mappin
             f"# At {name}, then at the server, then at {name} again:",
             f"fedlog federate join {site} --server {HOST} --ca ca.crt --schema {schema} --name {site}",
             f"fedlog federate register server {site}/site.pub --name {site}",
-            f"fedlog federate site {site} --data {data} --body {shlex.quote(body_of(spec, name))}",
+            f"fedlog federate site {site} --data {data} --body {shlex.quote(find_body(spec, name))}",
             "",
         ]
     return [*lines, "# At the server, once all sites are online:", run_command(spec)]
 
 
-def body_of(spec: RunSpec, site: str) -> str:
+def find_body(spec: RunSpec, site: str) -> str:
     """The body of that site."""
     own = dict(name.split("=", 1) for name in spec.body if "=" in name)
     common = [name for name in spec.body if "=" not in name]

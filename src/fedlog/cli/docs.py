@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedlog.cli.main import COMMANDS, parser
+from fedlog.cli.main import COMMANDS, make_parser
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
 from fedlog.report.documents.bits_page import write_bits_page
@@ -57,7 +57,7 @@ def command_page() -> str:
     """The page as Markdown: the list of commands, then each with its flags."""
     rows = [f"| [`fedlog {name}`](#fedlog-{name}) | {summary} |" for name, summary in COMMANDS.items()]
     parts = [HEAD, "\n".join(["| command | what it does |", "|---|---|", *rows])]
-    for name, command in _subparsers(parser(COMMANDS)).items():
+    for name, command in _subparsers(make_parser(COMMANDS)).items():
         parts += _sections(command, name, level=2)
     return "\n\n".join(parts) + "\n"
 

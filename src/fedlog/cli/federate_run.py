@@ -201,11 +201,11 @@ def _describe_interval(share: float, records: int) -> str:
 
 
 def _drop(folder: ServerFolder, args: argparse.Namespace) -> None:
-    from fedlog.flower.ops.run import drop, find_open_run, take_back
+    from fedlog.flower.ops.run import drop, find_open_run, take_site_back
 
     run = args.run or find_open_run(folder)
     if args.back:
-        take_back(folder, args.name, run)
+        take_site_back(folder, args.name, run)
         say(f"{run} asks {args.name} again from the next round on")
         return
     drop(folder, args.name, run)

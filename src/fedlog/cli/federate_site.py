@@ -108,14 +108,14 @@ def _print_public_key(folder: SiteFolder, line: str) -> None:
 def _site(folder: SiteFolder, args: argparse.Namespace) -> None:
     from fedlog.flower.ops.processes import StopRequestedError, stop_on_sigterm
     from fedlog.flower.ops.site_service import serve_site
-    from fedlog.flower.protocol.promise import Limit
+    from fedlog.flower.protocol.promise import PrivacyRequirement
     from fedlog.flower.site.budget import check_record, describe_spending
     from fedlog.flower.site.data import check_site
 
     check_record(folder)
     config = folder.propose(args.data, args.body, args.hold_out, args.world)
     if args.require_privacy is not None:
-        Limit.read(args.require_privacy)
+        PrivacyRequirement.read(args.require_privacy)
         config = replace(config, privacy=args.require_privacy)
     say(check_site(folder, config))
     folder.write_config(config)  # only now: settings that failed the check must not be those of the next start
@@ -129,7 +129,7 @@ def _site(folder: SiteFolder, args: argparse.Namespace) -> None:
 
 
 def _caps(folder: SiteFolder, args: argparse.Namespace) -> None:
-    from fedlog.flower.folders.caps import Only, read_caps
+    from fedlog.flower.folders.caps import AcceptedRuns, read_caps
 
     config = folder.read_config()
     given = {name: getattr(args, name) for name in ("rounds", "epochs", "plain_runs")}
@@ -137,7 +137,7 @@ def _caps(folder: SiteFolder, args: argparse.Namespace) -> None:
     read_caps(counts, "the command line")
     caps = replace(config.caps, **counts)
     if args.only is not None:
-        caps = replace(caps, only=Only(args.only))
+        caps = replace(caps, only=AcceptedRuns(args.only))
     for name in args.remove:
         caps = caps.without(name)
     if caps != config.caps:

@@ -102,7 +102,7 @@ def _refuse(message: str, hint: str) -> NoReturn:
     raise SystemExit(2)
 
 
-def parser(whole: Collection[str]) -> Parser:
+def make_parser(whole: Collection[str]) -> Parser:
     """The command line; these commands have all their flags, the others only their names."""
     top = Parser(prog="fedlog", description="Personalised federated classification by sufficient statistics.")
     top.add_argument("--version", action="version", version=f"fedlog {fedlog.__version__}")
@@ -118,7 +118,7 @@ def parser(whole: Collection[str]) -> Parser:
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """The arguments by name; an unknown one is refused with the option it may have meant."""
-    top = parser([argument for argument in arguments if not argument.startswith("-")][:1])
+    top = make_parser([argument for argument in arguments if not argument.startswith("-")][:1])
     args, unknown = top.parse_known_args(arguments)
     if unknown:
         wrong = unknown[0].partition("=")[0]

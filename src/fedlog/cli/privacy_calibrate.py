@@ -21,7 +21,7 @@ from fedlog.privacy.guarantee import (
     neighbouring_relation,
     trusted_party,
 )
-from fedlog.privacy.mechanisms import Mechanism, plan, sensitivity_to_client
+from fedlog.privacy.mechanisms import Mechanism, plan_noise, sensitivity_to_client
 from fedlog.privacy.secagg.terms import FEWEST
 
 
@@ -81,7 +81,7 @@ def calibrate_command(args: argparse.Namespace) -> int:
             raise InputError(f"--{name} must be at least 1: {value}")
     sensitivity = _sensitivity(args, unit, trust)
     calibration = Calibration(args.calibration or (Calibration.PAPER if unit is Unit.PAPER else Calibration.EXACT))
-    mechanism = plan(
+    mechanism = plan_noise(
         budget,
         releases=args.releases,
         sensitivity=sensitivity,

@@ -71,7 +71,7 @@ def _hold(path: Path, open_path: Callable[[], int], wait_seconds: float | None) 
 
 
 def _is_still_there(descriptor: int, path: Path) -> bool:
-    """Whether the path still names the file or folder that the descriptor has open: a lock on a removed one is useless."""
+    """Whether the path still names what the descriptor has open: a lock on a removed file or folder is useless."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:

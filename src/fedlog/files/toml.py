@@ -26,7 +26,8 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(
-            f"{where}: not valid TOML: {error}", hint='write one NAME = VALUE on each line, and texts in quotes: method = "fedlog"'
+            f"{where}: not valid TOML: {error}",
+            hint='write one NAME = VALUE on each line, and texts in quotes: method = "fedlog"',
         ) from None
     except RecursionError:
         raise InputError(f"{where}: not valid TOML: nested too deeply") from None

@@ -1,13 +1,14 @@
 """The releases of a run as data, and the privacy that they cost together.
 
-A run appends one `Release` for each noisy object before the object leaves, the opening exchange included, and one
-`TrainingRound` for each round of DP-SGD. `add_up` reads the list later, `allow` before the next release. In local mode
-one `Release` stands for the messages of all clients in an exchange: a record is at one client, so one message holds it.
+A run appends one `Release` to its list for each noisy object before the object leaves, the opening exchange included,
+and one `TrainingRound` for each round of DP-SGD. `add_if_covered` reads the list before the next release, `add_up`
+afterwards. In local mode one `Release` stands for the messages of all clients in an exchange: each record is at one
+client, so only one of these messages depends on it.
 
-Gaussian releases alone compose exactly; with a training among them everything composes by Rényi moments, an upper
-bound. No amplification by sampling clients is claimed; that of DP-SGD's sampling of records is in its moments. Choices
-made by looking at private data (a grid of settings, when to stop) are releases that nobody recorded, and are not
-covered.
+Gaussian releases alone are composed exactly. If DP-SGD is among them, all are composed by Rényi moments, which give an
+upper bound. Nothing is gained from sampling clients; the gain from DP-SGD's sampling of records is in its moments.
+Choices made by looking at private data (a grid of settings, when to stop) are releases that nobody recorded, and are
+not covered.
 """
 
 from __future__ import annotations
@@ -251,10 +252,10 @@ def add_up(releases: Sequence[Event], delta: float) -> Spending:
     Budget(1.0, delta)  # refuses what is no delta, also where there is nothing to add up
     if not releases:
         return Spending((), (), None, ())
-    return add_up_under(releases, releases, _require_one_promise(releases), delta)
+    return add_up_under_promise(releases, releases, _require_one_promise(releases), delta)
 
 
-def add_up_under(
+def add_up_under_promise(
     releases: Sequence[Event], counted: Sequence[Event], promise: tuple[Unit, Trust], delta: float
 ) -> Spending:
     """The cost of `releases` under one promise: each costs as much as the entry of `counted` at the same position."""
@@ -280,7 +281,7 @@ class BudgetSpentError(RunError):
     """The budget does not cover another release."""
 
 
-def allow(releases: Sequence[Event], upcoming: Event, budget: Budget) -> tuple[Event, ...]:
+def add_if_covered(releases: Sequence[Event], upcoming: Event, budget: Budget) -> tuple[Event, ...]:
     """The releases with the upcoming one, if the budget covers them all; RunError if not.
 
     A run asks before each release, with everything that was ever recorded for it, so resuming it starts no new budget.
@@ -313,14 +314,14 @@ def describe_unbounded(releases: Sequence[Event]) -> str | None:
     return f"no guarantee: {'; '.join(reasons)}" if reasons else None
 
 
-def promises_of(releases: Sequence[Event]) -> set[tuple[Unit, Trust]]:
+def find_promises(releases: Sequence[Event]) -> set[tuple[Unit, Trust]]:
     """Every pair of unit and trust that the releases were made under."""
     known = {(release.unit, release.trust) for release in releases if not isinstance(release, Unbounded)}
     return known or ({_UNKNOWN_PROMISE} if releases else set())
 
 
 def _require_one_promise(releases: Sequence[Event]) -> tuple[Unit, Trust]:
-    promises = promises_of(releases)
+    promises = find_promises(releases)
     if len(promises) > 1:
         found = ", ".join(sorted(f"{unit}/{trust}" for unit, trust in promises))
         raise InputError(f"expected one unit and one trust model in all releases of a run, found: {found}")

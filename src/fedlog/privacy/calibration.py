@@ -128,7 +128,7 @@ def _plain_epsilon(mu: float, delta: float) -> float:
 def sigma_of(budget: Budget, releases: int, sensitivity: float, closeness: float = 0.0) -> float:
     """The smallest standard deviation with which `releases` Gaussian releases stay within the budget."""
     _check_plan(releases, sensitivity)
-    mu = max(mu_of(kept) for kept in budgets_beside_grid(budget, closeness))
+    mu = max(mu_of(kept) for kept in budgets_after_grid_cost(budget, closeness))
     return math.sqrt(releases) * sensitivity / mu * (1 + _PRIVATE_SIDE)
 
 
@@ -137,7 +137,7 @@ def grid_cost(epsilon: float, closeness: float) -> float:
     return (1 + math.exp(min(epsilon, 700.0))) * closeness
 
 
-def budgets_beside_grid(budget: Budget, closeness: float) -> list[Budget]:
+def budgets_after_grid_cost(budget: Budget, closeness: float) -> list[Budget]:
     """Budgets that are left after the cost of the grid; to keep one of them is enough. InputError if none is left.
 
     The grid's cost in delta grows with e^epsilon. So under a large epsilon it may be cheaper to keep to a smaller one,

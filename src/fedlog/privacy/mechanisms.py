@@ -157,7 +157,7 @@ def planned_closeness(releases: int, coordinates: int, shares: int = 1, wrap_pro
     return wraps + sums + math.sqrt(releases * coordinates * rounding_divergence(STEPS_PER_STD) / 2)
 
 
-def plan(
+def plan_noise(
     budget: Budget,
     *,
     releases: int,

@@ -30,7 +30,7 @@ from fedlog.privacy.mechanisms import (
     Sampler,
     add_noise,
     client_message,
-    plan,
+    plan_noise,
     planned_closeness,
     record_moments,
     record_statistics,
@@ -168,7 +168,7 @@ class Protection:
         )
 
 
-def protection(
+def make_protection(
     budget: Budget,
     *,
     unit: Unit,
@@ -190,7 +190,7 @@ def protection(
     sensitivity = _find_sensitivity(unit, trust, bound, shape[1], detail)
     wraps = WRAP_PROBABILITY if trust is Trust.DISTRIBUTED else 0.0
     coordinates = shape[0] * shape[1] + math.prod(second_shape(detail, shape[0], shape[1] - 1) or (0,))
-    mechanism = plan(
+    mechanism = plan_noise(
         budget,
         releases=releases,
         sensitivity=sensitivity,

@@ -28,11 +28,11 @@ from fedlog.privacy.accounting import (
     Spending,
     TrainingRound,
     Unbounded,
+    add_if_covered,
     add_up,
-    add_up_under,
-    allow,
+    add_up_under_promise,
     check_covered,
-    promises_of,
+    find_promises,
 )
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 
@@ -48,29 +48,29 @@ def add_up_across_runs(releases: Sequence[Event], delta: float) -> Spending:
 
     If the runs promised different things, it is a guarantee for single records under the weakest trust among them.
     """
-    if len(promises := promises_of(releases)) < 2:
+    if len(promises := find_promises(releases)) < 2:
         return add_up(releases, delta)
     weakest = min((trust for _, trust in promises), key=_WEAKEST_FIRST.index)
-    return add_up_under(releases, for_one_record(releases), (Unit.RECORD, weakest), delta)
+    return add_up_under_promise(releases, convert_to_one_record(releases), (Unit.RECORD, weakest), delta)
 
 
-def allow_across_runs(releases: Sequence[Event], upcoming: Event, budget: Budget) -> tuple[Event, ...]:
+def add_if_covered_across_runs(releases: Sequence[Event], upcoming: Event, budget: Budget) -> tuple[Event, ...]:
     """The releases of all runs of a site with the upcoming one, if its limit covers them; BudgetSpentError if not."""
     together = (*releases, upcoming)
-    if len(promises_of(together)) == 1:
-        return allow(releases, upcoming, budget)
-    check_covered(for_one_record(together), Calibration.EXACT, budget)
+    if len(find_promises(together)) == 1:
+        return add_if_covered(releases, upcoming, budget)
+    check_covered(convert_to_one_record(together), Calibration.EXACT, budget)
     return together
 
 
-def for_one_record(releases: Sequence[Event]) -> tuple[Event, ...]:
+def convert_to_one_record(releases: Sequence[Event]) -> tuple[Event, ...]:
     """Convert releases of different promises to the sensitivity of one record, an upper bound for all of them.
 
     Local noise for a whole client hides any change of its data, so also that of one record. In a promise about one
     client more or less, a changed record replaces one message of norm at most S by another: the sum moves by 2S. No
     release counts less than it does alone, so the promises of single runs are bounded too.
     """
-    if any(unit is Unit.PAPER for unit, _ in promises_of(releases)):
+    if any(unit is Unit.PAPER for unit, _ in find_promises(releases)):
         raise InputError("runs in mode paper have no guarantee that could be added to those of other runs")
     return tuple(
         replace(release, sensitivity=2 * release.sensitivity)
@@ -173,7 +173,7 @@ def record_release(path: Path, upcoming: Event) -> ReleaseLog:
     """
     with _lock(path):
         log = read_log(path)
-        together = allow(log.events, upcoming, log.budget)
+        together = add_if_covered(log.events, upcoming, log.budget)
         _append(path, release_line(upcoming))
     return ReleaseLog(log.budget, together)
 
@@ -185,7 +185,7 @@ def record_across_runs(path: Path, upcoming: Event, limit: Budget, earlier: Sequ
     """
     with _lock(path):
         log = _read_under_budget(path, limit, earlier)
-        together = allow_across_runs(log.events, upcoming, limit)
+        together = add_if_covered_across_runs(log.events, upcoming, limit)
         _append(path, release_line(upcoming))
     return ReleaseLog(limit, together)
 

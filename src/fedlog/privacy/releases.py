@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from fedlog.privacy.accounting import Event, allow
+from fedlog.privacy.accounting import Event, add_if_covered
 from fedlog.privacy.guarantee import Budget
 from fedlog.privacy.release_log import record_release
 
@@ -26,7 +26,7 @@ class ReleasesInMemory:
 
     def record(self, upcoming: Event, budget: Budget) -> None:
         """Record the release; BudgetSpentError if the budget does not cover it."""
-        self.events = allow(self.events, upcoming, budget)
+        self.events = add_if_covered(self.events, upcoming, budget)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from fedlog.core.clip import Clip, clip_with_target, parse_clip
 from fedlog.errors import InputError
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
 from fedlog.privacy.limits import Limits
-from fedlog.privacy.protection import Bound, Protection, protection
-from fedlog.privacy.secagg.terms import FEWEST, usual_threshold
+from fedlog.privacy.protection import Bound, Protection, make_protection
+from fedlog.privacy.secagg.terms import FEWEST, smallest_safe_threshold
 from fedlog.privacy.sgd import SgdPlan, TrainingPlan, grid_closeness, noise_for_share
 from fedlog.settings.fields import PositiveShare, Section
 from fedlog.settings.privacy import BodyTraining, PrivacySettings, SumSettings
@@ -185,7 +185,7 @@ def count_survivors(honest: int | None, taking_part: int) -> int:
             f"a secure sum needs at least {FEWEST} clients in every round, found: {taking_part}",
             hint="let more clients take part: in a sum of two, each client can compute the other's upload",
         )
-    survivors = max(FEWEST, usual_threshold(taking_part, 0)) if honest is None else honest
+    survivors = max(FEWEST, smallest_safe_threshold(taking_part, 0)) if honest is None else honest
     if not FEWEST <= survivors <= taking_part:
         raise InputError(
             f"--honest must be {FEWEST} to {taking_part}, the number of clients in a round, found: {survivors}"
@@ -232,7 +232,7 @@ def plan_protection(
             f"method {algorithm.name} cannot be used with --privacy: it sends no statistics",
             hint="use fedlog or fedlog-c",
         )
-    return protection(
+    return make_protection(
         promise.budget,
         unit=promise.unit,
         trust=promise.trust,

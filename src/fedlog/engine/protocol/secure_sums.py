@@ -30,7 +30,7 @@ from fedlog.privacy.secagg.encoding import RoundFailedError
 from fedlog.privacy.secagg.fixed_point import FixedPoint, Words
 from fedlog.privacy.secagg.rehearsal import Mail, RoundTraffic, run_round
 from fedlog.privacy.secagg.server import SecureSum
-from fedlog.privacy.secagg.terms import Step, Terms, usual_threshold
+from fedlog.privacy.secagg.terms import Step, Terms, smallest_safe_threshold
 from fedlog.privacy.secagg.used_steps import UsedStepsInMemory
 from fedlog.settings.promise import count_survivors
 from fedlog.wire.codec import codec
@@ -70,7 +70,7 @@ def sum_terms(
         session=session,
         round=number,
         roster=roster,
-        threshold=max(honest, usual_threshold(len(roster), 0)),
+        threshold=max(honest, smallest_safe_threshold(len(roster), 0)),
         honest=honest,
         corrupted=0,
         coordinates=coordinates,

@@ -1,7 +1,7 @@
-"""The most that a site lets a server ask of it, whatever a plan says: the `[caps]` of `site.toml`.
+"""A site's caps: the most that a server can ask of it, whatever a plan says. They are `[caps]` in `site.toml`.
 
-A cap that the file does not name is at its safe default, so deleting a line removes no cap; `fedlog federate caps DIR
---remove NAME` does, and writes it down as "none".
+A cap that is not in the file has its safe default, so deleting a line removes no cap. `fedlog federate caps DIR
+--remove NAME` removes it: the file then says "none".
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ NONE = "none"
 Count = Annotated[int, Meta(ge=0)]
 
 
-class Only(StrEnum):
-    """The runs that a site takes part in."""
+class AcceptedRuns(StrEnum):
+    """Which runs a site takes part in."""
 
     ANY = "any"
     SECURE = "secure"
-    """Those with a secure sum or with noise at the sites: the server sees no exact statistics of one site."""
+    """Runs with a secure sum or with local noise: the server sees no exact statistics of a single site."""
     PRIVATE = "private"
-    """Those with --privacy."""
+    """Runs with --privacy."""
 
 
 @dataclass(frozen=True)
 class Caps(Section):
-    """The most that a server can have of a site; None: no cap."""
+    """The most that a server can get from a site; None means no cap."""
 
     rounds: Count | None = 1000
-    """Of one run, steps that are asked again with another head included."""
+    """The most rounds of one run; a step that is asked again with another head counts again."""
     epochs: Count | None = 100
-    """Of one round, over all its stretches of training."""
+    """The most epochs of one round, over all its training phases."""
     plain_runs: Count | None = 10
-    """New runs in which the server gets exact statistics of this site alone, in 24 hours: without noise of the site's
-    own and without a secure sum."""
-    only: Only = Only.ANY
+    """The most new plain runs in 24 hours: runs without a secure sum and without noise that the site adds, in which the
+    server gets exact statistics of this site alone."""
+    only: AcceptedRuns = AcceptedRuns.ANY
     untrained: bool = False
-    """Whether a plain run may ask for statistics of features that nobody has trained: a map that the server knows."""
+    """Whether a plain run may ask for statistics of untrained features, which the server could trace back to rows."""
 
     def without(self, name: str) -> Caps:
         """The caps with one of them removed."""
-        free = {"rounds": None, "epochs": None, "plain-runs": None, "only": Only.ANY, "untrained": True}
+        free = {"rounds": None, "epochs": None, "plain-runs": None, "only": AcceptedRuns.ANY, "untrained": True}
         if name not in free:
             raise InputError(f"expected a cap of a site, found: {name}", hint=f"one of {', '.join(free)}")
         return replace(self, **{name.replace("-", "_"): free[name]})  # type: ignore[arg-type]
 
-    def lines(self) -> list[str]:
-        """The caps that are not at their defaults, as lines of a TOML table."""
+    def to_toml(self) -> list[str]:
+        """The lines of the TOML table `[caps]`, with the caps that differ from their defaults; empty if none does."""
         default, found = Caps(), []
         for entry in fields(self):
             value = getattr(self, entry.name)
@@ -63,12 +63,12 @@ class Caps(Section):
 
 
 def read_caps(stored: object, where: object) -> Caps:
-    """The caps in a TOML table; InputError names the one that cannot be used."""
+    """The caps in a TOML table from the file `where`; InputError names a cap that cannot be used."""
     if not isinstance(stored, Mapping):
         raise InputError(f"{where}: expected a table [caps], found: {stored!r}")
     known = type_hints(Caps)
     if unknown := sorted(set(stored) - set(known)):
-        raise InputError(f"{where}: unknown cap: {unknown[0]}", hint=f"one of {', '.join(sorted(known))}")
+        raise InputError(f"{where}: unknown cap in [caps]: {unknown[0]}", hint=f"one of {', '.join(sorted(known))}")
     try:
         return Caps(**{name: None if value == NONE else value for name, value in stored.items()})  # type: ignore[arg-type]
     except InputError as error:

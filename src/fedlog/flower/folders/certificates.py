@@ -1,8 +1,8 @@
 """A certificate authority for one federation, and certificates for the host names of its server.
 
-The authority's private key signs server certificates and nothing else, and stays with the operator. The sites get the
-authority's certificate (public), which is what lets them know the server. Renewal makes a new server certificate under
-the same authority, so that no site has to change anything.
+The authority's private key stays with the operator, and signs server certificates and nothing else. The sites get the
+authority's certificate, which is public: with it they check that they talk to the right server. Renewal makes a new
+server certificate under the same authority, so that no site has to change anything.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ def create_certificates(files: CertificateFiles, hosts: tuple[str, ...], now: dt
     """Write a new authority and a server certificate valid for `hosts`; refuse to overwrite any key."""
     for secret in (files.authority_key, files.server_key):
         if secret.exists():
-            raise InputError(f"expected a folder without certificates, found: {secret}")
+            raise InputError(
+                f"expected a folder without certificates, found: {secret}",
+                hint="`fedlog federate renew` makes a new server certificate",
+            )
     _alternative_names(hosts)  # refuse a bad host name before anything is written
     key = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedlog federation authority")])
@@ -62,7 +65,7 @@ def create_certificates(files: CertificateFiles, hosts: tuple[str, ...], now: dt
 
 
 def renew_server_certificate(files: CertificateFiles, hosts: tuple[str, ...], now: dt.datetime) -> None:
-    """Replace the server's certificate and key under the same authority, so that the sites notice nothing."""
+    """Replace the server's certificate and key; the authority stays, so that the sites need not change anything."""
     check_secret(files.authority_key)
     key = serialization.load_pem_private_key(files.authority_key.read_bytes(), password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
@@ -74,7 +77,7 @@ def renew_server_certificate(files: CertificateFiles, hosts: tuple[str, ...], no
 
 
 def days_left(files: CertificateFiles, now: dt.datetime) -> float:
-    """Days until the server's certificate ends; negative when it has ended."""
+    """Days until the server's certificate expires; negative if it has expired."""
     end = x509.load_pem_x509_certificate(files.server.read_bytes()).not_valid_after_utc
     return (end - now).total_seconds() / 86400
 
@@ -88,7 +91,7 @@ def _write_server_certificate(
 ) -> None:
     names = _alternative_names(hosts)
     key = ec.generate_private_key(ec.SECP384R1())
-    # A common name holds at most 64 characters; the alternative names are what clients check.
+    # A common name holds at most 64 characters; clients check the alternative names, not this one.
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
     certificate = (
         _builder(subject, authority.subject, key.public_key(), now, SERVER_DAYS)
@@ -106,10 +109,10 @@ def _write_server_certificate(
 
 
 def _alternative_names(hosts: tuple[str, ...]) -> list[x509.GeneralName]:
-    """The hosts as names in a certificate: an address as an address, anything else as a host name."""
+    """The hosts, and the loopback, as names in a certificate: IP addresses as such, anything else as a host name."""
     if not hosts:
         raise InputError("expected at least one host name for the server's certificate, found none")
-    # The operator's own commands and the SuperLink's own workers always reach the server through the loopback.
+    # The operator's commands and the SuperLink's workers always reach the server through the loopback.
     wanted = [*hosts, *(host for host in ("localhost", "127.0.0.1") if host not in hosts)]
     return [_alternative_name(host) for host in wanted]
 

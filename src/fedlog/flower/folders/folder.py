@@ -1,6 +1,6 @@
-"""The base of a server's and a site's folder: paths by name, and a log of events.
+"""The base class of a server's folder and of a site's folder: paths by name, and a log of events.
 
-The log has one JSON object a line, for people who follow a run and for programs that read it later.
+The log has one JSON object on each line, for people who follow a run and for programs that read it later.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Value = str | int | float | None | list[str] | list[float]
 
 
 def check_site_name(text: str) -> str:
-    """Return the name; refuse one that does not fit into file names, logs and Flower's list."""
+    """Return the name of a site or run; refuse one that cannot be used in file names, logs and Flower's list."""
     if not SITE_NAME.fullmatch(text):
         raise InputError(
             f"expected a name of at most 32 lower-case letters, digits, dots, dashes or underscores, found: {text!r}"
@@ -51,7 +51,7 @@ class Folder:
     path: Path
 
     schema_file = PathIn("schema.toml")  # the same at the server and at every site
-    flower_home = PathIn("flower")  # FLWR_HOME of Flower's programs
+    flower_home = PathIn("flower")  # the variable FLWR_HOME of Flower's programs
     logs = PathIn("logs")  # the log files of Flower's programs
     event_log = PathIn("logs", "events.jsonl")
 
@@ -61,27 +61,27 @@ class Folder:
 
 
 def log_event(path: Path, event: str, **fields: Value) -> None:
-    """Append one line of names, counts, times and sizes; never a record, a feature, a label or a parameter."""
+    """Append an event to a log. Its fields are names, counts, times and sizes, never data or parameters of a site."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    told = {name: show(value) if isinstance(value, str) else value for name, value in fields.items()}
-    line = {"time": dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"), "event": event, **told}
+    shown = {name: replace_control_characters(v) if isinstance(v, str) else v for name, v in fields.items()}
+    line = {"time": dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"), "event": event, **shown}
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
 
 
-def show(text: str) -> str:
-    """The text without control characters, since part of it may come from another party of the federation."""
+def replace_control_characters(text: str) -> str:
+    """The text with `?` for each control character: another party, who may be hostile, may have written part of it."""
     return "".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in text)
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """The lines so far; a last line that is still being written is left for later."""
+    """The events in a log so far, without a last line that is still being written."""
     return [json.loads(line) for line in LineFollower(path).read_new()]
 
 
 @dataclass
 class LineFollower:
-    """Reads the lines that are added to a file from a position on."""
+    """Reads the lines that are added to a file after a position."""
 
     path: Path
     position: int = 0
@@ -92,7 +92,7 @@ class LineFollower:
         return cls(path, path.stat().st_size if path.exists() else 0)
 
     def read_new(self) -> list[str]:
-        """The whole lines since the last call."""
+        """The whole lines that were added since the last call."""
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:
@@ -105,5 +105,5 @@ class LineFollower:
         return whole.decode(errors="replace").splitlines()
 
     def read_new_events(self) -> list[dict[str, Any]]:
-        """The events in the whole lines since the last call."""
+        """The events that were added to the log since the last call."""
         return [json.loads(line) for line in self.read_new()]

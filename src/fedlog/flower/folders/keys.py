@@ -1,6 +1,6 @@
-"""A site's own key, and files that only their owner may read.
+"""The key pair of a site, and files that only their owner may read.
 
-The key is made at the site: the public half is printed for the operator, the private half is never copied.
+The key pair is made at the site. The public key is printed for the operator; the private key is never copied.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ def write_secret(path: Path, content: bytes) -> None:
         create_file(path, content, PRIVATE_MODE)
     except FileExistsError:
         raise InputError(
-            f"expected to create a new secret, found a file already there: {path}",
-            hint="move it away if you really want a new one; whoever knows the old one must then be told",
+            f"expected to create a new secret file, found that it exists: {path}",
+            hint="to make a new one, move the old file away, and tell everyone who uses the old secret",
         ) from None
 
 
 def check_secret(path: Path) -> None:
-    """Refuse a secret that is not there, or that others than its owner can read or write."""
+    """Refuse a secret file that is missing, or that anyone but its owner can read or write."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except FileNotFoundError:
-        raise InputError(f"expected a secret file, found none: {path}") from None
+        raise InputError(f"expected a secret file, found none: {path}", hint="is this the right folder?") from None
     if mode & 0o077:
         raise InputError(
-            f"expected a secret that only its owner can read, found mode {mode:04o}: {path}",
+            f"expected a secret file that only its owner can read, found mode {mode:04o}: {path}",
             hint=f"chmod 600 {path}, and make a new one if others may have read it",
         )
 
 
 def create_site_key(private: Path, public: Path, comment: str) -> str:
-    """Write a new P-384 key pair in OpenSSH form, as Flower reads it, and return the line of the public key."""
+    """Write a new P-384 key pair in the OpenSSH format, which Flower reads, and return the line of the public key."""
     key = ec.generate_private_key(ec.SECP384R1())
     write_secret(
         private,
@@ -60,7 +60,7 @@ def create_site_key(private: Path, public: Path, comment: str) -> str:
 
 
 def read_public_key(text: str) -> ec.EllipticCurvePublicKey:
-    """The key of one OpenSSH line; an InputError for anything but a NIST curve, since Flower takes nothing else."""
+    """The public key in one OpenSSH line; InputError for any key that is not on a NIST curve: Flower takes no other."""
     try:
         key = serialization.load_ssh_public_key(text.strip().encode())
     except (ValueError, UnsupportedAlgorithm) as error:
@@ -74,7 +74,7 @@ def read_public_key(text: str) -> ec.EllipticCurvePublicKey:
 
 
 def fingerprint(text: str) -> str:
-    """The first 16 hex digits of SHA-256 over the key itself: what two people read to each other on the telephone."""
+    """The first 16 hex digits of the SHA-256 of a public key: short enough for two people to compare by telephone."""
     raw = read_public_key(text).public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )

@@ -1,7 +1,7 @@
-"""The signing keys of secure sums: a site's own, and the list of all sites' public keys.
+"""The signing keys for secure sums: the site's secret key, and the roster, the list of all sites' public keys.
 
-The list must reach a site from somewhere other than the server, for example by telephone or from the other sites: a
-server that could choose the keys could be every other site.
+The roster must not come from the server, but for example by telephone or from the other sites: a server that could
+choose the keys could play the part of every other site.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ KEY, ROSTER = "sum.key", "roster.json"
 Roster = dict[str, bytes]
 
 
-def own_key(folder: SiteFolder) -> bytes:
-    """The site's secret, made at the first call."""
+def load_sum_key(folder: SiteFolder) -> bytes:
+    """The site's secret signing key for secure sums; it is made at the first call."""
     path = folder.path / KEY
     if not path.exists():
         write_secret(path, os.urandom(32))
@@ -31,12 +31,12 @@ def own_key(folder: SiteFolder) -> bytes:
 
 
 def format_own_entry(folder: SiteFolder) -> str:
-    """The site's entry for the list, as NAME=KEY with its public key."""
-    return f"{folder.read_config().name}={SigningIdentity(0, own_key(folder)).public.hex()}"
+    """The site's entry for the roster, as NAME=KEY with its public key."""
+    return f"{folder.read_config().name}={SigningIdentity(0, load_sum_key(folder)).public.hex()}"
 
 
 def write_roster(folder: Path, entries: Iterable[str]) -> Roster:
-    """Write the list from texts NAME=KEY and return it; at a site, its own entry must be among them."""
+    """Write the roster from texts NAME=KEY and return it. In a site's folder, the site's entry must be among them."""
     roster: Roster = {}
     for text in entries:
         name, separator, key = text.partition("=")
@@ -45,7 +45,10 @@ def write_roster(folder: Path, entries: Iterable[str]) -> Roster:
         except ValueError:
             public = b""
         if not separator or len(public) != 32 or name in roster:
-            raise InputError(f"expected NAME=KEY with 64 hexadecimal digits, each name once, found: {text!r}")
+            raise InputError(
+                f"expected NAME=KEY with 64 hexadecimal digits, each name once, found: {text!r}",
+                hint="`fedlog federate roster DIR` at a site prints its entry",
+            )
         roster[check_site_name(name)] = public
     site = SiteFolder(folder)
     if site.config_file.exists():
@@ -55,7 +58,7 @@ def write_roster(folder: Path, entries: Iterable[str]) -> Roster:
 
 
 def read_roster(folder: Path) -> Roster:
-    """The list in the folder; an InputError where there is none."""
+    """The roster in the folder; InputError if there is none."""
     try:
         stored = parse_json((folder / ROSTER).read_text())
         return {str(name): bytes.fromhex(key) for name, key in stored.items()}
@@ -69,7 +72,7 @@ def read_roster(folder: Path) -> Roster:
 
 
 def read_own_roster(site: SiteFolder) -> Roster:
-    """The list at a site; an InputError if it is missing or lacks the site's own key."""
+    """The roster in a site's folder; InputError if it is missing or lacks the site's public key."""
     roster = read_roster(site.path)
     _check_own(roster, site)
     return roster
@@ -81,12 +84,12 @@ def _check_own(roster: Roster, site: SiteFolder) -> None:
     if name not in roster or roster[name].hex() != key:
         found = "another key" if name in roster else f"no {name}"
         raise InputError(
-            f"expected this site's own key in its list of the sites' keys, found {found}: {site.path / ROSTER}",
-            hint=f"its entry is {own}; give it to the other sites, and write the list with it",
+            f"expected this site's key in its list of the sites' keys, found {found}: {site.path / ROSTER}",
+            hint=f"this site's entry is {own}; give it to the other sites, and write the list with it",
         )
 
 
 def number_members(roster: Mapping[str, bytes], members: Iterable[str]) -> dict[int, bytes]:
-    """Number -> key of these members; a site's number is its place in the whole list, so it never changes."""
+    """Number -> key of these members. A site's number is its position in the sorted roster, the same in every sum."""
     places = {name: at for at, name in enumerate(sorted(roster))}
     return {places[name]: roster[name] for name in members}

@@ -21,7 +21,7 @@ CONNECTION = "federation"
 class ServerConfig:
     """The settings that the operator gave to `fedlog federate init`."""
 
-    hosts: tuple[str, ...]  # the names in the certificate; the first is what the sites are told
+    hosts: tuple[str, ...]  # the host names in the certificate; the first one is shown to the sites
     listen: str
     port: int
 
@@ -31,11 +31,11 @@ class ServerFolder(Folder):
     """The operator's folder."""
 
     config_file = PathIn("federation.toml")  # the settings of `init`
-    database = PathIn("superlink.db")  # the SuperLink's: registered keys, runs and messages under way
-    app = PathIn("app")  # the Flower app that `flwr run` sends
+    database = PathIn("superlink.db")  # of the SuperLink: registered keys, runs and messages under way
+    app = PathIn("app")  # the Flower app that `flwr run` starts
     sites = PathIn("sites")  # public keys by site name
     runs = PathIn("runs")  # a folder for each run: checkpoints and reports
-    traffic_file = PathIn("logs", "traffic.json")  # what the gate has counted since it was started, by kind of call
+    traffic_file = PathIn("logs", "traffic.json")  # calls and bytes by kind of call, since the gate was started
     presence_file = PathIn("logs", "presence.json")  # who is connected, as the gate wrote it a few seconds ago
 
     @property
@@ -55,7 +55,7 @@ class ServerFolder(Folder):
         return read_exactly(ServerConfig, stored, f"the settings of a federation in {self.config_file}")
 
     def write_connection(self, port: int) -> None:
-        """Write the connection file from which `flwr` learns the SuperLink's port."""
+        """Write the file in which the program `flwr` finds the SuperLink's address and certificate."""
         self.flower_home.mkdir(parents=True, exist_ok=True)
         authority = str(self.certificates.authority.resolve())
         write_file(
@@ -65,14 +65,14 @@ class ServerFolder(Folder):
         )
 
     def remember_site(self, name: str, node_id: str, public_key: str) -> None:
-        """Store a site's node number under its name, since Flower lists numbers only."""
+        """Store a site's public key and Flower's number for it under its name: Flower lists numbers only."""
         self.sites.mkdir(parents=True, exist_ok=True)
         write_file(self.sites / f"{name}.pub", public_key.strip() + "\n")
         with lock_folder(self.sites):  # two keys may be registered at the same time
             self._write_known({**self.read_known_sites(), name: node_id})
 
     def forget_site(self, name: str) -> None:
-        """Drop a site's public key and number."""
+        """Remove a site's public key and Flower's number for it."""
         (self.sites / f"{name}.pub").unlink(missing_ok=True)
         with lock_folder(self.sites):  # two keys may be registered at the same time
             self._write_known({known: node for known, node in self.read_known_sites().items() if known != name})

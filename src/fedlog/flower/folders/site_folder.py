@@ -19,12 +19,12 @@ DEFAULT_PORT = 8443
 
 
 def parse_server_address(text: str) -> str:
-    """The address as HOST:PORT, with the usual port if none is given."""
+    """The server's address as HOST:PORT; the port is 8443 if the text has none."""
     host, separator, port = text.rpartition(":")
     if not separator:
         host, port = text, str(DEFAULT_PORT)
     if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise InputError(f"expected HOST or HOST:PORT, found: {text!r}")
+        raise InputError(f"expected the server's address as HOST or HOST:PORT, found: {text!r}")
     return f"{host}:{port}"
 
 
@@ -37,8 +37,8 @@ class SiteConfig:
     data: str | None = None
     body: str | None = None
     hold_out: str | None = None  # the shares of the rows for validation and test, e.g. 0.2,0.5
-    privacy: str | None = None  # what it asks of every run: [UNIT:]TRUST:EPSILON:DELTA
-    world: str | None = None  # "closed": it meets no other classes than those in its training rows
+    privacy: str | None = None  # the privacy it requires of every run, as [UNIT:]TRUST:EPSILON:DELTA
+    world: str | None = None  # "closed": the site meets only the classes that are in its training rows
     caps: Caps = field(default_factory=Caps)
 
 
@@ -47,19 +47,19 @@ class SiteFolder(Folder):
     """A site's folder."""
 
     config_file = PathIn("site.toml")
-    authority = PathIn("ca.crt")  # the certificate by which the site knows the server
+    authority = PathIn("ca.crt")  # the certificate that proves to the site who the server is
     private_key = PathIn("site.key")
-    public_key = PathIn("site.pub")  # which the operator registers
-    programs = PathIn("programs")  # first on the SuperNode's PATH
-    state = PathIn("state")  # a folder for each run, with the body and the rest of the site's state between rounds
-    took_part_file = PathIn("took-part")  # there from the first upload on: it tells a lost record from one not begun
+    public_key = PathIn("site.pub")  # the operator registers it at the server
+    programs = PathIn("programs")  # the first folder on the SuperNode's PATH
+    state = PathIn("state")  # a folder for each run, with the site's body and other state between rounds
+    took_part_file = PathIn("took-part")  # written at the first upload: from then on a missing record is a lost one
     models = PathIn("models")  # the finished models, a folder for each run
 
     def write_config(self, config: SiteConfig) -> None:
         """Write the site's settings."""
         texts = {key: value for key, value in asdict(config).items() if isinstance(value, str)}
         lines = [f"{key} = {quote_toml(value)}" for key, value in texts.items()]
-        write_file(self.config_file, "\n".join([*lines, *config.caps.lines()]) + "\n")
+        write_file(self.config_file, "\n".join([*lines, *config.caps.to_toml()]) + "\n")
 
     def read_config(self) -> SiteConfig:
         """The site's settings; an InputError if this is not a site's folder."""
@@ -67,7 +67,7 @@ class SiteFolder(Folder):
         texts = {key: value for key, value in stored.items() if isinstance(value, str)}
         if not {"name", "server"} <= set(texts):
             raise InputError(f"expected name and server in {self.config_file}, found: {sorted(texts)}")
-        # A limit or a cap under a name that nobody reads would be no limit at all.
+        # A misspelt limit or cap would otherwise be ignored.
         known = [entry.name for entry in fields(SiteConfig)]
         if strange := sorted(set(stored) - set(known)):
             hint = did_you_mean(strange[0], known, f"one of {', '.join(known)}")
@@ -81,7 +81,7 @@ class SiteFolder(Folder):
         return SiteConfig(texts["name"], texts["server"], **chosen, caps=caps)
 
     def choose(self, data: str | None, body: str | None, hold_out: str | None = None) -> SiteConfig:
-        """Write the settings with this data, body and split, and return them; None leaves one as it was."""
+        """Change the site's data, body and split, and return its new settings; None leaves a setting as it was."""
         config = self.propose(data, body, hold_out)
         self.write_config(config)
         return config
@@ -89,9 +89,9 @@ class SiteFolder(Folder):
     def propose(
         self, data: str | None, body: str | None, hold_out: str | None = None, world: str | None = None
     ) -> SiteConfig:
-        """Return the settings with this data, body, split and world, to be checked before they are written."""
+        """Return the settings with this data, body, split and world; they are not written until they are checked."""
         config = self.read_config()
-        # The apps of a run start in another folder than the person who typed the paths.
+        # Absolute paths: the programs of a run start in another folder than the one where the user typed them.
         if data is not None and Path(data).exists():
             data = str(Path(data).resolve())
         if body is not None:

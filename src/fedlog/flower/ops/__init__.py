@@ -1,1 +1,1 @@
-"""The operator's tasks: start processes, register sites, run the demo."""
+"""The tasks of the people who operate a server or a site: start processes, register sites, watch runs, run the demo."""

@@ -1,4 +1,4 @@
-"""The Flower app as a folder: a project file with the run's settings, and two modules that only import ours."""
+"""Write the folder of the Flower app: a project file with the run's settings, and two modules that import ours."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ clientapp = "{PACKAGE}.client:app"
 
 
 def app_settings(plan: Plan, rules: RoundRules) -> dict[str, SettingValue]:
-    """The plan and the rules as the app's configuration; `flwr run --run-config` may change any of them."""
+    """The plan and the rules as settings of the app; `flwr run --run-config` may change any of them."""
     usual = rules.refused_share == RoundRules.refused_share
     return {
         **plan_settings(plan),
@@ -42,12 +42,12 @@ def app_settings(plan: Plan, rules: RoundRules) -> dict[str, SettingValue]:
 
 
 def write_app(folder: Path, settings: Mapping[str, SettingValue]) -> Path:
-    """Write the app's folder for `flwr run` and return it; `--run-config` can change its settings."""
+    """Write the app's folder for `flwr run`, and return it."""
     lines = [f"{name} = {quote_toml(value) if isinstance(value, str) else value}" for name, value in settings.items()]
     write_file(folder / "pyproject.toml", PROJECT + "\n".join([*lines, ""]))
     write_file(folder / PACKAGE / "__init__.py", "")
     for side, room in (("server", "server"), ("client", "site")):
-        # Flower reads the module without running it and looks for an assignment; an import alone is not enough.
+        # Flower looks for an assignment to `app` in the module's text; an import alone is not enough.
         text = f"from fedlog.flower.{room} import {side}_app\n\napp = {side}_app.app\n"
         write_file(folder / PACKAGE / f"{side}.py", text)
     return folder

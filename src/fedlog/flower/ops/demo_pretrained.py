@@ -1,8 +1,8 @@
-"""One exchange between three sites with folders of images: a frozen pretrained body, epsilon 1 and a secure sum.
+"""The demo with images: three sites, one exchange, a frozen pretrained body, epsilon 1 and a secure sum.
 
 The images are patches of two photographs that come with scikit-learn, a temple and a flower; the sites have different
-shares of the two. What each site sends is hidden in a secure sum, and the sum has the noise of epsilon 1 for every
-record. But for that noise the heads are those of all patches in one place; the demo computes both, and compares them.
+shares of the two. A secure sum hides what each site sends, and the sum has the noise of epsilon 1 for every record.
+Without that noise, the heads would be those of all patches in one place. The demo computes both, and compares them.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from fedlog.settings.spec import RunSpec
 SITES = ("east", "north", "south")
 CLASSES = ("flower", "temple")
 PATCH = 24
-# 64 directions of public images and length 1: what one record can add is small against what all of them say.
+# Features in 64 directions learned from public images, scaled to length 1: one record then adds little to the sums.
 BODY = "pretrained:efficientnet-lite0:64+principal:64+unit"
 ALPHA = 2.0
 RUN = "demo"
 
 
 def cut_patches() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """(n, height, width, 3) patches that do not overlap, and for each the position of its photograph in `CLASSES`."""
+    """Patches (n, height, width, 3) of the photographs, which do not overlap, and the class number of each patch."""
     from sklearn.datasets import load_sample_image
 
     found, labels = [], []
@@ -67,7 +67,7 @@ def cut_patches() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def write_folders(root: Path, seed: int) -> dict[str, Path]:
-    """Each site's folder of images, one folder in it for each class."""
+    """Write each site's images into a folder, with a subfolder for each class; return the folders by site."""
     patches, labels = cut_patches()
     marks = torch.from_numpy(labels)
     dealt = by_dirichlet(
@@ -81,9 +81,9 @@ def write_folders(root: Path, seed: int) -> dict[str, Path]:
     return {name: root / name for name in SITES}
 
 
-def exchange_once(seed: int) -> Plan:
-    """The plan: class sums in one secure sum, epsilon 1 for every record, nearest mean and FedLog's head from them."""
-    asked = RunSpec(
+def make_demo_plan(seed: int) -> Plan:
+    """The plan of the demo: class sums in one secure sum, epsilon 1 for every record, and two heads from them."""
+    spec = RunSpec(
         method="fed-heads",
         options={"heads": "ncm,fedlog"},
         seed=seed,
@@ -93,21 +93,21 @@ def exchange_once(seed: int) -> Plan:
         clip="l2:1",
         trust="distributed",  # type: ignore[arg-type]
     )
-    return make_plan(asked, RUN, lambda: len(SITES))
+    return make_plan(spec, RUN, lambda: len(SITES))
 
 
 def run_pretrained_demo(root: Path, seed: int, say: Say) -> dict[str, Any]:
-    """Run the demo and return its report. It ends every process."""
+    """Run the demo, end every process, and return the report."""
     start = time.monotonic()
     say(f"everything in one place, on the loopback alone: {root}")
     say("in a real federation the server and each site have a machine of their own; see docs/deploy.md")
     folders = write_folders(root / "images", seed)
     schema = Schema("folder", CLASSES, input_shape=(3, PATCH, PATCH))
     federation = LocalFederation.make(root, schema, {name: LocalSite(folders[name], BODY) for name in SITES})
-    exchange_keys(federation)
-    plan = exchange_once(seed)
+    write_key_lists(federation)
+    plan = make_demo_plan(seed)
     with federation.start(say) as running, ThreadPoolExecutor(1) as pool:
-        pooled = pool.submit(pool_records, federation, plan)  # there is time while the processes start
+        pooled = pool.submit(pool_records, federation, plan)  # meanwhile, the processes start
         outcome = running.run(plan, say)
     return {
         "sites": [{"name": name, "body": BODY, **_read_figures(federation, name)} for name in SITES],
@@ -119,7 +119,7 @@ def run_pretrained_demo(root: Path, seed: int, say: Say) -> dict[str, Any]:
     }
 
 
-def exchange_keys(federation: LocalFederation) -> None:
+def write_key_lists(federation: LocalFederation) -> None:
     """Write the list of signing keys into every folder; real sites exchange their keys without the server."""
     entries = [format_own_entry(folder) for folder in federation.sites.values()]
     for place in (federation.server.path, *(folder.path for folder in federation.sites.values())):
@@ -127,14 +127,14 @@ def exchange_keys(federation: LocalFederation) -> None:
 
 
 def _read_figures(federation: LocalFederation, site: str) -> dict[str, Any]:
-    """The figures that a site keeps to itself in a private run; in a demo they can be read."""
+    """The figures of one site; in a real private run only the site itself knows them."""
     kept = json.loads((federation.sites[site].models / RUN / "report.json").read_text())
     return {"accuracy": kept["federated"]["test"]["accuracy"], "test_records": kept["federated"]["test"]["records"]}
 
 
 @dataclass(frozen=True, eq=False)
 class PooledRecords:
-    """All sites' records in one place: what they add up to without noise, and the test records."""
+    """All sites' records in one place: the sums of the training records without noise, and the test records."""
 
     statistics: Statistics  # of the training records
     noise_std: float  # of each of the federation's sums
@@ -143,13 +143,13 @@ class PooledRecords:
 
 
 def pool_records(federation: LocalFederation, plan: Plan) -> PooledRecords:
-    """Read every site's images and add them up, as one place that had them all would."""
+    """Read the images of all sites, and sum their features in one place, without noise."""
     folders = list(federation.sites.values())
     sites = [load_data(folder, folder.read_config(), Preparation.ALONE) for folder in folders]
     body = load_body(folders[0].read_config(), (3, PATCH, PATCH), plan.feature_clip)
     guard = plan.protection(len(CLASSES), body.width)
     if guard is None:
-        raise RunError("this demo compares private sums, and its plan promises no privacy")
+        raise RunError("expected a private plan for the demo, found one without privacy")
 
     def features(records: Records) -> Tensor:
         with torch.no_grad():
@@ -167,10 +167,10 @@ def pool_records(federation: LocalFederation, plan: Plan) -> PooledRecords:
 
 
 def compare_with_pooled(federation: LocalFederation, plan: Plan, pooled: PooledRecords) -> dict[str, float]:
-    """How far the exchanged sums are from those of all records in one place, and what the noise costs.
+    """Compare the federation's noisy sums and head with those of all records in one place.
 
-    `noise_found` is the root mean squared difference of the sums over `noise_std`: about 1 where nothing but the noise
-    lies between them.
+    `noise_found` is the root mean squared difference of the sums divided by `noise_std`: about 1 if the noise is the
+    only difference.
     """
     state = checkpoint.read(RunFolder.of(federation.server, plan.name).checkpoint, lambda _: None).values
     away = state["sums"] - pooled.statistics.sums
@@ -186,7 +186,7 @@ def compare_with_pooled(federation: LocalFederation, plan: Plan, pooled: PooledR
 def describe_pooled(found: Mapping[str, float]) -> str:
     """The comparison in one sentence."""
     off = abs(math.log(found["noise_found"]))
-    verdict = "nothing but the noise lies between" if off < 0.3 else "more than the noise lies between"
+    verdict = "the noise is the only difference" if off < 0.3 else "the noise does not explain the difference"
     return (
         f"all {found['records']:.0f} training patches in one place, without noise: test accuracy "
         f"{found['accuracy']:.3f}; the federation's nearest mean with epsilon 1: {found['accuracy_with_noise']:.3f}; "

@@ -1,4 +1,4 @@
-"""Events in words, for the people at both ends."""
+"""Turn events of a log into lines of text, for the operator and for the people at the sites."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fedlog.flower.protocol.check_in import describe_clock
 from fedlog.models.model import UNSEEN
 from fedlog.wire.bits_text import describe_bits
 
-NEVER_MOVED = "no round that this site saw moved the head: the federated model learned nothing from the others"
+NEVER_MOVED = "the head never changed while this site took part: the federated model learned nothing from the others"
 DROWNED = "the sum drowned in its noise, and the head stays as it was"
 
 
 def describe_run_event(event: Mapping[str, Any]) -> str | None:
-    """The line that the operator reads for an event; None for events without a line of their own."""
+    """The line for the operator about an event of a run; None for events that are not shown."""
     match event["event"]:
         case "greeted":
             return f"greeted {_join_names(event['sites'])}"
@@ -49,7 +49,7 @@ def describe_run_event(event: Mapping[str, Any]) -> str | None:
         case "secure sum failed":
             return f"round {event['round']}: the secure sum failed; the head stays as it was: {event['reason']}"
         case "budget spent":
-            return f"round {event['round']}: not begun, and the run is finished with what it has: {event['reason']}"
+            return f"round {event['round']}: not begun, and the run ends with the head that it has: {event['reason']}"
         case "clock":
             return f"the clock of {event['site']} is {describe_clock(event['ahead_seconds'])}, or more"
         case "too few":
@@ -73,7 +73,7 @@ def describe_run_event(event: Mapping[str, Any]) -> str | None:
 
 
 def describe_presence(event: Mapping[str, Any]) -> str | None:
-    """The line that the operator reads for what the gate saw of a site; None for other events."""
+    """The line for the operator about a site's calls at the gate; None for other events."""
     match event["event"]:
         case "connected":
             return f"{event['site']} is connected"
@@ -90,7 +90,7 @@ def describe_presence(event: Mapping[str, Any]) -> str | None:
 
 
 def describe_site_event(event: Mapping[str, Any]) -> str | None:
-    """The line that the person at a site reads for an event there."""
+    """The line for the person at a site about an event there; None for events that are not shown."""
     match event["event"]:
         case "welcome":
             return f"run {event['run']}: {event['method']}, {event['rounds']} rounds, body {event['body']}"
@@ -121,17 +121,17 @@ def describe_site_event(event: Mapping[str, Any]) -> str | None:
 
 
 def _test_figures(event: Mapping[str, Any]) -> str:
-    """A site's accuracy on its test rows; where a number is predicted, its error."""
+    """The model's accuracy on the site's test rows; if it predicts numbers, its error."""
     if "test_rmse" in event:
         values = event["test_rmse"], event["local_only_test_rmse"]
         error, alone = (f"{value:.4g}" if value is not None else "none" for value in values)
         return f"test error {error} (local-only {alone})"
-    told = f"test accuracy {_share(event['test_accuracy'])}{_interval(event)}"
-    return f"{told} (local-only {_share(event['local_only_test_accuracy'])})"
+    kept = f"test accuracy {_share(event['test_accuracy'])}{_interval(event)}"
+    return f"{kept} (local-only {_share(event['local_only_test_accuracy'])})"
 
 
 def _interval(event: Mapping[str, Any]) -> str:
-    """The 95 % interval of a finished model's test accuracy, where it has test rows."""
+    """The 95 % interval of a model's test accuracy; empty if there are no test rows."""
     share, records = event["test_accuracy"], event.get("test_records")
     if share is None or not records:
         return ""
@@ -143,26 +143,26 @@ def _unseen(count: int) -> str:
     if not count:
         return ""
     words = "1 class of the schema is" if count == 1 else f"{count} classes of the schema are"
-    return f"; {words} not among this site's training rows: what the model says of that comes from others alone"
+    return f"; {words} not in this site's training rows: the model knows about that only from the other sites"
 
 
 @dataclass
 class SiteEventText:
-    """Describes events at a site, and estimates the time left from the rounds so far."""
+    """Describes the events at a site, and estimates the time left from the rounds so far."""
 
     worked: dict[str, tuple[int, dt.datetime]] = field(default_factory=dict)  # run -> newest round and when
 
     def line(self, event: Mapping[str, Any]) -> str | None:
-        """The line for this event."""
-        told = describe_site_event(event)
-        if told is None or event["event"] != "worked":
-            return told
+        """The line for this event, with the time left if it is a round; None if the event is not shown."""
+        text = describe_site_event(event)
+        if text is None or event["event"] != "worked":
+            return text
         number, now = int(event["round"]), dt.datetime.fromisoformat(event["time"])
         before, self.worked[event["run"]] = self.worked.get(event["run"]), (number, now)
         if before is None or number <= before[0] or number >= event["of"]:
-            return told
+            return text
         pace = (now - before[1]).total_seconds() / (number - before[0])
-        return f"{told}; about {describe_duration(pace * (event['of'] - number))} left"
+        return f"{text}; about {describe_duration(pace * (event['of'] - number))} left"
 
 
 def _share(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""A server and its sites as real processes on one machine, with what crosses between them counted on the way."""
+"""A server and its sites as real processes on one machine; the bytes between them are counted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fedlog.flower.site.data import check_site
 from fedlog.models.threads import compute_on_one_thread
 
 CHUNK_BYTES = 65536
-# Far more than a round takes on an idle machine; a busy one should still come to an end.
+# Far more than a round takes on an idle machine, so that it is enough on a busy one.
 DEADLINE_SECONDS = 240.0
 
 
@@ -47,7 +47,7 @@ class Traffic:
 
 @contextmanager
 def open_counting_relay(target_port: int) -> Iterator[tuple[int, Traffic]]:
-    """Open a loopback port that leads to another one, and count the bytes until the block ends."""
+    """Open a loopback port that forwards to another one, and count the bytes, until the block ends."""
     traffic = Traffic()
     listener = socket.create_server(("127.0.0.1", 0))
     open_sockets: list[socket.socket] = [listener]
@@ -94,7 +94,7 @@ def _pump(source: socket.socket, sink: socket.socket, traffic: Traffic, way: str
 
 @dataclass(frozen=True)
 class LocalSite:
-    """The data and the settings of one site."""
+    """The data, the body and the split of one site."""
 
     data: Path
     body: str
@@ -138,7 +138,7 @@ class LocalFederation:
         """Start the server and the sites, and end all their processes with the block."""
         with ExitStack() as stack:
             stack.enter_context(compute_on_one_thread())  # the other cores are for the server and the sites
-            # The sites are checked while the server starts.
+            # Check the sites while the server starts.
             pool = stack.enter_context(ThreadPoolExecutor(1))
             checks = pool.map(lambda folder: check_site(folder, folder.read_config()), self.sites.values())
             stack.enter_context(run_server(self.server, say))
@@ -146,7 +146,7 @@ class LocalFederation:
                 say(line)
             port, traffic = stack.enter_context(open_counting_relay(self.server.read_config().port))
             for folder in self.sites.values():
-                # What crosses is counted on the way: the sites reach the server through a relay.
+                # The sites reach the server through a relay, which counts the bytes.
                 folder.write_config(replace(folder.read_config(), server=f"127.0.0.1:{port}"))
             self._register(say)
             sites = [stack.enter_context(run_site(folder, say)) for folder in self.sites.values()]
@@ -154,21 +154,21 @@ class LocalFederation:
             stop_together(*sites)
 
     def _register(self, say: Say) -> None:
-        """Register all keys; each takes a program of Flower, and these need not wait for each other."""
+        """Register all keys at the same time: each needs a program of Flower, which takes seconds."""
         with ThreadPoolExecutor(len(self.sites)) as pool:
             keys = {name: folder.public_key.read_text() for name, folder in self.sites.items()}
             list(pool.map(lambda name: register(self.server, name, keys[name], say), keys))
 
     def calls(self) -> dict[str, Any]:
-        """The gate's counts, by kind of call."""
+        """The counts of calls and bytes at the gate, by kind of call."""
         return dict(json.loads(self.server.traffic_file.read_text()))
 
     def events(self, run: str, event: str) -> list[dict[str, Any]]:
-        """The server's events of one kind."""
+        """The server's events of one kind in a run."""
         return [e for e in read_events(self.server.event_log) if e["event"] == event and e["run"] == run]
 
     def work(self, run: str) -> dict[str, list[dict[str, Any]]]:
-        """The events of finished work, by site."""
+        """The events of finished work in a run, by site."""
         found = {name: read_events(folder.event_log) for name, folder in self.sites.items()}
         return {
             name: [e for e in events if e["event"] == "worked" and e["run"] == run] for name, events in found.items()
@@ -177,14 +177,14 @@ class LocalFederation:
 
 @dataclass(frozen=True)
 class RunningFederation:
-    """A server and its sites at work."""
+    """A server and its sites whose processes are running."""
 
     server: ServerFolder
     sites: int
     traffic: Traffic  # of all runs
 
     def run(self, plan: Plan, say: Say) -> RunOutcome:
-        """Go through a plan and return the outcome."""
+        """Run a plan and return the outcome."""
         up, down = self.traffic.up, self.traffic.down
         report = run_federation(self.server, plan, RoundRules(self.sites, DEADLINE_SECONDS), say)
         return RunOutcome(report, self.traffic.up - up, self.traffic.down - down)
@@ -192,7 +192,7 @@ class RunningFederation:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """A run's report, and the bytes between sites and server, TLS included, TCP headers not."""
+    """A run's report, and the bytes between sites and server: with TLS, without TCP headers."""
 
     report: Mapping[str, Any]
     wire_bytes_up: int

@@ -1,7 +1,7 @@
-"""The metrics of a server and a site, in the Prometheus text format: counts, sizes and times, no figure about rows.
+"""The metrics of a server and of a site in the Prometheus text format: counts, sizes and times, nothing about rows.
 
-Everything is read from files at each scrape: the event log, what the gate counted, and the records of what was
-released. So the figures are those of the processes that do the work, whichever of them were restarted.
+Everything is read from files at each scrape: the event log, the counts of the gate, and the records of releases. So the
+figures stay right when processes are restarted.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from fedlog.flower.server.run_folder import RunFolder
 from fedlog.flower.site.budget import add_up_site
 
 WAYS = ("up", "down")
-# One label's value, or several in the order of the labels -> the figure.
+# The values of the labels, in their order -> the figure.
 Values = Mapping[Any, float]
 
 
 def render_server(folder: ServerFolder) -> bytes:
-    """The metrics of a server's folder."""
+    """The metrics of the server with this folder, as text."""
     return _render([*_gate_metrics(folder), *_run_metrics(folder), *_certificate_metrics(folder)])
 
 
 def render_site(folder: SiteFolder) -> bytes:
-    """The metrics of a site's folder."""
+    """The metrics of the site with this folder, as text."""
     return _render([*_site_events(folder), *_site_privacy(folder)])
 
 
 class _Found(Collector):
-    """Passes metrics that are already computed to Prometheus."""
+    """Gives Prometheus a list of metrics that are already computed."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = list(metrics)
@@ -106,7 +106,7 @@ def _run_metrics(folder: ServerFolder) -> list[Metric]:
     parts = {(*key, site): part for key, view in views.items() for site, part in view.sites.items()}
     refused = {(*key, site): count for key, view in views.items() for site, count in view.refusals.items()}
     missing = {key: float(part.missing_since is not None) for key, part in parts.items()}
-    epsilons = {key: spent for key, view in views.items() if (spent := _spent(folder, view)) is not None}
+    epsilons = {key: spent for key, view in views.items() if (spent := _read_epsilon(folder, view)) is not None}
     last = {key: float(view.rounds[-1]["seconds"]) for key, view in begun.items()}
     ended = {key: float(view.ended is not None) for key, view in views.items()}
     return [
@@ -118,12 +118,12 @@ def _run_metrics(folder: ServerFolder) -> list[Metric]:
         _counter("fedlog_payload_bits", "Bits of messages, as counted by the run", bits, "run", "direction"),
         _counter("fedlog_site_refusals", "Times that a site was left out or refused", refused, "run", "site"),
         _gauge("fedlog_site_missing", "1 for a site that missed a deadline", missing, "run", "site"),
-        _gauge("fedlog_privacy_epsilon", "Privacy spent in a run; +Inf where nothing bounds it", epsilons, "run"),
+        _gauge("fedlog_privacy_epsilon", "Privacy spent in a run; +Inf if no epsilon bounds it", epsilons, "run"),
     ]
 
 
-def _spent(folder: ServerFolder, run: RunView) -> float | None:
-    """The epsilon of a private run so far; None for a run without privacy."""
+def _read_epsilon(folder: ServerFolder, run: RunView) -> float | None:
+    """The epsilon that a private run has spent so far; None for a run without privacy."""
     try:
         spent = read_spending(RunFolder.of(folder, run.name).path)
     except (FedlogError, OSError):
@@ -160,8 +160,8 @@ def _site_events(folder: SiteFolder) -> list[Metric]:
 
 def _site_privacy(folder: SiteFolder) -> list[Metric]:
     epsilon, releases = add_up_site(folder)
-    told = {} if epsilon is None else {(): epsilon}
+    spent = {} if epsilon is None else {(): epsilon}
     return [
         _counter("fedlog_site_releases", "Releases of this site's rows in all runs", {(): releases}),
-        _gauge("fedlog_site_privacy_epsilon", "Privacy spent in all runs; +Inf where nothing bounds it", told),
+        _gauge("fedlog_site_privacy_epsilon", "Privacy spent in all runs; +Inf if no epsilon bounds it", spent),
     ]

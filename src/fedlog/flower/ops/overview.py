@@ -1,4 +1,4 @@
-"""A run as the server's log tells it, and a site as its own log does: how far it is, and each site's part."""
+"""Summaries of the event logs: of a run at the server, with each site's part in it, and of a site."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.server.run_folder import RunFolder
 
-# A site lags where it takes this many times as long as the others in the middle, and this many seconds more.
+# A site lags if it takes this many times as long as the median of the others, and this many seconds longer.
 LAG_TIMES, LAG_SECONDS = 3.0, 5.0
 
 
@@ -22,15 +22,15 @@ LAG_TIMES, LAG_SECONDS = 3.0, 5.0
 class SitePart:
     """A site's part in a run so far."""
 
-    answered: int | None = None  # the last round whose sum it is in
+    answered: int | None = None  # the last round in whose sum it is
     seconds: float | None = None  # how long that answer took
-    missing_since: int | None = None  # the round whose deadline it missed; it has not answered since
-    refused: str | None = None  # why it was left out or refused, after its last answer
+    missing_since: int | None = None  # the round in which it missed the deadline; it has not answered since
+    refused: str | None = None  # the reason why it was left out or refused after its last answer
     dropped: bool = False
     lagging: bool = False
 
     def describe(self) -> str:
-        """In words, for the operator."""
+        """The site's part in words, for the operator."""
         last = "" if self.answered is None else f"; its last answer was in round {self.answered}"
         if self.dropped:
             return f"dropped: not asked{last}"
@@ -62,18 +62,18 @@ class RunView:
 
     def describe(self) -> str:
         """How far the run is, in words."""
-        told = f"{self.name}: round {self.number} of {self.of}" if self.of else f"{self.name}: no round yet"
-        return f"{told}; {self.ended}" if self.ended else told
+        text = f"{self.name}: round {self.number} of {self.of}" if self.of else f"{self.name}: no round yet"
+        return f"{text}; {self.ended}" if self.ended else text
 
 
 def view_newest_run(folder: ServerFolder) -> RunView | None:
-    """The run that the log mentioned last; None before the first."""
+    """The run that the server's log mentioned last; None if there was no run yet."""
     views = view_runs(folder)
     return views[-1] if views else None
 
 
 def view_runs(folder: ServerFolder) -> list[RunView]:
-    """The runs in the log, the one that it mentioned last at the end."""
+    """The runs in the server's log; the one that it mentioned last is at the end."""
     events = read_events(folder.event_log)
     names = [str(event["run"]) for event in events if event.get("run") is not None]
     newest_last = list(reversed(dict.fromkeys(reversed(names))))
@@ -88,7 +88,7 @@ def _complete(folder: ServerFolder, view: RunView) -> RunView:
 
 
 def read_run(name: str, events: Iterable[Mapping[str, Any]]) -> RunView:
-    """The run of this name in these events."""
+    """Summarise the run of this name from these events."""
     view, sites, rounds = RunView(name), dict[str, SitePart](), dict[int, Mapping[str, Any]]()
     refusals: Counter[str] = Counter()
     for event in (event for event in events if event.get("run") == name):
@@ -133,13 +133,13 @@ def _mark_lagging(sites: Mapping[str, SitePart]) -> dict[str, SitePart]:
 
 @dataclass
 class SiteWork:
-    """The work of a site in one run."""
+    """The work of one site in one run."""
 
     rounds: list[Mapping[str, Any]] = field(default_factory=list)  # the events of its rounds
 
     @property
     def seconds(self) -> float:
-        """Seconds of reading and training, all rounds together."""
+        """The seconds of reading and training in all rounds together."""
         return sum(float(event["load_seconds"]) + float(event["work_seconds"]) for event in self.rounds)
 
     @property
@@ -155,7 +155,7 @@ class SiteWork:
 
 @dataclass
 class SiteView:
-    """A site so far."""
+    """The state of a site, and its work so far."""
 
     connected: bool = False
     refusals: int = 0
@@ -164,7 +164,7 @@ class SiteView:
 
 
 def view_site(folder: SiteFolder) -> SiteView:
-    """The site of this folder."""
+    """Summarise the site of this folder from its log."""
     view = SiteView()
     for event in read_events(folder.event_log):
         run = event.get("run")

@@ -1,4 +1,4 @@
-"""Start, watch and stop Flower's programs, with every process that they start."""
+"""Start, watch and stop Flower's programs, and every process that they start."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ import psutil
 from fedlog.errors import InputError, RunError
 from fedlog.files.durable import write_file
 
-# Flower asks for new work once a second by default; a round here is a few messages, each of which waits for it.
+# Flower looks for new tasks once a second by default. A round has a few messages, and each would wait that long.
 TASK_POLL_SECONDS = "0.2"
 STOP_SECONDS = 8.0
 KILL_SECONDS = 10.0
-# A process's start is counted from the machine's own, which the system may correct a little.
+# The start time of a process is computed from the machine's, which the system may correct a little.
 SAME_START_SECONDS = 1.0
-Say = Callable[[str], None]  # tells a person what happens
+Say = Callable[[str], None]  # shows a line of text to a person
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Command:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """The line an operator could type: the variables that matter, then the command."""
+        """The line that an operator could type: the variables that matter, then the command."""
         shown = {name: value for name, value in self.environment.items() if name in SHOWN}
         return " ".join(
             [*(f"{name}={shlex.quote(value)}" for name, value in shown.items()), shlex.join(self.arguments)]
@@ -50,10 +50,10 @@ SHOWN = ("FLWR_HOME", "FEDLOG_FEDERATION")
 def flower_environment(
     home: Path, extra: Mapping[str, str] | None = None, first_on_path: Path | None = None
 ) -> dict[str, str]:
-    """The variables every Flower program gets: its own home, no telemetry, no update check, no proxy to the loopback.
+    """The variables for Flower's programs: their home, no telemetry, no update check, no proxy for the loopback.
 
-    Flower starts its helpers by bare name, so the folder of our interpreter must be on the PATH even where the virtual
-    environment was never activated.
+    Flower starts its helpers by bare name, so the folder of our interpreter must be on the PATH, even if the virtual
+    environment is not activated.
     """
     folders = [*([str(first_on_path)] if first_on_path else []), str(Path(sys.executable).parent)]
     path = os.pathsep.join([*folders, os.environ.get("PATH", os.defpath)])
@@ -72,7 +72,7 @@ def flower_environment(
 
 
 def find_program(name: str) -> str:
-    """The path of a program installed beside our interpreter; an InputError if it is missing."""
+    """The path of a program that is installed beside our interpreter; InputError if it is missing."""
     path = Path(sys.executable).parent / name
     if not path.exists():
         raise InputError(
@@ -83,7 +83,7 @@ def find_program(name: str) -> str:
 
 
 def find_free_port() -> int:
-    """A loopback port that nobody listens on at this moment."""
+    """A loopback port on which no program listens at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -96,11 +96,11 @@ class Running:
     command: Command
     process: subprocess.Popen[bytes]
     log: Path
-    log_start: int  # bytes that earlier processes had written
+    log_start: int  # the size of the log before this process wrote to it
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code; None while it runs. Asking also reaps the process, as Flower's helper processes expect."""
+        """The exit code; None while it runs. Once it has ended, this call also removes it from the system's list."""
         return self.process.poll()
 
     def log_tail(self, lines: int = 12) -> str:
@@ -110,21 +110,21 @@ class Running:
             written = written[self.log_start :]
         return "\n".join(written.decode(errors="replace").splitlines()[-lines:])
 
-    def below(self) -> list[psutil.Process]:
-        """All processes below it, at any depth."""
+    def descendants(self) -> list[psutil.Process]:
+        """All processes that it started, directly or indirectly."""
         try:
             return _descendants(psutil.Process(self.process.pid))
         except psutil.NoSuchProcess:
             return []
 
     def stop(self) -> None:
-        """End it and everything it started."""
+        """End it and all processes that it started."""
         stop_together(self)
 
 
 def stop_together(*running: Running) -> None:
-    """End these processes and all that they started: ask them first, kill them after a while."""
-    below = [child for each in running for child in each.below()]
+    """End these processes and all that they started; kill those that do not end in time."""
+    below = [child for each in running for child in each.descendants()]
     alive = [each.process for each in running if each.exit_code is None]
     for process in alive:
         process.terminate()
@@ -145,10 +145,10 @@ def stop_together(*running: Running) -> None:
 
 
 def start(command: Command, log: Path, say: Say | None = None) -> Running:
-    """Say and start the command, in a session of its own, so that a Ctrl-C in our terminal reaches only us.
+    """Start the command in its own session, so that a Ctrl-C in our terminal does not reach it.
 
-    A log file belongs to one command. If an earlier start of it still runs, because we were killed, it is ended first:
-    it would hold the port, or the site's place at the server.
+    A log file belongs to one command. If the command still runs from an earlier start, because we were killed, it is
+    ended first: it would hold the port, or the site's place at the server.
     """
     if say is not None:
         say(f"$ {command}")
@@ -174,7 +174,7 @@ def start(command: Command, log: Path, say: Say | None = None) -> Running:
 
 
 def call(command: Command, timeout_seconds: float = 180.0) -> str:
-    """Run a short command and return what it printed; a RunError if it fails or takes too long."""
+    """Run a short command and return its output; RunError if it fails or takes too long."""
     try:
         done = subprocess.run(
             command.arguments,
@@ -196,7 +196,7 @@ def call(command: Command, timeout_seconds: float = 180.0) -> str:
 
 
 def wait_for_port(running: Running, port: int, host: str = "127.0.0.1", timeout_seconds: float = 180.0) -> None:
-    """Return when something accepts connections there; a RunError when the program ended instead."""
+    """Wait until the program accepts connections on the port; RunError if it ends or takes too long."""
     deadline = time.monotonic() + timeout_seconds
     while time.monotonic() < deadline:
         if running.exit_code is not None:
@@ -212,7 +212,7 @@ def wait_for_port(running: Running, port: int, host: str = "127.0.0.1", timeout_
 
 
 class StopRequestedError(Exception):
-    """A polite signal to stop, as a service manager sends it."""
+    """The process got SIGTERM, as a service manager sends it to stop a service."""
 
 
 @contextmanager
@@ -234,21 +234,21 @@ def _pid_file(log: Path) -> Path:
 
 
 def _end_earlier(log: Path) -> None:
-    """End the process that the file beside the log names, and all below it, if it is still the same process."""
+    """End the process of an earlier start, which the file beside the log names, and all that it started."""
     path = _pid_file(log)
     if not path.exists():
         return
     with suppress(psutil.NoSuchProcess, ValueError):
         number, since, place = path.read_text().strip().split(" ", 2)
         earlier = psutil.Process(int(number))
-        # A later process may have been given the same number, and in a copied folder the file names the original's.
+        # Not another process that got the same number later, nor the process of the folder that this one is a copy of.
         if abs(earlier.create_time() - float(since)) < SAME_START_SECONDS and place == _describe_place(log):
             _kill([earlier, *_descendants(earlier)])
     path.unlink()
 
 
 def _describe_place(log: Path) -> str:
-    """Text for this boot of this machine and this very log file; a copy of the file gets another text."""
+    """A text that identifies this boot of this machine and this log file; it differs for a copy of the file."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     found = log.stat()
     return f"{boot.read_text().strip() if boot.exists() else 'unknown'} {found.st_dev}:{found.st_ino}"
@@ -258,14 +258,14 @@ def _kill(processes: Sequence[psutil.Process]) -> None:
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    # The signal is sent at once and takes effect when the process next runs: on a busy machine that may be a while.
+    # A killed process ends when it runs next, which may take a while on a busy machine.
     deadline = time.monotonic() + KILL_SECONDS
     while any(map(_is_alive, processes)) and time.monotonic() < deadline:
         time.sleep(0.05)
 
 
 def _descendants(process: psutil.Process) -> list[psutil.Process]:
-    """All processes below this one; none where it has ended."""
+    """All processes that this one started, directly or indirectly; none if it has ended."""
     try:
         return process.children(recursive=True)
     except psutil.NoSuchProcess:
@@ -273,7 +273,7 @@ def _descendants(process: psutil.Process) -> list[psutil.Process]:
 
 
 def _is_alive(process: psutil.Process) -> bool:
-    """Whether it still runs. A zombie has ended; whoever inherited it reaps it."""
+    """Whether the process still runs. A zombie has ended: it only waits for its parent to notice."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

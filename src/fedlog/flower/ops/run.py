@@ -1,4 +1,4 @@
-"""The operator's work with runs: hand one to Flower, follow it and bring its report back; let a site leave."""
+"""The operator's work with runs: start a run in Flower, follow it and return its report; drop or remove a site."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FOLLOW_SECONDS = 0.3
 
 
 def choose_run_name(folder: ServerFolder) -> str:
-    """Return the name of the newest run that is not finished, else the next free number: run-1, run-2, ..."""
+    """Return the name of the newest numbered run if it is not finished, else the next one: run-1, run-2, ..."""
     numbers = [int(path.name[4:]) for path in folder.runs.glob("run-*") if path.name[4:].isdigit()]
     last = max(numbers, default=0)
     if last and RunFolder.of(folder, f"run-{last}").report() is None:
@@ -48,17 +48,20 @@ def find_open_run(folder: ServerFolder) -> str:
 
 
 def drop(folder: ServerFolder, site: str, name: str) -> None:
-    """Let a run go on without a site: it is not asked and not waited for, from this moment on."""
+    """Drop a site from a run: from now on it is not asked and not waited for."""
     home = _check_drop(folder, site, name)
     write_json(home.dropped_file, sorted({*home.dropped(), site}))
     folder.log("dropped", run=name, site=site)
 
 
-def take_back(folder: ServerFolder, site: str, name: str) -> None:
-    """Ask a dropped site again, from the next round on."""
+def take_site_back(folder: ServerFolder, site: str, name: str) -> None:
+    """Ask a dropped site again from the next round on."""
     home = _check_drop(folder, site, name)
     if site not in home.dropped():
-        raise InputError(f"expected a site that was dropped from {name}, found: {site}")
+        raise InputError(
+            f"expected a site that was dropped from {name}, found: {site}",
+            hint=f"dropped: {', '.join(sorted(home.dropped())) or 'none'}",
+        )
     write_json(home.dropped_file, sorted(home.dropped() - {site}))
     folder.log("taken back", run=name, site=site)
 
@@ -66,14 +69,14 @@ def take_back(folder: ServerFolder, site: str, name: str) -> None:
 def _check_drop(folder: ServerFolder, site: str, name: str) -> RunFolder:
     home, known = RunFolder.of(folder, name), folder.read_known_sites()
     if not (home.path / PLAN).exists():
-        raise InputError(f"expected a run of this server, found none: {home.path}")
+        raise InputError(f"expected a run of this server, found none: {home.path}", hint="is --run right?")
     if site not in known:
         raise InputError(f"expected one of the registered sites {', '.join(sorted(known)) or '(none)'}, found: {site}")
     return home
 
 
 def run_federation(folder: ServerFolder, plan: Plan, rules: RoundRules, say: Say) -> dict[str, Any]:
-    """Let Flower go through the run and return its report; a RunError says how to go on when it did not."""
+    """Let Flower conduct the run, and return its report; RunError if it did not finish, with how to go on."""
     folder.read_config()
     home = RunFolder.of(folder, check_plan(plan).name)
     home.claim(plan)
@@ -103,8 +106,8 @@ def run_federation(folder: ServerFolder, plan: Plan, rules: RoundRules, say: Say
                 raise RunError(f"the disk of the server is full: {folder.path}", hint="make room; the same run goes on")
             if ended:
                 raise RunError(
-                    f"expected {plan.name} to finish, found that Flower ended it; the log ends:\n{running.log_tail()}",
-                    hint=f"when the server runs again, the same command with --name {plan.name} goes on",
+                    f"expected {plan.name} to finish, found that Flower ended it; its log ends:\n{running.log_tail()}",
+                    hint=f"when the server runs again, the same command with --name {plan.name} continues the run",
                 )
             time.sleep(FOLLOW_SECONDS)
     finally:
@@ -112,7 +115,7 @@ def run_federation(folder: ServerFolder, plan: Plan, rules: RoundRules, say: Say
 
 
 def leave(folder: ServerFolder, site: str, name: str, say: Say) -> tuple[str, ...]:
-    """Take a site's key off the list and its statistics out of the head of a run; return the sites that remain."""
+    """Unregister a site and remove its statistics from the head of a run; return the sites that remain."""
     check_leave(folder, site, name)
     if site in folder.read_known_sites():
         unregister(folder, site, say)

@@ -1,4 +1,4 @@
-"""The operator's work at the server: make its folder, run SuperLink and gate, register sites, ask for the status."""
+"""The operator's work at the server: make its folder, run SuperLink and gate, register sites, show their status."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ from fedlog.flower.server.run_folder import RoundRules
 WATCH_SECONDS = 0.5
 RENEW_WITHIN_DAYS = 30
 JSON = ("--format", "json")
-KEY_IN_USE = "Public key already in use"  # Flower's words, also for a key that was taken off the list
+KEY_IN_USE = "Public key already in use"  # Flower's message, also for a key that was unregistered
 REGISTERED_AT_ONCE = 4
 
 
 def create_server(folder: ServerFolder, config: ServerConfig, schema: Path, now: dt.datetime) -> None:
-    """Make the server's folder: certificates, configuration, the schema and the app; nothing of any site."""
+    """Make the server's folder with certificates, configuration, schema and app."""
     load_schema(schema)
     if folder.config_file.exists():
-        raise InputError(f"expected a new folder, found a federation: {folder.path}")
+        raise InputError(f"expected a new folder, found that of a server: {folder.path}", hint="choose another folder")
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.path.chmod(SECRET_FOLDER_MODE)
     create_certificates(folder.certificates, config.hosts, now)
@@ -63,7 +63,7 @@ def create_server(folder: ServerFolder, config: ServerConfig, schema: Path, now:
 
 
 def default_listen(hosts: tuple[str, ...]) -> str:
-    """Return the loopback if the host names mean this machine only, else all network interfaces."""
+    """Return the address to listen on: the loopback if all host names mean this machine, else all interfaces."""
     return "127.0.0.1" if all(is_loopback(host) for host in hosts) else "0.0.0.0"
 
 
@@ -75,7 +75,7 @@ class RunningServer:
     gate: Running
 
     def check(self) -> None:
-        """Raise RunError with the end of the log when one of them has ended."""
+        """Raise RunError, with the end of the log, if the SuperLink or the gate has ended."""
         for running in (self.superlink, self.gate):
             if running.exit_code is not None:
                 name = Path(running.log).stem
@@ -84,7 +84,7 @@ class RunningServer:
 
 @contextmanager
 def run_server(folder: ServerFolder, say: Say) -> Iterator[RunningServer]:
-    """Run the server until the block ends, and then end all of its processes, whatever happened."""
+    """Run the server until the block ends; then end all its processes, also after an error."""
     config = folder.read_config()
     check_secret(folder.certificates.server_key)
     left = days_left(folder.certificates, dt.datetime.now(dt.UTC))
@@ -110,13 +110,13 @@ def run_server(folder: ServerFolder, say: Say) -> Iterator[RunningServer]:
 
 
 def _pack(folder: ServerFolder, say: Say) -> None:
-    """Pack Flower's database, and tell the operator if it may still hold what Flower has deleted."""
+    """Remove deleted rows from the file of Flower's database; warn the operator if that fails."""
     if reason := pack_database(folder.database):
         say(f"{folder.database} may still hold messages that Flower has deleted: {reason}")
 
 
 def serve(folder: ServerFolder, say: Say, watch: str | None = None) -> None:
-    """Run the server until a signal or until one of its programs ends; `watch` is where its metrics and page are."""
+    """Run the server until a signal, or until one of its programs ends; serve metrics and a page at `watch`."""
     with ExitStack() as stack:
         if watch is not None:
             seen = Watch(lambda: render_server(folder), lambda: render_server_page(folder))
@@ -133,7 +133,7 @@ def serve(folder: ServerFolder, say: Say, watch: str | None = None) -> None:
 
 
 def superlink_command(folder: ServerFolder, port: int) -> Command:
-    """Flower's SuperLink, on the loopback alone, with TLS and registered keys."""
+    """The command that starts Flower's SuperLink, on the loopback only, with TLS and registered keys."""
     files = folder.certificates
     return Command(
         (
@@ -150,7 +150,7 @@ def superlink_command(folder: ServerFolder, port: int) -> Command:
 
 
 def gate_command(folder: ServerFolder, config: ServerConfig, inner: int) -> Command:
-    """The gate, on the address the sites know."""
+    """The command that starts the gate, on the address that the sites call."""
     files = folder.certificates
     return Command(
         (
@@ -167,7 +167,7 @@ def gate_command(folder: ServerFolder, config: ServerConfig, inner: int) -> Comm
 
 
 def flwr_command(folder: ServerFolder, *arguments: str) -> Command:
-    """The operator's `flwr`, with the connection that the running server wrote."""
+    """The command that runs `flwr` with these arguments, connected to the running server."""
     return Command((find_program("flwr"), *arguments), flower_environment(folder.flower_home.resolve()))
 
 
@@ -175,7 +175,7 @@ def register(folder: ServerFolder, name: str, public_key: str, say: Say) -> str:
     """Register a site's public key with the running server and return Flower's number for the site."""
     _check_new(folder, name, public_key)
     say(f"key of {name}: fingerprint {fingerprint(public_key)}; compare it with what the site reads to you")
-    # Not yet under the name that the gate reads keys from: it lets in whole messages of these alone.
+    # Not named NAME.pub yet: the gate takes every key in such a file for a registered one.
     candidate = folder.sites / f"{name}.candidate"
     candidate.parent.mkdir(parents=True, exist_ok=True)
     candidate.write_text(public_key.strip() + "\n")
@@ -187,8 +187,8 @@ def register(folder: ServerFolder, name: str, public_key: str, say: Say) -> str:
         if KEY_IN_USE not in error.message:
             raise
         raise InputError(
-            f"expected a key that was never registered, found the key of a site that was taken off the list: {name}",
-            hint="Flower takes no key twice: `fedlog federate rekey` at the site makes a new one, and keeps all else",
+            f"expected a new key for {name}, found one that was registered before and then unregistered",
+            hint="Flower takes no key twice: `fedlog federate rekey` at the site makes a new key, and keeps the rest",
         ) from None
     finally:
         candidate.unlink()
@@ -198,7 +198,7 @@ def register(folder: ServerFolder, name: str, public_key: str, say: Say) -> str:
 
 
 def register_folder(folder: ServerFolder, keys: Path, say: Say) -> dict[str, str]:
-    """Register every NAME.pub of a folder, after all of them were checked, and return Flower's numbers by name."""
+    """Check all files NAME.pub in a folder, register their keys, and return name -> Flower's number."""
     found = {path.stem: path.read_text() for path in sorted(keys.glob("*.pub"))}
     if not found:
         raise InputError(f"expected keys in files NAME.pub, found none: {keys}")
@@ -206,22 +206,22 @@ def register_folder(folder: ServerFolder, keys: Path, say: Say) -> dict[str, str
     for name, text in found.items():
         _check_new(folder, name, text)
         if (other := seen.setdefault(fingerprint(text), name)) != name:
-            raise InputError(f"expected a key of its own for every site, found one key twice: {other}, {name}")
-    # Each takes a program of Flower, which is seconds of imports; these need not wait for each other.
+            raise InputError(f"expected a different key for every site, found the same key at: {other}, {name}")
+    # Several at the same time: each needs a program of Flower, which takes seconds to start.
     with ThreadPoolExecutor(REGISTERED_AT_ONCE) as pool:
         tasks = {name: pool.submit(register, folder, name, text, say) for name, text in found.items()}
     failed = {name: error for name, task in tasks.items() if (error := task.exception()) is not None}
     if failed:
         name, error = next(iter(failed.items()))
         raise RunError(
-            f"{len(failed)} of {len(found)} keys were not registered ({', '.join(failed)}); of {name}: {error}",
-            hint="`fedlog federate status` shows who is; move their files away and register the rest",
+            f"{len(failed)} of {len(found)} keys were not registered ({', '.join(failed)}); error for {name}: {error}",
+            hint="`fedlog federate status` shows the registered sites; move their files away and register the rest",
         )
     return {name: task.result() for name, task in tasks.items()}
 
 
 def _check_new(folder: ServerFolder, name: str, public_key: str) -> None:
-    """Raise InputError for a name or a key that is registered already."""
+    """Raise InputError if the name or the key is registered already."""
     mark, known = fingerprint(public_key), folder.read_known_sites()
     if check_site_name(name) in known:
         raise InputError(
@@ -231,7 +231,7 @@ def _check_new(folder: ServerFolder, name: str, public_key: str) -> None:
     for other in known:
         path = folder.sites / f"{other}.pub"
         if path.exists() and _same_key(path.read_text(), mark):
-            raise InputError(f"expected a new key for {name}, found the one that is registered as: {other}")
+            raise InputError(f"expected a new key for {name}, found the key that is registered as: {other}")
 
 
 def _same_key(text: str, mark: str) -> bool:
@@ -242,7 +242,7 @@ def _same_key(text: str, mark: str) -> bool:
 
 
 def unregister(folder: ServerFolder, name: str, say: Say) -> None:
-    """Take a site's key off the list: it is refused from now on."""
+    """Unregister a site's key: its calls are refused from now on."""
     known = folder.read_known_sites()
     if name not in known:
         raise InputError(f"expected one of the registered sites {', '.join(sorted(known)) or '(none)'}, found: {name}")
@@ -262,7 +262,7 @@ class SiteStatus:
 
 
 def site_statuses(folder: ServerFolder) -> tuple[SiteStatus, ...]:
-    """Return the registered sites, by name."""
+    """Return the state of each registered site's connection, sorted by name."""
     listed = _call_flwr(flwr_command(folder, "supernode", "list", CONNECTION, *JSON), "nodes")
     by_node = {str(node["node-id"]): node for node in listed}
     statuses = []
@@ -275,9 +275,9 @@ def site_statuses(folder: ServerFolder) -> tuple[SiteStatus, ...]:
 
 
 def _call_flwr(command: Command, wanted: str) -> Any:
-    """Call `flwr` and return what its JSON says under that name; raise RunError where it says what went wrong instead.
+    """Run `flwr` and return the value of `wanted` in its JSON output; raise RunError if it is missing.
 
-    With `--format json` most failures are in the text alone: the exit code is 0.
+    With `--format json` most failures show in the output only: the exit code is 0.
     """
     hint = "is `fedlog federate server` running?"
     try:

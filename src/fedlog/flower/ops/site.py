@@ -1,4 +1,4 @@
-"""The operator's work at a site: make its key, check its data, and run the SuperNode until it is told to stop."""
+"""The work at a site: make its folder and keys, and run its SuperNode."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from fedlog.flower.site.guard import write_guard
 def create_site(
     folder: SiteFolder, config: SiteConfig, authority: Path, schema: Path, ledger: Path | None = None
 ) -> str:
-    """Make the site's folder (key, certificate of the authority, schema) and return the line of its public key.
+    """Make the site's folder (keys, the authority's certificate, schema) and return the line of its public key.
 
-    A site whose rows have taken part before, from another folder, brings the record of what left.
+    If the site's rows have taken part from another folder, `ledger` is that folder's record of what has left.
     """
     check_site_name(config.name)
     load_schema(schema)
@@ -43,7 +43,8 @@ def create_site(
         )
     if folder.config_file.exists():
         raise InputError(
-            f"expected a new folder, found a site: {folder.path}", hint="`fedlog federate rekey` makes it a new key"
+            f"expected a new folder, found that of a site: {folder.path}",
+            hint="`fedlog federate rekey` makes new keys for it",
         )
     if ledger is not None:
         restore_record(folder, ledger)
@@ -58,13 +59,13 @@ def create_site(
 
 
 def replace_keys(folder: SiteFolder) -> str:
-    """Replace the site's key and its key for secure sums, and return the line of the new public key.
+    """Make new keys for the site, remove its key for secure sums, and return the line of the new public key.
 
-    What belongs to the site's rows and not to its keys stays: state, models, and the record of what has left.
+    State, models and the record of what has left belong to the site's rows, and stay as they are.
     """
     name = folder.read_config().name
     drafts = folder.path / "site.key.new", folder.path / "site.pub.new"
-    drafts[0].unlink(missing_ok=True)  # of an attempt that was cut short
+    drafts[0].unlink(missing_ok=True)  # left from an attempt that was interrupted
     line = create_site_key(*drafts, name)
     (folder.path / KEY).unlink(missing_ok=True)
     for draft, target in zip(drafts, (folder.private_key, folder.public_key), strict=True):
@@ -73,7 +74,7 @@ def replace_keys(folder: SiteFolder) -> str:
 
 
 def supernode_command(folder: SiteFolder, config: SiteConfig, port: int) -> Command:
-    """Flower's SuperNode, with shorter pauses, and the site's key; its own API stays on the loopback."""
+    """The command that starts Flower's SuperNode with the site's key; its API listens on the loopback only."""
     find_program("flower-supernode")
     return Command(
         (

@@ -1,4 +1,4 @@
-"""Keep a site taking part: start its SuperNode again where that helps, and say why where it does not."""
+"""Keep a site in the federation: start its SuperNode again if that may help, else say why it does not."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from fedlog.flower.protocol.check_in import News, describe_clock
 
 WATCH_SECONDS = 0.5
 RETRY_SECONDS = 5.0
-# The server lists a killed SuperNode for two heartbeats of 30 s and refuses a second one with the same key meanwhile.
+# For two heartbeats of 30 s the server lists a killed SuperNode, and refuses another one with the same key.
 PATIENCE_SECONDS = 120.0
-# A SuperNode that ends is started again after 1, 2, 4, ... seconds; one that lived for long begins anew.
+# A SuperNode that ends is started again after 1, 2, 4, ... seconds; if it ran for long, after 1 second.
 LONGEST_PAUSE = 60.0
 LONG_LIFE_SECONDS = 600.0
 MOST_ENDS = 8
 NOT_LET_IN = (Restart.UNKNOWN_KEY, Restart.STILL_LISTED)
-# Flower's words in the log of a SuperNode.
+# Flower's texts in the log of a SuperNode.
 LET_IN, RETRYING, RECOVERED = "SuperNode ID: ", "Connection attempt failed, retrying", "Connection successful after"
 
 
 @dataclass
 class NodeLog:
-    """Reads the state of the connection from a SuperNode's log as it grows."""
+    """Follows the state of the connection in a SuperNode's log."""
 
     lines: LineFollower
     lost: bool = False
@@ -66,19 +66,19 @@ class NodeLog:
 
 @dataclass
 class SiteService:
-    """A site's SuperNode, kept alive until a signal, or until starting it again would not help."""
+    """Runs a site's SuperNode until a signal, or until starting it again would not help."""
 
     folder: SiteFolder
     say: Say
     patience_seconds: float = PATIENCE_SECONDS
-    teller: SiteEventText = field(default_factory=SiteEventText)
-    told_full: bool = False
+    event_text: SiteEventText = field(default_factory=SiteEventText)
+    disk_full: bool = False
     was_connected: bool = False
     refused_since: float | None = None
-    ends: int = 0  # in a row, each soon after the last
+    ends: int = 0  # how often in a row the SuperNode ended soon after its start
 
     def serve(self) -> None:
-        """Run the SuperNode, and start it again, later each time, where that may help; RunError where it does not."""
+        """Run the SuperNode; start it again after ever longer pauses if that may help, else raise RunError."""
         self._check_clock()
         follower = LineFollower.from_now(self.folder.event_log)
         while True:
@@ -118,13 +118,13 @@ class SiteService:
                 time.sleep(WATCH_SECONDS)
                 for event in log.read_news():
                     self._note(event)
-                for line in filter(None, map(self.teller.line, follower.read_new_events())):
+                for line in filter(None, map(self.event_text.line, follower.read_new_events())):
                     self.say(line)
                 self._check_space()
             return code, running.log_tail(25)
 
     def _note(self, event: str) -> None:
-        """Log and say what became of the connection."""
+        """Log and say that the connection has changed: connected, server lost or server found."""
         with suppress(OSError):
             self.folder.log(event)
         server = self.folder.read_config().server
@@ -139,30 +139,30 @@ class SiteService:
                 tell(self.folder, News.FOUND)
 
     def _check_clock(self) -> None:
-        """Stop where this machine's clock is too far off, and warn where it is a little off."""
+        """Stop if this machine's clock is too far off; warn if it is a little off."""
         try:
-            standing = check_in(self.folder, News.STARTS)
+            answer = check_in(self.folder, News.STARTS)
         except UnreachableError as error:
             self.say(f"{error.message}; trying until it answers")
             return
-        if trouble := find_clock_trouble(standing):
+        if trouble := find_clock_trouble(answer):
             tell(self.folder, News.CLOCK)
             self.folder.log("ended", reason=trouble.reason)
             raise trouble.error
-        if told := describe_clock(standing.ahead_seconds):
-            self.say(f"warning: the clock of this machine is {told}; {SET_THE_CLOCK}")
+        if difference := describe_clock(answer.ahead_seconds):
+            self.say(f"warning: the clock of this machine is {difference}; {SET_THE_CLOCK}")
 
     def _check_space(self) -> None:
-        """Say once that the disk is full, here and at the server."""
+        """If the disk is full, say so once, here and at the server."""
         full = is_nearly_full(self.folder.path)
-        if full and not self.told_full:
+        if full and not self.disk_full:
             self.say(f"the disk is full: {self.folder.path}; rounds are refused until there is room")
             tell(self.folder, News.NO_SPACE)
-        self.told_full = full
+        self.disk_full = full
 
 
 def serve_site(folder: SiteFolder, say: Say, watch: str | None = None) -> None:
-    """Take part until a signal; a RunError says why it ended before. `watch` is where its metrics and page are."""
+    """Run the site until a signal; RunError if it ends before. Serve metrics and a page at `watch`."""
     with ExitStack() as stack:
         if watch is not None:
             seen = Watch(lambda: render_site(folder), lambda: render_site_page(folder))

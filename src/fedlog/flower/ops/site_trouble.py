@@ -1,4 +1,4 @@
-"""Explain why a site's SuperNode ended or could not begin, and whether to start it again; ask the gate where needed."""
+"""Find out why a site's SuperNode ended or could not start, and whether to start it again."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from fedlog.flower.protocol.check_in import (
     AHEAD_SECONDS,
     BEHIND_SECONDS,
     CHECK_IN_PATH,
+    CheckInAnswer,
     News,
-    Standing,
     describe_clock,
     encode_news,
-    read_standing,
+    read_check_in_answer,
 )
 from fedlog.flower.server.callers import sign_call
 
@@ -38,13 +38,14 @@ class UnreachableError(RunError):
 
 
 class CertificateError(RunError):
-    """Raised when the program that answers is not the server that this site knows."""
+    """The program that answers is not the server that this site knows."""
 
 
-def check_in(folder: SiteFolder, news: News | None = None, now: dt.datetime | None = None) -> Standing:
-    """Tell the gate the news and return how this site stands there; `now` is what this machine's clock says.
+def check_in(folder: SiteFolder, news: News | None = None, now: dt.datetime | None = None) -> CheckInAnswer:
+    """Report the site's state to the gate, and return whether the key is registered and the clock right.
 
-    An UnreachableError says that nobody answers, a CertificateError that somebody else does.
+    `now` is the time on this machine's clock. UnreachableError if no server answers, CertificateError if another one
+    does.
     """
     server = folder.read_config().server
     key = serialization.load_ssh_private_key(folder.private_key.read_bytes(), password=None)
@@ -56,11 +57,11 @@ def check_in(folder: SiteFolder, news: News | None = None, now: dt.datetime | No
         with httpx.Client(verify=trust, timeout=TIMEOUT_SECONDS) as client:
             answer = client.post(f"https://{server}{CHECK_IN_PATH}", content=encode_news(news), headers=headers)
         answer.raise_for_status()
-        return read_standing(answer.content)
+        return read_check_in_answer(answer.content)
     except httpx.ConnectError as error:
         if "certificate" in str(error).lower():
             raise CertificateError(
-                f"expected the server that {folder.authority} vouches for at {server}, found another: {error}",
+                f"expected the server with a certificate under {folder.authority} at {server}, found another: {error}",
                 hint="is the address right, and is ca.crt the one of this federation?",
             ) from None
         raise UnreachableError(f"expected a server at {server}, found none: {error}") from None
@@ -69,7 +70,7 @@ def check_in(folder: SiteFolder, news: News | None = None, now: dt.datetime | No
 
 
 def tell(folder: SiteFolder, news: News) -> None:
-    """Tell the gate the news, if it can be reached."""
+    """Report the site's state to the gate, if it can be reached."""
     with suppress(RunError, InputError, OSError):
         check_in(folder, news)
 
@@ -86,12 +87,12 @@ class Restart(Enum):
 
 @dataclass(frozen=True)
 class Trouble:
-    """A problem of a site, and the advice for it."""
+    """The reason why a SuperNode ended, whether to start it again, and a hint."""
 
     kind: Restart
     reason: str
     hint: str | None = None
-    news: News | None = None  # what the server is told
+    news: News | None = None  # the state that the site reports to the gate
 
     @property
     def error(self) -> RunError:
@@ -115,9 +116,9 @@ def find_trouble(folder: SiteFolder, exit_code: int, tail: str) -> Trouble:
     if not standing.registered:
         return Trouble(
             Restart.UNKNOWN_KEY,
-            "the server refuses this site's key: the operator has not registered it, or has taken it off the list",
-            f"the operator registers it with `fedlog federate register`: {folder.public_key}; a key that was taken off "
-            f"is not taken again, and `fedlog federate rekey {folder.path}` makes a new one",
+            "the server refuses this site's key: the operator has not registered it, or has unregistered it",
+            f"the operator registers it with `fedlog federate register`: {folder.public_key}; a key that was "
+            f"unregistered cannot be registered again: `fedlog federate rekey {folder.path}` makes a new one",
         )
     if exit_code < 0:
         name = signal.Signals(-exit_code).name
@@ -129,8 +130,8 @@ def find_trouble(folder: SiteFolder, exit_code: int, tail: str) -> Trouble:
     return Trouble(Restart.ENDED, reason, news=News.ENDED)
 
 
-def find_clock_trouble(standing: Standing) -> Trouble | None:
-    """Return what is wrong with this site's clock; None where Flower takes its calls."""
+def find_clock_trouble(standing: CheckInAnswer) -> Trouble | None:
+    """Return what is wrong with this site's clock; None if it is right enough for Flower."""
     if -BEHIND_SECONDS < standing.ahead_seconds < AHEAD_SECONDS:
         return None
     told = describe_clock(standing.ahead_seconds) or f"{standing.ahead_seconds:.1f} s off"

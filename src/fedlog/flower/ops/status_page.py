@@ -1,4 +1,7 @@
-"""A page for a browser: who is connected, how far the run is, the curve, the last events. No script, nothing loaded."""
+"""The status page of a server or a site: connections, progress of the run, a curve, and the last events.
+
+It has no script and loads nothing from elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ svg { width: 100%; height: auto } polyline { fill: none; stroke: #1d4ed8; stroke
 
 
 def render_server_page(folder: ServerFolder) -> str:
-    """The page of a server."""
+    """The status page of a server, as HTML."""
     presence, view = read_gate_file(folder.presence_file), view_newest_run(folder)
     connected, calls = set(presence.get("connected", ())), presence.get("last_call", {})
     rows = []
@@ -43,7 +46,7 @@ def render_server_page(folder: ServerFolder) -> str:
         rows.append((site, _state(site in connected), _format_time(calls.get(site)), part.describe() if part else ""))
     points = [] if view is None else [(int(line["round"]), float(line["seconds"])) for line in view.rounds]
     events = read_events(folder.event_log)
-    told = (describe_presence(event) or describe_run_event(event) for event in events)
+    lines = (describe_presence(event) or describe_run_event(event) for event in events)
     return _page(
         "fedlog server",
         [
@@ -53,13 +56,13 @@ def render_server_page(folder: ServerFolder) -> str:
             "<h2>Seconds of each round</h2>",
             _curve(points, "s"),
             "<h2>Last events</h2>",
-            _events(events, told),
+            _events(events, lines),
         ],
     )
 
 
 def render_site_page(folder: SiteFolder) -> str:
-    """The page of a site; its validation accuracy is a figure about its rows, so the page is for this machine."""
+    """The status page of a site, as HTML. It shows the validation accuracy, so only this machine should see it."""
     config, view = folder.read_config(), view_site(folder)
     name, work = next(reversed(view.runs.items()), (None, None))
     rounds = [] if work is None else work.rounds
@@ -67,7 +70,7 @@ def render_site_page(folder: SiteFolder) -> str:
     accuracies = [(int(e["round"]), e["validation_accuracy"]) for e in rounds]
     points = [(number, float(value)) for number, value in accuracies if value is not None]
     events = read_events(folder.event_log)
-    told = map(describe_site_event, events)
+    lines = map(describe_site_event, events)
     return _page(
         f"fedlog site {config.name}",
         [
@@ -77,7 +80,7 @@ def render_site_page(folder: SiteFolder) -> str:
             "<h2>Validation accuracy at the start of each round</h2>",
             _curve(points, ""),
             "<h2>Last events</h2>",
-            _events(events, told),
+            _events(events, lines),
         ],
     )
 
@@ -103,7 +106,7 @@ def _format_time(when: object) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[tuple[str, str, str, str]]) -> str:
-    """A table; the first and the last column are escaped, since their text comes from others."""
+    """An HTML table; the first and the last column are escaped, the others are HTML already."""
     cells = "".join(
         f"<tr><td>{escape(first)}</td><td>{second}</td><td>{third}</td><td>{escape(last)}</td></tr>"
         for first, second, third, last in rows
@@ -112,7 +115,7 @@ def _table(head: Sequence[str], rows: Sequence[tuple[str, str, str, str]]) -> st
 
 
 def _curve(points: Sequence[tuple[int, float]], unit: str) -> str:
-    """A line through the points, with the highest and the last value as text."""
+    """A line through the points as SVG, with the highest and the last value as text."""
     if not points:
         return "<p>no round yet</p>"
     first, last = points[0][0], points[-1][0]
@@ -129,10 +132,11 @@ def _curve(points: Sequence[tuple[int, float]], unit: str) -> str:
     )
 
 
-def _events(events: Sequence[Mapping[str, Any]], told: Iterable[str | None]) -> str:
-    lines = [(str(event["time"]), line) for event, line in zip(events, told, strict=True) if line]
+def _events(events: Sequence[Mapping[str, Any]], lines: Iterable[str | None]) -> str:
+    """A table of the last events that have a line, the newest first."""
+    shown = [(str(event["time"]), line) for event, line in zip(events, lines, strict=True) if line]
     rows = "".join(
         f"<tr><td><time>{escape(when[:19])}</time></td><td>{escape(line)}</td></tr>"
-        for when, line in reversed(lines[-LAST_EVENTS:])
+        for when, line in reversed(shown[-LAST_EVENTS:])
     )
     return f"<table id='events'>{rows}</table>" if rows else "<p>none yet</p>"

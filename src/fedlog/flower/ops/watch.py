@@ -1,4 +1,4 @@
-"""A small HTTP server beside `fedlog federate server` and `site`: the metrics and the page, on the loopback."""
+"""A small HTTP server for the metrics and the status page of `fedlog federate server` and `fedlog federate site`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from fedlog.errors import InputError
 
 LOOPBACK = "127.0.0.1"
-# What a browser calls this machine: a page of another site that has its name point here sends another one.
+# The names of this machine in a browser. A foreign page whose name was made to point here sends another name.
 LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PAGE_HEADERS = {
@@ -24,14 +24,14 @@ PAGE_HEADERS = {
 
 @dataclass(frozen=True)
 class Watch:
-    """The metrics and the page, made anew for each request."""
+    """The functions that make the metrics and the page, called for each request."""
 
     metrics: Callable[[], bytes]
     page: Callable[[], str]
 
 
 def parse_watch_address(text: str) -> tuple[str, int]:
-    """HOST and PORT of `[HOST:]PORT`; without a host the loopback."""
+    """HOST and PORT from the text `[HOST:]PORT`; without a host it is the loopback."""
     host, _, port = text.rpartition(":")
     if not port.isdigit() or not 0 <= int(port) < 65536:
         raise InputError(f"expected PORT or HOST:PORT, found: {text!r}", hint="for example 9464, or 0.0.0.0:9464")
@@ -40,13 +40,13 @@ def parse_watch_address(text: str) -> tuple[str, int]:
 
 @contextmanager
 def serve_watch(address: str, watch: Watch) -> Iterator[str]:
-    """Serve `/metrics` and the page until the block ends, and yield their address."""
+    """Serve the page at `/` and the metrics at `/metrics` until the block ends; yield the address."""
     host, port = parse_watch_address(address)
     try:
         server = ThreadingHTTPServer((host, port), _make_handler(watch, local=is_loopback(host)))
     except OSError as error:
         raise InputError(
-            f"expected to listen on {host}:{port}, found: {error.strerror}", hint="--metrics with another port"
+            f"expected to listen on {host}:{port}, found: {error.strerror}", hint="give --metrics another port"
         ) from None
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, name="fedlog-watch", daemon=True)
@@ -68,7 +68,7 @@ def is_loopback(host: str) -> bool:
 
 def _make_handler(watch: Watch, local: bool) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        """Answers GET requests for the two paths."""
+        """Answers GET requests for `/` and `/metrics`."""
 
         def do_GET(self) -> None:
             """Answer one request."""
@@ -90,6 +90,6 @@ def _make_handler(watch: Watch, local: bool) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """Log nothing: a scrape every few seconds is no news."""
+            """Log nothing: Prometheus asks every few seconds."""
 
     return Handler

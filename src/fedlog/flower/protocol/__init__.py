@@ -1,1 +1,1 @@
-"""The messages between server and sites."""
+"""The messages that the server and the sites send each other."""

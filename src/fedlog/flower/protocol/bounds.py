@@ -1,4 +1,4 @@
-"""Bounds on the numbers of a plan: with anything beyond them no run makes sense, and arithmetic may fail halfway."""
+"""Bounds on the numbers in a plan. A plan beyond them makes no sense, or would fail in the middle of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedlog.settings.promise import Promise
 from fedlog.wire.transport import Transport
 
 LARGEST_COUNT = 1_000_000
-LARGEST_NUMBER = 1e38  # of single precision, in which clients train
+LARGEST_NUMBER = 1e38  # clients train in single precision, which holds numbers up to about this
 MOST_EPOCHS = 10_000
 CLIPS = (1e-6, 1e6)
 NORMS = (1e-6, 1e9)
@@ -24,13 +24,13 @@ FEWEST_RECORDS = 10
 
 
 def check_options(options: Mapping[str, object]) -> None:
-    """Refuse an option of a method whose number is not finite, or far too large."""
+    """Refuse a method's option if it is a number that is not finite, or far too large."""
     for name, value in options.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
         most = MOST_EPOCHS if "epochs" in name else LARGEST_COUNT if isinstance(value, int) else LARGEST_NUMBER
         if not (math.isfinite(value) and abs(value) <= most):
-            raise InputError(f"option {name} must lie within {most:g}: {_show(value)}")
+            raise InputError(f"option {name} must lie from -{most:g} to {most:g}: {_show(value)}")
 
 
 def check_gaussians(algorithm: Algorithm) -> None:
@@ -57,13 +57,13 @@ def check_weight_decay(value: float) -> None:
 
 
 def check_clip(clip: str | None) -> None:
-    """Refuse a clip so wide or so narrow that its noise cannot be computed."""
+    """Refuse a clip that is too wide or too narrow for its noise to be computed."""
     if clip is not None:
         _check_within("a clip", float(clip.partition(":")[2]), CLIPS)
 
 
 def check_promise_numbers(promise: Promise) -> None:
-    """Refuse a promise whose noise cannot be computed."""
+    """Refuse a privacy promise with numbers for which no noise can be computed."""
     check_clip(promise.clip)
     _check_within("epsilon", promise.epsilon, EPSILONS)
     _check_within("delta", promise.delta, (SMALLEST_DELTA, 1.0))
@@ -77,11 +77,12 @@ def _check_within(what: str, value: float, bounds: tuple[float, float]) -> None:
 
 
 def _show(value: float) -> str:
+    """The number as a short text, also for a whole number of many thousand digits."""
     return f"{value:.6g}" if isinstance(value, float) else f"{'-' * (value < 0)}2^{value.bit_length()} or so"
 
 
 def check_differences(transport: Transport, *, hidden: bool) -> None:
-    """Refuse differences where sites tell from the bytes of a head whether it has moved."""
+    """Refuse `--down differences` in runs that hide a site's figures."""
     if hidden and transport.differences:
         raise InputError(
             "differences cannot be used in a private run or a secure sum of a deployment: its sites compare the bytes "

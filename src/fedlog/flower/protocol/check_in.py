@@ -1,6 +1,6 @@
-"""The check-in of a site at the gate, outside every run: is its clock right, is its key known, what is wrong with it?
+"""The check-in: a site asks the gate whether its clock is right and its key registered, and reports its state.
 
-What a site tells is one of a few words, so that no text of a site can reach the server's log.
+The report is one of a few fixed texts, so that no text written by a site can reach the server's log.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from fedlog.settings.fields import read_exactly
 
 CHECK_IN_PATH = "/fedlog/check-in"
 LIMIT_BYTES = 1024
-# Flower refuses a call that was signed more than this ahead of the server's clock, or that much behind it.
+# Flower refuses a call if the clock of the caller is this far ahead of the server's clock, or behind it.
 AHEAD_SECONDS, BEHIND_SECONDS = 5.0, 305.0
-NAMED_SECONDS = 5.0  # a clock further off than this, to either side, is named
+NAMED_SECONDS = 5.0  # a smaller difference between two clocks may be the travel time of the message
 
 
 class News(StrEnum):
-    """The news that a site tells the gate of itself."""
+    """The states that a site can report to the gate."""
 
     STARTS = "the site starts"
     STOPS = "stopped at the site"
@@ -34,37 +34,37 @@ class News(StrEnum):
 
 
 @dataclass(frozen=True)
-class Standing:
-    """The gate's answer to a site."""
+class CheckInAnswer:
+    """The gate's answer to a check-in."""
 
     registered: bool
-    ahead_seconds: float  # of the site's clock before the server's, as its signature shows; the way there is part of it
+    ahead_seconds: float  # how far the signed time is ahead of the server's clock; negative: behind, or slow to arrive
 
     def encode(self) -> bytes:
-        """The answer of the gate."""
+        """The answer as bytes."""
         return json.dumps(asdict(self)).encode()
 
 
-def read_standing(payload: bytes) -> Standing:
-    """The gate's answer; InputError for anything else."""
+def read_check_in_answer(payload: bytes) -> CheckInAnswer:
+    """The gate's answer in these bytes; InputError for any other content."""
     try:
-        return read_exactly(Standing, parse_json(payload[:LIMIT_BYTES]), "the gate's answer to a check-in")
+        return read_exactly(CheckInAnswer, parse_json(payload[:LIMIT_BYTES]), "the gate's answer to a check-in")
     except ValueError:
         raise InputError("expected the gate's answer to a check-in, found something else") from None
 
 
 def encode_news(news: News | None) -> bytes:
-    """The body of a check-in."""
+    """The bytes that a site sends in a check-in; empty if it has nothing to report."""
     return b"" if news is None else news.name.encode("ascii")
 
 
 def read_news(payload: bytes) -> News | None:
-    """The news that a site tells; None for nothing, or for an unknown word."""
+    """The state that a site reports in these bytes; None if there is none, or an unknown one."""
     return News.__members__.get(payload[:32].decode("ascii", "replace"))
 
 
 def describe_clock(ahead_seconds: float) -> str | None:
-    """In words, how far a clock is off; None for a difference that the travel time of a message explains."""
+    """In words, how far a clock is ahead or behind; None for a difference that a message's travel time may explain."""
     if abs(ahead_seconds) <= NAMED_SECONDS:
         return None
     return f"{abs(ahead_seconds):.1f} s {'ahead of' if ahead_seconds > 0 else 'behind'} the server's"

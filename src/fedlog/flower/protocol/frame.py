@@ -2,8 +2,8 @@
 
     frame = magic(4) version(1) kind(1) run(8) round(4) exchange(1) length(4) | payload
 
-The payload of WORK and UPLOAD is an encoded message of the engine, and those bytes alone are the counted bits; the 23
-bytes of the header belong to the transport. Flower would let a message hold many arrays, each with a header of its own.
+The payload of WORK and UPLOAD is an encoded message of the engine. Only these bytes count as bits of a run; the 23
+bytes of the header belong to the transport. A frame is one value of bytes because Flower adds a header to every array.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ VERSION = 1
 _HEADER = struct.Struct("<4sBB8sIBI")
 HEADER_BYTES = _HEADER.size
 DEFAULT_LIMIT_BYTES = 64 * 2**20
-# The exchange number of FINISH, which no exchange of a method has.
+# The number that a FINISH frame has in place of an exchange; no exchange of a method has it.
 FINISH_EXCHANGE = 255
 RECORD = "fedlog"
 ENTRY = "frame"
 
 
 class FrameError(WireError):
-    """Bytes that are no frame, or a frame of something else than what was expected."""
+    """The bytes are not a frame, or the frame is not the expected one. The message may be sent to the other side."""
 
 
 @contextmanager
@@ -45,23 +45,23 @@ def as_refusal() -> Iterator[None]:
 
 
 class FrameKind(IntEnum):
-    """The kinds of frames; requests go down, answers come up."""
+    """The kinds of frames: requests go down from the server to a site, answers come up."""
 
     HELLO = 1  # down: the plan of a run
     WELCOME = 2  # up: the site takes part
-    WORK = 3  # down: a broadcast, to do the local work of one exchange from
-    UPLOAD = 4  # up: its outcome
-    FINISH = 5  # down: the last broadcast, to evaluate and keep
-    REPORT = 6  # up: what the site tells of its own results
-    REFUSAL = 7  # up, in place of any answer: a reason without any content of the site's data
+    WORK = 3  # down: a broadcast, from which the site does the local work of one exchange
+    UPLOAD = 4  # up: the result of that work
+    FINISH = 5  # down: the last broadcast, for the site to evaluate and keep
+    REPORT = 6  # up: the site's report of its results
+    REFUSAL = 7  # up, in place of any answer: a reason that tells nothing about the site's data
     SECURE = 8  # down: one step of a secure sum
-    SECURED = 9  # up: its answer
-    WORK_ANEW = 10  # down: as WORK, from a server that does not know which messages the site has and has sent
+    SECURED = 9  # up: the answer to that step
+    WORK_ANEW = 10  # down: as WORK; the server does not know which earlier messages the site has, and assumes none
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The frame that one Flower message carries."""
+    """The content of one Flower message."""
 
     kind: FrameKind
     run: bytes  # 8 bytes: see `run_tag`
@@ -80,12 +80,12 @@ class Frame:
 
 
 def run_tag(name: str) -> bytes:
-    """The 8 bytes that stand for a run in its frames."""
+    """The 8 bytes that identify a run in its frames."""
     return hashlib.sha256(name.encode()).digest()[:8]
 
 
 def decode_frame(data: bytes, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Frame:
-    """The frame of these bytes; a FrameError says what is wrong with them."""
+    """The frame in these bytes; FrameError says what is wrong with them."""
     if len(data) > limit_bytes:
         raise FrameError(f"expected at most {limit_bytes} bytes, found: {len(data)}")
     if len(data) < HEADER_BYTES:
@@ -103,7 +103,7 @@ def decode_frame(data: bytes, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Frame:
 
 
 def expect_reply(request: Frame, answer: Frame, kind: FrameKind) -> Frame:
-    """Return the answer; a FrameError if it is of another kind or belongs to another request."""
+    """Return the answer; raise FrameError if it is of another kind, or answers another request."""
     if answer.kind is not kind:
         raise FrameError(f"expected a frame of kind {kind.name}, found: {answer.kind.name}")
     if answer.run != request.run:
@@ -115,12 +115,12 @@ def expect_reply(request: Frame, answer: Frame, kind: FrameKind) -> Frame:
 
 
 def to_content(frame: Frame) -> RecordDict:
-    """The content of a Flower message."""
+    """The frame as the content of a Flower message."""
     return RecordDict({RECORD: ConfigRecord({ENTRY: frame.encode()})})
 
 
 def from_content(message: Message) -> Frame:
-    """The frame in a Flower message; a FrameError when it holds anything else."""
+    """The frame in a Flower message; FrameError if the message holds anything else."""
     content = message.content
     record = content.get(RECORD) if set(content) == {RECORD} else None
     if not isinstance(record, ConfigRecord) or set(record) != {ENTRY}:

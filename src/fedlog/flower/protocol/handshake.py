@@ -1,4 +1,4 @@
-"""The first exchange of a run: both sides say which fedlog they are and which schema they hold, or go no further."""
+"""The greeting at the start of a run: both sides compare their versions of fedlog and their schemas."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fedlog.files.json_text import parse_json
 from fedlog.flower.protocol.frame import VERSION, FrameError
 
 HELLO_LIMIT_BYTES = 65536
-LATEST_SECONDS = 1e12  # of a clock that is one
+LATEST_SECONDS = 1e12  # no real clock shows a later time, in seconds since 1970
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class Identity:
-    """The versions and the schema on which both sides must agree."""
+    """The versions and the digest of the schema, in which both sides must agree."""
 
     fedlog: str
     frame: int
@@ -33,12 +33,12 @@ class _Time:
 
 
 def identity(schema_digest: str) -> Identity:
-    """The identity of this installation with this schema."""
+    """The versions of this installation, with the digest of its schema."""
     return Identity(__version__, VERSION, schema_digest)
 
 
 def read_greeting(payload: bytes, kind: type[Value], what: str) -> Value:
-    """The fields of this dataclass in a greeting, which may hold more; a FrameError where one is missing or wrong."""
+    """Read the fields of `kind` from a greeting, which may hold others too; FrameError if one is missing or wrong."""
     if len(payload) > HELLO_LIMIT_BYTES:
         raise FrameError(f"expected at most {HELLO_LIMIT_BYTES} bytes in a greeting, found: {len(payload)}")
     try:
@@ -48,7 +48,7 @@ def read_greeting(payload: bytes, kind: type[Value], what: str) -> Value:
 
 
 def read_identity(payload: bytes) -> Identity:
-    """The other side's identity; a FrameError if the bytes hold none."""
+    """The other side's versions and schema in a greeting; FrameError if they are missing."""
     return read_greeting(payload, Identity, "fedlog, frame and schema")
 
 
@@ -62,18 +62,18 @@ def check_identity(ours: Identity, theirs: Identity, who: str) -> None:
         raise FrameError(f"expected schema {ours.schema} at {who}, found: {theirs.schema[:32]}")
 
 
-def tell_time(now: float | None) -> dict[str, float]:
-    """The clock as a field of a greeting; no field for None."""
+def time_field(now: float | None) -> dict[str, float]:
+    """The current time as a field of a greeting; no field if it is None."""
     return {} if now is None else {"time": round(now, 3)}
 
 
 def read_time(payload: bytes) -> float | None:
-    """The other side's clock in a greeting, in seconds since 1970; None where it tells none."""
-    told = read_greeting(payload, _Time, "a time").time
-    # Compared first: JSON has whole numbers that no float holds.
-    return float(told) if isinstance(told, int | float) and abs(told) < LATEST_SECONDS else None
+    """The time on the other side's clock in a greeting, in seconds since 1970; None if there is none."""
+    found = read_greeting(payload, _Time, "a time").time
+    # Compared before it is converted: JSON has whole numbers that no float holds.
+    return float(found) if isinstance(found, int | float) and abs(found) < LATEST_SECONDS else None
 
 
 def _series(version: str) -> str:
-    """The part of a version that must agree: before 1.0, a minor version may change what crosses."""
+    """The part of a version that must be equal, such as 0.9: before 1.0, a minor version may change the messages."""
     return ".".join(version.split(".")[:2])

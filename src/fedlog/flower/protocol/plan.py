@@ -1,4 +1,4 @@
-"""The plan of a run, which the server sends to every site, and a site's answer about its body."""
+"""The plan of a run, which the server sends to every site, and the profile with which a site answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fedlog.flower.protocol.bounds import (
     check_weight_decay,
 )
 from fedlog.flower.protocol.frame import FrameError, as_refusal
-from fedlog.flower.protocol.handshake import Identity, read_greeting, tell_time
+from fedlog.flower.protocol.handshake import Identity, read_greeting, time_field
 from fedlog.models.body import HEAD
 from fedlog.privacy.guarantee import Calibration, NoiseSource, Unit
 from fedlog.privacy.protection import Protection
@@ -53,19 +53,19 @@ from fedlog.settings.training import Decay, Down, Optimiser, World
 from fedlog.wire.transport import Transport
 
 DEFAULT_OPTIONS: dict[str, dict[str, Any]] = {
-    # Sites choose their bodies, so a first head from untrained features that are added up has no meaning here.
+    # Sites choose their bodies, so their untrained features cannot be added up to a first head.
     "fedlog-c": {"first_head": "random"},
     "fedpft": {"fewest": FEWEST_RECORDS},
 }
 Option = str | int | float | bool | None
 Count = Annotated[int, Meta(ge=1, le=100_000)]
 SettingValue = str | int | float
-LONGEST_BODY_NAME = 1000  # it may hold the path of a file
+LONGEST_BODY_NAME = 1000  # a body's name may be the path of a file
 
 
 @dataclass(frozen=True)
-class Secure(Section):
-    """The terms of a run's secure sums: the honest survivors each needs, and how many sites there are at most."""
+class SumRules(Section):
+    """The rules for a run's secure sums: how many honest survivors each needs, and how many sites it has at most."""
 
     honest: int
     sites: Annotated[int, Meta(le=10_000)]
@@ -77,7 +77,7 @@ class Secure(Section):
 
 @dataclass(frozen=True)
 class Plan(Section):
-    """The settings of one run that must be equal everywhere."""
+    """The settings of one run that must be the same at the server and at all sites."""
 
     name: str
     method: str = "fedlog"
@@ -86,19 +86,19 @@ class Plan(Section):
     seed: int = 0
     codec: str = "f32"
     codec_down: str | None = None
-    """Of broadcasts; None: the same both ways."""
+    """The codec of broadcasts; None: the same as for uploads."""
     down: Down = Down.WHOLE
     world: World = World.OPEN
-    """Closed: sites that said that they meet no other classes get the rows of their own ones only."""
+    """Closed: a site that meets only the classes in its training rows gets only these rows of the head."""
     skip_below: Annotated[float, Meta(ge=0)] | None = None
     largest_share: Annotated[float, Meta(gt=0, le=1)] | None = None
-    """Of all records, that one site's statistics can weigh."""
+    """The largest share of all records that one site's statistics can count for."""
     batch_size: Count = OWN_DATA.batch_size
     optimiser: Optimiser = field(default_factory=Optimiser)
     clip: str | None = None
-    """Of the features in a run without a promise, which has a clip of its own."""
+    """The clip of the features in a run without privacy; in a private run the promise has the clip."""
     promise: Promise | None = None
-    secure: Secure | None = None
+    secure: SumRules | None = None
 
     def same_run(self, other: Plan) -> bool:
         """Whether a run of this plan may continue a run of the other: only the number of rounds may differ.
@@ -111,7 +111,7 @@ class Plan(Section):
 
     @property
     def transport(self) -> Transport:
-        """How the messages of the run cross."""
+        """How the messages of the run are encoded."""
         return Transport(
             self.codec,
             self.codec_down,
@@ -122,27 +122,27 @@ class Plan(Section):
 
     @property
     def feature_clip(self) -> str | None:
-        """The clip behind which every site computes its features, if there is one."""
+        """The clip that every site applies to its features; None if there is none."""
         return self.clip if self.promise is None else self.promise.clip
 
     @property
     def equal_bodies(self) -> bool:
-        """Whether all sites must have the same untrained body, or their features cannot be added up."""
+        """Whether all sites must have the same untrained body, so that their features can be added up."""
         return registry.find_own_rounds(self.method) is not None or (self.promise is not None and self.promise.frozen)
 
     @property
     def hides_figures(self) -> bool:
-        """Whether a site keeps to itself how well it does, and on how many records."""
+        """Whether a site does not tell the server its accuracy and its number of records."""
         return self.promise is not None or self.secure is not None
 
     def algorithm(self, n_class: int, width: int) -> Algorithm:
-        """The method for heads of this shape."""
-        told = {**DEFAULT_OPTIONS.get(self.method, {}), **self.options}
-        built = registry.build(self.method, self.model_plan(n_class, width), told)
+        """The run's method, for heads of this shape."""
+        options = {**DEFAULT_OPTIONS.get(self.method, {}), **self.options}
+        built = registry.build(self.method, self.model_plan(n_class, width), options)
         return freeze_bodies(built) if self.promise is not None and self.promise.frozen else built
 
     def protection(self, n_class: int, width: int) -> Protection | None:
-        """How the uploads are protected; None for a run without a promise."""
+        """How the uploads are protected; None for a run without privacy."""
         check_noise_of_sums(self.promise, secure=self.secure is not None)
         sites, honest = (1, 1) if self.secure is None else (self.secure.sites, self.secure.honest)
         algorithm, shape = self.algorithm(n_class, width), self.model_plan(n_class, width)
@@ -150,52 +150,53 @@ class Plan(Section):
 
     @staticmethod
     def model_plan(n_class: int, width: int) -> ModelPlan:
-        """The plan that all sites share: the head and nothing below it."""
+        """The part of the model that all sites share: the head and nothing below it."""
         return ModelPlan(n_class, width, ((HEAD,),), n_class * (1 + width))
 
     def as_plain(self) -> dict[str, Any]:
-        """JSON values; what a run without privacy does not have is left out."""
+        """The plan as JSON values; settings that are None are left out."""
         values = {**asdict(self), "options": dict(self.options)}
         return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
-class Guest:
-    """A site's statement about itself when it joins a run."""
+class SiteProfile:
+    """The facts about itself that a site tells the server when it joins a run."""
 
     body: str
     width: Annotated[int, Meta(gt=0, lt=2**20)]
     digest: Annotated[str, Meta(min_length=64, max_length=64)] | None = None
-    """Of what the body computes, its parameters included; only where all bodies must be equal and stay untrained."""
+    """The digest of the body and its parameters; only in runs where all sites must have the same untrained body."""
     closed_world: bool = False
-    """Whether the site says that it meets no other classes than its own; asked for in a run with a closed world."""
+    """Whether the site meets only the classes in its training rows; asked for in runs with `--world closed`."""
 
     @property
     def equal_body(self) -> EqualBody:
-        """The body of this site, which every other site must have too."""
+        """This site's body, in the form in which other sites' bodies are compared with it."""
         return EqualBody(self.body, self.digest)
 
 
 @dataclass(frozen=True)
 class EqualBody:
-    """The untrained body that all sites share: its name, and the digest that each site must have."""
+    """The untrained body that all sites must have: its name and its digest."""
 
     name: str
     digest: str | None
 
-    def difference(self, guest: Guest) -> str | None:
-        """In words, how this site's body differs; None for the same body, wherever its file lies."""
-        if self.digest == guest.digest:
+    def difference(self, profile: SiteProfile) -> str | None:
+        """In words, how this site's body differs from it; None if it is the same body, wherever its file lies."""
+        if self.digest == profile.digest:
             return None
-        if self.name != guest.body:
-            return f"expected body {self.name} at every site, found: {guest.body}"
+        if self.name != profile.body:
+            return f"expected body {self.name} at every site, found: {profile.body}"
         return f"expected the same parameters of body {self.name} at every site, found others"
 
 
 def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
-    """The plan of a run with these settings, checked; a secure sum asks how many sites are on the list of keys.
+    """The checked plan of a run with these settings.
 
-    Of the settings it takes those that are marked as deployed; data and bodies are the sites' own.
+    It takes the settings that are marked as deployed; the sites choose their data and bodies. `count_sites` counts the
+    sites on the list of keys, and is called only if the run has secure sums.
     """
     promise = resolve_promise(spec, NoiseSource.DISCRETE)
     sums = resolve_sums(spec, promise, spec.refused_share)
@@ -218,25 +219,25 @@ def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
             optimiser=spec.part(Optimiser),
             clip=normalise_clip(spec.clip) if promise is None else None,
             promise=promise,
-            secure=None if sums is None else Secure(count_survivors(sums.honest, sites), sites),
+            secure=None if sums is None else SumRules(count_survivors(sums.honest, sites), sites),
         )
     )
 
 
 def plan_settings(plan: Plan) -> dict[str, SettingValue]:
-    """The plan as settings of the Flower app; what is not set is an empty text, so that `flwr run` can set it."""
+    """The plan as settings of the Flower app; an unset one is an empty text, so that `flwr run` can still set it."""
     values: dict[str, Any] = {**asdict(plan), **asdict(plan.optimiser), "options": json.dumps(dict(plan.options))}
     if plan.promise is not None:
         values |= {**asdict(plan.promise), "privacy": plan.promise.unit}
     if plan.secure is not None:
         values |= {"aggregation": Aggregation.SECURE, "honest": plan.secure.honest}
     names = ["name", *(entry.name for entry in list_deployed_settings())]
-    told = {name.replace("_", "-"): values.get(name) for name in names}
-    return {name: "" if value is None else getattr(value, "value", value) for name, value in told.items()}
+    settings = {name.replace("_", "-"): values.get(name) for name in names}
+    return {name: "" if value is None else getattr(value, "value", value) for name, value in settings.items()}
 
 
 def read_plan_settings(settings: Mapping[str, Any]) -> RunSpec:
-    """The settings of the Flower app as those of a run; InputError names what cannot be used."""
+    """The settings of a run, from those of the Flower app; InputError names a setting that cannot be used."""
     known = {entry.name for entry in list_deployed_settings()}
     given = {name.replace("-", "_"): value for name, value in settings.items() if value != ""}
     try:
@@ -245,19 +246,19 @@ def read_plan_settings(settings: Mapping[str, Any]) -> RunSpec:
         raise InputError(f"the app's settings: options must be JSON: {error}") from None
     values = {name: value for name, value in given.items() if name in known}
     spec = from_plain({**values, "options": options}, "the app's settings")
-    # Without one they are a plan that has been made, and complete.
+    # Without a recipe the settings come from a complete plan, and nothing has to be filled in.
     return apply_recipe(spec, given=values) if "recipe" in values else spec
 
 
 def check_plan(plan: Plan) -> Plan:
     """Return the plan; refuse one that no site would accept."""
     check_site_name(plan.name)  # it names a folder at every site
-    # A site refuses any other method: whoever operates the server must not be able to ask for a body, nor to name a
-    # function for the site to import.
+    # A site refuses any other method: a server must not be able to ask for a site's body, or to make the site import a
+    # function.
     federated = registry.find_methods(lambda method: method.may_federate)
     if plan.method not in federated:
         raise InputError(
-            f"expected a method that sites take part in, found: {plan.method}",
+            f"expected a method that can be deployed, found: {plan.method}",
             hint=f"one of {', '.join(federated)}; the others run in the simulator: `fedlog run`",
         )
     check_transport(plan.transport, plan.promise, secure=plan.secure is not None)
@@ -280,7 +281,7 @@ def check_plan(plan: Plan) -> Plan:
 
 
 def _check_promise(promise: Promise) -> None:
-    """Refuse what only the simulator can promise, and numbers that no noise can be computed for."""
+    """Refuse a promise that only the simulator can make, or for which no noise can be computed."""
     check_promise_numbers(promise)
     if promise.unit is Unit.PAPER:
         raise InputError(
@@ -289,48 +290,48 @@ def _check_promise(promise: Promise) -> None:
         )
     if promise.noise is not NoiseSource.DISCRETE or promise.calibration is not Calibration.EXACT:
         raise InputError(
-            f"a deployment has discrete noise and exact calibration, found: {promise.noise}, {promise.calibration}"
+            f"a deployment needs discrete noise and exact calibration, found: {promise.noise}, {promise.calibration}"
         )
 
 
 def read_plan(values: object) -> Plan:
-    """The plan in these JSON values; an InputError when they are none."""
+    """The plan in these JSON values; InputError if they are not a plan that a site accepts."""
     return check_plan(read_exactly(Plan, values, "a plan"))
 
 
 def encode_hello(ours: Identity, plan: Plan, now: float | None = None) -> bytes:
-    """The payload of a HELLO frame; `now` is the server's clock."""
-    return json.dumps({**asdict(ours), "plan": plan.as_plain(), **tell_time(now)}).encode()
+    """The payload of a HELLO frame; `now` is the time on the server's clock."""
+    return json.dumps({**asdict(ours), "plan": plan.as_plain(), **time_field(now)}).encode()
 
 
 @dataclass(frozen=True)
 class _Offer:
-    """The plan in a greeting, not yet read."""
+    """The plan in a greeting, as JSON values that are not checked yet."""
 
     plan: Any
 
 
 def read_hello(payload: bytes) -> Plan:
-    """The plan in a HELLO payload; a FrameError when there is none that this site would follow."""
+    """The plan in a HELLO payload; FrameError if there is none that a site accepts."""
     with as_refusal():
         return read_plan(read_greeting(payload, _Offer, "a plan").plan)
 
 
-def encode_welcome(ours: Identity, guest: Guest, now: float | None = None) -> bytes:
-    """The payload of a WELCOME frame; `now` is the site's clock."""
-    told = {name: value for name, value in asdict(guest).items() if value}
-    return json.dumps({**asdict(ours), **told, **tell_time(now)}).encode()
+def encode_welcome(ours: Identity, profile: SiteProfile, now: float | None = None) -> bytes:
+    """The payload of a WELCOME frame; `now` is the time on the site's clock."""
+    facts = {name: value for name, value in asdict(profile).items() if value}
+    return json.dumps({**asdict(ours), **facts, **time_field(now)}).encode()
 
 
-def read_welcome(payload: bytes) -> Guest:
-    """The site's statement about its body."""
+def read_welcome(payload: bytes) -> SiteProfile:
+    """The site's profile in a WELCOME payload; FrameError if there is none."""
     what = "a body and its number of features"
-    guest = read_greeting(payload, Guest, what)
-    if not is_body_name(guest.body):
-        raise FrameError(f"expected {what} in a greeting, found a body that has no such name")
-    return guest
+    profile = read_greeting(payload, SiteProfile, what)
+    if not is_body_name(profile.body):
+        raise FrameError(f"expected {what} in a greeting, found a body's name that is too long or not printable")
+    return profile
 
 
 def is_body_name(value: str) -> bool:
-    """Whether a site's word for its body can be shown to the operator: a line of text, and not a long one."""
+    """Whether a site's name for its body can be shown to the operator: one line of text that is not too long."""
     return value.isprintable() and len(value) <= LONGEST_BODY_NAME

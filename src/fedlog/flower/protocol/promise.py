@@ -1,7 +1,7 @@
-"""The releases and spending of a private run, at the server and at its sites, and a site's conditions for every run.
+"""Record the releases of a private run and add up their cost, and check the privacy that a site requires.
 
-A site keeps its own record of what it has released in a run, and its own limit, so that no server can have more of it
-than the plan that the site accepted.
+Each site keeps a record of what it has released in a run, and checks it against its limit before every release. So no
+server can get more from a site than the plan that the site accepted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedlog.settings.promise import Promise
 
 
 def release(folder: Path, guard: Protection | None, round_number: int, exchange: str) -> None:
-    """Record the release in the run's folder; RunError where its budget does not cover it."""
+    """Record the release of one exchange in the run's folder; RunError if the run's budget does not cover it."""
     if guard is None:
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -28,7 +28,7 @@ def release(folder: Path, guard: Protection | None, round_number: int, exchange:
 
 
 def warn_of_delta(promise: Promise | None, records: int, sites: int) -> str | None:
-    """A warning where delta is above 1/n, for n protected records or sites; None where it is not."""
+    """A warning if delta is above 1/n, for n protected records or sites; else None."""
     if promise is None:
         return None
     protected = records if promise.unit is Unit.RECORD else sites
@@ -36,27 +36,27 @@ def warn_of_delta(promise: Promise | None, records: int, sites: int) -> str | No
 
 
 def read_spending(folder: Path) -> dict[str, object] | None:
-    """The spending of the run in the folder, as a whole guarantee; None where nothing was released."""
+    """The guarantee for all that the run in this folder has released, as JSON values; None if nothing was released."""
     log = read_log(folder / FILE_NAME)
     found = add_up(log.events, log.budget.delta).guarantee
     return None if found is None else found.as_json()
 
 
 @dataclass(frozen=True)
-class Limit:
-    """A site's conditions for every run: who may add the noise, and how much all runs together may spend.
+class PrivacyRequirement:
+    """The privacy that a site requires of every run: who adds the noise, and how much all runs together may spend.
 
-    With a unit, only promises for that unit count. A promise for whole sites is no promise of the same epsilon for
-    single records where one site more or less is the neighbour, and one for records says nothing about whole sites.
+    With a unit, the site accepts only promises for that unit: a promise for single records says nothing about whole
+    sites, and one for whole sites, added or removed, does not give single records the same epsilon.
     """
 
     trust: Trust
     budget: Budget
-    unit: Unit | None = None  # None: either
+    unit: Unit | None = None  # None: records or whole sites
 
     @classmethod
-    def read(cls, text: str) -> Limit:
-        """The limit in `TRUST:EPSILON:DELTA` or `UNIT:TRUST:EPSILON:DELTA`, for example record:local:8:1e-5."""
+    def read(cls, text: str) -> PrivacyRequirement:
+        """Read the text `TRUST:EPSILON:DELTA` or `UNIT:TRUST:EPSILON:DELTA`, for example record:local:8:1e-5."""
         *units, trust, epsilon, delta = text.split(":") if text.count(":") in (2, 3) else ("", "", "")
         try:
             budget = Budget(float(epsilon), float(delta))
@@ -67,11 +67,11 @@ class Limit:
         except ValueError:
             raise InputError(
                 f"expected TRUST:EPSILON:DELTA or UNIT:TRUST:EPSILON:DELTA, found: {text!r}",
-                hint="for example local:8:1e-5, client:distributed:2:1e-6",
+                hint="for example local:8:1e-5 or client:distributed:2:1e-6",
             ) from None
 
     def check(self, promise: Promise | None) -> None:
-        """Refuse a run that promises less."""
+        """Raise InputError if the run promises less than the site requires; None is a run without privacy."""
         order = [Trust.CENTRAL, Trust.DISTRIBUTED, Trust.LOCAL]
         if promise is None:
             raise InputError("this site takes part in private runs only")

@@ -1,1 +1,1 @@
-"""The server's part of a run."""
+"""The server of a run: the gate that sites call at, the rounds, and the server's files."""

@@ -1,4 +1,4 @@
-"""Identify callers at the gate by the key that signed a call, as Flower's SuperNodes do; refuse unregistered keys."""
+"""Identify the callers at the gate by the keys with which they sign their calls, in the way of Flower's SuperNodes."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ PUBLIC_KEY, SIGNATURE, TIMESTAMP = b"flwr-public-key", b"flwr-signature", b"flwr
 
 @dataclass(frozen=True)
 class Caller:
-    """A key that signed a call, and how far ahead of the clock here the signed time is."""
+    """The key that signed a call, and how far the signed time is ahead of this machine's clock."""
 
     key: bytes
     ahead_seconds: float
 
     @property
-    def is_now(self) -> bool:
+    def is_recent(self) -> bool:
         """Whether Flower accepts a call that was signed at that time."""
         return -BEHIND_SECONDS < self.ahead_seconds < AHEAD_SECONDS
 
 
 def sign_call(private: ec.EllipticCurvePrivateKey, now: dt.datetime) -> dict[str, str]:
-    """The headers of a call that is signed now, as Flower's SuperNodes make them."""
+    """The headers with which a Flower SuperNode signs a call that it makes now."""
     time = now.isoformat().encode("ascii")
     form = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     values = {
@@ -46,7 +46,7 @@ def sign_call(private: ec.EllipticCurvePrivateKey, now: dt.datetime) -> dict[str
 
 
 def read_caller(headers: Iterable[tuple[bytes, bytes]], now: dt.datetime) -> Caller | None:
-    """The key with which a call's time was signed, whenever that was; None without a good signature."""
+    """The caller, from the signed headers of a call, also of an old one; None if the signature is missing or wrong."""
     given = {name.lower(): value for name, value in headers}
     try:
         key = serialization.load_pem_public_key(b64decode(given[PUBLIC_KEY], validate=True))
@@ -61,15 +61,15 @@ def read_caller(headers: Iterable[tuple[bytes, bytes]], now: dt.datetime) -> Cal
 
 
 @dataclass
-class Callers:
-    """The registered keys, read again whenever one of their files changes: sites come and go while the gate runs."""
+class RegisteredKeys:
+    """The names of the registered keys; their files are read again whenever one of them changes."""
 
     folder: Path
     _read: dict[str, tuple[int, int]] = field(default_factory=dict)
     _keys: dict[bytes, str] = field(default_factory=dict)
 
     def find_name(self, key: bytes) -> str | None:
-        """The name under which the operator has registered this key; None for a key that is not registered."""
+        """The name under which the operator registered this key; None if it is not registered."""
         found = {entry.name: entry.stat() for entry in os.scandir(self.folder)} if self.folder.is_dir() else {}
         files = {name: (at.st_mtime_ns, at.st_ino) for name, at in found.items() if name.endswith(".pub")}
         if files != self._read:
@@ -83,7 +83,7 @@ def _key_in(path: Path) -> bytes | None:
     try:
         return _encode_key(read_public_key(path.read_text()))
     except (InputError, OSError, UnicodeDecodeError):
-        return None  # being written, or taken away: the file changes once more
+        return None  # the file is being written or removed, and will be read again when that is done
 
 
 def _encode_key(key: ec.EllipticCurvePublicKey) -> bytes:

@@ -1,4 +1,4 @@
-"""The engine's server of a run: before its first broadcast, out of its checkpoint, and back into it."""
+"""Create the engine's server for a run, restore it from a checkpoint, and save it to one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedlog.wire.codec import is_same_message
 
 
 def begin_server(plan: Plan, schema: Schema, width: int, refused_share: float = 0.0) -> Server:
-    """Return the engine's server before the first broadcast; more than that share of unusable uploads stops it."""
+    """Return a new engine server. It stops the run if more than `refused_share` of a round's uploads are unusable."""
     key, transport = Key(plan.seed), plan.transport
     algorithm = plan.algorithm(schema.n_class, width)
     check_target(algorithm, numbers=schema.number is not None)
@@ -35,14 +35,14 @@ def begin_server(plan: Plan, schema: Schema, width: int, refused_share: float = 
         transport,
         refused_share=refused_share,
         limits=limits_of(plan.clip, algorithm),
-        # Under a secure sum there is no single upload to remember, and of a private run the server keeps none.
+        # With secure sums the server gets no single upload, and in a private run it must not keep any.
         remembers=plan.secure is None and plan.promise is None,
         largest_share=plan.largest_share,
     )
 
 
 def restore_server(home: RunFolder, plan: Plan, schema: Schema, refused_share: float = 0.0) -> tuple[Server, int]:
-    """Return the server of the run's checkpoint, and the last round behind it."""
+    """Return the server from the run's checkpoint, and the last round that is done."""
     server = begin_server(plan, schema, home.width(), refused_share)
     kept = checkpoint.read(home.checkpoint, _no_clients)
     server.resume(kept)
@@ -50,21 +50,21 @@ def restore_server(home: RunFolder, plan: Plan, schema: Schema, refused_share: f
 
 
 def save_server(home: RunFolder, server: Server, round_number: int) -> None:
-    """Write the checkpoint from which the run goes on after this round."""
+    """Write a checkpoint, from which the run can go on after this round."""
     checkpoint.write(home.checkpoint, server.state_after(round_number), _no_clients)
 
 
 def copy_memory(server: Server) -> Memory | None:
-    """Return a copy of what the server remembers, to go back to."""
+    """Return a copy of the server's memory of uploads, so that it can be restored; None if it keeps none."""
     return None if server.memory is None else dict(server.memory)
 
 
 def select_summed_uploads(server: Server, known: Mapping[str, bytes], uploads: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the uploads in the newest sum, by site: everyone's last one if the server remembers uploads."""
+    """Return the uploads in the newest sum, by site: the last upload of every site if the server remembers uploads."""
     summed = uploads if server.memory is None else server.memory
     newest = {**known, **{site: upload for site, upload in uploads.items() if not is_same_message(upload)}}
     return {site: newest[site] for site in sorted(summed) if site in newest}
 
 
 def _no_clients(folder: Path) -> None:
-    """Read and write no client: what a site keeps is at the site."""
+    """Do nothing: a server's checkpoint holds no clients, since each site keeps its own state."""

@@ -1,4 +1,4 @@
-"""One question to many sites and their answers within a deadline: who answered, who refused and why, who was silent."""
+"""Send a request to many sites and collect their answers until a deadline: who answered, refused or stayed silent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POLL_SECONDS = 0.2
 
 
 class Node(Protocol):
-    """A connected SuperNode, as Flower describes it."""
+    """A connected SuperNode, with the attributes that Flower gives it."""
 
     @property
     def node_id(self) -> int: ...
@@ -28,8 +28,8 @@ class Node(Protocol):
     def last_activated_at(self) -> str: ...
 
 
-class Post(Protocol):
-    """The methods of Flower's Grid that the server uses to send and receive messages."""
+class MessageGrid(Protocol):
+    """The methods of Flower's Grid with which the server sends and receives messages."""
 
     def get_nodes(self) -> Iterable[Node]: ...
 
@@ -40,25 +40,25 @@ class Post(Protocol):
 
 @dataclass(frozen=True)
 class Replies:
-    """The outcome of a question: each site that was asked is in exactly one of the four fields."""
+    """The outcome of a request: each site that was asked is in exactly one of the first four fields."""
 
     answers: Mapping[str, Frame]
     refused: Mapping[str, str]
     silent: tuple[str, ...]
     not_awaited: tuple[str, ...] = ()
-    unanswered: Mapping[str, str] = field(default_factory=dict)  # message -> site: a reply may still come
+    unanswered: Mapping[str, str] = field(default_factory=dict)  # message -> site; a reply may still come
     seconds: Mapping[str, float] = field(default_factory=dict)  # site -> how long its answer took
 
 
 @dataclass(frozen=True)
 class Wait:
-    """How long to wait for answers, and of whom."""
+    """How long to wait for answers, and for which sites."""
 
     seconds: float
-    awaited: Collection[str] | None = None  # None: everyone who is asked
-    lifetimes: Mapping[str, float] = field(default_factory=dict)  # how long a site can answer; else while it is awaited
-    dropped: Callable[[], Collection[str]] = frozenset  # sites that the operator gives up, also meanwhile
-    heard: Callable[[], Collection[str]] = frozenset  # sites whose calls still come in, whatever Flower makes of them
+    awaited: Collection[str] | None = None  # None: every site that is asked
+    lifetimes: Mapping[str, float] = field(default_factory=dict)  # site -> how long it can answer (default: `seconds`)
+    dropped: Callable[[], Collection[str]] = frozenset  # the sites that the operator has dropped by now
+    heard: Callable[[], Collection[str]] = frozenset  # the sites that still call at the gate
 
     def select_awaited(self, asked: Collection[str]) -> set[str]:
         """Return the sites to wait for at this moment."""
@@ -67,15 +67,15 @@ class Wait:
 
 @dataclass
 class SilentSites:
-    """Sites that missed a deadline: asked in every round, and waited for again only when they have answered."""
+    """Sites that missed a deadline. They are asked in every round, but not waited for until they answer again."""
 
     since: dict[str, int] = field(default_factory=dict)  # the round whose deadline each of them missed
     _unanswered: dict[str, tuple[str, float]] = field(default_factory=dict)  # message -> site, and when it was asked
 
-    def take_late_answers(self, post: Post, now: float) -> list[float]:
-        """Look for answers to earlier questions, await their sites again, and return how long each took at most."""
+    def take_late_answers(self, grid: MessageGrid, now: float) -> list[float]:
+        """Collect late answers, wait for their sites again from now on, and return the seconds since each was asked."""
         taken = []
-        for message in list(post.pull_messages(list(self._unanswered))) if self._unanswered else []:
+        for message in list(grid.pull_messages(list(self._unanswered))) if self._unanswered else []:
             site, asked = self._unanswered.pop(message.metadata.reply_to_message_id, (None, now))
             if site is not None and not message.has_error():
                 self.since.pop(site, None)
@@ -83,12 +83,12 @@ class SilentSites:
         return taken
 
     def select_awaited(self, sites: Collection[str], minimum: int) -> set[str]:
-        """Return the sites to wait for: those that answer, or all where these are fewer than the minimum."""
+        """Return the sites to wait for: those that are not silent, or all sites if these are fewer than the minimum."""
         awaited = set(sites) - set(self.since)
         return awaited if len(awaited) >= minimum else set(sites)
 
     def update(self, number: int, replies: Replies, asked: float) -> None:
-        """Note who answered in this round and who did not; `asked` is when the questions were sent."""
+        """Store which sites answered in this round and which did not; `asked` is when the requests were sent."""
         for site in {*replies.answers, *replies.refused}:
             self.since.pop(site, None)
         for site in replies.silent:
@@ -98,49 +98,49 @@ class SilentSites:
 
 @dataclass(frozen=True)
 class Clock:
-    """The clock of the server; a test passes its own and need not wait."""
+    """The clock of the server; tests pass another one, so that they need not wait."""
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
 
-def find_connected_sites(post: Post) -> dict[str, int]:
-    """The connected sites, name -> node, sorted by name; of two nodes with one name the newer counts.
+def find_connected_sites(grid: MessageGrid) -> dict[str, int]:
+    """The connected sites as name -> node, sorted by name; if two nodes have the same name, the newer one counts.
 
-    The name is what the operator registered with the key, not what the site says of itself.
+    The name is the one that the operator registered with the key, not one that the site chose.
     """
-    nodes = sorted((str(node.name), str(node.last_activated_at), int(node.node_id)) for node in post.get_nodes())
+    nodes = sorted((str(node.name), str(node.last_activated_at), int(node.node_id)) for node in grid.get_nodes())
     return {name: node_id for name, _, node_id in nodes if name}
 
 
 def ask(
-    post: Post,
+    grid: MessageGrid,
     nodes: Mapping[str, int],
     requests: Mapping[str, Frame],
     kind: FrameKind,
     wait: Wait,
     clock: Clock,
 ) -> Replies:
-    """Ask the sites and return their answers of `kind`: when all that are awaited have come, or at the deadline.
+    """Send the requests and return the answers of this kind, once all awaited sites have answered or at the deadline.
 
-    A message has a lifetime, so that a site that comes back much later does not work on an old question. On a busy
-    machine heartbeats come late: Flower then takes a site for gone and its question back, though it is at work. As long
-    as it is heard, it is asked again; a site gives the reply that it has already made.
+    A message has a lifetime, so that a site that comes back much later does not answer an old request. On a busy
+    machine heartbeats are late: Flower then takes a working site for gone and withdraws its request. As long as the
+    gate hears the site, it is asked again; the site then sends the reply that it has stored.
     """
     asking = _OpenQuestion(nodes, requests, kind, wait)
     begun = clock.now()
-    asking.sites = _push(post, nodes, requests, wait, 0.0)
+    asking.sites = _push(grid, nodes, requests, wait, 0.0)
     asking.refuse(set(requests) - set(asking.sites.values()), "Flower did not take the message")
     while asking.sites or asking.overdue:
-        for message in post.pull_messages(list(asking.sites)) if asking.sites else ():
+        for message in grid.pull_messages(list(asking.sites)) if asking.sites else ():
             asking.take(message, clock.now() - begun)
         if asking.overdue:
             asking.refuse(asking.overdue.difference(wait.heard()), _describe_error(NOT_CONNECTED))
         if not asking.is_awaiting() or clock.now() >= begun + wait.seconds:
             break
-        if back := asking.overdue.intersection(find_connected_sites(post)) if asking.overdue else set():
+        if back := asking.overdue.intersection(find_connected_sites(grid)) if asking.overdue else set():
             again = {site: requests[site] for site in sorted(back)}
-            asking.sites |= _push(post, nodes, again, wait, clock.now() - begun)
+            asking.sites |= _push(grid, nodes, again, wait, clock.now() - begun)
             asking.overdue -= back
         clock.sleep(POLL_SECONDS)
     asking.refuse(set(asking.overdue), _describe_error(NOT_CONNECTED))
@@ -149,22 +149,22 @@ def ask(
 
 @dataclass
 class _OpenQuestion:
-    """The state of a question so far: each site that was asked is in exactly one of the five fields."""
+    """A request under way: each site is in one of `sites`, `overdue`, `answers`, `refused` and `late`."""
 
     nodes: Mapping[str, int]
     requests: Mapping[str, Frame]
     kind: FrameKind
     wait: Wait
-    sites: dict[str, str] = field(default_factory=dict)  # message -> site: not answered yet
-    overdue: set[str] = field(default_factory=set)  # by Flower's count of heartbeats alone
+    sites: dict[str, str] = field(default_factory=dict)  # message -> site that has not answered yet
+    overdue: set[str] = field(default_factory=set)  # gone by Flower's heartbeats, but still heard at the gate
     answers: dict[str, Frame] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     late: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
     def take(self, message: Message, took: float) -> None:
-        """Take in a message that came so many seconds after the question."""
-        # Errors that Flower makes itself come from the SuperLink's own node, so the question tells the site.
+        """Sort in a message that came `took` seconds after the request."""
+        # Flower sends its own errors from the SuperLink's node, so the site is found by the request's number.
         site = self.sites.pop(message.metadata.reply_to_message_id, None)
         if site is None:
             return
@@ -181,16 +181,16 @@ class _OpenQuestion:
                 self.refused[site] = error.message
 
     def refuse(self, sites: Collection[str], reason: str) -> None:
-        """Note that these sites will not answer, and why."""
+        """Mark these sites as refused, for this reason."""
         self.refused |= dict.fromkeys(sites, reason)
         self.overdue.difference_update(sites)
 
     def is_awaiting(self) -> bool:
-        """Whether somebody who is waited for has not answered yet."""
+        """Whether a site that is waited for has not answered yet."""
         return not self.wait.select_awaited(self.requests).isdisjoint({*self.sites.values(), *self.overdue})
 
     def replies(self) -> Replies:
-        """The outcome as it is now."""
+        """The outcome so far."""
         missing, awaited = sorted([*self.late, *self.sites.values()]), self.wait.select_awaited(self.requests)
         silent = tuple(site for site in missing if site in awaited)
         others = tuple(site for site in missing if site not in awaited)
@@ -198,9 +198,9 @@ class _OpenQuestion:
 
 
 def _push(
-    post: Post, nodes: Mapping[str, int], requests: Mapping[str, Frame], wait: Wait, elapsed: float
+    grid: MessageGrid, nodes: Mapping[str, int], requests: Mapping[str, Frame], wait: Wait, elapsed: float
 ) -> dict[str, str]:
-    """Send the questions, so many seconds after the first of them, and return message -> site for those taken."""
+    """Send the requests, `elapsed` seconds after the first time; return message -> site for those that Flower took."""
     messages = [
         Message(
             to_content(frame),
@@ -212,16 +212,16 @@ def _push(
         for site, frame in requests.items()
     ]
     # Flower returns None for a message it did not take, and no list at all when the push as a whole was too large.
-    taken = list(post.push_messages(messages)) or [""] * len(messages)
+    taken = list(grid.push_messages(messages)) or [""] * len(messages)
     return {sent: site for sent, site in zip(taken, requests, strict=True) if sent}
 
 
 def _answer(message: Message, node: int, request: Frame, kind: FrameKind) -> Frame:
     if message.has_error():
-        # The reason may hold text of an exception at the site, and with it a value of a record: only the code is kept.
+        # Only the code: the text may come from an exception at the site, and hold a value of a record.
         raise InputError(_describe_error(message.error.code))
     if message.metadata.src_node_id != node:
-        raise InputError(f"an answer from another node: {message.metadata.src_node_id} ({node} expected)")
+        raise InputError(f"expected an answer from node {node}, found one from: {message.metadata.src_node_id}")
     frame = from_content(message)
     if frame.kind is FrameKind.REFUSAL:
         raise InputError(f"the site refused: {frame.payload[:200].decode('ascii', 'replace')}")

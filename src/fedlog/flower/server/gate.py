@@ -1,11 +1,11 @@
-"""The only door of the server to the outside: it lets SuperNodes through and nothing else.
+"""The gate: the only part of the server that can be reached from outside. It lets in SuperNodes and nothing else.
 
 Flower's SuperLink answers three kinds of callers on one port: SuperNodes (`/v1/fleet/`, signed with a registered key),
 operators (`/v1/control/`: register a key, start a run with any code) and its own workers (`/v1/runtime/`). The last two
-need no proof of who calls. So the SuperLink listens on the loopback alone, and this gate, with the certificate of the
-server, forwards the first kind. Before it reads a body it checks that the call was signed just now with the key that
-it names. Whether that key may call is the SuperLink's to say; until the operator has registered it, a few kilobytes
-are all that the gate holds in memory for it.
+need not prove who they are. So the SuperLink listens on the loopback only, and this gate, with the server's
+certificate, forwards calls of the first kind. Before it reads the body of a call, it checks that the call was signed
+just now with the key that it names. The SuperLink decides whether that key may call; as long as the key is not
+registered, the gate reads only a few kilobytes from its calls.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import httpx
 import uvicorn
 
 from fedlog.files.json_text import write_json
-from fedlog.flower.protocol.check_in import CHECK_IN_PATH, LIMIT_BYTES, Standing, read_news
-from fedlog.flower.server.callers import Caller, Callers, read_caller
+from fedlog.flower.protocol.check_in import CHECK_IN_PATH, LIMIT_BYTES, CheckInAnswer, read_news
+from fedlog.flower.server.callers import Caller, RegisteredKeys, read_caller
 from fedlog.flower.server.presence import Presence
 
 Scope = MutableMapping[str, Any]
@@ -35,8 +35,8 @@ Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
 
 FLEET_PREFIX = "/v1/fleet/"
-# Without register-node and unregister-node: an operator registers keys, and a node that could add itself would make the
-# list of keys meaningless. As raw bytes, since the server behind the gate decodes a path once more.
+# Without register-node and unregister-node: only the operator registers keys. The paths are raw bytes, since the
+# SuperLink decodes a path once more.
 ALLOWED = frozenset(
     f"{FLEET_PREFIX}{call}".encode()
     for call in (
@@ -55,8 +55,8 @@ ALLOWED = frozenset(
 CHECK_IN = CHECK_IN_PATH.encode()
 WRITE_SECONDS = 2.0
 DEFAULT_LIMIT_BYTES = 64 * 2**20
-STRANGER_LIMIT_BYTES = 2**16  # with a key that is not registered: enough to ask to be let in, and to be told no
-# Headers that belong to one connection and not to the message (RFC 9110, 7.6.1), and those the two servers set anew.
+STRANGER_LIMIT_BYTES = 2**16  # for a key that is not registered: enough for the call that the SuperLink refuses
+# Headers that belong to one connection and not to the message (RFC 9110, 7.6.1), and those that each server sets.
 CONNECTION_HEADERS = frozenset(
     {b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"host", b"content-length"}
 )
@@ -64,12 +64,12 @@ ANSWER_HEADERS = CONNECTION_HEADERS | {b"date", b"server"}
 
 
 class TooLargeError(Exception):
-    """A body over the limit."""
+    """The body of a call is larger than allowed."""
 
 
 @dataclass
 class Calls:
-    """How often one kind of call came through, and its bytes with HTTP's headers, inside TLS."""
+    """How often one kind of call came through the gate, and its bytes: HTTP with headers, before encryption."""
 
     count: int = 0
     bytes_up: int = 0
@@ -83,13 +83,13 @@ def _size(first_line: int, headers: list[tuple[bytes, bytes]], body: bytes) -> i
 
 @dataclass(frozen=True)
 class Gate:
-    """An ASGI application in front of one SuperLink."""
+    """The gate in front of one SuperLink, as an ASGI application."""
 
     upstream: str  # https://127.0.0.1:PORT
     client: httpx.AsyncClient
-    callers: Callers
+    callers: RegisteredKeys
     limit_bytes: int = DEFAULT_LIMIT_BYTES
-    traffic: Path | None = None  # where to write the counts
+    traffic: Path | None = None  # the file for the counts of calls and bytes
     presence: Presence = field(default_factory=Presence)
     presence_file: Path | None = None
     calls: dict[str, Calls] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class Gate:
         while True:
             event = await receive()
             if event["type"] == "lifespan.shutdown":
-                # Here, since the server raises the signal that stopped it once more and never comes back to `main`.
+                # Written here: at the end uvicorn raises the signal again, and `main` does not go on after it.
                 writing.cancel()
                 self.presence.connected.clear()
                 self._write()
@@ -115,10 +115,10 @@ class Gate:
                 return
 
     async def _keep_writing(self) -> None:
-        """Write what was counted every few seconds, for `status`, the metrics and the page."""
+        """Write the counts and the connected sites every few seconds, for `status`, the metrics and the status page."""
         while True:
-            self.presence.find_lost(dt.datetime.now(dt.UTC))
-            with suppress(OSError):  # a full disk: the gate goes on, and says it another time
+            self.presence.drop_lost_sites(dt.datetime.now(dt.UTC))
+            with suppress(OSError):  # a full disk must not stop the gate; it writes again in a few seconds
                 self._write()
             await asyncio.sleep(WRITE_SECONDS)
 
@@ -140,7 +140,7 @@ class Gate:
     async def _answer_signed_call(
         self, path: bytes, headers: list[tuple[bytes, bytes]], receive: Receive, send: Send
     ) -> None:
-        """Answer a call for which the caller must have signed."""
+        """Answer a call that must be signed."""
         now = dt.datetime.now(dt.UTC)
         caller = read_caller(headers, now)
         site = None if caller is None else self.callers.find_name(caller.key)
@@ -149,22 +149,22 @@ class Gate:
             await _answer(send, 401)
         elif path == CHECK_IN:
             await self._check_in(caller, site, receive, send)
-        elif not caller.is_now:
+        elif not caller.is_recent:
             self.presence.refuse("the clock is off", site, now, ahead_seconds=round(caller.ahead_seconds, 1))
             await _answer(send, 401)
         else:
             await self._forward(path.decode("ascii"), headers, receive, send, site)
 
     async def _check_in(self, caller: Caller, site: str | None, receive: Receive, send: Send) -> None:
-        """Tell a caller whether its clock and its key are right, and log what a registered caller says of itself."""
+        """Tell a site whether its clock and its key are right; if it is registered, log the state that it reports."""
         try:
             news = read_news(await _body(receive, LIMIT_BYTES))
         except TooLargeError:
             await _answer(send, 413)
             return
-        if site is not None and news is not None and caller.is_now:
+        if site is not None and news is not None and caller.is_recent:
             self.presence.note_news(site, news, dt.datetime.now(dt.UTC))
-        await _answer(send, 200, None, Standing(site is not None, caller.ahead_seconds).encode())
+        await _answer(send, 200, None, CheckInAnswer(site is not None, caller.ahead_seconds).encode())
 
     async def _forward(
         self, path: str, headers: list[tuple[bytes, bytes]], receive: Receive, send: Send, site: str | None
@@ -188,7 +188,7 @@ class Gate:
             self.presence.note_call(site, path.removeprefix(FLEET_PREFIX), reply.status_code, now)
         elif reply.status_code == 401:
             self.presence.refuse("the key is not registered", None, now)
-        # `content` is already unpacked, so the encoding of the hop behind us must not be announced again.
+        # `content` is already unpacked, so the SuperLink's content-encoding does not hold any more.
         dropped = ANSWER_HEADERS | {b"content-encoding"}
         answer = [(name, value) for name, value in reply.headers.raw if name.lower() not in dropped]
         await _answer(send, reply.status_code, answer, reply.content)
@@ -221,7 +221,7 @@ async def _answer(send: Send, status: int, headers: list[tuple[bytes, bytes]] | 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve until a signal; `python -m fedlog.flower.server.gate` is what `fedlog federate server` starts."""
+    """Run the gate until a signal; `fedlog federate server` starts it as `python -m fedlog.flower.server.gate`."""
     parser = argparse.ArgumentParser(prog="fedlog-gate", description=main.__doc__)
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
@@ -230,9 +230,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--key", required=True)
     parser.add_argument("--authority", required=True)
     parser.add_argument("--sites", type=Path, required=True, help="folder of the registered public keys")
-    parser.add_argument("--traffic", type=Path, help="write here how many bytes came through")
+    parser.add_argument("--traffic", type=Path, help="write here how many calls and bytes came through")
     parser.add_argument("--presence", type=Path, help="write here who is connected")
-    parser.add_argument("--events", type=Path, help="tell here who comes and goes, and who is refused and why")
+    parser.add_argument("--events", type=Path, help="log here which sites come and go, and refused calls")
     parser.add_argument("--limit-bytes", type=int, default=DEFAULT_LIMIT_BYTES)
     chosen = parser.parse_args(arguments)
     trust = ssl.create_default_context(cafile=chosen.authority)
@@ -240,7 +240,9 @@ def main(arguments: list[str] | None = None) -> int:
     client = httpx.AsyncClient(verify=trust, trust_env=False, timeout=httpx.Timeout(60.0))
     upstream = f"https://127.0.0.1:{chosen.upstream_port}"
     presence = Presence(chosen.events)
-    gate = Gate(upstream, client, Callers(chosen.sites), chosen.limit_bytes, chosen.traffic, presence, chosen.presence)
+    gate = Gate(
+        upstream, client, RegisteredKeys(chosen.sites), chosen.limit_bytes, chosen.traffic, presence, chosen.presence
+    )
     uvicorn.run(
         gate,
         host=chosen.host,

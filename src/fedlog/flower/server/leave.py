@@ -1,4 +1,4 @@
-"""Take a site's statistics out of the head of a run, as if it had never sent them."""
+"""Remove a site's statistics from the head of a run, as if the site had never sent them."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ from fedlog.flower.server.run_folder import RunFolder
 
 
 def check_leave(folder: ServerFolder, site: str, name: str) -> None:
-    """Refuse if the site's part of the run's head cannot be subtracted, or if there is no other site in it."""
+    """Refuse if the site's statistics cannot be removed from the run's head, or if no other site is in it."""
     home = RunFolder.of(folder, name)
     if not checkpoint.exists(home.checkpoint):
-        raise InputError(f"expected a run with a checkpoint, found none: {home.path}")
+        raise InputError(f"expected a run with a checkpoint, found none: {home.path}", hint="is --run right?")
     plan = home.plan()
     if plan.promise is not None or plan.secure is not None:
         raise InputError(
-            f"the head of {name} is of a private run or a secure sum: taking a site out of it would be a release "
-            "that nobody counted",
+            f"{name} is private or has secure sums: its head without one site would be a release that nobody counted",
             hint="`unregister` the site and begin a new run",
         )
     able = find_methods(lambda method: method.may_leave)
     if plan.method not in able or not plan.algorithm(2, 2).may_leave:
         raise InputError(
             f"expected a run of {' or '.join(able)}, found: {plan.method}",
-            hint="its head holds traces of every earlier round: `unregister` the site and begin a new run",
+            hint="the head of this method depends on all earlier rounds: `unregister` the site and begin a new run",
         )
     uploads, registered = home.uploads(), folder.read_known_sites()
     if site not in uploads and site not in registered:
         raise InputError(f"expected one of the sites {', '.join(sorted({*uploads, *registered}))}, found: {site}")
     if set(uploads) == {site}:
-        raise InputError(f"expected another site in the head of {name}, found only: {site}")
+        raise InputError(
+            f"expected other sites in the head of {name}, found only: {site}", hint="begin a new run instead"
+        )
 
 
 def take_site_out(folder: ServerFolder, site: str, name: str) -> tuple[str, ...]:
-    """Make the run's head that of the other sites, and return their names."""
+    """Compute the run's head again from the uploads of the other sites, and return their names."""
     home = RunFolder.of(folder, name)
     uploads = home.uploads()
     if site not in uploads:
@@ -46,9 +47,9 @@ def take_site_out(folder: ServerFolder, site: str, name: str) -> tuple[str, ...]
     del uploads[site]
     server, done = restore_server(home, home.plan(), load_schema(folder.schema_file))
     forget_sites(server, [site])
-    server.memory = None if server.memory is None else {}  # those who remain come in again with their uploads
+    server.memory = None if server.memory is None else {}  # the uploads of the remaining sites are added again
     (exchange,) = server.algorithm.schedule.round
-    # The same sum as before without one term: booked nowhere, since nothing crosses.
+    # The sum without one term. Nothing is sent, so the ledger must stay as it was.
     booked = dict(server.ledger.entries)
     server.receive(done, exchange, uploads.items())
     server.ledger.entries.clear()

@@ -1,4 +1,4 @@
-"""Log which sites the gate sees connected, and why it refuses calls."""
+"""Record which sites are connected to the gate, and why it refuses calls."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fedlog.flower.protocol.check_in import News
 
 # A SuperNode asks for work every few seconds; heartbeats come every ten seconds or so also while it is busy.
 LOST_SECONDS = 75.0
-# The same complaint about the same site is told once in that time: a broken site may call many times a second.
-TOLD_AGAIN_SECONDS = 60.0
+# The same event of the same site is logged once in this time: a broken site may call many times a second.
+LOGGED_AGAIN_SECONDS = 60.0
 
 
 def read_gate_file(path: Path) -> dict[str, Any]:
@@ -33,16 +33,16 @@ def read_heard(presence_file: Path) -> frozenset[str]:
 
 @dataclass
 class Presence:
-    """The sites' calls so far."""
+    """The calls of all sites so far."""
 
-    log: Path | None = None  # where events go
+    log: Path | None = None  # the file to which events are written
     last_call: dict[str, dt.datetime] = field(default_factory=dict)
     connected: set[str] = field(default_factory=set)
     refusals: Counter[str] = field(default_factory=Counter)  # reason -> calls
-    _told: dict[tuple[str, str], dt.datetime] = field(default_factory=dict)
+    _logged: dict[tuple[str, str], dt.datetime] = field(default_factory=dict)  # site and event -> when
 
     def note_call(self, site: str, call: str, status: int, now: dt.datetime) -> None:
-        """Take in a call of a registered site that the SuperLink answered."""
+        """Record a call of a registered site, which the SuperLink answered with this HTTP status."""
         self.last_call[site] = now
         if call == "deactivate-node" and status == 200:
             if site in self.connected:
@@ -53,25 +53,25 @@ class Presence:
             self._log("connected", site=site)
 
     def refuse(self, reason: str, site: str | None, now: dt.datetime, **fields: Value) -> None:
-        """Count a refused call, and tell of it where a registered site made it."""
+        """Count a refused call, and log it if a registered site made it."""
         self.refusals[reason] += 1
         if site is not None and self._is_new(site, reason, now):
             self._log("call refused", site=site, reason=reason, **fields)
 
     def note_news(self, site: str, news: News, now: dt.datetime) -> None:
-        """Tell what a registered site says of itself."""
+        """Log the state that a registered site reports."""
         if self._is_new(site, news.name, now):
             self._log("news", site=site, news=str(news))
 
-    def find_lost(self, now: dt.datetime) -> None:
-        """Tell which connected sites have not called for a while."""
+    def drop_lost_sites(self, now: dt.datetime) -> None:
+        """Log the connected sites that have not called for a while, and count them as lost."""
         for site in sorted(self.connected):
             if (now - self.last_call[site]).total_seconds() > LOST_SECONDS:
                 self.connected.discard(site)
                 self._log("lost", site=site, seconds=LOST_SECONDS)
 
     def as_plain(self) -> dict[str, object]:
-        """The calls as plain values, for the file that others read."""
+        """The connected sites, last calls and refusals as plain values, for the presence file."""
         calls = {site: when.isoformat(timespec="seconds") for site, when in sorted(self.last_call.items())}
         return {
             "connected": sorted(self.connected),
@@ -80,10 +80,11 @@ class Presence:
         }
 
     def _is_new(self, site: str, what: str, now: dt.datetime) -> bool:
-        before = self._told.get((site, what))
-        if before is not None and (now - before).total_seconds() < TOLD_AGAIN_SECONDS:
+        """Whether this event of this site was not logged in the last minute; from now on it is."""
+        before = self._logged.get((site, what))
+        if before is not None and (now - before).total_seconds() < LOGGED_AGAIN_SECONDS:
             return False
-        self._told[(site, what)] = now
+        self._logged[(site, what)] = now
         return True
 
     def _log(self, event: str, **fields: Value) -> None:

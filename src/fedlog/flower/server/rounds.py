@@ -1,8 +1,8 @@
-"""The server's part in a run: greet, ask for uploads round by round, sum them with the engine's server, keep going.
+"""Conduct a run at the server: greet the sites, ask for uploads in each round, and let the engine's server sum them.
 
-Whatever a site does (refuse, fail, fall silent, come late, come twice), the others go on without it and the log says
-its name. With fewer uploads than the minimum the old head stays. After every round a checkpoint is written, so that the
-same run, started again, goes on after its last round.
+If a site refuses, fails, falls silent, comes late or comes twice, the others go on without it, and the log names it.
+With fewer uploads than the minimum the old head stays. After every round a checkpoint is written: if the same run is
+started again, it goes on after its last round.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedlog.files.json_text import write_json
 from fedlog.flower.folders.folder import Value
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.frame import Frame, FrameKind
-from fedlog.flower.protocol.plan import Plan, Secure
+from fedlog.flower.protocol.plan import Plan, SumRules
 from fedlog.flower.protocol.promise import release
 from fedlog.flower.server.broadcasts import finish_frames, forget_sites, work_frames
 from fedlog.flower.server.deadline import REMEMBERED_ROUNDS, Deadline
@@ -31,8 +31,8 @@ from fedlog.flower.server.engine_state import (
     save_server,
     select_summed_uploads,
 )
-from fedlog.flower.server.exchange import Clock, Post, Replies, SilentSites, Wait, ask
-from fedlog.flower.server.guests import Guests
+from fedlog.flower.server.exchange import Clock, MessageGrid, Replies, SilentSites, Wait, ask
+from fedlog.flower.server.participants import Participants
 from fedlog.flower.server.presence import read_heard
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.flower.server.run_report import Ending, read_reports, run_report
@@ -47,7 +47,7 @@ EMPTY_ROUNDS_ALLOWED = 3
 class Run:
     """One run under way at the server."""
 
-    post: Post
+    grid: MessageGrid
     folder: ServerFolder
     schema: Schema
     plan: Plan
@@ -56,16 +56,16 @@ class Run:
     refused: list[dict[str, Value]] = field(default_factory=list)  # in the round under way: site and reason
     silent: SilentSites = field(default_factory=SilentSites)
     answer_seconds: dict[str, float] = field(default_factory=dict)  # in the round under way: how long each site took
-    guests: Guests = field(init=False)
+    participants: Participants = field(init=False)
     deadline: Deadline = field(init=False)
 
     def __post_init__(self) -> None:
-        told = self._log_event, self._find_heard
-        self.guests = Guests(self.post, self.plan, self.schema, self.home, self.clock, *told)
+        reports = self._log_event, self._find_heard
+        self.participants = Participants(self.grid, self.plan, self.schema, self.home, self.clock, *reports)
         self.deadline = Deadline(self.rules.deadline_seconds)
 
     def conduct(self) -> None:
-        """Go through the run, from its checkpoint if it has one, to the sites' reports."""
+        """Conduct the run from its start, or from its checkpoint if it has one, to the sites' reports."""
         self.home.claim(self.plan)
         server, done = self._restore() or (self._begin(), 0)
         self._open(server, done)
@@ -74,13 +74,13 @@ class Run:
             try:
                 record = self._round(server, number)
             except BudgetSpentError as error:
-                # A round that was begun twice is paid for twice; what there is is finished.
+                # A round that was begun twice was paid for twice, so the budget may end early: finish with this head.
                 self._log_event("budget spent", round=number, reason=error.message)
                 ending = Ending(number - 1, error.message)
                 break
             empty, ending = 0 if record["full"] else empty + 1, Ending(number)
             self._save(server, number)
-            # Last: a round that the log announces is never done again after a kill.
+            # Logged last, so that a round which the log shows is never done again after a crash.
             self._log_event("round", **record)
             if empty >= EMPTY_ROUNDS_ALLOWED:
                 raise RunError(
@@ -97,7 +97,7 @@ class Run:
 
     @property
     def minimum(self) -> int:
-        """The fewest sites of a round."""
+        """The fewest sites that a round needs."""
         return self.rules.fewest_sites(self.plan)
 
     def _find_heard(self) -> frozenset[str]:
@@ -112,46 +112,46 @@ class Run:
         """Return the server and the last finished round of the checkpoint; None without one."""
         if not checkpoint.exists(self.home.checkpoint):
             return None
-        self.guests.width = self.home.width()
+        self.participants.width = self.home.width()
         self.deadline.learn_rounds(line.get("slowest_seconds") for line in self.home.rounds()[-REMEMBERED_ROUNDS:])
         server, done = restore_server(self.home, self.plan, self.schema, self.rules.refused_share)
         self._log_event("resumed", after_round=done)
         return server, done
 
     def _begin(self) -> Server:
-        """Greet the sites and return a new server, for the feature width that most of them have."""
+        """Greet the sites, choose the feature width that most of them have, and return a new server."""
         present = self._gather_sites()
         if len(present) < self.minimum:
             raise RunError(
                 f"expected at least {self.minimum} sites, found {len(present)}: {', '.join(present) or 'none'}",
                 hint="`fedlog federate status` shows who is connected",
             )
-        self.guests.settle_width()
-        return begin_server(self.plan, self.schema, self.guests.width, self.rules.refused_share)
+        self.participants.choose_width()
+        return begin_server(self.plan, self.schema, self.participants.width, self.rules.refused_share)
 
     def _save(self, server: Server, number: int) -> None:
-        write_json(self.home.width_file, self.guests.width)
+        write_json(self.home.width_file, self.participants.width)
         save_server(self.home, server, number)
 
     def _gather_sites(self) -> dict[str, int]:
-        """Return the connected sites that take part; fewer than the minimum when patience ends."""
-        return self.guests.gather(self.minimum, self.deadline.gathering_seconds)
+        """Return the connected sites that take part; they may be too few if others do not connect in time."""
+        return self.participants.gather(self.minimum, self.deadline.gathering_seconds)
 
     def _open(self, server: Server, done: int) -> None:
         opening = server.algorithm.schedule.opening
         if opening is None or done:
             return
-        guests = self.guests.known.values()
-        if len({guest.digest or guest.body for guest in guests}) > 1:
+        participants = self.participants.known.values()
+        if len({profile.digest or profile.body for profile in participants}) > 1:
             raise RunError(
                 f"expected one body at all sites, since {self.plan.method} opens with untrained features, "
-                f"found: {', '.join(sorted({guest.body for guest in guests}))}",
+                f"found: {', '.join(sorted({profile.body for profile in participants}))}",
                 hint="--set first_head=random",
             )
         self._exchange(server, 0, 0, opening)
 
     def _round(self, server: Server, number: int) -> dict[str, Value]:
-        """Conduct one round and return its record; `full` is 0 where too few sites took part for a new head."""
+        """Conduct one round and return its record; `full` is 0 if too few sites took part for a new head."""
         start = time.perf_counter()
         exchanges = server.algorithm.schedule.round
         full = all(self._exchange(server, number, at, exchange) for at, exchange in enumerate(exchanges))
@@ -179,16 +179,16 @@ class Run:
         if len(nodes) < self.minimum:
             self._log_event("too few", round=number, sites=sorted(nodes), minimum=self.minimum)
             return False
-        # First, so that a round which the budget does not cover leaves no trace, not even a booked broadcast.
+        # Recorded first: a round that the budget does not cover must not even count a broadcast.
         release(self.home.path, server.protection, number, exchange.name)
-        requests = work_frames(server, self.plan.name, (number, at), self.guests.known, nodes)
+        requests = work_frames(server, self.plan.name, (number, at), self.participants.known, nodes)
         if self.plan.secure is not None:
             sums = self._secure_sums(self.plan.secure)
             survivors = sums.take(server, (number, at), exchange, nodes, next(iter(requests.values())).payload)
-            if survivors is not None:  # no site's part in the sum is known or kept
+            if survivors is not None:  # the server knows no single upload, so it keeps none
                 self._log_uploads(number, list(survivors))
             return survivors is not None
-        self.deadline.learn(self.silent.take_late_answers(self.post, self.clock.now()))
+        self.deadline.learn(self.silent.take_late_answers(self.grid, self.clock.now()))
         awaited = self.silent.select_awaited(nodes, self.minimum)
         asked = self.clock.now()
         replies = self._ask(nodes, requests, FrameKind.UPLOAD, awaited)
@@ -201,10 +201,10 @@ class Run:
             del uploads[site]
         if len(uploads) < self.minimum:
             server.state, server.memory = before
-            forget_sites(server, nodes)  # they think that their uploads were taken
+            forget_sites(server, nodes)  # the sites believe that their uploads are in the sum
             self._log_event("too few", round=number, sites=sorted(uploads), minimum=self.minimum)
             return False
-        if self.plan.promise is None:  # else no site can be taken out of the sum, so nothing is kept for that
+        if self.plan.promise is None:  # in a private run no site can be removed later, so no upload is kept for that
             self.home.write_uploads(select_summed_uploads(server, self.home.uploads(), uploads))
         self._log_uploads(number, sorted(uploads))
         return True
@@ -217,11 +217,11 @@ class Run:
         awaited: Collection[str],
         seconds: float | None = None,
     ) -> Replies:
-        """Ask these sites within the deadline, and note how long each of them took."""
+        """Ask these sites within the deadline, or within `seconds`, and store how long each of them took."""
         lifetimes = {site: self.deadline.lifetime(site in awaited) for site in nodes}
         patience, lives = seconds or self.deadline.seconds, lifetimes if seconds is None else {}
         wait = Wait(patience, awaited, lives, self.home.dropped, self._find_heard)
-        replies = ask(self.post, nodes, requests, kind, wait, self.clock)
+        replies = ask(self.grid, nodes, requests, kind, wait, self.clock)
         for site, took in replies.seconds.items():
             self.answer_seconds[site] = max(took, self.answer_seconds.get(site, 0.0))
         return replies
@@ -231,7 +231,7 @@ class Run:
         self._log_event("uploads", round=number, sites=sites, seconds=seconds)
 
     def _receive(self, server: Server, number: int, exchange: Exchange, uploads: Mapping[str, bytes]) -> list[str]:
-        """Sum the uploads and return the sites whose uploads were refused; raise RunError where they are too many."""
+        """Sum the uploads and return the sites with refused uploads; raise RunError if these are too many."""
         known, weighed = len(server.refusals), len(server.capped)
         stopped: RunError | None = None
         try:
@@ -249,7 +249,7 @@ class Run:
             raise stopped
         return [refusal.client for refusal in refused]
 
-    def _secure_sums(self, secure: Secure) -> SumAtServer:
+    def _secure_sums(self, secure: SumRules) -> SumAtServer:
         def ask(some: Mapping[str, int], frames: Mapping[str, Frame], kind: FrameKind) -> Replies:
             return self._ask(some, frames, kind, some)
 
@@ -259,8 +259,8 @@ class Run:
     def _log_missing(self, replies: Replies, number: int, patience_seconds: float) -> None:
         for site, reason in sorted(replies.refused.items()):
             self._log_event("refused", site=site, round=number, reason=reason)
-            # Greeted again before the next exchange: its folder may be a new one.
-            self.guests.known.pop(site, None)
+            # It is greeted again before the next exchange: its folder may be a new one.
+            self.participants.known.pop(site, None)
         for site in replies.silent:
             self._log_event("silent", site=site, round=number, deadline_seconds=patience_seconds)
         dropped = self.home.dropped()
@@ -271,14 +271,14 @@ class Run:
                 self._log_event("not awaited", site=site, round=number, since=self.silent.since[site])
 
     def _finish(self, server: Server, ending: Ending) -> None:
-        """Send the last head, and keep what the sites tell of their results."""
+        """Send the last head to the sites, and write the report of the run from their reports."""
         if not (self.home.uploads() or self.home.had_full_round()):
             why = "" if ending.reason is None else f": {ending.reason}"
             raise RunError(f"expected a round with at least {self.minimum} sites, found none in {self.plan.name}{why}")
         nodes = self._gather_sites()
         number = ending.round
-        requests = finish_frames(server, self.plan.name, number, self.guests.known, nodes)
-        # Each site now trains its local-only model, which takes as long as its part in all rounds together.
+        requests = finish_frames(server, self.plan.name, number, self.participants.known, nodes)
+        # Each site now trains its local-only model, which takes as long as its work in all rounds together.
         patience = self.deadline.seconds + self.home.seconds()
         replies = self._ask(nodes, requests, FrameKind.REPORT, nodes, patience)
         forget_sites(server, replies.refused)

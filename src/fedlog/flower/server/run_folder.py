@@ -1,4 +1,4 @@
-"""The server's files of a run: its plan, its checkpoint, the newest uploads, a line for each round, the report."""
+"""The server's files of a run: the plan, the checkpoint, the newest uploads, a line for each round, and the report."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ PLAN, REPORT, ROUNDS = "plan.json", "report.json", "rounds.jsonl"
 
 @dataclass(frozen=True)
 class RoundRules:
-    """How long the server waits, for how many, and how many bad uploads it puts up with."""
+    """How long the server waits in a round, for how many sites, and how many unusable uploads it accepts."""
 
     minimum: int = 2
-    deadline_seconds: float | None = None  # None: it follows what the rounds take
+    deadline_seconds: float | None = None  # None: computed from the time that the last rounds took
     refused_share: float = REFUSED_SHARE  # of a round's uploads that may be unusable before the run stops
 
     def __post_init__(self) -> None:
         if not 0 <= self.refused_share < 1:
-            raise InputError(f"the share of uploads that may be refused lies in [0, 1): {self.refused_share}")
+            raise InputError(f"the refused share must be at least 0 and below 1: {self.refused_share}")
         if self.minimum < 1 or not (self.deadline_seconds is None or self.deadline_seconds > 0):
             raise InputError(
                 f"expected a minimum of 1 site and a deadline above 0, found: {self.minimum}, {self.deadline_seconds}"
             )
 
     def fewest_sites(self, plan: Plan) -> int:
-        """The fewest sites of a round: the operator's number, or what a secure sum needs where that is more."""
+        """The fewest sites that a round needs: the operator's minimum, or more if a secure sum needs more."""
         return self.minimum if plan.secure is None else max(self.minimum, FEWEST, plan.secure.honest)
 
 
@@ -60,7 +60,7 @@ class RunFolder:
         return cls(folder.runs / name)
 
     def claim(self, plan: Plan) -> None:
-        """Make the folder this run's; refuse one that began under another plan."""
+        """Write the plan into the folder; refuse if the folder is that of a run with another plan."""
         path = self.path / PLAN
         if path.exists() and not self.plan().same_run(plan):
             raise InputError(
@@ -74,12 +74,12 @@ class RunFolder:
         return read_plan(json.loads((self.path / PLAN).read_text()))
 
     def report(self) -> dict[str, Any] | None:
-        """The report of a finished run."""
+        """The report of a finished run; None if it is not finished."""
         found: dict[str, Any] | None = read_json(self.report_file, None)
         return found
 
     def record(self, line: Mapping[str, Any]) -> None:
-        """Append the line of one round."""
+        """Append the line of one round to the file of rounds."""
         append_line(self.path / ROUNDS, json.dumps(line))
 
     def rounds(self) -> list[dict[str, Any]]:
@@ -92,11 +92,11 @@ class RunFolder:
         return any(line["full"] for line in self.rounds())
 
     def count_new_heads(self) -> int:
-        """In how many rounds the head moved: there were enough sites, and the sum did not drown in its noise."""
+        """The number of rounds with a new head: enough sites took part, and the sum did not drown in its noise."""
         return sum(bool(line["full"]) and not line.get("kept_old_head", 0) for line in self.rounds())
 
     def seconds(self) -> float:
-        """How long the rounds so far have taken together."""
+        """The seconds that all rounds so far have taken together."""
         return sum(float(line["seconds"]) for line in self.rounds())
 
     def dropped(self) -> frozenset[str]:
@@ -108,12 +108,12 @@ class RunFolder:
         return int(json.loads(self.width_file.read_text()))
 
     def body(self) -> EqualBody | None:
-        """The body that every site must have; None where they may differ."""
+        """The body that every site must have; None if they may differ."""
         found = read_json(self.body_file, None)
         return None if found is None else EqualBody(**found)
 
     def write_uploads(self, uploads: Mapping[str, bytes]) -> None:
-        """Keep the uploads behind the head and no other, so that one site's part can be taken out of the sum later."""
+        """Store the uploads that the head was made from, and no others; a site can then be removed from it later."""
         folder = self.uploads_folder
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
@@ -124,5 +124,5 @@ class RunFolder:
                 old.unlink()
 
     def uploads(self) -> dict[str, bytes]:
-        """The uploads behind the present head, by site."""
+        """The uploads that the present head was made from, by site."""
         return {path.stem: path.read_bytes() for path in sorted(self.uploads_folder.glob("*.bin"))}

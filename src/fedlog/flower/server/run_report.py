@@ -1,4 +1,4 @@
-"""The end of a run at the server: how far it came, what the sites tell of it, and the report."""
+"""The end of a run at the server: read the reports of the sites, and make the report of the run."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from fedlog.wire.ledger import Direction
 
 @dataclass(frozen=True)
 class Ending:
-    """The last round that a run went through, and why it was the last."""
+    """The last round of a run, and the reason if it ended early."""
 
     round: int
-    reason: str | None = None  # None: there was to be no other
+    reason: str | None = None  # None: it was the last planned round
 
 
 @dataclass(frozen=True)
 class SiteReport:
-    """A site's report of its results: figures over its test records, none of a single record."""
+    """A site's report of its results: figures over all its test records."""
 
     body: str
     kept: Literal["federated", "local-only"]
@@ -39,7 +39,7 @@ class SiteReport:
     accuracy: Share
     federated_accuracy: Share
     local_only_accuracy: Share
-    # Where a number is predicted: "accuracy" is then the share inside the 90 % intervals.
+    # If a number is predicted, "accuracy" is the share of test records inside their 90 % intervals.
     rmse: NotNegative | None = None
     federated_rmse: NotNegative | None = None
     local_only_rmse: NotNegative | None = None
@@ -47,13 +47,13 @@ class SiteReport:
 
 @dataclass(frozen=True)
 class PrivateSiteReport:
-    """A site's report where its figures stay with it."""
+    """A site's report in a run that hides figures: they stay at the site."""
 
     body: str
 
 
 def read_private_report(payload: bytes) -> dict[str, Any]:
-    """Return the body in a REPORT payload where figures stay at the site; raise FrameError for anything more."""
+    """Return the body in a REPORT payload of a run that hides figures; raise FrameError for any other content."""
     return _read(payload, PrivateSiteReport, "the name of a body in a private report")
 
 
@@ -74,7 +74,7 @@ def _read(payload: bytes, kind: type[SiteReport | PrivateSiteReport], what: str)
 
 
 def read_reports(plan: Plan, answers: Mapping[str, Frame]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return the sites' reports, and for each site whose report cannot be read what is wrong with it."""
+    """Return the readable reports, and site -> what is wrong with its report for the others."""
     read = read_private_report if plan.hides_figures else read_report
     sites: list[dict[str, Any]] = []
     wrong: dict[str, str] = {}
@@ -89,7 +89,7 @@ def read_reports(plan: Plan, answers: Mapping[str, Frame]) -> tuple[list[dict[st
 def run_report(
     plan: Plan, server: Server, ending: Ending, sites: list[dict[str, Any]], home: RunFolder
 ) -> dict[str, Any]:
-    """Return the report of the run in the folder; one that ended early says how many rounds it was to have, and why."""
+    """Return the report of the run; if it ended early, with the number of planned rounds and the reason."""
     early = {} if ending.reason is None else {"rounds_planned": plan.rounds, "ended_early": ending.reason}
     return {
         "run": plan.name,

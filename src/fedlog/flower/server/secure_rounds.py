@@ -1,4 +1,4 @@
-"""The server's part in a secure sum over Flower's messages: five questions, and the sum over the survivors or none."""
+"""The server's side of a secure sum over Flower's messages: five requests to the sites, then the sum or a failure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fedlog.files.json_text import read_json, write_json
 from fedlog.flower.folders.roster import Roster, number_members, read_roster
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.frame import Frame, FrameKind, run_tag
-from fedlog.flower.protocol.plan import Secure
+from fedlog.flower.protocol.plan import SumRules
 from fedlog.flower.protocol.sum_opening import Opening
 from fedlog.flower.server.exchange import Replies
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.privacy.secagg.encoding import RefusalError, RoundFailedError
-from fedlog.privacy.secagg.server import SecureSum, ServerRound, close, receive, secure_sum
+from fedlog.privacy.secagg.server import SecureSum, ServerRound, close_step, receive_message, unmask_sum
 from fedlog.privacy.secagg.terms import Step, Terms
 from fedlog.wire.ledger import Direction
 
@@ -30,21 +30,21 @@ Ask = Callable[[Nodes, Mapping[str, Frame], FrameKind], Replies]
 
 @dataclass(frozen=True)
 class SumAtServer:
-    """The secure sums of one run; `ask` sends a frame to each site and brings back what they answer in time."""
+    """The secure sums of one run; `ask` sends a frame to each site and returns the answers that came in time."""
 
     folder: ServerFolder
     home: RunFolder
     run: str
-    secure: Secure
+    secure: SumRules
     ask: Ask
     log: Callable[..., None]
-    deadline_seconds: float  # of each question
-    minimum: int  # sites
+    deadline_seconds: float  # for each request
+    minimum: int  # the fewest sites in a sum
 
     def take(
         self, server: Server, step: tuple[int, int], exchange: Exchange, nodes: Nodes, broadcast: bytes
     ) -> tuple[str, ...] | None:
-        """Take a sum, update the server's state with it and return the sites in it; None where it failed."""
+        """Make a secure sum, update the server's state with it, and return the sites in it; None if it failed."""
         roster = read_roster(self.folder.path)
         members = tuple(sorted(set(nodes) & set(roster)))
         if len(members) < self.minimum:
@@ -52,7 +52,7 @@ class SumAtServer:
             return None
         pattern = server.patterns[exchange.name]
         if pattern is None:
-            raise RunError(f"method {server.algorithm.name} uploads nothing in {exchange.name}, so nothing is summed")
+            raise RunError(f"expected uploads to sum in {exchange.name}, found none: {server.algorithm.name}")
         shapes = [tuple(array.shape) for array in server.lift_upload(pattern).arrays]
         opening = self._open_sum(members)
         terms = self._terms(opening, roster, server, sum(prod(shape) for shape in shapes))
@@ -80,12 +80,12 @@ class SumAtServer:
         while True:
             state = self._receive(server, state, replies, step[0])
             if state.step is Step.UNMASK:
-                total = secure_sum(state)
+                total = unmask_sum(state)
                 if total.doubted is not None:
-                    reason = "its shares in the secure sum do not fit the others'; the sum was found without them"
+                    reason = "its shares do not fit those of the others; the secure sum was made without them"
                     self.log("refused", site=names[total.doubted], round=step[0], reason=reason)
                 return total, tuple(names[number] for number in total.survivors)
-            state, outgoing = close(state)
+            state, outgoing = close_step(state)
             for payload in outgoing.values():
                 server.ledger.book(step[0], Direction.DOWN, f"secure {state.step.name.lower()}", payload)
             frames = {
@@ -102,7 +102,7 @@ class SumAtServer:
             self.log("silent", site=site, round=round_number, step=step, deadline_seconds=seconds)
         for site, frame in sorted(replies.answers.items()):
             try:
-                state = receive(state, frame.payload)
+                state = receive_message(state, frame.payload)
                 server.ledger.book(round_number, Direction.UP, f"secure {state.step.name.lower()}", frame.payload)
             except RefusalError as error:
                 self.log("refused", site=site, round=round_number, reason=error.message)
@@ -117,7 +117,7 @@ class SumAtServer:
         return sum_terms(opening.session, opening.number, keys, self.secure.honest, coordinates, value_bytes)
 
     def _open_sum(self, members: tuple[str, ...]) -> Opening:
-        """Open a sum under a new number, which is stored first so that it is never used again."""
+        """Return the opening of a new sum; its number is stored first, so that it is never used again."""
         path = self.home.path / "secure.json"
         stored = read_json(path, {"session": os.urandom(16).hex(), "next": 0})
         write_json(path, {**stored, "next": stored["next"] + 1})

@@ -1,4 +1,4 @@
-"""The Flower ServerApp: one run with the settings of the app, conducted over Flower's messages."""
+"""The Flower ServerApp: it conducts one run, with the settings of the app, over Flower's messages."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def read_settings(settings: Mapping[str, Any], folder: ServerFolder) -> tuple[Plan, RoundRules]:
-    """The plan and the rules of these settings; an InputError names what cannot be used."""
+    """The plan and the rules from the settings of the app; InputError names a setting that cannot be used."""
     spec = read_plan_settings(settings)
     plan = make_plan(spec, str(settings.get("name")), lambda: len(read_roster(folder.path)))
     share = REFUSED_SHARE if spec.refused_share is None else spec.refused_share
     try:
-        # Nought stands for a deadline that follows the rounds: a setting of Flower's keeps its type.
+        # 0 means a deadline computed from the last rounds: a setting of a Flower app cannot be None.
         deadline = float(settings["deadline-seconds"]) or None
         return plan, RoundRules(int(settings["minimum-sites"]), deadline, share)
     except (KeyError, TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Answer the requests of a run at a site: the engine's cohort of one client, resumed and saved for each message."""
+"""Answer the requests of a run at a site. The site is a cohort of one client, loaded and saved for each message."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ WORK_KINDS = (FrameKind.WORK, FrameKind.WORK_ANEW)
 
 
 def answer_frame(request: Frame, folder: SiteFolder) -> Frame:
-    """Return the frame that goes back: always one, whatever came.
+    """Return the frame to send back, also if the request fails.
 
-    Flower sends the text of an exception to the server, and such a text may hold a value from a record. So the server
-    learns the class of an error and nothing else, and the site's log the place in the code besides.
+    Flower would send the text of an exception to the server, and such a text may hold a value from a record. So the
+    server learns only the class of the error; the site's log also has the file and the line.
     """
     try:
         return respond(request, folder)
     except FrameError as error:
         folder.log("refused", reason=error.message, round=request.round_number)
-        # What is wrong with a frame is said in terms of the frame, so it may be told.
+        # The message of a FrameError says nothing about the site's data, so it may be sent.
         return request.reply(FrameKind.REFUSAL, error.message.encode("ascii", "replace")[:200])
     except Exception as error:
         if is_full(error):
@@ -66,11 +66,11 @@ def respond(request: Frame, folder: SiteFolder) -> Frame:
         raise FrameError(f"expected a request, found a frame of kind {request.kind.name}")
     state = RunState.of(folder, request.run)
     context = site_context(folder, state)
-    context.check_plan()  # not in the greeting alone: the site may have set or lowered its limit since then
+    context.check_plan()  # again, after the greeting: the site may have set or lowered its limit since then
     if context.by_record:
-        state.check_body(context.guest)
+        state.check_body(context.profile)
     if context.plan.world is World.CLOSED:
-        state.check_world(context.guest)
+        state.check_world(context.profile)
     if request.kind is FrameKind.SECURE:
         return request.reply(FrameKind.SECURED, context.secure_sum(state).answer_step(request))
     kind = FrameKind.UPLOAD if request.kind in WORK_KINDS else FrameKind.REPORT
@@ -87,12 +87,12 @@ def respond(request: Frame, folder: SiteFolder) -> Frame:
 
 
 def greet(request: Frame, folder: SiteFolder) -> Frame:
-    """Take in the plan of a run and return WELCOME."""
+    """Check and store the plan of a new run, and return a WELCOME frame."""
     config = folder.read_config()
     ours = identity(load_schema(folder.schema_file).digest)
     check_identity(ours, read_identity(request.payload), "the server")
     plan = read_hello(request.payload)
-    if request.run != run_tag(plan.name):  # else one run could have many states here, each with caps of its own
+    if request.run != run_tag(plan.name):  # one run must not have several states here, each with its own caps
         raise FrameError(f"expected the tag of run {plan.name} in its greeting, found another")
     context = SiteContext(folder, config, plan)
     context.check_plan()
@@ -102,32 +102,32 @@ def greet(request: Frame, folder: SiteFolder) -> Frame:
     state = RunState.of(folder, request.run)
     if context.guard is not None:
         refuse_beyond_limit(folder, state.path, context.guard.release_event(1, plan.method))
-    state.agree(plan, context.guest)
+    state.accept_plan(plan, context.profile)
     context.log("welcome", method=plan.method, rounds=plan.rounds, body=context.body.name)
     _check_clock(context, request.payload)
-    # From a private run nothing leaves but the name of the body; there the gate and the site itself measure the clock.
+    # In a private run nothing leaves in the greeting but facts about the body; the clock is checked at the check-in.
     now = time.time() if plan.promise is None else None
-    return request.reply(FrameKind.WELCOME, encode_welcome(ours, context.guest, now))
+    return request.reply(FrameKind.WELCOME, encode_welcome(ours, context.profile, now))
 
 
 def _check_clock(context: SiteContext, hello: bytes) -> None:
-    """Warn where this clock is behind the server's: a greeting cannot arrive before it was sent."""
-    told = read_time(hello)
-    behind = 0.0 if told is None else min(0.0, time.time() - told)
+    """Log a warning if this machine's clock is behind the server's: a greeting cannot arrive before it was sent."""
+    sent = read_time(hello)
+    behind = 0.0 if sent is None else min(0.0, time.time() - sent)
     if words := describe_clock(behind):
         context.log("warning", reason=f"the clock of this machine is {words}, or more; set it by a time service")
 
 
 def _count_answer(context: SiteContext, state: RunState) -> None:
-    """Count a new answer, or refuse it where the caps allow no more."""
+    """Count a new answer; refuse to give it if the site has given as many in this run as its caps allow."""
     most = context.most_answers
     if most is not None and state.count_answers() >= most:
-        raise FrameError(f"this site gives {most} different answers in a run, and has given them")
+        raise FrameError(f"this site gives at most {most} different answers in a run, and has given that many")
     state.add_answer()
 
 
 def work(request: Frame, context: SiteContext, state: RunState) -> bytes:
-    """Do the local work of one exchange and return the upload; the state after it is kept before anything is sent."""
+    """Do the local work of one exchange and return the upload; the site's new state is saved before it is sent."""
     start = time.perf_counter()
     exchange = _find_exchange(context, request)
     step = (request.round_number, request.exchange)
@@ -144,13 +144,13 @@ def work(request: Frame, context: SiteContext, state: RunState) -> bytes:
     if context.plan.secure is not None:
         opening, broadcast = context.secure_sum(state).open(request.payload)
     context.hear(cohort, broadcast, anew=request.kind is FrameKind.WORK_ANEW)
-    head_since = None if context.guard is None else state.note_head(request.round_number, broadcast)
-    # The model as the last round left it: the own body under the head that has just arrived.
+    head_since = None if context.guard is None else state.record_head(request.round_number, broadcast)
+    # The accuracy of the model as it is now: the site's body after the last round, with the head that has just come.
     ((_, (score,)),) = cohort.evaluate(ONE, Judge.VALIDATION)
     if context.guard is not None:
         release = context.guard.release_event(request.round_number, exchange.name)
         record_release_at_site(context.folder, state.path, context.guard, release)
-    elif earlier is None:  # once a run is enough: no epsilon bounds the first of its uploads
+    elif earlier is None:  # once in a run is enough: after the first upload no epsilon bounds the loss
         record_exact_statistics(context.folder, context.plan.name, request.round_number, exchange.name)
     if opening is None:
         ((_, upload),) = cohort.exchange(request.round_number, exchange, ONE)
@@ -158,15 +158,15 @@ def work(request: Frame, context: SiteContext, state: RunState) -> bytes:
         ((_, message),) = cohort.messages(request.round_number, exchange, ONE)
         upload = None if message is None else context.secure_sum(state).advertise(opening, message, step)
     if upload is None:
-        raise FrameError(f"expected a method with uploads, found: {context.plan.method}")
-    state.keep(step, request.payload, upload, cohort.save)
+        raise FrameError(f"expected a method in which sites send uploads, found: {context.plan.method}")
+    state.save_step(step, request.payload, upload, cohort.save)
     context.log(
         "worked",
         round=request.round_number,
         of=context.plan.rounds,
         head_since=head_since,
         own_state_of_round=None if earlier is None else step_of(earlier)[0],
-        # Before the one exchange of a regression there is no interval that a number could lie in.
+        # In a regression a site has no model before the exchange, and so no accuracy.
         validation_accuracy=score.correct / score.records if score.records and score.rmse is None else None,
         bits_up=8 * len(upload),
         bits_down=8 * len(request.payload),
@@ -177,14 +177,12 @@ def work(request: Frame, context: SiteContext, state: RunState) -> bytes:
 
 
 def _find_exchange(context: SiteContext, request: Frame) -> Exchange:
-    """Return the exchange that the request asks for, with the learning rates of its round."""
+    """Return the exchange that the request names, with the learning rates of its round."""
     algorithm = context.algorithm
     if request.round_number > context.plan.rounds:
-        raise FrameError(f"expected one of {context.plan.rounds} rounds, found: {request.round_number}")
+        raise FrameError(f"expected a round from 0 to {context.plan.rounds}, found: {request.round_number}")
     if request.round_number == 0 and algorithm.schedule.opening is not None:
         return algorithm.schedule.opening
     if request.round_number == 0 or request.exchange >= len(algorithm.schedule.round):
-        raise FrameError(
-            f"expected an exchange of {algorithm.name}, found: round {request.round_number}, {request.exchange}"
-        )
+        raise FrameError(f"{algorithm.name} has no exchange {request.exchange} in round {request.round_number}")
     return context.at_round(algorithm.schedule.round[request.exchange], request.round_number)

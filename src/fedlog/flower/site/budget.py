@@ -1,9 +1,10 @@
-"""A site's releases in all its runs together, and the limit that it set itself with `--require-privacy`.
+"""The record of everything that has left a site in any run, and the limit that the site set with `--require-privacy`.
 
-Every release of a private run is counted in `state/privacy.jsonl`, with a limit or without one, so that a limit that is
-set or changed later finds all of them. Runs may promise different things: they are added up as what one record bears.
-A run without noise is counted too, as something that no epsilon bounds. The record belongs to the site's rows, not to
-its key: where a site has taken part and the record is missing, nothing leaves until someone says what became of it.
+Every release of a private run is recorded in `state/privacy.jsonl`, even if the site has no limit, so that a limit set
+later counts all of them. Runs may make different promises: their releases are added up as guarantees for single
+records. A run without noise is recorded too, as a loss that no epsilon bounds. The record belongs to the site's rows,
+not to its key. If a site has taken part and its record is missing, it sends nothing until someone at the site has
+stated what happened to the record.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from fedlog.errors import InputError
 from fedlog.files.durable import write_file
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.protocol.frame import FrameError
-from fedlog.flower.protocol.promise import Limit
+from fedlog.flower.protocol.promise import PrivacyRequirement
 from fedlog.privacy.accounting import (
     BudgetSpentError,
     Event,
     Release,
     Unbounded,
-    allow,
+    add_if_covered,
     describe_unbounded,
 )
 from fedlog.privacy.guarantee import DEFAULT_DELTA
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.release_log import (
     FILE_NAME,
+    add_if_covered_across_runs,
     add_up_across_runs,
-    allow_across_runs,
     count_across_runs,
     read_log,
     record_across_runs,
@@ -45,20 +46,20 @@ from fedlog.privacy.release_log import (
 LOST = "the record of what left before is lost"
 
 
-def read_limit(config: SiteConfig) -> Limit | None:
-    """Return the site's own limit; None where it has none."""
-    return None if config.privacy is None else Limit.read(config.privacy)
+def read_limit(config: SiteConfig) -> PrivacyRequirement | None:
+    """Return the privacy that the site requires of all runs; None if it requires none."""
+    return None if config.privacy is None else PrivacyRequirement.read(config.privacy)
 
 
 def record_release_at_site(folder: SiteFolder, run: Path, guard: Protection, upcoming: Release) -> None:
-    """Record the release for all runs and for this one, or in neither record if a budget does not cover it.
+    """Record the release in the site's record and in the run's, or in neither if a budget does not cover it.
 
-    A FrameError says that the site's own limit is used up; what the run itself does not cover is a BudgetSpentError.
+    FrameError if the site's limit does not cover the release, BudgetSpentError if the run's budget does not.
     """
     run.mkdir(parents=True, exist_ok=True)
     own = start_log(run / FILE_NAME, guard.budget)
-    # Before anything is counted: a server that asks for more than the run has must not use the site's limit up.
-    allow(own.events, upcoming, own.budget)
+    # Checked first: a server that asks for more than the run's budget must not use up the site's limit.
+    add_if_covered(own.events, upcoming, own.budget)
     limit, path = read_limit(folder.read_config()), folder.state / FILE_NAME
     earlier = _find_earlier(folder)
     try:
@@ -73,27 +74,27 @@ def record_release_at_site(folder: SiteFolder, run: Path, guard: Protection, upc
 
 
 def record_exact_statistics(folder: SiteFolder, run: str, round_number: int, exchange: str) -> None:
-    """Record that exact statistics leave in this run: once a run, since no epsilon bounds the first of them."""
+    """Record that exact statistics leave in this run; once is enough, since no epsilon bounds the first of them."""
     event = Unbounded(round_number, exchange, _exact_reason(run))
     record_without_bound(folder.state / FILE_NAME, [event], _find_earlier(folder))
     _mark_part(folder)
 
 
 def check_record(folder: SiteFolder) -> None:
-    """Raise InputError where this site has taken part and its record of what left is missing.
+    """Raise InputError if this site has taken part in a run and its record of what left is missing.
 
-    The folders of single runs do not replace it: some of them may have been removed.
+    The records in the folders of single runs do not replace it: some of these folders may have been removed.
     """
     if folder.took_part_file.exists() and not (folder.state / FILE_NAME).exists():
         raise InputError(
             f"expected the record of what has left this site, found none: {folder.state / FILE_NAME}",
-            hint=f"`fedlog federate ledger {folder.path} --restore FILE` takes over a copy; with --lost you state that "
-            "there is none, and with --new-rows that no row of before is among the data",
+            hint=f"`fedlog federate ledger {folder.path} --restore FILE` takes over a copy; --lost states that there "
+            "is no copy, and --new-rows that none of the rows that took part is in the data now",
         )
 
 
 def refuse_run_without_record(folder: SiteFolder) -> None:
-    """Refuse every run until someone at the site has said what became of its missing record."""
+    """Refuse every run while the site's record is missing."""
     try:
         check_record(folder)
     except InputError:
@@ -101,16 +102,16 @@ def refuse_run_without_record(folder: SiteFolder) -> None:
 
 
 def restore_record(folder: SiteFolder, source: Path) -> None:
-    """Take over a copy of the record, or the one of an earlier folder of the same rows.
+    """Take over the site's record from the file `source`: a copy, or the record of an earlier folder of the same rows.
 
-    A copy may be older than the last runs: what their folders hold beyond it is added.
+    A copy may be older than the last runs: releases that only the folders of these runs have are added.
     """
     path = folder.state / FILE_NAME
     copied = read_log(source)
     if path.exists():
         raise InputError(
             f"this site already has a record of what has left it: {path}",
-            hint="both count: move this one away, restore the other, and state with --lost what is then missing",
+            hint="both records count: move this one away, restore the other, and state with --lost that one is missing",
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     restore_log(path, source, _find_missing(copied.events, _read_run_logs(folder)))
@@ -118,14 +119,14 @@ def restore_record(folder: SiteFolder, source: Path) -> None:
 
 
 def state_record_lost(folder: SiteFolder) -> None:
-    """Begin a record that says that an earlier one is lost: no epsilon bounds what it held."""
+    """Begin a record which says that the earlier one is lost: no epsilon bounds what was in it."""
     folder.state.mkdir(parents=True, exist_ok=True)
     record_without_bound(folder.state / FILE_NAME, [Unbounded(0, "unknown", LOST)], _read_run_logs(folder))
     _mark_part(folder)
 
 
 def begin_for_new_rows(folder: SiteFolder) -> None:
-    """Put the state of the earlier rows aside as a whole, and begin an empty record."""
+    """Rename the folder with the state of the earlier rows, and begin an empty record."""
     if folder.state.exists():
         numbers = (at for at in range(1, 10**6) if not folder.state.with_name(f"state.earlier-{at}").exists())
         folder.state.rename(folder.state.with_name(f"state.earlier-{next(numbers)}"))
@@ -134,15 +135,15 @@ def begin_for_new_rows(folder: SiteFolder) -> None:
 
 
 def refuse_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) -> None:
-    """Refuse a run for which the site's limit leaves no privacy to spend.
+    """Refuse a new run if the site's limit does not cover its first release.
 
-    A site that has already taken part in the run goes on: it may still get the last head, which costs no privacy.
+    A site that has already taken part in the run stays in it: it may still get the last head, which costs no privacy.
     """
     limit, own = read_limit(folder.read_config()), run / FILE_NAME
     try:
         if limit is None or (own.exists() and read_log(own).events):
             return
-        allow_across_runs(_read_releases(folder), upcoming, limit.budget)
+        add_if_covered_across_runs(_read_releases(folder), upcoming, limit.budget)
     except BudgetSpentError as error:
         raise FrameError(_limit_message(error)) from None
     except InputError:
@@ -150,7 +151,7 @@ def refuse_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) -> Non
 
 
 def describe_spending(folder: SiteFolder) -> str | None:
-    """Return what the site has spent in all runs, and its limit, in a sentence; None before its first release."""
+    """Return a sentence on the privacy spent in all runs of the site and on its limit; None before any release."""
     events, limit = _read_releases(folder), read_limit(folder.read_config())
     if not events:
         return None
@@ -163,18 +164,18 @@ def describe_spending(folder: SiteFolder) -> str | None:
         return sentence
     sentence += f"; the limit is epsilon {limit.budget.epsilon:g} at delta {delta:g}"
     if before is not None and before != limit.budget:
-        sentence += f" (it was {before.epsilon:g} at {before.delta:g}), and all of this counts against it"
+        sentence += f" (it was {before.epsilon:g} at {before.delta:g}), and all that was spent counts against it"
     try:
-        allow_across_runs(events, events[-1], limit.budget)
+        add_if_covered_across_runs(events, events[-1], limit.budget)
     except BudgetSpentError:
         return f"{sentence}; it does not cover another release like the last one"
     return sentence
 
 
 def add_up_site(folder: SiteFolder) -> tuple[float | None, int]:
-    """Return the epsilon of all that has left this site, and how many releases that were.
+    """Return the epsilon of everything that has left this site, and the number of releases.
 
-    The epsilon is None before the first release, and infinite where nothing bounds what left.
+    The epsilon is None before the first release, and infinite if exact statistics have left.
     """
     events, limit = _read_releases(folder), read_limit(folder.read_config())
     if not events:
@@ -186,20 +187,20 @@ def add_up_site(folder: SiteFolder) -> tuple[float | None, int]:
 
 
 def _find_earlier(folder: SiteFolder) -> tuple[Event, ...]:
-    """What left before the site had a record of all runs; FrameError where it had one that is missing."""
+    """The releases from before the site had a record of all runs; FrameError if its record is missing."""
     refuse_run_without_record(folder)
     folder.state.mkdir(parents=True, exist_ok=True)
     return () if (folder.state / FILE_NAME).exists() else _read_run_logs(folder)
 
 
 def _mark_part(folder: SiteFolder) -> None:
-    """Mark that the site has taken part: after the record was begun, and before anything leaves."""
+    """Write the file that says that the site has taken part: after the record is begun, and before anything leaves."""
     if not folder.took_part_file.exists():
         write_file(folder.took_part_file, f"what has left this site is counted in {folder.state.name}/{FILE_NAME}\n")
 
 
 def _read_releases(folder: SiteFolder) -> tuple[Event, ...]:
-    """Everything that has left in any run, also in runs that were not counted at the time."""
+    """Everything that has left in any run, including runs from before the site had a record."""
     path = folder.state / FILE_NAME
     if not path.exists():
         return _read_run_logs(folder)
@@ -208,7 +209,7 @@ def _read_releases(folder: SiteFolder) -> tuple[Event, ...]:
 
 
 def _find_missing(counted: Sequence[Event], found: Sequence[Event]) -> tuple[Event, ...]:
-    """What was found beyond what is counted already; of losses without bound each reason counts once."""
+    """The found events that are not counted yet; losses without bound count once for each reason."""
     reasons = {event.reason for event in counted if isinstance(event, Unbounded)}
     left = Counter(counted)
     missing = []
@@ -223,13 +224,13 @@ def _find_missing(counted: Sequence[Event], found: Sequence[Event]) -> tuple[Eve
 
 
 def _read_run_logs(folder: SiteFolder) -> tuple[Event, ...]:
-    """The release logs in the folders of the single runs."""
+    """The events in the release logs of the single runs, and the runs without noise."""
     logs = sorted(folder.state.glob(f"*/{FILE_NAME}"))
     return (*(event for path in logs for event in read_log(path).events), *_find_exact_runs(folder))
 
 
 def _find_exact_runs(folder: SiteFolder) -> tuple[Unbounded, ...]:
-    """The runs without noise in which this site has answered."""
+    """An event for each run without noise in which this site has answered."""
     found = []
     for path in sorted(folder.state.glob("*/plan.json")):
         plan = json.loads(path.read_text())["plan"]

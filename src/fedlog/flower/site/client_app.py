@@ -1,4 +1,4 @@
-"""The Flower ClientApp of a site: one frame in, one frame out, and nothing of the site's data in an error."""
+"""The Flower ClientApp of a site: it answers one frame with another, and no error tells anything about the data."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ app = ClientApp()
 
 @app.train()  # type: ignore[untyped-decorator]
 def train(message: Message, context: Context) -> Message:
-    """Return the reply to one message; the site's folder comes from `--node-config`."""
+    """Return the reply to one message; the site's folder is given by `--node-config`."""
     folder = SiteFolder(Path(str(context.node_config["folder"])))
     return Message(to_content(answer(message, folder)), reply_to=message)
 
 
 def answer(message: Message, folder: SiteFolder) -> Frame:
-    """Return the frame that goes back: always one, whatever came."""
+    """Return the frame to send back; a REFUSAL if the message holds no frame."""
     try:
         request = from_content(message)
     except FrameError as error:

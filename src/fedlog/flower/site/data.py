@@ -1,4 +1,4 @@
-"""A site's data and body as its folder names them: the same in the check at the start and in every round."""
+"""Load a site's data and body as its settings name them, for the check at the start and for every round."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def load_data(
     preparation: Preparation = Preparation.TOGETHER,
     bad_rows: BadRows = BadRows.REFUSED,
 ) -> Site:
-    """Read the site's data, split and scale them."""
+    """Return the site's data, split and scaled, as features if the body is an encoder."""
     if config.data is None:
-        raise InputError(f"expected data for site {config.name}, found none in {folder.config_file}")
+        raise InputError(f"expected data for site {config.name}, found none: {folder.config_file}", hint="give --data")
     schema, body = load_schema(folder.schema_file), config.body or DEFAULT_BODY
     _refuse_range_of_encoder(schema, body)
     key = split_key(config.name)
@@ -59,7 +59,7 @@ def _refuse_range_of_encoder(schema: Schema, body: str) -> None:
 
 
 def read_shares(text: str | None) -> Shares:
-    """Return the shares of the rows in `VALIDATION,TEST`; the usual ones for None."""
+    """Return the shares of the rows for validation and test from `VALIDATION,TEST`; the defaults for None."""
     if text is None:
         return Shares()
     try:
@@ -70,28 +70,28 @@ def read_shares(text: str | None) -> Shares:
 
 
 def load_body(config: SiteConfig, input_shape: tuple[int, ...], clip: str | None = None) -> Body:
-    """Return the site's body for records of this shape, its features behind the clip of a run that has one.
+    """Return the site's body for records of this shape; `clip` is the run's clip of the features.
 
-    A frozen encoder's records are its features already: `load_data` has computed them.
+    If the body is an encoder, the records are its features already: `load_data` has computed them.
     """
     name = config.body or DEFAULT_BODY
     if clip is not None and "@" in name:
-        raise InputError(f"expected a body without a clip of its own in a run with clip {clip}, found: {name}")
+        raise InputError(f"expected a body without a clip, since the run has the clip {clip}, found: {name}")
     return body_named(name if clip is None else f"{name}@{clip}", find_encoded_shape(name, input_shape))
 
 
 def refuse_trained_body(config: SiteConfig) -> None:
-    """Refuse a body whose file says that a run has trained it."""
+    """Refuse a frozen body if its file says that a run has trained it."""
     name = config.body or DEFAULT_BODY
     if name.startswith(FROZEN):
         refuse_trained(Path(name.removeprefix(FROZEN)))
 
 
 def refuse_body_across_records(body: Body) -> None:
-    """Refuse a body in which the records of a batch see each other.
+    """Refuse a body in which the records of a batch influence each other.
 
-    Batch normalisation cannot train on one record, so that its error would tell the number of records, and what it
-    remembers of batches is no part of what a private run accounts for.
+    Batch normalisation cannot train on one record, and its error would tell the server how many records there are. The
+    means that it keeps of its batches are not counted in the privacy of a run either.
     """
     norms = [layer for layer in body.training.modules() if isinstance(layer, nn.modules.batchnorm._NormBase)]
     across = any(
@@ -106,19 +106,19 @@ def refuse_body_across_records(body: Body) -> None:
 
 
 def _trains_on_one(body: Body) -> bool:
-    """Whether the body can be trained on a batch of one record, whatever layers it has."""
+    """Whether the body can be trained on a batch of one record."""
     masks = {site.name: torch.ones(1, *site.shape) for site in body.dropout}
     try:
         body.features(body.initial(Key(0)), torch.zeros(1, *body.input_shape), masks)
-    except Exception:  # a user's own module: whatever it raises, it would raise in a run
+    except Exception:  # any error: a user's module would raise it in a run too
         return False
     return True
 
 
 def body_digest(body: Body, key: Key, record_shape: tuple[int, ...]) -> str:
-    """SHA-256 of what the body computes before any training: its architecture, its clip, and every parameter.
+    """The SHA-256 of an untrained body: of its architecture, its clip and every parameter.
 
-    An encoder counts by its content, and not by where its file lies.
+    For an encoder the content of its file counts, not the file's path.
     """
     found = sha256((describe_encoder(body.name, record_shape) or architecture(body.name)).encode())
     for name, value in sorted(body.initial(key).items()):
@@ -128,10 +128,10 @@ def body_digest(body: Body, key: Key, record_shape: tuple[int, ...]) -> str:
 
 
 def check_site(folder: SiteFolder, config: SiteConfig) -> str:
-    """Check the site's data and body before anything is started, and return a line on what it brings, and any warning.
+    """Check the site's data and body before anything is started; return a line that sums them up, and any warning.
 
-    A site that only takes part where single records are protected may lack rows for training, validation or test; any
-    other site must have some of each.
+    A site that requires record privacy may lack rows for training, validation or test; any other site must have some
+    of each.
     """
     limit = read_limit(config)
     alone = limit is not None and limit.unit is Unit.RECORD

@@ -1,4 +1,4 @@
-"""The end of a run at a site: judge the federated model and the site's own, keep one, and report."""
+"""The end of a run at a site: evaluate the federated and the local-only model, keep one, and report to the server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ONE = (0,)  # a site's cohort has one client
 
 @dataclass(frozen=True, eq=False)
 class ScoredModel:
-    """A model with its figures."""
+    """A model with its figures on validation and test rows."""
 
     params: Params
     validation: Metrics | NumberMetrics
@@ -42,16 +42,17 @@ class ScoredModel:
 
     @property
     def merit(self) -> float:
-        """How good the model is on validation rows, more being better: its accuracy, or minus its error."""
+        """How good the model is on validation rows; higher is better: its accuracy, or for numbers minus its error."""
         if isinstance(self.validation, NumberMetrics):
             return -(math.inf if self.validation.rmse is None else self.validation.rmse)
         return self.validation.accuracy or 0.0
 
 
 def finish(request: Frame, context: SiteContext, state: RunState) -> bytes:
-    """Keep the model that is better on the validation rows, the federated or the site's own, and return the report.
+    """Save the federated or the local-only model, whichever is better on the validation rows, and return the report.
 
-    Where records are protected the federated one is kept, and the other beside it, by a name that says what it is.
+    If single records are protected, the federated model is always kept, and the local-only one is saved beside it under
+    a name that says so.
     """
     cohort = context.new_cohort(context.algorithm, None)
     earlier = state.state_before((request.round_number, request.exchange))
@@ -62,8 +63,8 @@ def finish(request: Frame, context: SiteContext, state: RunState) -> bytes:
         "federated": _score(context, _take_model(cohort, context.algorithm)),
         "local-only": _score(context, _train_alone(context, min(request.round_number - 1, context.plan.rounds))),
     }
-    # A tie keeps the federated model; test rows decide nothing. Where records are protected the choice is no choice:
-    # the local-only model saw them without noise, and which of the two is better tells of them too.
+    # A tie keeps the federated model; test rows decide nothing. If records are protected, nothing is chosen: the
+    # local-only model saw them without noise, and the choice itself would tell something about them.
     kept = "federated" if context.by_record else max(models, key=lambda name: models[name].merit)
     folder = context.folder.models / context.plan.name
     _save(context, folder, kept, models)
@@ -71,12 +72,11 @@ def finish(request: Frame, context: SiteContext, state: RunState) -> bytes:
     if beside is not None:
         _save(context, beside, "local-only", models)
     figures = {name: {"validation": asdict(m.validation), "test": asdict(m.test)} for name, m in models.items()}
-    moved = {} if context.guard is None else {"head_moved": state.saw_new_head(request.payload)}
+    moved = {} if context.guard is None else {"head_moved": state.has_head_moved(request.payload)}
     unseen = _find_unseen(context)
-    told = {"kept": kept, **moved, UNSEEN: unseen, **figures}
-    write_json(folder / "report.json", told)
+    write_json(folder / "report.json", {"kept": kept, **moved, UNSEEN: unseen, **figures})
     report = json.dumps(_report(context, kept, models)).encode()
-    state.keep((request.round_number, request.exchange), request.payload, report, cohort.save)
+    state.save_step((request.round_number, request.exchange), request.payload, report, cohort.save)
     context.log(
         "finished",
         model=str(folder),
@@ -85,7 +85,7 @@ def finish(request: Frame, context: SiteContext, state: RunState) -> bytes:
         **_figures("local_only_test_{}", models["local-only"]),
         **moved,
         test_records=models[kept].test.records,
-        **({UNSEEN: len(unseen)} if unseen else {}),  # how many: a log names no label
+        **({UNSEEN: len(unseen)} if unseen else {}),  # only their number: a log names no label
         **({} if beside is None else {"unprotected_model": str(beside)}),
     )
     return report
@@ -101,7 +101,7 @@ def _find_unseen(context: SiteContext) -> list[str]:
 
 
 def _report(context: SiteContext, kept: str, models: Mapping[str, ScoredModel]) -> dict[str, str | int | float | None]:
-    """Return what the server is told: figures over all test rows, or none where they stay at the site."""
+    """Return the report for the server: figures over all test rows, or only the body if the run hides figures."""
     if context.plan.hides_figures:
         return {"body": context.body.name}
     return {
@@ -115,14 +115,14 @@ def _report(context: SiteContext, kept: str, models: Mapping[str, ScoredModel]) 
 
 
 def _figures(name: str, model: ScoredModel) -> dict[str, float | None]:
-    """A model's figures on its test rows: the accuracy; where a number is predicted, the share inside and the error."""
+    """A model's accuracy on its test rows; if it predicts numbers, the share inside their intervals and the error."""
     if isinstance(model.test, NumberMetrics):
         return {name.format("accuracy"): model.test.inside, name.format("rmse"): model.test.rmse}
     return {name.format("accuracy"): model.test.accuracy}
 
 
 def _save(context: SiteContext, folder: Path, name: str, models: Mapping[str, ScoredModel]) -> None:
-    """Write the model into the folder, with where it comes from and what of it is protected."""
+    """Save the model in the folder, with a note of where it comes from and which part of it is protected."""
     provenance: dict[str, object] = {
         "fedlog": __version__,
         "site": context.config.name,
@@ -131,7 +131,7 @@ def _save(context: SiteContext, folder: Path, name: str, models: Mapping[str, Sc
     }
     if context.plan.promise is not None:
         provenance["privacy"] = _describe_protection(context.plan.promise, name, context.by_record)
-    if not context.by_record:  # else a figure about the records, which nobody counts, would go with the model
+    if not context.by_record:  # a figure about the records would leave with the model, and no budget counts it
         merit = "validation_accuracy" if context.schema.number is None else "validation_minus_rmse"
         provenance[merit] = {name: found.merit for name, found in models.items()}
         provenance[UNSEEN] = _find_unseen(context)
@@ -140,7 +140,7 @@ def _save(context: SiteContext, folder: Path, name: str, models: Mapping[str, Sc
 
 
 def _describe_protection(promise: Promise, name: str, by_record: bool) -> str:
-    """Return what of a model of a private run is protected, for whoever is handed it."""
+    """Return a sentence that says which part of a model from a private run is protected."""
     if name == "local-only":
         return "not protected: trained on this site's records without noise, by this site alone"
     promised = f"{promise.unit} privacy, epsilon {promise.epsilon:g} at delta {promise.delta:g}, {promise.trust} noise"
@@ -174,9 +174,9 @@ def _score_numbers(context: SiteContext, params: Params, number: Range) -> Score
 
 
 def _train_alone(context: SiteContext, rounds: int) -> Params:
-    """Train the site's local-only model: the same body and epochs, the rounds that there were, no head from others.
+    """Train the site's local-only model: the same body, epochs and number of rounds, but no head from other sites.
 
-    The guard is there for a training that diverges, which in a private run must not become an error.
+    The guard keeps a training that diverges from raising an error, which a private run must not do.
     """
     if context.schema.number is not None:
         return _solve_alone(context)
@@ -188,13 +188,13 @@ def _train_alone(context: SiteContext, rounds: int) -> Params:
 
 
 def _solve_alone(context: SiteContext) -> Params:
-    """The regression on the site's own training rows; without any, the head that the method starts from."""
+    """Solve the regression on this site's training rows alone; without rows, the result is the method's first head."""
     cohort, algorithm = context.new_cohort(context.algorithm, None), context.algorithm
     cohort.hear(codec(context.plan.codec).encode(algorithm.broadcast(algorithm.begin(Key(0)))))
     (exchange,) = algorithm.schedule.round
     ((_, message),) = cohort.messages(1, exchange, ONE)
     if message is None:
-        raise FrameError(f"expected a method with uploads, found: {algorithm.name}")
+        raise FrameError(f"expected a method in which sites send uploads, found: {algorithm.name}")
     server = algorithm.step(exchange.name, algorithm.begin(Key(0)), lift(message))
     cohort.hear(codec(context.plan.codec).encode(algorithm.broadcast(server)))
     return _take_model(cohort, algorithm)

@@ -1,13 +1,13 @@
-"""At a site, run the ClientApp that the site itself installed, never code that came with a run, and run it quickly.
+"""Make a site run only the ClientApp that is installed there, never code that came with a run, and run it quickly.
 
-Flower sends every run as a bundle of Python files (FAB), and a SuperNode imports and runs what is in it. Whoever
-operates the server could then read a site's data with three lines of code. So the folder of programs that a site puts
-first on the PATH of its SuperNode starts this module in place of `flower-superexec`: it takes tasks and answers them as
-Flower does, but has the app from the installed package. Every other kind of task is refused.
+Flower sends every run as a bundle of Python files (FAB), and a SuperNode imports and runs these files. So whoever
+operates the server could read a site's data with three lines of code. Here this module runs in place of the program
+`flower-superexec`: it takes tasks and answers them as Flower does, but with the app from the installed package. It
+refuses every other kind of task.
 
-Flower starts a program for each message, which is seconds of imports for a tenth of a second of work. Here the imports
-are made once, in a process that does nothing but fork: the process of a task brings the message, and one worker for all
-tasks does the work, with the site's data in its memory.
+Flower starts a program for each message: seconds of imports for a tenth of a second of work. Here the imports are made
+once, in a process that only forks. The process of a task brings the message, and one worker process does the work of
+all tasks, with the site's data in its memory.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 FLOWER_VERSION = "1.41.0"
 GUARDED = "flower-superexec"
-WAKE_PIPE = "FEDLOG_WAKE_PIPE"  # the variable with the descriptor on which the SuperNode tells of a task
-NAP_SECONDS = 3.0  # a look nobody called for, as seldom as a SuperNode's own at the server
+WAKE_PIPE = "FEDLOG_WAKE_PIPE"  # the variable that holds the descriptor of the pipe on which a new task is announced
+NAP_SECONDS = 3.0  # the longest sleep between two looks for a task, as long as a SuperNode's between two calls
 REFUSED = ("flwr-clientapp", "flwr-agentapp", "flwr-serverapp", "flwr-simulation", "flwr-model", "flwr-connector")
 WARM = ["flwr.supernode.runtime.run_clientapp", "fedlog.flower.site.client_app"]
 
 
 def write_guard(folder: Path) -> Path:
-    """Write the programs that shadow Flower's task programs into the folder, and return it."""
+    """Write programs that hide Flower's task programs of the same names on the PATH, and return their folder."""
     folder.mkdir(parents=True, exist_ok=True)
     python = shlex.quote(sys.executable)
     _write_program(folder / GUARDED, f'exec {python} -m fedlog.flower.site.guard "$@"')
@@ -54,7 +54,7 @@ def _write_program(path: Path, line: str) -> None:
 
 
 def load_installed_app(*_: object) -> ClientApp:
-    """Return the ClientApp of the installed package, whichever one the run asked for."""
+    """Return the ClientApp of the installed package, whatever app the run names."""
     from fedlog.flower.site.client_app import app
 
     return app
@@ -63,7 +63,7 @@ def load_installed_app(*_: object) -> ClientApp:
 def serve_task(
     runtime_api_address: str, token: str, insecure: bool, parent: int | None, worker: tuple[str, bytes]
 ) -> None:
-    """Answer one message as `flwr-clientapp` does, except for where the app comes from."""
+    """Answer one message as `flwr-clientapp` does, but with the installed app."""
     from flwr.supernode.runtime import run_clientapp
 
     from fedlog.flower.site.worker import use_worker
@@ -80,14 +80,14 @@ def serve_task(
 
 
 def serve_worker(socket: str, secret: bytes) -> None:
-    """Answer the frames that the tasks pass on, until this process is stopped."""
+    """Answer the frames that the processes of tasks pass on, until this process is stopped."""
     from fedlog.flower.site.worker import serve_frames
 
     serve_frames(socket, secret)
 
 
 class WarmExecutor:
-    """Flower's executor of tasks, for one kind of task: each in a fork of a process that has all modules loaded."""
+    """Runs the tasks of Flower's SuperNode, each in a fork of a process that has all modules loaded already."""
 
     def __init__(self) -> None:
         from multiprocessing import forkserver
@@ -101,12 +101,12 @@ class WarmExecutor:
     def _start_worker(self) -> None:
         folder = tempfile.mkdtemp(prefix="fedlog-site-")  # readable by its owner alone; the worker takes it away
         self._address = (f"{folder}/frames", secrets.token_bytes(32))
-        # A daemon is ended with this process; another child would be waited for, while it watches whether we are alive.
+        # A daemon is ended with this process. Any other child would be waited for, and the worker waits for our end.
         self._worker = self._context.Process(target=serve_worker, args=self._address, daemon=True)
         self._worker.start()
 
     def get_eligible_capacity(self, supported: set[Any], **_: object) -> tuple[set[Any], set[str]]:
-        """Return that this executor runs ClientApps and nothing else."""
+        """Return the kinds of tasks that this executor takes: ClientApps and nothing else."""
         from flwr.supercore.constant import TaskType
 
         return supported & {TaskType.CLIENT_APP}, set()
@@ -115,7 +115,7 @@ class WarmExecutor:
         """Return at once: a task can always start."""
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
-        """Start the task, or refuse it when it is of another kind or asks for packages to be installed."""
+        """Start the task; refuse it if it is of another kind or asks for packages to be installed."""
         from flwr.supercore.constant import TaskType
         from flwr.supercore.superexec.executor.types import LaunchResult
 
@@ -129,39 +129,39 @@ class WarmExecutor:
         return LaunchResult.accepted()
 
     def reconcile(self) -> None:
-        """Return at once: there is no pool to look after."""
+        """Return at once: there is no pool of processes to manage."""
 
     def close(self) -> None:
         """Return at once: the worker ends with this process."""
 
 
-class Naps:
-    """Stands for the module `time` where Flower's executor sleeps between two looks for a task."""
+class WakeableSleep:
+    """Replaces the module `time` in Flower's executor: its sleep ends as soon as there is a task."""
 
     def __init__(self, pipe: int) -> None:
-        """Nap until there is something to read on this pipe."""
+        """Store the pipe; anything that can be read from it means that there is a task."""
         self._pipe: int | None = pipe
 
     def sleep(self, seconds: float) -> None:
-        """Sleep until the SuperNode has a task, or for a while; once it has ended, as long as Flower would."""
+        """Sleep until the SuperNode has a task, or for 3 s; if the SuperNode has ended, as long as Flower asks."""
         if self._pipe is None:
             time.sleep(seconds)
         elif select.select([self._pipe], [], [], NAP_SECONDS)[0] and not os.read(self._pipe, 4096):
             self._pipe = None
 
     def __getattr__(self, name: str) -> Any:
-        """Anything else that the module has."""
+        """Return everything else from the real module."""
         return getattr(time, name)
 
 
 def main() -> None:
-    """Run `flower-superexec` as Flower has it, except for how it runs tasks."""
+    """Run Flower's `flower-superexec`, with our executor of tasks."""
     import flwr
     from flwr.supercore.cli.flower_superexec import flower_superexec
     from flwr.supercore.superexec import run_superexec
 
     if flwr.__version__ != FLOWER_VERSION:
-        # The names that are replaced here are Flower's own business, and another version may keep them elsewhere.
+        # The replaced names are internal to Flower, and another version may have them elsewhere.
         raise RunError(f"expected flwr {FLOWER_VERSION} at this site, found: {flwr.__version__}")
     if not callable(getattr(run_superexec, "get_executor", None)):
         raise RunError("expected the name get_executor in flwr.supercore.superexec.run_superexec, found none")
@@ -169,14 +169,14 @@ def main() -> None:
         raise RunError("expected the module time in flwr.supercore.superexec.run_superexec, found another")
     if pipe := os.environ.pop(WAKE_PIPE, None):
         os.set_inheritable(int(pipe), False)
-        run_superexec.time = Naps(int(pipe))
+        run_superexec.time = WakeableSleep(int(pipe))
     executor = WarmExecutor()
     run_superexec.get_executor = lambda *_, **__: executor
     try:
         flower_superexec()
     except KeyboardInterrupt:
-        # So Flower ends this program once the SuperNode is gone. Both write to one log, and the last words there must
-        # be those of the SuperNode, which say why it ended: no traceback.
+        # This is how Flower ends this program when the SuperNode is gone. Both write to one log, whose last lines must
+        # be those of the SuperNode, which say why it ended: so no traceback here.
         sys.exit(1)
 
 

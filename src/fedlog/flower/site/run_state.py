@@ -1,9 +1,10 @@
-"""A site's files of a run between messages: its state after every exchange, with the reply that it gave.
+"""The files that a site keeps of a run between messages: its state after each step, and the reply that it gave.
 
-A step is a folder `state/RUN/step-ROUND-EXCHANGE` with the state (safetensors), the payload of the reply, and the
-digest of the request's payload. It is written beside and renamed, so that a kill at any moment leaves a whole step or
-none. A request that comes again (the server was restarted) gets the stored reply; another request for the same step,
-because the server went back to an earlier checkpoint, is worked on from the state before it.
+A step is one exchange of one round. Its folder `state/RUN/step-ROUND-EXCHANGE` has the state (safetensors), the payload
+of the reply, and the digest of the request's payload. The folder is written under another name and then renamed, so
+that a crash leaves a whole step or none. If the same request comes again, because the server was restarted, it gets the
+stored reply. If another request comes for the same step, because the server went back to an earlier checkpoint, the
+work is done again from the state before that step.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from fedlog.files.durable import move_folder, write_file
 from fedlog.files.json_text import read_json, write_json
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import FrameError
-from fedlog.flower.protocol.plan import Guest, Plan, read_plan
+from fedlog.flower.protocol.plan import Plan, SiteProfile, read_plan
 
 STEP = re.compile(r"step-(\d{10})-(\d{3})")
 KEPT_STEPS = 3
@@ -38,43 +39,45 @@ class RunState:
 
     @classmethod
     def of(cls, folder: SiteFolder, run: bytes) -> RunState:
-        """Return the state of the run with this tag."""
+        """Return the files of the run with this tag."""
         return cls(folder.state / run.hex())
 
     @property
     def plan_file(self) -> Path:
-        """The plan of the run, and the body with which this site began it."""
+        """The file with the run's plan and the body with which this site began the run."""
         return self.path / "plan.json"
 
-    def agree(self, plan: Plan, guest: Guest) -> None:
-        """Keep the plan and the body; refuse when this run began under another plan or with another body."""
+    def accept_plan(self, plan: Plan, profile: SiteProfile) -> None:
+        """Store the plan and the site's profile; refuse if this run began with another plan or another body."""
         if self.plan_file.exists():
             if not self.plan().same_run(plan):
                 raise FrameError(f"expected the plan under which run {plan.name} began, found another")
-            self.check_body(guest)
+            self.check_body(profile)
         agreed = {
             "plan": plan.as_plain(),
-            "body": guest.body,
-            "digest": guest.digest,
-            "closed_world": guest.closed_world,
+            "body": profile.body,
+            "digest": profile.digest,
+            "closed_world": profile.closed_world,
         }
         write_json(self.plan_file, agreed)
 
-    def check_body(self, guest: Guest) -> None:
-        """Refuse another body than the one with which this site began the run, or other weights of it."""
+    def check_body(self, profile: SiteProfile) -> None:
+        """Refuse if this is not the body, with the same parameters, with which this site began the run."""
         stored = self._read_plan_file()
-        if stored["body"] != guest.body:
-            raise FrameError(f"expected body {stored['body']}, with which this site began the run, found: {guest.body}")
-        if stored.get("digest") != guest.digest:
-            raise FrameError(f"expected body {guest.body} as this site began the run with it, found other parameters")
+        if stored["body"] != profile.body:
+            raise FrameError(
+                f"expected body {stored['body']}, with which this site began the run, found: {profile.body}"
+            )
+        if stored.get("digest") != profile.digest:
+            raise FrameError(f"expected body {profile.body} as this site began the run with it, found other parameters")
 
-    def check_world(self, guest: Guest) -> None:
-        """Refuse if the site has changed its world since it told the server of it; the server then greets it again."""
-        if self._read_plan_file().get("closed_world", False) != guest.closed_world:
-            raise FrameError("expected the world that this site told the server of, found another in its settings")
+    def check_world(self, profile: SiteProfile) -> None:
+        """Refuse if the site's setting `world` has changed since the greeting; the server then greets it again."""
+        if self._read_plan_file().get("closed_world", False) != profile.closed_world:
+            raise FrameError("expected the setting world that this site had in the greeting, found another")
 
     def plan(self) -> Plan:
-        """Return the plan of the run; raise FrameError when the site was not greeted."""
+        """Return the plan of the run; raise FrameError if the server has not greeted this site."""
         if not self.plan_file.exists():
             raise FrameError("expected a greeting first, found a request of a run that this site does not know")
         return read_plan(self._read_plan_file()["plan"])
@@ -83,19 +86,19 @@ class RunState:
         return dict(json.loads(self.plan_file.read_text()))
 
     def find_stored_reply(self, step: StepNumber, payload: bytes) -> bytes | None:
-        """Return what this site sent when it had this very request before; None for a new request."""
+        """Return the reply that this site gave to the same request before; None for a new request."""
         place = self._place(step)
         if not place.is_dir() or (place / REQUEST).read_text() != _digest(payload):
             return None
         return (place / REPLY).read_bytes()
 
     def state_before(self, step: StepNumber) -> Path | None:
-        """Return the newest state before this step; None when there is none yet."""
-        earlier = [found for found in self.steps() if found < step and (self._place(found) / STATE).exists()]
+        """Return the file with the newest state before this step; None if there is none."""
+        earlier = [found for found in self.list_steps() if found < step and (self._place(found) / STATE).exists()]
         return self._place(max(earlier)) / STATE if earlier else None
 
-    def keep(self, step: StepNumber, payload: bytes, reply: bytes, save: Callable[[Path], None]) -> None:
-        """Write a step as a whole; drop old steps, and later ones, which the server has gone back on."""
+    def save_step(self, step: StepNumber, payload: bytes, reply: bytes, save: Callable[[Path], None]) -> None:
+        """Write a step as a whole; remove old steps, and later steps, which the server has abandoned."""
         place = self._place(step)
         draft = place.with_name(place.name + ".part")
         shutil.rmtree(draft, ignore_errors=True)
@@ -104,20 +107,20 @@ class RunState:
         (draft / REPLY).write_bytes(reply)
         (draft / REQUEST).write_text(_digest(payload))
         move_folder(draft, place)
-        kept = sorted(found for found in self.steps() if found <= step)[-KEPT_STEPS:]
-        for found in self.steps():
+        kept = sorted(found for found in self.list_steps() if found <= step)[-KEPT_STEPS:]
+        for found in self.list_steps():
             if found not in kept:
                 shutil.rmtree(self._place(found))
 
-    def note_head(self, round_number: int, broadcast: bytes) -> int | None:
-        """Note the head of a round, and return the earlier round that had it already; None for a new one."""
-        heads = {**self.heads(), round_number: _digest(broadcast)}
+    def record_head(self, round_number: int, broadcast: bytes) -> int | None:
+        """Store the digest of a round's head; return the first earlier round with the same head, None for a new one."""
+        heads = {**self.read_heads(), round_number: _digest(broadcast)}
         write_json(self.path / HEADS, heads)
         same = [number for number in heads if number < round_number and heads[number] == heads[round_number]]
         return min(same, default=None)
 
     def count_answers(self) -> int:
-        """How many different answers this site has given, or begun to give, in the run."""
+        """The number of different answers that this site has given, or begun to give, in the run."""
         path = self.path / ANSWERS
         return int(path.read_text()) if path.exists() else 0
 
@@ -125,17 +128,17 @@ class RunState:
         """Count one answer more."""
         write_file(self.path / ANSWERS, f"{self.count_answers() + 1}\n")
 
-    def heads(self) -> dict[int, str]:
-        """The digest of the head that each round began with, as far as this site was asked."""
+    def read_heads(self) -> dict[int, str]:
+        """Round -> digest of the head that the round began with, for the rounds in which this site was asked."""
         return {int(number): head for number, head in read_json(self.path / HEADS, {}).items()}
 
-    def saw_new_head(self, broadcast: bytes) -> bool:
-        """Whether the last head differs from the first one that this site saw."""
-        heads = self.heads()
+    def has_head_moved(self, broadcast: bytes) -> bool:
+        """Whether this head differs from the first one that this site got in the run."""
+        heads = self.read_heads()
         return not heads or heads[min(heads)] != _digest(broadcast)
 
-    def steps(self) -> list[StepNumber]:
-        """Return the whole steps there are."""
+    def list_steps(self) -> list[StepNumber]:
+        """Return the numbers of the stored steps, sorted."""
         if not self.path.is_dir():
             return []
         found = (STEP.fullmatch(path.name) for path in self.path.iterdir())
@@ -146,7 +149,7 @@ class RunState:
 
 
 def step_of(state: Path) -> StepNumber:
-    """Return the step that a state file belongs to."""
+    """Return the number of the step that a state file belongs to."""
     _, number, exchange = state.parent.name.split("-")
     return int(number), int(exchange)
 

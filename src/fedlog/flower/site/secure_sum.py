@@ -1,8 +1,8 @@
-"""A site's part in a secure sum: its state between messages on disk, and each step answered once.
+"""A site's side of a secure sum. Its state between messages is on disk, and each step is answered only once.
 
-A WORK frame opens a sum: the site does its local work, keeps the (noisy) statistics and sends its keys. Four SECURE
-frames follow. Whatever the site must remember lies in `secure/` of the run's state, readable by its owner alone; steps
-that were answered are marked before the answer is sent, so that no restart makes a site answer twice.
+A WORK frame opens a sum: the site does its local work, stores the (noisy) statistics and sends its keys. Four SECURE
+frames follow. The files of a sum are in the folder `secure/` of the run's state, which only its owner can read. A step
+is marked as answered before the answer is sent, so that a restart never makes a site answer twice.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 
 from fedlog.engine.protocol.secure_sums import encoding_of, sum_terms, words_of
 from fedlog.files.durable import PRIVATE_MODE, write_file
-from fedlog.flower.folders.roster import number_members, own_key, read_own_roster
+from fedlog.flower.folders.roster import load_sum_key, number_members, read_own_roster
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameError
-from fedlog.flower.protocol.plan import Secure
+from fedlog.flower.protocol.plan import SumRules
 from fedlog.flower.protocol.sum_opening import Opening, read_opening
 from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.protection import Protection
@@ -27,7 +27,7 @@ from fedlog.privacy.secagg.client import Advertised, Agreed, Masked, Shared, Sum
 from fedlog.privacy.secagg.crypto import SigningIdentity
 from fedlog.privacy.secagg.encoding import decode, encode
 from fedlog.privacy.secagg.fixed_point import pack, unpack
-from fedlog.privacy.secagg.rehearsal import answer
+from fedlog.privacy.secagg.rehearsal import answer_step
 from fedlog.privacy.secagg.terms import Step
 from fedlog.privacy.secagg.used_steps import UsedStepsOnDisk
 from fedlog.wire.message import Message, lift
@@ -37,10 +37,10 @@ STATES: dict[Step, Any] = {Step.SHARES: Advertised, Step.MASKED: Shared, Step.AG
 
 @dataclass(frozen=True)
 class SumAtSite:
-    """One secure sum, seen from one site."""
+    """The secure sums of a run, seen from one site."""
 
     folder: SiteFolder
-    secure: Secure
+    secure: SumRules
     guard: Protection | None
     state: RunState
 
@@ -53,9 +53,9 @@ class SumAtSite:
         return UsedStepsOnDisk(self._home / "used")
 
     def open(self, payload: bytes) -> tuple[Opening, bytes]:
-        """Return the opening in a WORK frame and the broadcast behind it.
+        """Return the opening in a WORK frame and the broadcast after it.
 
-        An opening from which no sum can come is refused, before anything is done or spent for it.
+        An opening that cannot lead to a sum is refused before any work is done and any privacy is spent.
         """
         opening, broadcast = read_opening(payload)
         terms = self._client(opening, coordinates=1).terms
@@ -64,8 +64,8 @@ class SumAtSite:
         return opening, broadcast
 
     def advertise(self, opening: Opening, message: Message, step: tuple[int, int]) -> bytes:
-        """Store the site's vector for this sum, drop what is left of an earlier one, and return the site's keys."""
-        # In single precision, as in the simulator: the same message is then the same words in both.
+        """Store the site's vector for this sum, remove the files of an earlier sum, and return the site's keys."""
+        # In single precision, as in the simulator, so that both encode the same message in the same way.
         arrays = tuple(array.float() if array.is_floating_point() else array for array in message.arrays)
         contribution = lift(replace(message, arrays=arrays))
         if self.guard is not None:
@@ -74,44 +74,44 @@ class SumAtSite:
         client = self._client(opening, len(vector))
         following, keys = client.advertise()
         shutil.rmtree(self._home / "sum", ignore_errors=True)
-        self._keep("vector", pack(vector, client.terms.value_bytes))
+        self._store("vector", pack(vector, client.terms.value_bytes))
         opened = {"opening": opening.payload(b"").hex(), "step": list(step), "coordinates": len(vector)}
-        self._keep("opening", json.dumps(opened).encode())
-        self._keep("state", bytes([Step.SHARES]) + encode(following))
+        self._store("opening", json.dumps(opened).encode())
+        self._store("state", bytes([Step.SHARES]) + encode(following))
         return keys
 
     def answer_step(self, request: Frame) -> bytes:
-        """Return the reply to a SECURE frame; what this site must remember after it is on disk by then."""
+        """Return the reply to a SECURE frame; the site's new state is on disk when this returns."""
         try:
             opened = json.loads((self._home / "sum" / "opening").read_bytes())
             opening, _ = read_opening(bytes.fromhex(opened["opening"]))
             kept = (self._home / "sum" / "state").read_bytes()
         except FileNotFoundError:
-            raise FrameError("expected the opening of a secure sum first, found one of its later steps") from None
+            raise FrameError("expected the opening of a secure sum first, found a later step") from None
         if [request.round_number, request.exchange] != opened["step"] or not request.payload:
-            raise FrameError("expected a step of the secure sum that this site is in, found another")
+            raise FrameError("expected a step of the secure sum that this site takes part in, found one of another sum")
         if request.payload[0] not in STATES or kept[0] != request.payload[0]:
             raise FrameError(f"expected step {kept[0]} of the secure sum, found: {request.payload[0]}")
         step = Step(request.payload[0])
         client = self._client(opening, int(opened["coordinates"]))
         path = self._home / "sum" / "vector"
         vector = unpack(path.read_bytes(), client.terms.value_bytes) if step is Step.MASKED else unpack(b"", 1)
-        following, reply = answer(client, step, decode(STATES[step], kept[1:]), request.payload[1:], vector)
+        following, reply = answer_step(client, step, decode(STATES[step], kept[1:]), request.payload[1:], vector)
         if step is Step.UNMASK or following is None:
             shutil.rmtree(self._home / "sum")
             return reply
-        self._keep("state", bytes([step + 1]) + encode(following))  # type: ignore[arg-type]
+        self._store("state", bytes([step + 1]) + encode(following))  # type: ignore[arg-type]
         if step is Step.MASKED:
-            path.unlink()  # sent, and never to be sent again
+            path.unlink()  # it is sent, and must never be sent again
         return reply
 
     def _client(self, opening: Opening, coordinates: int) -> SumClient:
-        """Return this site in the sum; raise FrameError for an opening that the plan or the own list does not allow."""
+        """Return this site as a client of the sum; FrameError if the plan or the list of keys forbids the opening."""
         roster = read_own_roster(self.folder)
         name = self.folder.read_config().name
         members = opening.members
         if name not in members or not set(members) <= set(roster) or len(set(members)) != len(members):
-            raise FrameError("expected a sum of this site and others on its own list of keys, found other sites")
+            raise FrameError("expected a sum of this site and others on its list of keys, found other sites")
         if len(members) > self.secure.sites:
             raise FrameError(f"expected at most {self.secure.sites} sites in a sum, found: {len(members)}")
         value_bytes = encoding_of(self.guard).value_bytes
@@ -123,10 +123,10 @@ class SumAtSite:
             coordinates,
             value_bytes,
         )
-        identity = SigningIdentity(sorted(roster).index(name), own_key(self.folder))
+        identity = SigningIdentity(sorted(roster).index(name), load_sum_key(self.folder))
         return SumClient(terms, identity, self._used, os.urandom)
 
-    def _keep(self, name: str, content: bytes) -> None:
+    def _store(self, name: str, content: bytes) -> None:
         folder = self._home / "sum"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_file(folder / name, content, PRIVATE_MODE)

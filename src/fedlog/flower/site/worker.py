@@ -1,8 +1,8 @@
-"""The process at a site that does the work of all messages, so that data, body and method stay in its memory.
+"""The worker: the process at a site that answers all messages, so that data, body and method stay in its memory.
 
-Flower starts a process for each message. That process passes the frame on to this one, through a socket in a folder
-that only the site's user can enter, and passes the reply back. What a run needs after a restart is on disk all the
-same: where this process is missing, the process of the message does the work itself.
+Flower starts a process for each message. That process passes the frame to the worker, through a socket in a folder that
+only the site's user can enter, and passes the reply back. Everything that a run needs after a restart is on disk: if
+there is no worker, the process of the message answers itself.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame
 from fedlog.flower.site.answer import answer_frame
 
-_worker: tuple[str, bytes] | None = None  # its socket, and the secret by which it knows its own site's processes
+_worker: tuple[str, bytes] | None = None  # its socket, and the secret that only this site's processes know
 
 
 def use_worker(socket: str, secret: bytes) -> None:
-    """Let the worker at this socket answer the frames of this process."""
+    """Pass the frames of this process to the worker at this socket from now on."""
     global _worker
     _worker = (socket, secret)
 
 
 def answer_in_worker(request: Frame, folder: SiteFolder) -> Frame:
-    """Return the worker's reply, or that of this process where no worker can be reached."""
+    """Return the worker's reply; if no worker can be reached, answer in this process."""
     connection = _connect()
     if connection is None:
         return answer_frame(request, folder)
@@ -39,7 +39,7 @@ def answer_in_worker(request: Frame, folder: SiteFolder) -> Frame:
             connection.send_bytes(request.encode())
             return decode_frame(connection.recv_bytes())
     except (OSError, EOFError) as error:
-        # It may have counted a release before it ended, so the work is not done once more in its place.
+        # The worker may have counted a release before it ended, so the work is not done a second time here.
         folder.log("failed", reason=f"{type(error).__name__}: no worker", round=request.round_number)
         return request.reply(FrameKind.REFUSAL, b"the worker ended; see the log at the site")
 
@@ -56,7 +56,7 @@ def serve_frames(socket: str, secret: bytes) -> None:
                     site = SiteFolder(Path(connection.recv_bytes().decode()))
                     connection.send_bytes(answer_frame(decode_frame(connection.recv_bytes()), site).encode())
             except (multiprocessing.AuthenticationError, OSError, EOFError):
-                continue  # whoever called is gone
+                continue  # the caller is gone
 
 
 def _connect() -> Connection | None:
@@ -76,6 +76,6 @@ def _end_with_parent(folder: Path) -> None:
 
 
 def _end(folder: Path) -> None:
-    """Take the folder of the socket away and end at once: all that must outlast this process is on disk."""
+    """Remove the folder of the socket and end this process at once: everything that must be kept is on disk."""
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)

@@ -23,10 +23,10 @@ from fedlog.privacy.secagg.messages import (
     Survivors,
     UnmaskingShares,
     check_keys,
-    enclose,
-    view_of_keys,
-    view_of_peers,
-    view_of_survivors,
+    digest_keys,
+    digest_peers,
+    digest_survivors,
+    sign_envelope,
 )
 from fedlog.privacy.secagg.shamir import SHARE_BYTES, split
 from fedlog.privacy.secagg.terms import Step, Terms
@@ -87,7 +87,7 @@ class SumClient:
         """Fresh secrets, and the signed public keys to send."""
         self._claim(Step.KEYS)
         state = Advertised(self.entropy(32), self.entropy(32), self.entropy(32))
-        return state, enclose(self.terms, self.identity, Step.KEYS, encode(self._public_keys(state)))
+        return state, sign_envelope(self.terms, self.identity, Step.KEYS, encode(self._public_keys(state)))
 
     def share(self, state: Advertised, blob: bytes) -> tuple[Shared, bytes]:
         """The secrets cut into shares, one sealed for each client whose keys are in the list."""
@@ -107,7 +107,7 @@ class SumClient:
                 public.cipher, crypto.seal_purpose(self.terms, me, number), crypto.seal_purpose(self.terms, number, me)
             )
             sealed[number] = crypto.seal(outgoing, mask_shares[number + 1] + seed_shares[number + 1])
-        view = view_of_keys(key_list)
+        view = digest_keys(key_list)
         following = Shared(
             mask_secret=state.mask_secret,
             seed=state.seed,
@@ -117,7 +117,7 @@ class SumClient:
             own_shares=mask_shares[me + 1] + seed_shares[me + 1],
         )
         self._claim(Step.SHARES)
-        return following, enclose(self.terms, self.identity, Step.SHARES, encode(SealedShares(view, sealed)))
+        return following, sign_envelope(self.terms, self.identity, Step.SHARES, encode(SealedShares(view, sealed)))
 
     def mask(self, state: Shared, blob: bytes, vector: Words) -> tuple[Masked, bytes]:
         """Hide the vector under one mask for each peer and a private one; the masks are used only once."""
@@ -140,20 +140,20 @@ class SumClient:
             (key,) = agreement.keys(state.mask_keys[number], crypto.mask_purpose(self.terms, me, number))
             pairwise = crypto.mask(self.terms, key)
             masked = masked + pairwise if number > me else masked - pairwise
-        view = view_of_peers(state.key_view, shares)
+        view = digest_peers(state.key_view, shares)
         body = encode(MaskedVector(view, pack(masked, self.terms.value_bytes)))
         # From here on, a restart of this client must not lead to a second vector under the same masks.
         self._claim(Step.MASKED)
-        return Masked(view, shares), enclose(self.terms, self.identity, Step.MASKED, body)
+        return Masked(view, shares), sign_envelope(self.terms, self.identity, Step.MASKED, body)
 
     def agree(self, state: Masked, blob: bytes) -> tuple[Agreed, bytes]:
         """A signature under the list of survivors, if there are enough of them."""
         survivors = decode(Survivors, blob)
         self._check_survivors(survivors.members, state)
-        view = view_of_survivors(state.peer_view, survivors)
+        view = digest_survivors(state.peer_view, survivors)
         self._claim(Step.AGREE)
         following = Agreed(survivors.members, view, state.shares)
-        return following, enclose(self.terms, self.identity, Step.AGREE, view)
+        return following, sign_envelope(self.terms, self.identity, Step.AGREE, view)
 
     def unmask(self, state: Agreed, blob: bytes) -> bytes:
         """The shares that unmask the sum, once enough survivors have signed the same list."""
@@ -171,13 +171,13 @@ class SumClient:
             seeds={n: share[SHARE_BYTES:] for n, share in state.shares.items() if n in survived},
         )
         self._claim(Step.UNMASK)
-        return enclose(self.terms, self.identity, Step.UNMASK, encode(body))
+        return sign_envelope(self.terms, self.identity, Step.UNMASK, encode(body))
 
     def _public_keys(self, state: Advertised) -> PublicKeys:
         """The public halves of this round's secrets."""
         return PublicKeys(
-            crypto.public_of(state.cipher_secret),
-            crypto.public_of(state.mask_secret),
+            crypto.public_key_of(state.cipher_secret),
+            crypto.public_key_of(state.mask_secret),
             crypto.commitment(self.terms, self.identity.number, state.seed),
         )
 

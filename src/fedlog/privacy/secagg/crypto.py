@@ -70,7 +70,7 @@ def _bytes_to_sign(terms: Terms, step: Step, sender: int, body: bytes) -> bytes:
     return b"".join([terms.digest, bytes([step]), sender.to_bytes(4, "little"), body])
 
 
-def public_of(secret: bytes) -> bytes:
+def public_key_of(secret: bytes) -> bytes:
     """The X25519 public key of a 32-byte secret."""
     return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
 

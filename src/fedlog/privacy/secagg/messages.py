@@ -87,7 +87,7 @@ class Agreements:
     signatures: dict[int, bytes]
 
 
-def enclose(terms: Terms, identity: SigningIdentity, step: Step, body: bytes) -> bytes:
+def sign_envelope(terms: Terms, identity: SigningIdentity, step: Step, body: bytes) -> bytes:
     """The bytes of a signed message."""
     return encode(Envelope(identity.number, int(step), body, identity.sign(terms, step, body)))
 
@@ -109,16 +109,16 @@ def check_keys(body: bytes) -> PublicKeys:
     return keys
 
 
-def view_of_keys(key_list: KeyList) -> bytes:
+def digest_keys(key_list: KeyList) -> bytes:
     """The digest of a list of keys."""
     return hashlib.sha256(b"keys" + encode(key_list)).digest()
 
 
-def view_of_peers(key_view: bytes, members: Iterable[int]) -> bytes:
+def digest_peers(key_view: bytes, members: Iterable[int]) -> bytes:
     """The digest of the list of clients that shared their secrets, and of the keys they used."""
     return hashlib.sha256(b"peers" + key_view + encode(Survivors(tuple(sorted(members))))).digest()
 
 
-def view_of_survivors(peer_view: bytes, survivors: Survivors) -> bytes:
+def digest_survivors(peer_view: bytes, survivors: Survivors) -> bytes:
     """The digest that survivors sign: body of step agree."""
     return hashlib.sha256(b"survivors" + peer_view + encode(survivors)).digest()

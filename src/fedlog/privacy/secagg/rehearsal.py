@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fedlog.privacy.secagg.client import Advertised, Agreed, Masked, Shared, SumClient
 from fedlog.privacy.secagg.encoding import RefusalError
 from fedlog.privacy.secagg.fixed_point import Words
-from fedlog.privacy.secagg.server import SecureSum, ServerRound, close, receive, secure_sum
+from fedlog.privacy.secagg.server import SecureSum, ServerRound, close_step, receive_message, unmask_sum
 from fedlog.privacy.secagg.terms import Step, Terms
 
 Mail = list[tuple[int, bytes]]
@@ -55,14 +55,14 @@ def run_round(
     server = ServerRound(terms)
     states: dict[int, object] = {number: state for number, (state, _) in early.items()}
     for _, blob in early.values():
-        server = receive(server, blob)
+        server = receive_message(server, blob)
     inbox: Mail = [(number, b"") for number in clients if number not in early]
     for step in Step:
         outbox: Mail = []
         traffic.turns += bool(inbox)
         for number, blob in inbox:
             try:
-                states[number], reply = answer(clients[number], step, states.get(number), blob, vectors[number])
+                states[number], reply = answer_step(clients[number], step, states.get(number), blob, vectors[number])
             except RefusalError as refusal:
                 traffic.refused.append(f"client {number}: {refusal.message}")
                 continue
@@ -70,20 +70,20 @@ def run_round(
             outbox.append((number, reply))
         for number, blob in courier(step, "up", outbox):
             try:
-                server = receive(server, blob)
+                server = receive_message(server, blob)
                 traffic.helped += [number] if step is Step.UNMASK else []
             except RefusalError as refusal:
                 traffic.refused.append(f"server: {refusal.message}")
         if step is Step.UNMASK:
             break
-        server, outgoing = close(server)
+        server, outgoing = close_step(server)
         for number, blob in outgoing.items():
             traffic.down[number] = traffic.down.get(number, 0) + len(blob)
         inbox = list(courier(Step(step + 1), "down", list(outgoing.items())))
-    return secure_sum(server)
+    return unmask_sum(server)
 
 
-def answer(client: SumClient, step: Step, state: object, blob: bytes, vector: Words) -> tuple[object, bytes]:
+def answer_step(client: SumClient, step: Step, state: object, blob: bytes, vector: Words) -> tuple[object, bytes]:
     """The client's next state and its reply to the message of that step; `RefusalError` if they do not fit."""
     match step, state:
         case Step.KEYS, None:

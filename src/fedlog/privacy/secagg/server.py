@@ -1,7 +1,7 @@
-"""The server's side: messages are received one by one, a step is closed, and what follows is sent; or the round fails.
+"""The server's side of a secure sum: it receives messages one by one, closes the step, and sends the next messages.
 
-States are values. `receive` returns the state with one more message or raises `RefusalError` and leaves the state as it
-was; `close` returns the next state and what to send to whom, or raises `RoundFailedError`.
+States are values that never change. `receive_message` returns the state with one more message, or raises
+`RefusalError`; `close_step` returns the state of the next step and what to send to whom, or raises `RoundFailedError`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from fedlog.privacy.secagg.messages import (
     Survivors,
     UnmaskingShares,
     check_keys,
+    digest_keys,
+    digest_peers,
+    digest_survivors,
     open_envelope,
-    view_of_keys,
-    view_of_peers,
-    view_of_survivors,
 )
 from fedlog.privacy.secagg.shamir import SHARE_BYTES, combine, weights_at_zero
 from fedlog.privacy.secagg.terms import Step, Terms
@@ -70,7 +70,7 @@ class ServerRound:
         return Survivors(tuple(sorted(self.masked)))
 
 
-def receive(state: ServerRound, blob: bytes) -> ServerRound:
+def receive_message(state: ServerRound, blob: bytes) -> ServerRound:
     """The state with one more client's message of the current step."""
     envelope = open_envelope(state.terms, state.step, blob)
     match state.step:
@@ -91,21 +91,21 @@ def receive(state: ServerRound, blob: bytes) -> ServerRound:
             )
 
 
-def close(state: ServerRound) -> tuple[ServerRound, dict[int, bytes]]:
+def close_step(state: ServerRound) -> tuple[ServerRound, dict[int, bytes]]:
     """The state of the next step, and what to send to whom; `RoundFailedError` if too few clients are left."""
     match state.step:
         case Step.KEYS:
             _require(len(state.keys), state.terms.minimum, "sent keys")
             key_list = KeyList(dict(state.keys))
-            following = replace(state, step=Step.SHARES, view=view_of_keys(key_list))
+            following = replace(state, step=Step.SHARES, view=digest_keys(key_list))
             return following, dict.fromkeys(state.keys, encode(key_list))
         case Step.SHARES:
             _require(len(state.sealed), state.terms.minimum, "shared their secrets")
-            following = replace(state, step=Step.MASKED, view=view_of_peers(state.view, state.sealed))
+            following = replace(state, step=Step.MASKED, view=digest_peers(state.view, state.sealed))
             return following, {receiver: _make_delivery(state, receiver) for receiver in state.sealed}
         case Step.MASKED:
             _require(len(state.masked), state.terms.minimum, "sent a masked vector")
-            following = replace(state, step=Step.AGREE, view=view_of_survivors(state.view, state.survivors))
+            following = replace(state, step=Step.AGREE, view=digest_survivors(state.view, state.survivors))
             return following, dict.fromkeys(state.masked, encode(state.survivors))
         case Step.AGREE:
             _require(len(state.agreed), state.terms.threshold, "signed the list of survivors")
@@ -116,7 +116,7 @@ def close(state: ServerRound) -> tuple[ServerRound, dict[int, bytes]]:
             raise RoundFailedError("the last step is closed by secure_sum")
 
 
-def secure_sum(state: ServerRound) -> SecureSum:
+def unmask_sum(state: ServerRound) -> SecureSum:
     """The sum over the survivors, unmasked with the shares of the last step."""
     terms = state.terms
     if state.step is not Step.UNMASK:
@@ -157,7 +157,7 @@ def _combine_all(state: ServerRound, helpers: Sequence[int]) -> dict[int, bytes]
         found[number] = seed
     for number in sorted(state.sealed.keys() - state.masked.keys()):
         secret = combine({helper + 1: state.unmasking[helper].mask_keys[number] for helper in helpers}, weights)
-        if secret is None or crypto.public_of(secret) != _read_keys(state, number).mask:
+        if secret is None or crypto.public_key_of(secret) != _read_keys(state, number).mask:
             raise RoundFailedError(f"the shares of client {number}'s mask key do not fit together")
         found[number] = secret
     return found

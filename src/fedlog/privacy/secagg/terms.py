@@ -94,6 +94,6 @@ class Terms:
         return replace(self, round=self.round + 1)
 
 
-def usual_threshold(clients: int, corrupted: int) -> int:
+def smallest_safe_threshold(clients: int, corrupted: int) -> int:
     """The smallest threshold that is safe for that many clients. It allows the most dropouts."""
     return math.floor((clients + corrupted) / 2) + 1

@@ -1,4 +1,4 @@
-"""The sites that take part in a run: who is connected, how they are greeted, and who is left out and why."""
+"""The sites that take part in a run: greet the connected sites, and leave out those that cannot take part."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from fedlog.files.json_text import write_json
 from fedlog.flower.protocol.check_in import describe_clock
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, run_tag
 from fedlog.flower.protocol.handshake import check_identity, identity, read_identity, read_time
-from fedlog.flower.protocol.plan import Guest, Plan, encode_hello, read_welcome
-from fedlog.flower.server.exchange import Clock, Post, Wait, ask, find_connected_sites
+from fedlog.flower.protocol.plan import Plan, SiteProfile, encode_hello, read_welcome
+from fedlog.flower.server.exchange import Clock, MessageGrid, Wait, ask, find_connected_sites
 from fedlog.flower.server.run_folder import RunFolder
 
-# A newcomer to a run under way is greeted between two rounds, and the others wait for its answer.
+# During a run, new sites are greeted between two rounds, and the others wait that long at most.
 GREETING_SECONDS = 60.0
 LOOK_SECONDS = 1.0
 
 
 @dataclass
-class Guests:
-    """The greeted sites of one run."""
+class Participants:
+    """The sites that were greeted and take part in one run."""
 
-    post: Post
+    grid: MessageGrid
     plan: Plan
     schema: Schema
     home: RunFolder
     clock: Clock
     log: Callable[..., None]
     heard: Callable[[], Collection[str]] = frozenset  # the sites whose calls the gate hears
-    known: dict[str, Guest] = field(default_factory=dict)
+    known: dict[str, SiteProfile] = field(default_factory=dict)
     wall_clock: Callable[[], float] = time.time
-    width: int = 0  # of the features, common to all sites; 0 until the first greeting has settled it
+    width: int = 0  # of the features, the same at all sites; 0 until the first greetings have decided it
 
     def gather(self, minimum: int, patience_seconds: float) -> dict[str, int]:
-        """Greet newcomers and return the connected sites that take part; fewer than the minimum when patience ends."""
+        """Greet new sites until enough take part or `patience_seconds` are over; return the sites that take part."""
         end = self.clock.now() + patience_seconds
         refused: set[str] = set()
         while True:
             dropped = self.home.dropped()
-            nodes = {name: node for name, node in find_connected_sites(self.post).items() if name not in dropped}
+            nodes = {name: node for name, node in find_connected_sites(self.grid).items() if name not in dropped}
             newcomers = {name: node for name, node in nodes.items() if name not in self.known and name not in refused}
             if newcomers:
                 refused |= self._greet(newcomers, end - self.clock.now(), others_wait=len(self.known) >= minimum)
@@ -51,33 +51,33 @@ class Guests:
                 return present
             self.clock.sleep(LOOK_SECONDS)
 
-    def settle_width(self) -> None:
-        """Take the feature width that most sites have, and leave the others out."""
-        # The first site by name decides between widths that are equally common.
+    def choose_width(self) -> None:
+        """Choose the feature width that most sites have, and leave out the other sites."""
+        # If two widths are equally common, the first site by name decides.
         widths = Counter(self.known[name].width for name in sorted(self.known))
         self.width = widths.most_common(1)[0][0]
-        for site, guest in sorted(self.known.items()):
-            if guest.width != self.width:
-                self._leave_out(site, _other_width(guest, self.width))
+        for site, profile in sorted(self.known.items()):
+            if profile.width != self.width:
+                self._leave_out(site, _other_width(profile, self.width))
         self._leave_out_other_bodies()
 
     def _leave_out_other_bodies(self) -> None:
-        """Leave out sites with another untrained body: their features mean different things and cannot be added up."""
+        """If the run needs equal bodies, leave out sites with another body than most: features must mean the same."""
         if not self.plan.equal_bodies:
             return
-        found = Counter(guest.digest for _, guest in sorted(self.known.items())).most_common(1)[0][0]
-        usual = next(guest.equal_body for _, guest in sorted(self.known.items()) if guest.digest == found)
+        found = Counter(profile.digest for _, profile in sorted(self.known.items())).most_common(1)[0][0]
+        usual = next(profile.equal_body for _, profile in sorted(self.known.items()) if profile.digest == found)
         write_json(self.home.body_file, asdict(usual))
-        for site, guest in sorted(self.known.items()):
-            if reason := usual.difference(guest):
+        for site, profile in sorted(self.known.items()):
+            if reason := usual.difference(profile):
                 self._leave_out(site, reason)
 
     def _check_clock(self, site: str, payload: bytes, sent: float) -> None:
-        """Log how far a clock is off at least, where the travel time of the message does not explain it."""
-        told, now = read_time(payload), self.wall_clock()
-        if told is None:
+        """Log that a site's clock is off, if a message's travel time does not explain the difference."""
+        shown, now = read_time(payload), self.wall_clock()
+        if shown is None:
             return
-        ahead = told - now if told > now else min(0.0, told - sent)
+        ahead = shown - now if shown > now else min(0.0, shown - sent)
         if describe_clock(ahead) is not None:
             self.log("clock", site=site, ahead_seconds=round(ahead, 1))
 
@@ -86,23 +86,23 @@ class Guests:
         del self.known[site]
 
     def _greet(self, newcomers: Mapping[str, int], patience_seconds: float, others_wait: bool) -> set[str]:
-        """Make guests of the newcomers that can take part, and return those that refused or cannot."""
+        """Greet new sites, add those that can take part, and return those that refused or cannot."""
         ours = identity(self.schema.digest)
         sent = self.wall_clock()
         frame = Frame(FrameKind.HELLO, run_tag(self.plan.name), 0, 0, encode_hello(ours, self.plan, sent))
         seconds = max(1.0, min(GREETING_SECONDS, patience_seconds) if others_wait else patience_seconds)
         wait = Wait(seconds, dropped=self.home.dropped, heard=self.heard)
-        replies = ask(self.post, newcomers, dict.fromkeys(newcomers, frame), FrameKind.WELCOME, wait, self.clock)
+        replies = ask(self.grid, newcomers, dict.fromkeys(newcomers, frame), FrameKind.WELCOME, wait, self.clock)
         reasons = dict(replies.refused)
         for site, answer in sorted(replies.answers.items()):
             try:
                 check_identity(ours, read_identity(answer.payload), site)
-                guest = read_welcome(answer.payload)
-                if self.width and guest.width != self.width:
-                    raise FrameError(_other_width(guest, self.width))
-                if (body := self.home.body()) is not None and (reason := body.difference(guest)):
+                profile = read_welcome(answer.payload)
+                if self.width and profile.width != self.width:
+                    raise FrameError(_other_width(profile, self.width))
+                if (body := self.home.body()) is not None and (reason := body.difference(profile)):
                     raise FrameError(reason)
-                self.known[site] = guest
+                self.known[site] = profile
                 self._check_clock(site, answer.payload, sent)
             except FrameError as error:
                 reasons[site] = error.message
@@ -115,5 +115,5 @@ class Guests:
         return set(reasons)
 
 
-def _other_width(guest: Guest, width: int) -> str:
-    return f"expected a body with {width} features, found {guest.width}: {guest.body}"
+def _other_width(profile: SiteProfile, width: int) -> str:
+    return f"expected a body with {width} features, found {profile.width}: {profile.body}"
