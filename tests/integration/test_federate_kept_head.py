@@ -67,7 +67,7 @@ def test_a_run_that_learned_nothing_says_so_on_both_sides(
     east = post.sites["east"]
     lines = [str(describe_site_event(event)) for event in read_events(east.event_log)]
     assert any("round 2 of 2" in line and "the head is still the one of round 1" in line for line in lines)
-    assert "no round that this site saw moved the head" in lines[-1]
+    assert "the head never changed while this site took part" in lines[-1]
     assert json.loads((east.models / "run-1" / "report.json").read_text())["head_moved"] is False
 
 

@@ -103,7 +103,7 @@ def test_a_key_that_was_taken_off_the_list_gets_a_fitting_hint(
     monkeypatch.setattr(server_side, "call", lambda command: refusal)
     assert main(["federate", "register", str(server.path), str(key), "--name", "north"]) == 2
     said = capsys.readouterr().err
-    assert "taken off the list: north" in said
+    assert "expected a new key for north, found one that was registered before" in said
     assert "fedlog federate rekey" in said
     assert RUNNING not in said
     server.remember_site("south", "12", key.read_text())
@@ -131,7 +131,7 @@ def test_a_folder_of_keys_is_registered_as_a_whole_or_not_begun(
     arguments = ["federate", "register", str(server.path), str(keys)]
     (keys / "twice.pub").write_text((keys / "site-1.pub").read_text())
     assert main(arguments) == 2
-    assert "one key twice: site-1, twice" in capsys.readouterr().err
+    assert "the same key at: site-1, twice" in capsys.readouterr().err
     (keys / "twice.pub").write_text("no key")
     assert main(arguments) == 2
     assert called == []  # a bad file among them: nobody was registered

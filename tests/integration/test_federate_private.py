@@ -255,7 +255,7 @@ def test_a_round_begun_twice_is_paid_for_twice_and_the_run_is_finished_all_the_s
     conduct(post, server, plan(CENTRAL))
     (spent,) = events_named(server, "budget spent")
     assert spent["round"] == 2
-    assert "finished with what it has" in str(describe_run_event(spent))
+    assert "the run ends with the head that it has" in str(describe_run_event(spent))
     assert RunFolder.of(server, "trial").report() is not None
     assert len(read_log(RunFolder.of(server, "trial").path / FILE_NAME).releases) == 2
 

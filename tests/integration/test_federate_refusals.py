@@ -156,7 +156,7 @@ def test_a_list_without_the_sites_own_key_is_refused_where_it_is_written_and_in_
     respond(greeting(SECURE), listed)
     path.write_text(json.dumps({**json.loads(good), "east": bytes(32).hex()}))
     for request in (greeting(SECURE), ask(FrameKind.WORK, 1, payload=OPENING.payload(HEAD))):
-        with pytest.raises(FrameError, match="own key"):
+        with pytest.raises(FrameError, match="with this site's key"):
             respond(request, listed)
     assert not (listed.state / FILE_NAME).exists()
 

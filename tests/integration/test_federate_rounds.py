@@ -362,7 +362,7 @@ def test_more_bad_uploads_than_the_stated_share_stop_the_run(post: InProcess, se
     (line,) = rounds_of(server)
     assert (line["full"], line["refused"][0]["site"]) == (0, "east")
     assert [event["site"] for event in events_named(server, "refused")] == ["east"]
-    with pytest.raises(InputError, match="share of uploads"):
+    with pytest.raises(InputError, match="the refused share must be"):
         RoundRules(2, 20.0, refused_share=1.0)
     settings = {**app_settings(PLAN, RoundRules(2, 20.0, 0.35))}
     assert read_settings(settings, server)[1] == RoundRules(2, 20.0, 0.35)
@@ -477,7 +477,7 @@ def greeted(post: InProcess, server: ServerFolder) -> SiteFolder:
     ("frame", "says"),
     [
         (Frame(FrameKind.WORK, run_tag("other"), 1, 0, b""), "greeting first"),
-        (Frame(FrameKind.WORK, run_tag("trial"), 1, 3, b""), "an exchange of fedlog"),
+        (Frame(FrameKind.WORK, run_tag("trial"), 1, 3, b""), "fedlog has no exchange 3 in round 1"),
         (Frame(FrameKind.WORK, run_tag("trial"), 1, 0, b"noise"), "too short"),
         (Frame(FrameKind.UPLOAD, run_tag("trial"), 1, 0, b""), "expected a request"),
     ],

@@ -60,7 +60,7 @@ def test_a_class_that_a_site_never_saw_is_named_where_its_model_is_used(
     assert described.get("unseen_classes") == (None if plan.promise is not None else ["label-two"])
     finished = next(e for e in read_events(east.event_log) if e["event"] == "finished")
     assert finished["unseen_classes"] == 1
-    assert "1 class of the schema is not among this site's training rows" in str(describe_site_event(finished))
+    assert "1 class of the schema is not in this site's training rows" in str(describe_site_event(finished))
     assert "label-two" not in east.event_log.read_text()
     capsys.readouterr()
     data = str(north.path / "data.csv")

@@ -116,7 +116,7 @@ def test_a_closed_output_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_resumed_run_says_of_what_its_forecast_is(capsys: pytest.CaptureFixture[str]) -> None:
     _run("--quiet", "--out", "r", capsys=capsys)
     assert main(["run", "--resume", "r", "--dry-run"]) == 0
-    assert capsys.readouterr().err == "this is the whole run; rounds done before: 2\n"
+    assert capsys.readouterr().err == "this is the forecast of the whole run, of which 2 rounds are done\n"
 
 
 def test_quiet_says_only_where_the_report_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -321,7 +321,7 @@ def test_a_run_stopped_by_its_target_and_killed_before_its_end_does_not_go_on(
         patched.setattr(run, "_finish", killed)
         assert main([*SHORT, "--stop-at-accuracy", "0", "--out", "r"]) == 130
     said = capsys.readouterr().err
-    assert said.endswith("interrupted\nhint: go on with: fedlog run --resume r\n")
+    assert said.endswith("interrupted\nhint: continue with: fedlog run --resume r\n")
     assert main(["run", "--resume", "r", "--json", "--quiet"]) == 0
     assert json.loads(capsys.readouterr().out)["rounds"] == 1
 

@@ -146,7 +146,7 @@ def test_an_interrupted_report_says_how_to_get_it(
 
     monkeypatch.setattr(fedlog.report.pages.run_page, "write_run_page", interrupted)
     assert main([*SHORT, "--quiet"]) == 130
-    assert capsys.readouterr().err == "interrupted\nhint: go on with: fedlog run --resume r\n"
+    assert capsys.readouterr().err == "interrupted\nhint: continue with: fedlog run --resume r\n"
     monkeypatch.undo()
 
 
@@ -164,8 +164,8 @@ def test_a_terminal_shows_the_time_left_however_long_a_round_takes() -> None:
     ("typed", "said", "hint"),
     [
         ("fetch mnsit", "no data set of this name can be downloaded: mnsit", "did you mean mnist?"),
-        ("fetch digits", "digits is not downloaded: installs with scikit-learn", "fedlog run --data digits"),
-        ("check leaf", "leaf is not downloaded: your own, by --data-dir", "fedlog run --data leaf"),
+        ("fetch digits", "digits needs no download: installs with scikit-learn", "fedlog run --data digits"),
+        ("check leaf", "leaf needs no download: your own, by --data-dir", "fedlog run --data leaf"),
     ],
 )
 def test_data_that_is_not_downloaded_says_why(

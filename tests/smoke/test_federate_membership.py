@@ -82,7 +82,7 @@ def test_leaving_takes_the_statistics_out_and_locks_the_site_out(federation: Fed
     left = checkpoint.read(home.checkpoint, lambda _: None).values["statistics"]
     torch.testing.assert_close(left, parts["east"] + parts["north"])
     assert "south" not in federation.server.read_known_sites()
-    with pytest.raises(InputError, match="taken off the list: south"):
+    with pytest.raises(InputError, match="expected a new key for south, found one that was registered before"):
         register(federation.server, "south", federation.sites["south"].public_key.read_text(), print)
     report = federation.run(plan)
     assert [site["name"] for site in report["sites"]] == ["east", "north"]

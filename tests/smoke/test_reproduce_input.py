@@ -122,7 +122,7 @@ def test_an_interruption_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setattr(reproduce, "run_cells", interrupted)
     assert main(["reproduce", "table-mnist", "--quiet"]) == 130
     assert capsys.readouterr().err == (
-        "interrupted\nhint: the same command goes on where this one stopped; cells that are done stay\n"
+        "interrupted\nhint: the same command continues where this one stopped; finished cells are kept\n"
     )
 
 
@@ -167,7 +167,7 @@ def test_folders_that_only_look_like_a_shortened_experiment_are_passed_over(tmp_
 def test_the_list_is_of_everything(narrowed: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "--list", *narrowed.split()]) == 2
     message, hint = capsys.readouterr().err.splitlines()
-    assert message.startswith("error: --list shows every experiment whole: ")
+    assert message.startswith("error: --list shows all experiments, and takes no choice of them: ")
     assert hint == "hint: fedlog reproduce --list"
 
 

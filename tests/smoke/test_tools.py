@@ -13,7 +13,7 @@ import pytest
 from sklearn.datasets import load_wine
 
 import fedlog
-from fedlog.cli.completion import SHELLS, completion
+from fedlog.cli.completion import SHELLS, make_script
 from fedlog.cli.main import COMMANDS, main
 from fedlog.report.parts.tables import TextTable
 
@@ -153,7 +153,7 @@ def test_bash_completes_commands_flags_and_choices(
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_every_shell_has_a_script(shell: str) -> None:
-    written = completion(shell)
+    written = make_script(shell)
     assert "compare" in written
     assert "split-seed" in written
 
@@ -162,7 +162,7 @@ def test_a_shell_that_is_not_known_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--install-completion", "csh"]) == 2
-    assert "no completion for the shell: csh" in capsys.readouterr().err
+    assert "expected bash, zsh, fish as the shell, found: csh" in capsys.readouterr().err
     monkeypatch.delenv("SHELL", raising=False)
     assert main(["--install-completion"]) == 2
 

@@ -111,7 +111,7 @@ def test_ctrl_c_ends_it_quietly(runs: Path) -> None:
 
 def test_what_is_no_folder_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", "nowhere"]) == 2
-    assert capsys.readouterr().err.startswith("error: no folder to watch: nowhere\nhint: ")
+    assert capsys.readouterr().err.startswith("error: expected a folder to watch, found none: nowhere\nhint: ")
 
 
 class _Steps(Callback):

@@ -1,1 +1,1 @@
-"""The command line."""
+"""The command line: one module for each command, or a few for a large one."""

@@ -1,4 +1,4 @@
-"""One bar for all cells and a line for each that runs; plain lines now and then where there is no terminal."""
+"""Show the progress of `fedlog reproduce`: a bar for all cells, and a line for each that is running."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedlog.files.duration_text import describe_duration
 
 
 class CellProgress(LiveBar):
-    """Tells on standard error how the cells go."""
+    """Shows the progress of the cells on standard error."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console, seconds_between_lines=30.0)
@@ -33,7 +33,7 @@ class CellProgress(LiveBar):
         done_before = f", {len(skipped)} done before" if skipped else ""
         self._console.print(f"{len(to_do)} cells to run{done_before}")
         if to_do:
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"))
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
             steps = sum(cell.steps for cell in to_do)
             self._whole = self._show_bar(*columns, TimeElapsedColumn(), title="all cells", total=steps)
 
@@ -43,19 +43,19 @@ class CellProgress(LiveBar):
         done, steps = sum(s.done for s in standings), sum(s.steps for s in standings)
         if self._first_rounds is None:
             self._first_rounds, self._started = done, time.monotonic()
-        said = f"{len(self._ended)}/{self._cells} cells, {done}/{steps} rounds{self._describe_time_left(done, steps)}"
+        text = f"{len(self._ended)}/{self._cells} cells, {done}/{steps} rounds{self._describe_time_left(done, steps)}"
         if self._bar is not None and self._whole is not None:
-            self._bar.update(self._whole, completed=done, said=said)
+            self._bar.update(self._whole, completed=done, text=text)
             for standing in running:
                 self._show(self._bar, standing)
         elif self._is_line_due():
-            self._console.print(said)
+            self._console.print(text)
             for standing in running:
                 at = f"round {standing.done}/{standing.steps}"
                 self._console.print(f"  {standing.cell.name}: {at}{_describe(standing)}")
 
     def on_end(self, outcome: Outcome) -> None:
-        """Say how the cell ended, and take its line away."""
+        """Print how the cell ended, and remove its line."""
         self._ended.add(outcome.cell)
         if self._bar is not None and outcome.cell in self._lines:
             self._bar.remove_task(self._lines.pop(outcome.cell))
@@ -66,11 +66,11 @@ class CellProgress(LiveBar):
     def _show(self, bar: Progress, standing: CellStatus) -> None:
         name = standing.cell.name
         if name not in self._lines:
-            self._lines[name] = bar.add_task(f"  {name}", total=standing.steps, said="")
-        bar.update(self._lines[name], completed=standing.done, said=_describe(standing).lstrip(", "))
+            self._lines[name] = bar.add_task(f"  {name}", total=standing.steps, text="")
+        bar.update(self._lines[name], completed=standing.done, text=_describe(standing).lstrip(", "))
 
     def _describe_time_left(self, done: int, steps: int) -> str:
-        """The time left for all, from what this call has done so far: cells differ, so it is rough at first."""
+        """The estimated time left, from the rounds done so far; cells differ, so it is rough at first."""
         fresh = done - (self._first_rounds or 0)
         if fresh <= 0:
             return ""

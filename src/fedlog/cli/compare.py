@@ -1,4 +1,4 @@
-"""`fedlog compare`: its options. `comparing` does the work, and is imported only then."""
+"""The options of `fedlog compare`. The module `comparing` does the work, and is imported only when it starts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from fedlog.settings.fields import type_hints
 from fedlog.settings.flags import add_flags
 from fedlog.settings.spec import RunSpec
 
-# A comparison has several of these, or sets them itself.
+# Settings of a run that are not flags here: a comparison has several values of them, or sets them itself.
 NOT_COMMON = ("method", "recipe", "seed", "split_seed", "judge", "jobs", "threads")
-PLAIN = "print one JSON object on stdout and nothing else there"
+JSON_HELP = "print one JSON object on stdout and nothing else there"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seeds",
         metavar="N",
-        help="how many, or which: 0,1,2; each has other validation rows (default: 5; 20 for fewer than 2,000 rows)",
+        help="how many seeds, or which: 0,1,2; each has other validation rows (default: 5; 20 below 2,000 rows)",
     )
     parser.add_argument("--codecs", metavar="A,B", help="several codecs, each tried with every method that sends")
     parser.add_argument(
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the runs (default: runs/<time>-compare-...)")
     parser.add_argument("--jobs", type=int, metavar="N", help="runs side by side, one core each (default: all cores)")
     parser.add_argument("--executor", default="processes", help="processes, or dask://host:port (default: processes)")
-    parser.add_argument("--json", action="store_true", help=PLAIN)
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write one row a method and site")
     parser.add_argument("--latex", type=Path, metavar="FILE", help="write the table of methods and that of sites")
     parser.add_argument(
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def compare_command(args: argparse.Namespace) -> int:
-    """Exit code 0 after a finished comparison, 1 where some of its runs failed."""
+    """Run the comparison; return exit code 0 if all its runs finished, 1 if some failed."""
     from fedlog.cli.comparing import compare  # PyTorch takes a second: not for `--help` or a mistyped option
 
     return compare(args)

@@ -34,7 +34,7 @@ PAGE = "comparison.html"
 
 
 def compare(args: argparse.Namespace) -> int:
-    """Exit code 0 after a finished comparison, 1 where some of its runs failed."""
+    """Run the comparison and print it; return exit code 0 if all its runs finished, 1 if some failed."""
     given = {name: value for name, value in read_given_settings(args).items() if name != "jobs"}
     data = given.pop("data", "digits")
     options = given.pop("options", {})
@@ -62,7 +62,7 @@ def compare(args: argparse.Namespace) -> int:
         )
     except KeyboardInterrupt:
         where = shlex.quote(str(out))
-        raise KeyboardInterrupt(f"the same command with --out {where} goes on where this one stopped") from None
+        raise KeyboardInterrupt(f"the same command with --out {where} continues where this one stopped") from None
     page = found.write_page(out / PAGE)
     show(args, found, page)
     if args.write_plan is not None:
@@ -73,10 +73,11 @@ def compare(args: argparse.Namespace) -> int:
 
 
 def run_seeds(args: argparse.Namespace, spec: RunSpec, out: Path) -> int:
-    """Do what `fedlog run --seeds` asks: run one method with several seeds. Exit code as that of `compare`."""
+    """Run one method with several seeds, for `fedlog run --seeds`; return the exit code as `compare` does."""
     if args.resume is not None:
         raise InputError(
-            "--resume goes on with one run", hint="the same command with --seeds and --out goes on by itself"
+            "--resume continues one run, and --seeds makes several",
+            hint="leave --resume out: the same command with --seeds and --out continues by itself",
         )
     workers = Parallelism(args.jobs or cores())
     found = repeat(replace(spec, jobs=1), read_seeds(args.seeds), out, workers, None if not args.quiet else False)
@@ -105,7 +106,7 @@ def show(args: argparse.Namespace, found: Comparison, page: Path) -> None:
 
 
 def read_seeds(text: str) -> int | list[int]:
-    """How many seeds, or which: `5`, or `0,1,7`."""
+    """The value of `--seeds`: a number of seeds such as `5`, or a list of seeds such as `0,1,7`."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isdecimal() for part in parts):
         raise InputError(f"--seeds must be whole numbers from 0 on: {text}", hint="--seeds 5, or --seeds 0,1,2")
@@ -113,7 +114,7 @@ def read_seeds(text: str) -> int | list[int]:
 
 
 def _read_recipe(texts: Sequence[str]) -> Recipe | None:
-    """The recipe that was named for all methods, `paper` or `tuned`; None if neither was."""
+    """The recipe for all methods, `paper` or `tuned`; None if neither was given."""
     named = [Recipe(text) for text in texts if text in list(Recipe)]
     if len(named) > 1:
         raise InputError(f"expected one recipe for all methods, found: {', '.join(named)}", hint=f"--recipe {named[0]}")
@@ -121,7 +122,7 @@ def _read_recipe(texts: Sequence[str]) -> Recipe | None:
 
 
 def _read_recipes(texts: Sequence[str]) -> dict[str, dict[str, Any]] | None:
-    """The recipes by their names; `usual` is the settings as they are, beside those that were given."""
+    """The recipes NAME:KEY=VALUE,... by name, and the unchanged settings under an empty name; None if none is given."""
     if not texts:
         return None
     recipes: dict[str, dict[str, Any]] = {"": {}}
@@ -135,7 +136,7 @@ def _read_recipes(texts: Sequence[str]) -> dict[str, dict[str, Any]] | None:
 
 
 def _read_value(text: str) -> Any:
-    """A number, true, false or null as such; anything else as a text."""
+    """The value as JSON if it is JSON (a number, true, false, null), else as a text."""
     try:
         return json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Completion of the command line in bash, zsh and fish: `fedlog --install-completion`."""
+"""Completion of commands and flags in bash, zsh and fish: `fedlog --install-completion`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ NEXT = {
 
 
 def make_complete_parser() -> Parser:
-    """The command line with the flags of every command."""
+    """The parser with the flags of every command, for which paths are completed as files or folders."""
     top = make_parser(COMMANDS)
     _complete_paths(top)
     return top
 
 
 def _complete_paths(command: argparse.ArgumentParser) -> None:
-    """Let arguments that are files or folders be completed as such."""
+    """Mark the arguments that are files or folders, so that the shell completes them as such."""
     for action in command._actions:
         if isinstance(action, argparse._SubParsersAction):
             for below in action.choices.values():
@@ -38,17 +38,17 @@ def _complete_paths(command: argparse.ArgumentParser) -> None:
             action.complete = shtab.DIRECTORY if action.metavar == "DIR" else shtab.FILE  # type: ignore[attr-defined]
 
 
-def completion(shell: str) -> str:
-    """The script that a shell reads."""
+def make_script(shell: str) -> str:
+    """The completion script for a shell."""
     return str(shtab.complete(make_complete_parser(), shell))
 
 
 def install_completion(shell: str | None, home: Path, say: Callable[[str], None]) -> Path:
-    """Write the script to where the shell looks for it, say what is next, and return its path."""
+    """Write the completion script where the shell looks for it, say what to do next, and return its path."""
     shell = shell or Path(os.environ.get("SHELL", "")).name
     if shell not in SHELLS:
         raise InputError(
-            f"no completion for the shell: {shell or '(SHELL is not set)'}",
+            f"expected {', '.join(SHELLS)} as the shell, found: {shell or 'none (SHELL is not set)'}",
             hint=f"fedlog --install-completion {'|'.join(SHELLS)}",
         )
     data = Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share")
@@ -59,7 +59,7 @@ def install_completion(shell: str | None, home: Path, say: Callable[[str], None]
         "fish": config / "fish" / "completions" / "fedlog.fish",
     }[shell]
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, completion(shell))
+    write_file(path, make_script(shell))
     say(f"wrote: {path}")
     say(f"next: {NEXT[shell].format(path=path, folder=path.parent)}")
     return path

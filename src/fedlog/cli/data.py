@@ -1,4 +1,4 @@
-"""`fedlog data list | fetch | check`: which data sets there are, how to get them, and whether what is here is right."""
+"""`fedlog data list | fetch | check`: list the data sets, download them, and verify the downloaded files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedlog.cli.command import command, say
 from fedlog.data.sources import SOURCES, Source, data_folder, find_source, state_of
 from fedlog.errors import InputError
 
-# What needs no download: (name, title, where it comes from).
+# Data sets that are not downloaded: name, title, and where they come from.
 OTHERS = (
     ("digits", "Handwritten digits, 8 x 8", "installs with scikit-learn"),
     ("wine", "178 wines of three cultivars, 13 numbers", "installs with scikit-learn"),
@@ -93,7 +93,7 @@ def fetch_command(args: argparse.Namespace) -> int:
             for source in sources:
                 fetch(source, folder, report)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt("the same command goes on where the download stopped") from None
+            raise KeyboardInterrupt("the same command continues the download where it stopped") from None
     if not args.quiet:
         for source in sources:
             unverified = any(file.sha256 is None for file in source.files)
@@ -103,7 +103,7 @@ def fetch_command(args: argparse.Namespace) -> int:
 
 
 def check_command(args: argparse.Namespace) -> int:
-    """Print the state of each file; return exit code 0 if all are right, else 2."""
+    """Print the state of each file; return exit code 0 if all are complete and correct, else 2."""
     folder = data_folder(args.data_dir)
     sources: Sequence[Source] = _sources(args.names) or list(SOURCES.values())
     states = [(source, file, state_of(file, folder)) for source in sources for file in source.files]
@@ -122,10 +122,10 @@ def check_command(args: argparse.Namespace) -> int:
 
 
 def _sources(names: Sequence[str]) -> list[Source]:
-    """The sources of these data sets; an InputError for one that is not downloaded."""
+    """The sources of these data sets; InputError for a data set that needs no download."""
     for name, _, origin in OTHERS:
         if name in names:
-            raise InputError(f"{name} is not downloaded: {origin}", hint=f"fedlog run --data {name}")
+            raise InputError(f"{name} needs no download: {origin}", hint=f"fedlog run --data {name}")
     return [find_source(name) for name in names]
 
 

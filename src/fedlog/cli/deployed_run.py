@@ -1,4 +1,4 @@
-"""Read a deployed run from its server's folder for its page: the report itself knows nothing of Flower."""
+"""Read a deployed run from its server's folder for its page. This is here because `report` does not import `flower`."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from fedlog.settings.training import Recipe
 
 
 def find_deployed_runs(folder: Path) -> list[Path]:
-    """The folder itself where it holds a deployed run, else the runs of the server whose folder it is."""
+    """The folder itself if it is that of a deployed run; if it is a server's folder, the folders of its runs."""
     if (folder / PLAN).exists():
         return [folder]
     return sorted(path.parent for path in ServerFolder(folder).runs.glob(f"*/{PLAN}"))
 
 
 def write_page(folder: Path) -> Path:
-    """Write the page of the run in this folder of a server, and return its path."""
+    """Write the page of the deployed run in this folder, and return its path."""
     return write_deployed_page(folder, read_deployed_run(folder))
 
 
 def read_deployed_run(folder: Path) -> DeployedRun:
-    """The run in this folder, finished or under way."""
+    """The deployed run in this folder, finished or under way."""
     home, server = RunFolder(folder), ServerFolder(folder.parent.parent)
     plan, report = home.plan(), home.report() or {}
     differences, others = _compare_settings(plan)
@@ -76,7 +76,7 @@ def read_deployed_run(folder: Path) -> DeployedRun:
 
 
 def _read_rounds(home: RunFolder) -> tuple[DeployedRound, ...]:
-    """The rounds in their order; of one that was begun twice, only the last attempt."""
+    """The rounds in order; if a round was begun twice, only the last attempt."""
     whole = {int(line["round"]): line for line in home.rounds() if "bits_up" in line}
     return tuple(
         DeployedRound(
@@ -100,7 +100,7 @@ def _read_sites(report: Mapping[str, Any], run: str, events: Iterable[Mapping[st
                 answered.setdefault(site, set()).add(int(event["round"]))
         elif event["event"] in ("refused", "left out"):
             left_out[event["site"]] += 1
-    # While a run goes on nobody has reported: then those are shown that were heard of.
+    # During a run there are no reports yet: show the sites that the log mentions.
     reported = report.get("sites") or [{"name": name, "body": ""} for name in sorted({*answered, *left_out})]
     return tuple(
         DeployedSite(
@@ -120,7 +120,7 @@ def _read_sites(report: Mapping[str, Any], run: str, events: Iterable[Mapping[st
 
 
 def _by_direction(report: Mapping[str, Any]) -> dict[tuple[str, str], int]:
-    """The bits by direction and kind; the names of those before round 1 say so."""
+    """The bits by direction and kind of message; kinds of the opening end in `before round 1`."""
     found = {}
     for part, suffix in (("bits_by_kind", ""), ("bits_opening", " before round 1")):
         for name, bits in report.get(part, {}).items():
@@ -130,7 +130,7 @@ def _by_direction(report: Mapping[str, Any]) -> dict[tuple[str, str], int]:
 
 
 def _compare_settings(plan: Plan) -> tuple[tuple[Difference, ...], tuple[tuple[str, str], ...]]:
-    """The settings in which the plan differs from the defaults of its method, and those in which it does not."""
+    """The settings that differ from the defaults of the plan's method, and those that do not."""
     usual_plan = make_plan(apply_recipe(RunSpec(method=plan.method), given=()), plan.name, lambda: 0)
     here, usual = plan_settings(plan), plan_settings(usual_plan)
     names = [entry.name for entry in list_deployed_settings() if about(entry).flag and entry.name != "method"]
@@ -150,7 +150,7 @@ def _compare_settings(plan: Plan) -> tuple[tuple[Difference, ...], tuple[tuple[s
 
 
 def _all_options(plan: Plan) -> dict[str, Any]:
-    """The options of the plan's method, defaults included."""
+    """All options of the plan's method, with their values in this plan."""
     found = {**registry.options(plan.method), **DEFAULT_OPTIONS.get(plan.method, {}), **plan.options}
     return {name: getattr(value, "value", value) for name, value in found.items()}
 
@@ -160,8 +160,8 @@ def _empty_to_none(value: Any) -> Any:
 
 
 def _repeat_command(server: Path, method: str, differences: Sequence[Difference]) -> str:
-    """The command for a new run with the same settings at this server."""
-    # The differences are complete: no recipe must fill in anything.
+    """The command that starts a new run with the same settings at this server."""
+    # With the paper's recipe nothing else is filled in: the differences are complete.
     words = ["fedlog", "federate", "run", str(server), "--method", method, "--recipe", Recipe.PAPER.value]
     for each in differences:
         value = each.value if isinstance(each.value, str) else json.dumps(each.value)
@@ -176,18 +176,18 @@ class DeployedRuns:
     folder: Path
 
     def list_runs(self) -> list[Path]:
-        """Every run of the server that has a plan."""
+        """The folders of all runs that have a plan."""
         return find_deployed_runs(self.folder)
 
     def render(self, folder: Path, live: Live) -> str:
-        """The page of one run, or the list of all."""
+        """The page of one run; for the server's folder, the list of all runs."""
         if (folder / PLAN).exists():
             return render_deployed(read_deployed_run(folder), live)
         runs = {f"{run.relative_to(folder).as_posix()}/": read_deployed_run(run) for run in find_deployed_runs(folder)}
         return render_deployed_runs(folder.resolve().name, runs, live)
 
     def list_files(self, folder: Path) -> Iterator[Path]:
-        """The files that the runs have written, and the server's log, which knows who has answered."""
+        """The files that the page is made from: those of the runs, and the server's log."""
         runs = find_deployed_runs(folder)
         yield from (run / name for run in runs for name in (PLAN, ROUNDS, REPORT, FILE_NAME))
         yield from {ServerFolder(run.parent.parent).event_log for run in runs}

@@ -1,4 +1,4 @@
-"""From a comparison to a deployment: the schema, each site's table, and the commands that run what was compared."""
+"""Write a deployment plan for `fedlog compare --write-plan`: the schema, each site's table, and the commands."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ REVIEW = "Drafted by `fedlog compare` from the files of all sites. Review it bef
 
 
 def write_plan(folder: Path, found: Comparison, site_column: str | None) -> str:
-    """Write the schema and the commands into the folder; the commands come back as text."""
+    """Write the schema, the tables and the commands into the folder; return the commands as text."""
     if not found.data.startswith(SITES):
         raise InputError(
-            f"a plan of a deployment needs the files of your own sites, found: {found.data}",
+            f"--write-plan needs data from your own sites, found: {found.data}",
             hint=f"--data {SITES}FOLDER",
         )
     label = choose_deployable(found)
@@ -37,17 +37,19 @@ def write_plan(folder: Path, found: Comparison, site_column: str | None) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / "schema.toml", dump_schema(federation.describe_schema(), (REVIEW,)))
     tables = _site_tables(folder, found.data.removeprefix(SITES), site_column)
-    text = "\n".join([*_explain(found, label), *commands(folder, spec, federation, tables)]) + "\n"
+    text = "\n".join([*_explain(found, label), *list_commands(folder, spec, federation, tables)]) + "\n"
     write_file(folder / "commands.sh", text)
     return text
 
 
 def choose_deployable(found: Comparison) -> str:
-    """The label that was advised, if sites can run its method; else the best label that they can run."""
+    """The advised label, if its method can be deployed; else the best label with a method that can."""
     deployable = registry.find_methods(lambda method: method.may_federate)
     labels = [label for label in found.findings.candidates if found.findings.method_of(label) in deployable]
     if not labels:
-        raise InputError("none of these methods can be deployed", hint=f"--methods {','.join(deployable)}")
+        raise InputError(
+            "expected a compared method that can be deployed, found none", hint=f"--methods {','.join(deployable)}"
+        )
     if found.advice.method in labels:
         return found.advice.method
     accuracies = {label: found.findings.figures[label].validation_accuracy for label in labels}
@@ -64,7 +66,7 @@ def _explain(found: Comparison, label: str) -> list[str]:
 
 
 def _site_tables(folder: Path, source: str, site_column: str | None) -> dict[str, Path]:
-    """The file of each site's records; a single table is cut into one file a site, with its rows in order."""
+    """The file of each site's records; a single table is split into one file for each site, with its rows in order."""
     several = "," in source and not Path(source).exists()
     sources = SiteSources.at(source.split(",") if several else source, site_column)
     for name, frame in sources.frames.items():
@@ -72,8 +74,8 @@ def _site_tables(folder: Path, source: str, site_column: str | None) -> dict[str
     return sources.paths or {name: folder / f"{name}.csv" for name in sources.frames}
 
 
-def commands(folder: Path, spec: RunSpec, federation: Federation, tables: Mapping[str, Path]) -> list[str]:
-    """The commands at the server and at each site, with every setting of the run that was compared."""
+def list_commands(folder: Path, spec: RunSpec, federation: Federation, tables: Mapping[str, Path]) -> list[str]:
+    """The commands for the server and for each site, with the settings of the compared run."""
     schema = shlex.quote(str(folder / "schema.toml"))
     lines = ["# At the server:", f"fedlog federate init server --schema {schema} --host {HOST}"]
     lines += ["fedlog federate server server", ""]
@@ -86,20 +88,23 @@ def commands(folder: Path, spec: RunSpec, federation: Federation, tables: Mappin
             f"fedlog federate site {site} --data {data} --body {shlex.quote(find_body(spec, name))}",
             "",
         ]
-    return [*lines, "# At the server, once all sites are online:", run_command(spec)]
+    return [*lines, "# At the server, once all sites are online:", format_run_command(spec)]
 
 
 def find_body(spec: RunSpec, site: str) -> str:
-    """The body of that site."""
+    """The body of this site in the compared run."""
     own = dict(name.split("=", 1) for name in spec.body if "=" in name)
     common = [name for name in spec.body if "=" not in name]
     if len(common) > 1:
-        raise InputError(f"which site has which body? {', '.join(common)}", hint="--body SITE=NAME for each site")
+        raise InputError(
+            f"expected one body, or SITE=NAME for each site, found: {', '.join(common)}",
+            hint="--body SITE=NAME for each site",
+        )
     return own.get(site) or common[0]
 
 
-def run_command(spec: RunSpec) -> str:
-    """`fedlog federate run` with the settings of the compared run, defaults included where they could differ."""
+def format_run_command(spec: RunSpec) -> str:
+    """The command `fedlog federate run` with the settings of the compared run."""
     always = ("method", "recipe", "rounds", "batch_size", "seed", "codec")
     words = ["fedlog federate run server"]
     for entry in list_deployed_settings():

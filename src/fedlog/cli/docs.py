@@ -1,4 +1,4 @@
-"""`fedlog docs`: the generated pages of the documentation, from the committed records and the parsers of commands."""
+"""`fedlog docs`: write the generated pages of the documentation, from the committed records and the commands."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def docs_command(args: argparse.Namespace) -> int:
     """Write the pages and print their names; return exit code 0."""
     if not args.results.is_dir():
         raise InputError(
-            f"no results folder: {args.results}", hint="run this in the project's folder, or give --results"
+            f"expected the folder of the results, found none: {args.results}",
+            hint="run this in the project's folder, or give --results",
         )
     pages = write_markdown(args.results, args.out)
     bits = write_bits_page(args.results, args.out / "bits.md")
@@ -47,14 +48,14 @@ def docs_command(args: argparse.Namespace) -> int:
 
 
 def write_command_page(path: Path) -> list[Path]:
-    """Write the page and return its path."""
+    """Write the page of all commands, and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, command_page())
     return [path]
 
 
 def command_page() -> str:
-    """The page as Markdown: the list of commands, then each with its flags."""
+    """The page of all commands as Markdown: the list of commands, then each with its flags."""
     rows = [f"| [`fedlog {name}`](#fedlog-{name}) | {summary} |" for name, summary in COMMANDS.items()]
     parts = [HEAD, "\n".join(["| command | what it does |", "|---|---|", *rows])]
     for name, command in _subparsers(make_parser(COMMANDS)).items():
@@ -63,10 +64,10 @@ def command_page() -> str:
 
 
 def _sections(command: argparse.ArgumentParser, name: str, level: int) -> Iterator[str]:
-    """A heading, what the command does, a table of its flags; then the commands below it."""
+    """The sections of a command: a heading, what it does, a table of its flags, and its subcommands."""
     yield f"{'#' * level} `fedlog {name}`"
-    said = (command.description or "").strip().rstrip(".").replace("%%", "%")
-    yield f"{said[:1].upper()}{said[1:]}."
+    text = (command.description or "").strip().rstrip(".").replace("%%", "%")
+    yield f"{text[:1].upper()}{text[1:]}."
     for title, actions in _groups(command).items():
         if actions:
             table = "\n".join(["| flag | what it decides |", "|---|---|", *map(_row, actions)])
@@ -76,7 +77,7 @@ def _sections(command: argparse.ArgumentParser, name: str, level: int) -> Iterat
 
 
 def _groups(command: argparse.ArgumentParser) -> dict[str, list[argparse.Action]]:
-    """The flags by the title of their group; those without one together."""
+    """The flags by the title of their group; flags without a group are under the empty title."""
     found: dict[str, list[argparse.Action]] = {}
     for group in command._action_groups:
         title = "" if group.title in (None, "options", "positional arguments") else str(group.title)
@@ -96,8 +97,8 @@ def _row(action: argparse.Action) -> str:
     else:
         shown = value or ("" if action.nargs == 0 else action.dest.upper())
         names = ", ".join(f"`{option}{' ' + shown if shown else ''}`" for option in action.option_strings)
-    said = (action.help or "") % vars(action)  # as argparse does
-    return f"| {_escape(names)} | {_escape(said)} |"
+    text = (action.help or "") % vars(action)  # as argparse does
+    return f"| {_escape(names)} | {_escape(text)} |"
 
 
 def _escape(text: str) -> str:
@@ -105,7 +106,7 @@ def _escape(text: str) -> str:
 
 
 def _subparsers(command: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """The commands below this one, by name."""
+    """The subcommands of a command, by name."""
     return {
         name: below for action in command._actions if isinstance(action, argparse._SubParsersAction)
         for name, below in action.choices.items()

@@ -1,4 +1,4 @@
-"""`fedlog doctor`: what this installation has, what it lacks, and what to do about it."""
+"""`fedlog doctor`: show what this installation has, what it lacks, and what to do about it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedlog.cli.command import cores
 from fedlog.errors import InputError
 
 REQUIRED = ("torch", "numpy", "scipy", "scikit-learn", "polars", "matplotlib")
-# Extra -> its package, and what is possible only with it.
+# Extra of the package -> the package that it installs, and what it is needed for.
 EXTRAS = {
     "federate": ("flwr", "real sites, over Flower"),
     "onnx": ("onnxruntime", "ONNX files"),
@@ -36,7 +36,7 @@ LITTLE_MEMORY, LITTLE_DISK = 2e9, 1e9
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at; a hint where something can be done about it."""
+    """One checked thing: its name, its state, and a hint if it should be changed."""
 
     name: str
     value: str
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def doctor_command(args: argparse.Namespace) -> int:
-    """Print what was found; return exit code 0, whatever it is."""
+    """Print the results of all checks; return exit code 0."""
     found = list(examine())
     if args.json:
         print(json.dumps([asdict(finding) for finding in found], indent=1))
@@ -65,7 +65,7 @@ def doctor_command(args: argparse.Namespace) -> int:
 
 
 def examine() -> Iterator[Check]:
-    """Everything that decides what works here, and how fast."""
+    """Check everything that decides what works on this machine, and how fast."""
     yield Check("fedlog", f"{fedlog.__version__} in {Path(fedlog.__file__).parent}")
     yield Check("python", f"{platform.python_version()} in {sys.prefix}")
     yield Check("system", platform.platform())
@@ -81,7 +81,7 @@ def examine() -> Iterator[Check]:
         yield Check(extra, f"{package} {here}: {use}" if here else f"not installed: no {use}",
                       None if here else f"pip install 'fedlog[{extra}]'")  # fmt: skip
     browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    yield Check("browser", browser or "none found", None if browser else "reports need one to be looked at")
+    yield Check("browser", browser or "none found", None if browser else "install one to look at reports")
 
 
 def _find_version(package: str) -> str | None:
@@ -92,14 +92,14 @@ def _find_version(package: str) -> str | None:
 
 
 def _examine_speed() -> Iterator[Check]:
-    """The compiler, the compiled blocks, the cores and the graphics card."""
+    """Check the compiler, the compiled code, the cores and the graphics card."""
     compiled = find_spec("fedlog.engine.training.block._convolve") is not None
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    said = "none found"
+    found = "none found"
     if compiler is not None:
         done = subprocess.run([*compiler.split(), "--version"], capture_output=True, text=True, check=False)
-        said = f"{compiler}: {done.stdout.partition(chr(10))[0]}"
-    yield Check("compiler", said, None if compiled or compiler else "a C compiler makes convolutions faster")
+        found = f"{compiler}: {done.stdout.partition(chr(10))[0]}"
+    yield Check("compiler", found, None if compiled or compiler else "a C compiler makes convolutions faster")
     lacks = None if compiled else "convolutions are slower; with a C compiler: pip install --force-reinstall fedlog"
     yield Check("compiled blocks", "yes" if compiled else "no", lacks)
     yield Check("cores", f"{cores()} of {os.cpu_count()}")
@@ -110,7 +110,7 @@ def _examine_speed() -> Iterator[Check]:
 
 
 def _examine_space() -> Iterator[Check]:
-    """Memory, and the disk of this folder."""
+    """Check the memory, and the free space on the disk of the current folder."""
     if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
         page, total, free = (os.sysconf(name) for name in ("SC_PAGE_SIZE", "SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
         little = page * total < LITTLE_MEMORY
@@ -122,7 +122,7 @@ def _examine_space() -> Iterator[Check]:
 
 
 def _examine_data() -> Check:
-    """The folder of the data sets, and what is in it."""
+    """Check the folder of the data sets: which of them are there."""
     from fedlog.data.sources import SOURCES, data_folder
 
     try:

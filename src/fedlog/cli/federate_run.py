@@ -1,4 +1,4 @@
-"""`fedlog federate run | drop | leave | demo`: train with the sites, go on without one, take one out, see it all."""
+"""`fedlog federate run | drop | leave | demo`: train with the sites, go on without one, remove one, show a demo."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _run(folder: ServerFolder, args: argparse.Namespace) -> None:
 
 
 def _write_page(args: argparse.Namespace, run: Path) -> None:
-    """Write the page of a finished run, and say where it is."""
+    """Write the page of a finished run, and print its path."""
     from fedlog.cli.deployed_run import write_page
 
     page = write_page(run)
@@ -105,9 +105,13 @@ def _demo(args: argparse.Namespace) -> None:
     from fedlog.flower.ops.demo_pretrained import describe_pooled, run_pretrained_demo
 
     if args.pretrained and args.rounds is not None:
-        raise InputError(f"--pretrained has exactly one exchange, found: --rounds {args.rounds}", hint="leave it out")
+        raise InputError(
+            f"--pretrained has exactly one exchange, found: --rounds {args.rounds}", hint="leave out --rounds"
+        )
     if args.folder is not None and args.folder.exists() and any(args.folder.iterdir()):
-        raise InputError(f"expected a new or empty folder, found: {args.folder}")
+        raise InputError(
+            f"expected a new or empty folder, found one with files: {args.folder}", hint="name another folder"
+        )
     show_step = say if args.verbose else lambda line: None
     if not (args.verbose or args.json):
         say("a server and three sites start on this machine: about a minute; --verbose shows every step")
@@ -129,7 +133,7 @@ def _demo(args: argparse.Namespace) -> None:
 
 
 def _print_pretrained(report: dict[str, Any]) -> None:
-    """Print what the demo can tell because everything lies in one place; a server would know none of the figures."""
+    """Print the figures of the private demo; in a real run only each site knows its own."""
     print(f"{'site':<10} {'test accuracy':>13} {'95 % interval':>16} {'test rows':>10}  body")
     for site in report["sites"]:
         between = _describe_interval(site["accuracy"], site["test_records"])
@@ -184,14 +188,14 @@ def print_private(report: dict[str, Any]) -> None:
 
 
 def _describe_traffic(report: dict[str, Any]) -> str:
-    """How many rounds there were, of how many planned, and the bits sent in them."""
+    """In words, the number of rounds, also of planned ones if the run ended early, and the bits that were sent."""
     planned = f" of {report['rounds_planned']}" if "rounds_planned" in report else ""
     plural = "" if report["rounds"] == 1 and not planned else "s"
     return f"{report['rounds']}{planned} round{plural}, {report['bits_up']} bits up and {report['bits_down']} down"
 
 
 def _describe_interval(share: float, records: int) -> str:
-    """The 95 % interval of an accuracy over so many test rows."""
+    """The 95 % interval of an accuracy on `records` test rows, as text."""
     from fedlog.core.classification import share_interval
 
     if records == 0:

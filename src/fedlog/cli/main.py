@@ -1,4 +1,4 @@
-"""`fedlog`: the commands, and the one place where errors become a line, a hint and an exit code."""
+"""The program `fedlog`: it starts the commands, and turns errors into a line, a hint and an exit code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedlog.errors import FedlogError, InputError, RunError
 from fedlog.files.names import did_you_mean
 from fedlog.files.python_words import speak_flags
 
-# The module of a command is imported when it is asked for: PyTorch alone takes a second.
+# The module of a command is imported only when the command is used: importing PyTorch alone takes a second.
 COMMANDS = {
     "run": "train one method on one data set",
     "compare": "run several methods on one federation, and say whether federating pays",
@@ -33,7 +33,7 @@ COMMANDS = {
     "predict": "predict labels, or a number with its interval, with a finished model",
     "doctor": "show versions, compiler, cores, memory, data, Flower and browser",
 }
-# Which extra of the package brings a module that a plain installation lacks.
+# Module that a plain installation lacks -> the extra of the package that installs it.
 EXTRAS = {
     "flwr": "federate",
     "cryptography": "federate",
@@ -58,10 +58,10 @@ TYPES = {"int": "a whole number", "float": "a number", "Path": "a path"}
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors look like all our errors."""
+    """An argument parser that reports errors in the form of all our errors: a line and a hint."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        # Abbreviations would change their meaning with every new option.
+        # No abbreviated options: a new option could change the meaning of one.
         super().__init__(*args, **{**kwargs, "allow_abbrev": False})
 
     def error(self, message: str) -> NoReturn:
@@ -78,7 +78,7 @@ class Parser(argparse.ArgumentParser):
         _refuse(message, hint)
 
     def options(self) -> Iterator[str]:
-        """Every option of this parser and of the commands below it."""
+        """All options of this parser and of its subcommands."""
         for action in self._actions:
             yield from (option for option in action.option_strings if option.startswith("--"))
             if isinstance(action, argparse._SubParsersAction):
@@ -87,7 +87,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class InstallCompletion(argparse.Action):
-    """Writes the completion of a shell to where it looks for it, and ends the program."""
+    """The action of `--install-completion`: install the completion for a shell, and end the program."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
         """Install the completion."""
@@ -102,8 +102,8 @@ def _refuse(message: str, hint: str) -> NoReturn:
     raise SystemExit(2)
 
 
-def make_parser(whole: Collection[str]) -> Parser:
-    """The command line; these commands have all their flags, the others only their names."""
+def make_parser(complete: Collection[str]) -> Parser:
+    """The parser of the program: the commands in `complete` have all their flags, the others only their names."""
     top = Parser(prog="fedlog", description="Personalised federated classification by sufficient statistics.")
     top.add_argument("--version", action="version", version=f"fedlog {fedlog.__version__}")
     top.add_argument("--install-completion", action=InstallCompletion, nargs="?", metavar="SHELL",
@@ -111,13 +111,13 @@ def make_parser(whole: Collection[str]) -> Parser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary)
-        if name in whole:
+        if name in complete:
             importlib.import_module(f"fedlog.cli.{name}").add_arguments(command)
     return top
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """The arguments by name; an unknown one is refused with the option it may have meant."""
+    """Parse the arguments; refuse an unknown option, and suggest a similar one."""
     top = make_parser([argument for argument in arguments if not argument.startswith("-")][:1])
     args, unknown = top.parse_known_args(arguments)
     if unknown:
@@ -129,8 +129,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 @contextmanager
 def interrupt_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM end a command as Ctrl-C does, with the same words; processes forked from it end at once."""
-    if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
+    """Make SIGTERM end the block as Ctrl-C does, with the same message; forked processes end at once."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set signal handlers
         yield
         return
     process = os.getpid()
@@ -149,7 +149,7 @@ def interrupt_on_sigterm() -> Iterator[None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0 done, 1 the run failed, 2 bad input, 130 interrupted."""
+    """Run the program and return the exit code: 0 done, 1 the run failed, 2 bad input, 130 interrupted."""
     with interrupt_on_sigterm():
         return _run(sys.argv[1:] if arguments is None else arguments)
 
@@ -161,7 +161,7 @@ def _run(arguments: Sequence[str]) -> int:
         command = f"fedlog {args.command}"
         with speak_flags():
             code: int = args.handler(args)
-        if sys.stdout is not None:  # which it is where a shell closed it
+        if sys.stdout is not None:  # it is None if the shell has closed it
             sys.stdout.flush()
         return code
     except InputError as error:
@@ -178,16 +178,16 @@ def _run(arguments: Sequence[str]) -> int:
         print(f"hint: pip install 'fedlog[{EXTRAS[missing]}]', or '.[{EXTRAS[missing]}]' in a clone", file=sys.stderr)
         return InputError.exit_code
     except KeyboardInterrupt as error:
-        print("\n".join(["interrupted", *(f"hint: {said}" for said in error.args)]), file=sys.stderr)
+        print("\n".join(["interrupted", *(f"hint: {hint}" for hint in error.args)]), file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output is gone; without this the interpreter would complain when it flushes at the end.
+        # The program that read our output has ended. Without this the interpreter would print an error at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
         where = "" if error.filename is None else f"{error.filename}: "
         print(f"error: {where}{error.strerror or error}", file=sys.stderr)
-        print("hint: look at that file or folder, and at the room on its disk", file=sys.stderr)
+        print("hint: check that file or folder, and the free space on its disk", file=sys.stderr)
         return RunError.exit_code
 
 

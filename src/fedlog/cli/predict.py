@@ -1,4 +1,4 @@
-"""`fedlog predict MODEL --data new.csv`: labels and probabilities of new records from a model folder."""
+"""`fedlog predict MODEL --data new.csv`: predict labels and probabilities of new records with a saved model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def _predict(args: argparse.Namespace) -> int:
     from fedlog.errors import InputError
 
     if args.data is None and args.onnx is None:
-        raise InputError("expected --data, --onnx or both, found neither")
+        raise InputError(
+            "expected --data, --onnx or both, found neither", hint="--data FILE predicts, --onnx FILE exports"
+        )
     from fedlog.models.folder import load_model, read_unseen_classes
     from fedlog.models.onnx_export import export_onnx
 
@@ -51,15 +53,15 @@ def _predict(args: argparse.Namespace) -> int:
     labels = [classes[best] for best in probabilities.argmax(axis=1).tolist()]
     if unseen := read_unseen_classes(args.model, model):
         print(
-            f"warning: no training row of this model's site had {', '.join(unseen)}; what it says of that comes from "
-            "the other sites alone",
+            f"warning: no training row of this model's site had {', '.join(unseen)}; the model knows about that only "
+            "from the other sites",
             file=sys.stderr,
         )
     files = _list_images(args.data)
     if args.json:
         rows = [[round(value, 6) for value in row] for row in probabilities.tolist()]
-        told = {**({"files": files} if files else {}), "classes": list(classes), "labels": labels}
-        print(json.dumps({**told, "probabilities": rows, **({"unseen_classes": unseen} if unseen else {})}))
+        labelled = {**({"files": files} if files else {}), "classes": list(classes), "labels": labels}
+        print(json.dumps({**labelled, "probabilities": rows, **({"unseen_classes": unseen} if unseen else {})}))
         return 0
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([*(["file"] if files else []), "label", *(f"p_{name}" for name in classes)])
@@ -69,7 +71,7 @@ def _predict(args: argparse.Namespace) -> int:
 
 
 def _list_images(data: str) -> list[str]:
-    """The names of the images in a folder, in the order in which they are read; empty for other data."""
+    """The names of the images in a folder, in the order in which they are read; empty if the data is not a folder."""
     from fedlog.data.images import image_files
 
     return [path.name for path in image_files(Path(data))] if Path(data).is_dir() else []

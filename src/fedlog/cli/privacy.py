@@ -1,4 +1,4 @@
-"""`fedlog privacy`: how much noise a promise needs, what a run has really spent, and an attempt to refute a promise."""
+"""`fedlog privacy`: compute the noise for a promise, show what a run has spent, and audit a promise."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _spending_facts(run: Path, log: ReleaseLog, spending: Spending, delta: float
                 "steps": release.steps if isinstance(release, TrainingRound) else None,
                 "noise": release.noise,
                 "sigma": release.sigma,
-                # JSON has no infinity: null is "no finite sensitivity", and "no finite epsilon".
+                # JSON has no infinity: null means that the sensitivity, or the epsilon, is not finite.
                 "sensitivity": release.sensitivity if release.sensitivity < float("inf") else None,
                 name: epsilon if epsilon < float("inf") else None,
             }

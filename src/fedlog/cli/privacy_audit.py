@@ -27,7 +27,7 @@ def add_parser(verbs: Subparsers) -> None:
         "--audited",
         choices=["statistics", "dp-sgd"],
         default="statistics",
-        help="what is looked at: the statistics that leave, or bodies trained by DP-SGD, in one run with many canaries "
+        help="what is audited: the statistics that leave, or bodies trained by DP-SGD, in one run with many canaries "
         "(default: statistics)",
     )
     audit.add_argument("--releases", type=int, default=1, help="how many releases share the budget (default: 1)")
@@ -38,14 +38,14 @@ def add_parser(verbs: Subparsers) -> None:
         "--fault",
         choices=["none", "small-noise", "unclipped", "exact-count"],
         default="none",
-        help="plant a mistake, to see it noticed",
+        help="make this mistake on purpose, to see that the audit finds it",
     )
     audit.add_argument(
         "--too-small",
         type=float,
         default=10.0,
         metavar="X",
-        help="with --fault small-noise: how many times too small (default: %(default)g)",
+        help="with --fault small-noise: how many times too small the noise is (default: %(default)g)",
     )
     audit.add_argument(
         "--trials",
@@ -69,7 +69,7 @@ def add_parser(verbs: Subparsers) -> None:
 
 
 def audit_command(args: argparse.Namespace) -> int:
-    """Run the audit and return 0 where nothing is contradicted, 1 where a promise is; fail if no trial could tell."""
+    """Run the audit; return 0 if the promise stands, 1 if it is refuted; RunError if no promise could be refuted."""
     from fedlog.audit.canary import run_audit
     from fedlog.audit.finding import Audit, Fault, Training
     from fedlog.privacy.guarantee import NoiseSource
@@ -99,10 +99,10 @@ def audit_command(args: argparse.Namespace) -> int:
         print(finding)
     if finding.blind:
         raise RunError(
-            f"this audit shows epsilon {finding.epsilon_visible:.3g} at most, which refutes no claim "
-            f"of {args.epsilon:g}, however wrong it is",
+            f"this audit cannot find more than epsilon {finding.epsilon_visible:.3g}, so it cannot refute a claim of "
+            f"{args.epsilon:g}",
             hint=f"{'more --canaries, a smaller --delta' if finding.audit.in_one_run else 'more --trials'}, or a "
             "smaller --epsilon",
         )
-    # Mode paper promises nothing, so nothing of ours is refuted there.
+    # Mode paper promises nothing, so no promise is refuted there.
     return int(finding.contradicted and finding.audit.unit is not Unit.PAPER)

@@ -1,4 +1,4 @@
-"""`fedlog privacy calibrate`: how much noise a promise needs."""
+"""`fedlog privacy calibrate`: compute how much noise a promise needs."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def calibrate_command(args: argparse.Namespace) -> int:
         value = getattr(args, name)
         if value is not None and value < 1:
             raise InputError(f"--{name} must be at least 1: {value}")
-    sensitivity = _sensitivity(args, unit, trust)
+    sensitivity = _find_sensitivity(args, unit, trust)
     calibration = Calibration(args.calibration or (Calibration.PAPER if unit is Unit.PAPER else Calibration.EXACT))
     mechanism = plan_noise(
         budget,
@@ -102,7 +102,7 @@ def calibrate_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _sensitivity(args: argparse.Namespace, unit: Unit, trust: Trust) -> float:
+def _find_sensitivity(args: argparse.Namespace, unit: Unit, trust: Trust) -> float:
     if args.sensitivity is not None:
         return float(args.sensitivity)
     if args.clip is None:
@@ -122,7 +122,7 @@ def _sensitivity(args: argparse.Namespace, unit: Unit, trust: Trust) -> float:
             f"--clip {args.clip} bounds clients, but --privacy {unit} protects records", hint="--clip clamp:B or l2:R"
         )
     if args.features is None:
-        raise InputError("--features is needed to compute the sensitivity of a record", hint="--features 51 for 10x51")
+        raise InputError("expected --features, to compute the sensitivity, found none", hint="--features 51 for 10x51")
     clip: Clip = Clamp(bound) if kind == "clamp" else L2Clip(bound)
     return clip.sensitivity(args.features)
 

@@ -1,4 +1,4 @@
-"""`fedlog report`: pages from records."""
+"""`fedlog report`: write pages and tables from records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def report_command(args: argparse.Namespace) -> int:
     """Write the page and print its name; return exit code 0."""
     if is_deployed(args.folder):
         return _report_deployed(args)
-    # PyTorch and matplotlib: not for `--help`.
+    # Imported here: PyTorch and matplotlib are slow to import, and `--help` needs neither.
     from fedlog.experiments.run.execute import CONFIG
     from fedlog.experiments.tables.catalog import on_disk
     from fedlog.report.exported_tables import find_tables
@@ -48,7 +48,7 @@ def report_command(args: argparse.Namespace) -> int:
 
 
 def is_deployed(folder: Path) -> bool:
-    """Whether the folder is that of a deployed run, or of a server with runs."""
+    """Whether the folder is that of a deployed run, or of a server."""
     return any((folder / name).exists() for name in ("plan.json", "federation.toml"))
 
 
@@ -60,7 +60,9 @@ def _report_deployed(args: argparse.Namespace) -> int:
 
     runs = find_deployed_runs(args.folder)
     if not runs:
-        raise InputError(f"no run at this server yet: {args.folder}", hint=f"fedlog federate run {args.folder}")
+        raise InputError(
+            f"expected a run at this server, found none: {args.folder}", hint=f"fedlog federate run {args.folder}"
+        )
     for run in runs:
         print(f"report: {write_page(run)}")
         if args.tables is not None:

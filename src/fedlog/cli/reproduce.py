@@ -1,4 +1,4 @@
-"""`fedlog reproduce`: the tables and figures of the paper, cell by cell."""
+"""`fedlog reproduce`: run the tables and figures of the paper, cell by cell."""
 
 from __future__ import annotations
 
@@ -51,26 +51,31 @@ def reproduce_command(args: argparse.Namespace) -> int:
         if number is not None and number < 1:
             raise InputError(f"{option} must be at least 1: {number}", hint=f"for example {option} 2, or leave it out")
     if args.list:
-        return _list(args)
+        return _print_list(args)
     if args.name is None:
-        raise InputError("name an experiment", hint="fedlog reproduce --list")
-    choice = _choice(args)
+        raise InputError(
+            "expected the name of an experiment, found none", hint="fedlog reproduce --list shows all names"
+        )
+    choice = _read_choice(args)
     wanted = {found.name: cells(found, args.out, choice) for found in experiments(args.name)}
     if args.verify is not None:
         return _verify(args, [cell for found in wanted.values() for cell in found])
     try:
         ended = {name: _run(args, found) for name, found in wanted.items()}
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("the same command goes on where this one stopped; cells that are done stay") from None
+        raise KeyboardInterrupt("the same command continues where this one stopped; finished cells are kept") from None
     if args.json:
-        told = [line for name, found in wanted.items() for line in _describe_outcomes(name, found, ended[name])]
-        print(json.dumps({"cells": told}))
+        lines = [line for name, found in wanted.items() for line in _describe_outcomes(name, found, ended[name])]
+        print(json.dumps({"cells": lines}))
     return 1 if any(outcome.error is not None for outcomes in ended.values() for outcome in outcomes) else 0
 
 
 def _verify(args: argparse.Namespace, wanted: list[Cell]) -> int:
-    """Run first rounds again; return exit code 0 if every cell repeats, else 1."""
-    from fedlog.experiments.workers.verify import Repetition, verify_cells  # training: not for a listing
+    """Run the first rounds of finished cells again; return exit code 0 if every cell repeats, else 1."""
+    from fedlog.experiments.workers.verify import (  # imported here: it imports the training code
+        Repetition,
+        verify_cells,
+    )
 
     def show(found: Repetition) -> None:
         at = found.first_difference
@@ -89,13 +94,13 @@ def _verify(args: argparse.Namespace, wanted: list[Cell]) -> int:
 
 def _run(args: argparse.Namespace, wanted: list[Cell]) -> list[Outcome]:
     """Run the cells of one experiment, show progress, and return how each ended."""
-    # Without markup: a path may have a [word] in it.
+    # Without markup: a path may hold a word in brackets, which would be read as markup.
     console = Console(stderr=True, highlight=False, markup=False, quiet=args.quiet)
     where = executor(args.executor, args.jobs or cores(), args.out)
     with CellProgress(console) as progress:
         outcomes = run_cells(wanted, where, progress, args.data_dir)
     failed = [outcome for outcome in outcomes if outcome.error is not None]
-    # --quiet silences progress, not failures.
+    # --quiet hides progress, not failures.
     loud = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     for outcome in failed:
         loud.print(f"failed: {outcome.cell}: {outcome.error}", style="red")
@@ -105,12 +110,12 @@ def _run(args: argparse.Namespace, wanted: list[Cell]) -> list[Outcome]:
     return outcomes
 
 
-def _choice(args: argparse.Namespace) -> CellChoice:
+def _read_choice(args: argparse.Namespace) -> CellChoice:
     rows = split_list("--methods", args.methods, "fedlog,fedavg")
-    told = split_list("--seeds", args.seeds, "0,1,2")
-    if not all(seed.isdecimal() for seed in told):
+    seeds = split_list("--seeds", args.seeds, "0,1,2")
+    if not all(seed.isdecimal() for seed in seeds):
         raise InputError(f"--seeds must be whole numbers from 0 on, with commas: {args.seeds}", hint="--seeds 0,1,2")
-    return CellChoice(rows, tuple(dict.fromkeys(int(seed) for seed in told)), args.rounds)
+    return CellChoice(rows, tuple(dict.fromkeys(int(seed) for seed in seeds)), args.rounds)
 
 
 def _describe_outcomes(experiment: str, wanted: list[Cell], outcomes: list[Outcome]) -> list[dict[str, object]]:
@@ -129,11 +134,12 @@ def _describe_outcomes(experiment: str, wanted: list[Cell], outcomes: list[Outco
     ]
 
 
-def _list(args: argparse.Namespace) -> int:
+def _print_list(args: argparse.Namespace) -> int:
     narrowed = [name for name in ("name", "methods", "seeds", "rounds") if getattr(args, name) is not None]
     if narrowed:
         raise InputError(
-            f"--list shows every experiment whole: {', '.join(narrowed)} given", hint="fedlog reproduce --list"
+            f"--list shows all experiments, and takes no choice of them: {', '.join(narrowed)}",
+            hint="fedlog reproduce --list",
         )
     entries = inventory(args.out, args.data_dir, args.jobs or cores())
     if args.json:
@@ -143,7 +149,7 @@ def _list(args: argparse.Namespace) -> int:
     for column in ("experiment", "data", "rows", "seeds", "done", "hours left"):
         table.add_column(column, justify="left" if column in ("experiment", "data") else "right")
     for entry in entries:
-        table.add_row(*_line(entry))
+        table.add_row(*_table_row(entry))
     Console(highlight=False).print(table)
     for entry in entries:
         if entry.missing:
@@ -153,7 +159,7 @@ def _list(args: argparse.Namespace) -> int:
     return 0
 
 
-def _line(entry: ExperimentStatus) -> tuple[str, ...]:
+def _table_row(entry: ExperimentStatus) -> tuple[str, ...]:
     experiment = entry.experiment
     hours = "data needed" if entry.hours_left is None else f"{entry.hours_left:.2f}"
     return (

@@ -1,4 +1,4 @@
-"""`fedlog run`: its options. `running` does the work, and is imported only then."""
+"""The options of `fedlog run`. The module `running` does the work, and is imported only when it starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last lines of `fedlog run`: the outcome beside training alone, the settings that matter, and the next step."""
+"""The last lines of `fedlog run`: the results beside training alone, the main settings, and next steps."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def show_summary(console: Console, summary: Summary, folder: Path, report: Path)
 
 
 def say(console: Console, line: str) -> None:
-    """Print a line without breaking it, so that it can be copied."""
+    """Print a line without line breaks, so that it can be copied."""
     console.print(line, soft_wrap=True, markup=False)
 
 
@@ -73,7 +73,7 @@ def _show_numbers(table: Table, found: Mapping[str, Any]) -> None:
 
 
 def describe_settings(spec: RunSpec) -> str:
-    """In one line, the settings that decide most of a run, and those that were set; `config.json` has all."""
+    """One line with the main settings of a run, and those that the user set; `config.json` has all."""
     parts = {"body": ", ".join(spec.body), "batch size": f"{spec.batch_size}", "codec": spec.codec}
     parts |= {_as_words(name): f"{spec.options[name]}" for name in ("epochs", "learning_rate") if name in spec.options}
     parts |= {_as_words(each.name): each.text for each in find_differences(spec) if each.name not in SHOWN_ELSEWHERE}
@@ -85,7 +85,7 @@ def _as_words(name: str) -> str:
 
 
 def _next_steps(spec: RunSpec, summary: Summary, folder: Path, alone_is_known: bool) -> list[str]:
-    """Commands that follow: whether it was worth it, and how to use a model."""
+    """Commands that a user may want next: compare with training alone, and use a model."""
     lines = []
     if not alone_is_known and spec.method != "local" and summary.regression is None:
         data = [f"--data {shlex.quote(spec.data)}"]

@@ -1,4 +1,4 @@
-"""The work of `fedlog run`: train one method on one data set, with a live line, a summary and a report."""
+"""The work of `fedlog run`: train one method on one data set, show progress and a summary, and write a report."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         from fedlog.cli.comparing import run_seeds
 
         return run_seeds(args, spec, folder)
-    # --quiet silences progress, not warnings.
+    # --quiet hides progress, not warnings.
     with Progress(console, Console(stderr=True, highlight=False) if args.quiet else console) as progress:
         try:
             summary = execute(spec, folder, CallbackGroup([progress, Profile()]) if args.profile else progress)
@@ -51,11 +51,11 @@ def run(args: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             if not (folder / CONFIG).exists():
                 raise
-            raise KeyboardInterrupt(f"go on with: fedlog run --resume {shlex.quote(str(folder))}") from None
+            raise KeyboardInterrupt(f"continue with: fedlog run --resume {shlex.quote(str(folder))}") from None
     if args.json:
         print(json.dumps({**asdict(summary), "report": str(report)}))
     else:
-        from fedlog.cli.run_summary import show_summary  # it loads scipy's tests: not before the training
+        from fedlog.cli.run_summary import show_summary  # imported after the training: it imports slow parts of scipy
 
         show_summary(console, summary, folder, report)
         if args.profile:
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class Profile(Callback):
-    """Switches on the timing of a run's parts."""
+    """A callback that switches on the timing of a run's parts, for `--profile`."""
 
     def run_began(self, start: RunStart) -> None:
         """Switch the timing on."""
@@ -85,16 +85,16 @@ def _show_profile(console: Console, rounds: list[RoundRecord]) -> None:
 def _choose_spec_and_folder(args: argparse.Namespace) -> tuple[RunSpec, Path]:
     given = read_given_settings(args)
     if args.resume is not None:
-        # Where it is computed and where its files lie may change; that they hold the same is checked.
+        # Where a run is computed, and where its data are, may change; the content of the data is checked.
         may_change = {entry.name for entry in fields(RunSpec) if about(entry).recorded is Recorded.NEVER}
         started_with = {name for name in given if name not in may_change}
         if started_with or args.config or args.out:
             raise InputError(
-                f"--resume takes the settings from the folder: {', '.join(sorted(started_with)) or 'more'} given",
+                f"--resume takes the settings from the folder, found: {', '.join(sorted(started_with)) or 'a file or --out'}",
                 hint=f"fedlog run --resume {shlex.quote(str(args.resume))}",
             )
         spec = replace(read_spec(args.resume), **given)
-        # Another device than the one it was started on: its number of processes was made for that one.
+        # The stored number of processes was chosen for the CPU; on another device one process is enough.
         return (replace(spec, jobs=1) if spec.device != "cpu" and "jobs" not in given else spec), args.resume
     device = given.get("device") or (from_toml(args.config).device if args.config else "cpu")
     start = RunSpec(jobs=cores() if device == "cpu" else 1)
@@ -114,7 +114,7 @@ def _dry_run(args: argparse.Namespace, spec: RunSpec, progress: Progress) -> int
     found = forecast(spec, progress.features_computed)
     if args.resume is not None:
         done = records.count(args.resume / RECORDS)
-        print(f"this is the whole run; rounds done before: {done}", file=sys.stderr)
+        print(f"this is the forecast of the whole run, of which {done} rounds are done", file=sys.stderr)
     if args.json:
         print(json.dumps(asdict(found)))
         return 0

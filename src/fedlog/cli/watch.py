@@ -1,4 +1,4 @@
-"""`fedlog watch`: the page of a run, simulated or deployed, live."""
+"""`fedlog watch`: serve the page of a run, simulated or deployed, while it is under way."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def watch_command(args: argparse.Namespace) -> int:
     """Serve the page on this machine until Ctrl-C; return exit code 0."""
     if not args.folder.is_dir():
-        raise InputError(f"no folder to watch: {args.folder}", hint="name the --out folder of a run, or runs/")
+        raise InputError(
+            f"expected a folder to watch, found none: {args.folder}", hint="name the --out folder of a run, or runs/"
+        )
     from fedlog.report.pages.live import PageServer  # PyTorch takes a second: not for a mistyped folder
 
     try:
@@ -44,7 +46,7 @@ def watch_command(args: argparse.Namespace) -> int:
 
 
 def find_pages(folder: Path) -> Pages:
-    """The pages of a folder of simulated runs, or of a server's."""
+    """The pages to serve: those of a folder of simulated runs, or of a server's folder."""
     if is_deployed(folder):
         from fedlog.cli.deployed_run import DeployedRuns  # needs the extra `federate`, as the server does
 
