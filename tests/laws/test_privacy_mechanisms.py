@@ -126,7 +126,7 @@ def test_more_epsilon_never_needs_more_noise_whatever_the_grid_costs() -> None:
 
 
 def test_distributed_noise_needs_another_to_hide_behind() -> None:
-    with pytest.raises(InputError, match="to hide behind"):
+    with pytest.raises(InputError, match="needs at least 2 honest survivors"):
         Mechanism(Unit.RECORD, Trust.DISTRIBUTED, 3.0, 1.0, honest_survivors=1)
 
 

@@ -74,7 +74,7 @@ def test_less_noise_for_the_releases_beside_more_for_the_training() -> None:
 
 
 def test_a_refusal_says_whether_the_training_or_the_grid_is_in_the_way() -> None:
-    with pytest.raises(InputError, match=r"the training alone .* have epsilon .*, and 3 is all there is"):
+    with pytest.raises(InputError, match=r"the training alone .* have epsilon .*, and the budget is epsilon 3"):
         _planned(3.0, 0.9)
     with pytest.raises(InputError, match=r"the training alone .*, and beside the grid .* no more than 18.5 .* of 60"):
         _planned(60.0, 0.3)

@@ -90,7 +90,7 @@ def _choose_spec_and_folder(args: argparse.Namespace) -> tuple[RunSpec, Path]:
         started_with = {name for name in given if name not in may_change}
         if started_with or args.config or args.out:
             raise InputError(
-                f"--resume takes the settings from the folder, found: {', '.join(sorted(started_with)) or 'a file or --out'}",
+                f"--resume takes the settings from the folder, found: {', '.join(sorted(started_with)) or 'a file'}",
                 hint=f"fedlog run --resume {shlex.quote(str(args.resume))}",
             )
         spec = replace(read_spec(args.resume), **given)

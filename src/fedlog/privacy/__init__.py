@@ -1,1 +1,1 @@
-"""Noise with a stated guarantee: budgets and calibration, releases as data, mechanisms, and the secure sum."""
+"""Noise with a stated guarantee: budgets, calibration, the record of releases, mechanisms, and secure sums."""

@@ -1,4 +1,4 @@
-"""The releases of a run as data, and the privacy that they cost together.
+"""Releases as data, and the privacy that all releases of a run cost together.
 
 A run appends one `Release` to its list for each noisy object before the object leaves, the opening exchange included,
 and one `TrainingRound` for each round of DP-SGD. `add_if_covered` reads the list before the next release, `add_up`
@@ -45,10 +45,10 @@ class Entropy(StrEnum):
 
 @dataclass(frozen=True)
 class Release:
-    """One noisy object that left, with all that accounting needs."""
+    """One noisy object that left, with all facts that are needed to compute its cost."""
 
     round: int
-    """0 is the opening exchange."""
+    """The round; 0 is the opening exchange."""
     exchange: str
     unit: Unit
     trust: Trust
@@ -61,11 +61,11 @@ class Release:
     grid: float | None = None
     """The step of the integer grid; None for floating-point noise."""
     shares: int = 1
-    """H: the noise is the sum of this many clients' draws."""
+    """How many clients' draws the noise is the sum of."""
     wrap_probability: float = 0.0
-    """The chance that the sum with its noise left the range of the secure sum's modulus."""
+    """The chance that the noisy sum is outside the range of the secure sum's numbers, and wraps around."""
     calibration: Calibration = Calibration.EXACT
-    """The formula that sigma was taken from: a run in mode `paper` is held to its own."""
+    """The formula that gave sigma; a run in mode `paper` is checked by the same formula."""
     kind: ClassVar[str] = "release"
 
     def __post_init__(self) -> None:
@@ -88,7 +88,7 @@ class Release:
 
 @dataclass(frozen=True)
 class TrainingRound:
-    """One round of DP-SGD at every client. It costs privacy as if the trained body were released."""
+    """One round of DP-SGD at every client. It costs as much privacy as if the trained body were released."""
 
     round: int
     exchange: str
@@ -98,7 +98,7 @@ class TrainingRound:
     noise_multiplier: float
     clip: float
     sample_rate: float
-    """The chance of each record to be in a step's sample, independently of all others."""
+    """The chance of each record to be in the sample of a step, independently of the others."""
     steps: int
     coordinates: int
     grid: float | None = None
@@ -115,23 +115,23 @@ class TrainingRound:
 
     @property
     def unit(self) -> Unit:
-        """Always records, since the gradient of each record is clipped."""
+        """The protected unit: always records, since the gradient of each record is clipped."""
         return Unit.RECORD
 
     @property
     def sigma(self) -> float:
-        """The std of the noise on each step's sum."""
+        """The standard deviation of the noise on the sum of each step."""
         return self.noise_multiplier * self.clip
 
     @property
     def sensitivity(self) -> float:
-        """How far one record can move a step's sum."""
+        """How far one record can change the sum of a step."""
         return self.clip
 
 
 @dataclass(frozen=True)
 class Unbounded:
-    """Something that left, or may have left, and that no epsilon bounds."""
+    """Something that left, or may have left, without noise: no epsilon bounds its cost."""
 
     round: int
     exchange: str
@@ -143,31 +143,31 @@ class Unbounded:
 
 
 Event = Release | TrainingRound | Unbounded
-# Of a log that holds nothing but releases whose promise is unknown.
+# The unit and trust of a log that holds only unbounded losses.
 _UNKNOWN_PROMISE = (Unit.RECORD, Trust.LOCAL)
 
 
 @dataclass(frozen=True)
 class Spending:
-    """A run's spending after each release, and the guarantee for all of them."""
+    """The privacy spent after each release of a run, and the guarantee for all of them."""
 
     releases: tuple[Event, ...]
     epsilons: tuple[float, ...]
-    """After each release; what Theorem 4's formula would say, in mode `paper`."""
+    """Epsilon after each release; in mode `paper`, by Theorem 4's formula."""
     guarantee: Guarantee | None
-    """None when nothing was released."""
+    """None if nothing was released."""
     caveats: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class _Loss:
-    """The privacy loss of some releases together: `+` composes them, adaptively or not."""
+    """The privacy loss of some releases together; `+` composes two losses, also of adaptive releases."""
 
     mu_squared: float = 0.0
     divergence: float = 0.0
     distance: float = 0.0
     trained: Curve | None = None
-    """The Rényi curve of all training; None where nothing was trained."""
+    """The Rényi curve of all DP-SGD training; None if there was none."""
 
     @staticmethod
     def of(release: Event) -> _Loss:
@@ -199,10 +199,10 @@ class _Loss:
 
     @property
     def closeness(self) -> float:
-        """A bound on the total-variation distance between the noise as drawn and the Gaussian of the analysis.
+        """A bound on the total-variation distance between the noise as drawn and the Gaussian noise of the analysis.
 
-        Divergences add over coordinates and releases, and Pinsker turns their sum into a distance; shares and wraps
-        are distances themselves.
+        Divergences add up over coordinates and releases, and Pinsker's inequality turns their sum into a distance. The
+        costs of shares and of wrapping are distances already, and are added.
         """
         return self.distance + math.sqrt(self.divergence / 2)
 
@@ -217,8 +217,8 @@ class _Loss:
     def within(self, formula: Calibration, budget: Budget) -> bool:
         if formula is Calibration.PAPER:
             return self.epsilon(formula, budget.delta) <= budget.epsilon * (1 + 1e-9)
-        # In delta, where nothing has to be inverted, so that a plan of k releases is allowed exactly k.
-        # The grid's share of delta grows with epsilon, so a smaller epsilon may hold where the budget's own does not.
+        # Compared in delta, where nothing has to be inverted, so that a plan of k releases covers exactly k releases.
+        # The grid's part of delta grows with epsilon, so the budget may hold at a smaller epsilon and not at its own.
         return self._delta(budget.epsilon) <= budget.delta or self.epsilon(formula, budget.delta) <= budget.epsilon
 
     def _delta(self, epsilon: float) -> float:
@@ -231,25 +231,25 @@ class _Loss:
         return delta + grid_cost(epsilon, self.closeness)
 
     def _renyi_epsilon(self, curve: Curve, delta: float) -> float:
-        """The smallest epsilon, rounded up by at most a millionth; inf where there is none."""
+        """The smallest epsilon for this delta, rounded up by at most a millionth; inf if there is none."""
         epsilon = curve_epsilon(curve, delta)
         while self._delta(epsilon) > delta:
             left = delta - grid_cost(epsilon, self.closeness)
             if left <= 0:
                 return math.inf
-            # What the grid leaves at a smaller epsilon is more than it leaves at the one sought: never beyond it.
+            # At a smaller epsilon the grid costs less, so this step never goes beyond the epsilon that is sought.
             epsilon = max(curve_epsilon(curve, left), epsilon * (1 + 1e-6) + 1e-9)
         return epsilon
 
 
 def closeness(releases: Sequence[Event]) -> float:
-    """A bound on the total-variation distance between the recorded noise and the Gaussian of the analysis."""
+    """A bound on the total-variation distance between the noise of these releases and exact Gaussian noise."""
     return sum((_Loss.of(release) for release in releases), _Loss()).closeness
 
 
 def add_up(releases: Sequence[Event], delta: float) -> Spending:
-    """The epsilon at `delta` after each release, exactly composed, and the guarantee of them all."""
-    Budget(1.0, delta)  # refuses what is no delta, also where there is nothing to add up
+    """The epsilon at `delta` after each release of a run, and the guarantee for all of them."""
+    Budget(1.0, delta)  # refuses a wrong delta, also if there is nothing to add up
     if not releases:
         return Spending((), (), None, ())
     return add_up_under_promise(releases, releases, _require_one_promise(releases), delta)
@@ -258,8 +258,8 @@ def add_up(releases: Sequence[Event], delta: float) -> Spending:
 def add_up_under_promise(
     releases: Sequence[Event], counted: Sequence[Event], promise: tuple[Unit, Trust], delta: float
 ) -> Spending:
-    """The cost of `releases` under one promise: each costs as much as the entry of `counted` at the same position."""
-    Budget(1.0, delta)  # refuses what is no delta
+    """Add up releases under one promise; the cost of each is that of the entry of `counted` at the same position."""
+    Budget(1.0, delta)  # refuses a wrong delta
     unit, trust = promise
     losses = accumulate(_Loss.of(release) for release in counted)
     formula = Calibration.PAPER if unit is Unit.PAPER else Calibration.EXACT
@@ -282,9 +282,9 @@ class BudgetSpentError(RunError):
 
 
 def add_if_covered(releases: Sequence[Event], upcoming: Event, budget: Budget) -> tuple[Event, ...]:
-    """The releases with the upcoming one, if the budget covers them all; RunError if not.
+    """The releases with the upcoming one, if the budget covers them all; else BudgetSpentError.
 
-    A run asks before each release, with everything that was ever recorded for it, so resuming it starts no new budget.
+    A run calls this before each release, with all its recorded releases: a resumed run does not get a new budget.
     """
     together = (*releases, upcoming)
     check_covered(together, _formula_for(together), budget)
@@ -296,7 +296,7 @@ def check_covered(together: Sequence[Event], formula: Calibration, budget: Budge
     if found := describe_unbounded(together):
         raise BudgetSpentError(
             f"the privacy budget does not cover another release: {found}",
-            hint="later noise cannot undo that; a guarantee needs rows from which nothing was released yet",
+            hint="later noise cannot undo that; a guarantee needs rows that were never part of such a release",
         )
     loss = sum((_Loss.of(release) for release in together), _Loss())
     if not loss.within(formula, budget):
@@ -309,13 +309,13 @@ def check_covered(together: Sequence[Event], formula: Calibration, budget: Budge
 
 
 def describe_unbounded(releases: Sequence[Event]) -> str | None:
-    """The reason why there is no guarantee, in words; None where an epsilon bounds everything that left."""
+    """In words, why there is no guarantee; None if an epsilon bounds everything that left."""
     reasons = dict.fromkeys(release.reason for release in releases if isinstance(release, Unbounded))
     return f"no guarantee: {'; '.join(reasons)}" if reasons else None
 
 
 def find_promises(releases: Sequence[Event]) -> set[tuple[Unit, Trust]]:
-    """Every pair of unit and trust that the releases were made under."""
+    """The promises under which the releases were made, as pairs of unit and trust."""
     known = {(release.unit, release.trust) for release in releases if not isinstance(release, Unbounded)}
     return known or ({_UNKNOWN_PROMISE} if releases else set())
 
@@ -329,7 +329,7 @@ def _require_one_promise(releases: Sequence[Event]) -> tuple[Unit, Trust]:
 
 
 def _formula_for(releases: Sequence[Event]) -> Calibration:
-    """The formula for a run's epsilon: Theorem 4's in mode `paper` with the paper's noise, else the exact one."""
+    """The formula for a run's epsilon: the paper's in mode `paper` with the paper's noise, else the exact one."""
     unit, _ = _require_one_promise(releases)
     formulas = {release.calibration for release in releases if isinstance(release, Release)}
     return Calibration.PAPER if unit is Unit.PAPER and formulas == {Calibration.PAPER} else Calibration.EXACT

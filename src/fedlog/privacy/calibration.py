@@ -1,4 +1,4 @@
-"""Noise from a budget and a budget from noise: exact composition of Gaussian releases, and the paper's formula.
+"""Compute the noise that a budget needs, and the epsilon of given noise: exactly, or by the paper's formula.
 
 k adaptive Gaussian releases of L2 sensitivity D with standard deviation sigma are exactly mu-GDP with
 mu = sqrt(k) * D / sigma (Dong, Roth and Su 2022), which means
@@ -6,8 +6,8 @@ mu = sqrt(k) * D / sigma (Dong, Roth and Su 2022), which means
     delta(epsilon) = Phi(-epsilon/mu + mu/2) - exp(epsilon) * Phi(-epsilon/mu - mu/2).
 
 With x = epsilon/mu - mu/2 and y = x + mu, exp(epsilon) is the ratio of the normal density at x and at y, so
-delta = density(x) * (R(x) - R(y)) with R the Mills ratio. That form has no overflow and keeps its digits for a tiny
-delta. Every answer is rounded to the private side: more noise, or a larger epsilon, never less.
+delta = density(x) * (R(x) - R(y)) with R the Mills ratio. This form does not overflow, and is precise for a tiny delta
+too. Every result is rounded to the safe side: more noise, or a larger epsilon, never less.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from fedlog.privacy.guarantee import Budget
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
-# From here on 1 - t R(t) loses more digits by cancellation than its asymptotic series leaves out.
+# For larger t, the asymptotic series of 1 - t R(t) is more precise than the difference itself.
 _SERIES_FROM = 30.0
 _PRIVATE_SIDE = 1e-12
 
 
 def log_delta(epsilon: float, mu: float) -> float:
-    """The logarithm of delta(epsilon) of a mu-GDP mechanism; -inf where even the logarithm is beyond a float."""
+    """The logarithm of delta(epsilon) of a mu-GDP mechanism; -inf if even the logarithm does not fit a float."""
     if epsilon < 0 or mu < 0 or math.isnan(epsilon) or math.isnan(mu):
         raise InputError(f"epsilon and mu must not be negative: {epsilon!r}, {mu!r}")
     if mu == 0 or epsilon == math.inf:
@@ -51,12 +51,12 @@ def log_delta(epsilon: float, mu: float) -> float:
 
 
 def _mills(t: float) -> float:
-    """Phi(-t) / density(t)."""
+    """The Mills ratio R(t) = Phi(-t) / density(t)."""
     return math.sqrt(math.pi / 2) * float(erfcx(t / math.sqrt(2)))
 
 
 def _mills_gap(x: float, mu: float) -> float:
-    """R(x) - R(x + mu) for mu below 1, as the integral of -R'(t) = 1 - t R(t): a difference would cancel."""
+    """R(x) - R(x + mu) for mu below 1, as the integral of -R'(t) = 1 - t R(t): a plain difference would lose digits."""
     t = x + mu * (_NODES + 1) / 2
     direct = 1 - t * math.sqrt(math.pi / 2) * erfcx(t / math.sqrt(2))
     inverse = 1 / np.maximum(t, _SERIES_FROM) ** 2
@@ -69,12 +69,12 @@ def _mills_gap(x: float, mu: float) -> float:
 
 
 def delta_of(epsilon: float, mu: float) -> float:
-    """delta(epsilon) of a mu-GDP mechanism."""
+    """The smallest delta that a mu-GDP mechanism meets at epsilon."""
     return min(1.0, math.exp(log_delta(epsilon, mu)))
 
 
 def mu_of(budget: Budget) -> float:
-    """The largest mu whose delta(epsilon) stays within the budget."""
+    """The largest mu for which a mu-GDP mechanism stays within the budget."""
     target = math.log(budget.delta)
 
     def excess(log_mu: float) -> float:
@@ -87,10 +87,10 @@ def mu_of(budget: Budget) -> float:
 
 
 def epsilon_of(mu: float, delta: float, closeness: float = 0.0) -> float:
-    """The smallest epsilon that a mu-GDP mechanism meets at delta; inf where there is none.
+    """The smallest epsilon that a mu-GDP mechanism meets at delta; inf if there is none.
 
-    `closeness` bounds the total-variation distance between the noise that is really drawn and the Gaussian of the
-    analysis; it costs (1 + exp(epsilon)) * closeness of delta.
+    `closeness` bounds the total-variation distance between the noise that is really drawn and exact Gaussian noise. It
+    uses up (1 + exp(epsilon)) * closeness of delta.
     """
     epsilon = _plain_epsilon(mu, delta)
     if closeness == 0 or epsilon == math.inf:
@@ -101,7 +101,7 @@ def epsilon_of(mu: float, delta: float, closeness: float = 0.0) -> float:
         excess = delta_of(epsilon, mu) + grid_cost(epsilon, closeness) - delta
         if excess <= 0:
             return epsilon
-        # Convex in exp(epsilon), so Newton's steps from the left never pass the smallest root; the slack ends them.
+        # Convex in exp(epsilon), so Newton's steps from the left never pass the smallest root; the added bit ends them.
         slope = closeness - math.exp(float(log_ndtr(-epsilon / mu - mu / 2)))
         if slope >= 0:
             return math.inf
@@ -126,22 +126,22 @@ def _plain_epsilon(mu: float, delta: float) -> float:
 
 
 def sigma_of(budget: Budget, releases: int, sensitivity: float, closeness: float = 0.0) -> float:
-    """The smallest standard deviation with which `releases` Gaussian releases stay within the budget."""
+    """The smallest standard deviation of the noise with which this many Gaussian releases stay within the budget."""
     _check_plan(releases, sensitivity)
     mu = max(mu_of(kept) for kept in budgets_after_grid_cost(budget, closeness))
     return math.sqrt(releases) * sensitivity / mu * (1 + _PRIVATE_SIDE)
 
 
 def grid_cost(epsilon: float, closeness: float) -> float:
-    """The part of delta that rounding to the grid uses up at that epsilon."""
+    """The part of delta that noise on a grid uses up at this epsilon; `closeness` as in `epsilon_of`."""
     return (1 + math.exp(min(epsilon, 700.0))) * closeness
 
 
 def budgets_after_grid_cost(budget: Budget, closeness: float) -> list[Budget]:
-    """Budgets that are left after the cost of the grid; to keep one of them is enough. InputError if none is left.
+    """The budgets that are left after the cost of the grid; to meet one of them is enough. InputError if none is left.
 
-    The grid's cost in delta grows with e^epsilon. So under a large epsilon it may be cheaper to keep to a smaller one,
-    which keeps the larger one too.
+    The grid's cost in delta grows with e^epsilon. So if epsilon is large, it may be cheaper to meet a smaller epsilon,
+    which meets the larger one too.
     """
     smaller = np.arange(10.0, min(budget.epsilon, 60.0), 0.5) if closeness else ()
     kept = {float(e): budget.delta - grid_cost(e, closeness) for e in (budget.epsilon, *smaller)}
@@ -156,7 +156,7 @@ def budgets_after_grid_cost(budget: Budget, closeness: float) -> list[Budget]:
 
 
 def paper_sigma(budget: Budget, releases: int, sensitivity: float) -> float:
-    """Theorem 4 as printed: sensitivity * sqrt(8 k ln(e + epsilon/delta)) / epsilon."""
+    """The sigma of Theorem 4 as printed: sensitivity * sqrt(8 k ln(e + epsilon/delta)) / epsilon."""
     _check_plan(releases, sensitivity)
     return sensitivity * math.sqrt(8 * releases * math.log(math.e + budget.epsilon / budget.delta)) / budget.epsilon
 
@@ -182,7 +182,7 @@ def _check_plan(releases: int, sensitivity: float) -> None:
 
 
 def _find_root(rising: Callable[[float], float], start: float) -> float:
-    """The root of a rising function, sought from `start` on in both directions."""
+    """The root of a rising function, searched from `start` in both directions."""
     low = high = start
     step = 1.0
     while rising(low) > 0:

@@ -1,13 +1,13 @@
-"""Discrete Gaussian noise on an integer grid, drawn exactly from a cryptographic source.
+"""Draw discrete Gaussian noise on an integer grid, exactly, from a cryptographic source.
 
-A floating-point Gaussian can be told apart from a real one by its low bits (Mironov 2012). Here every draw is an
-integer, every comparison is between integers, and no logarithm or exponential is evaluated: the sampler is that of
-Canonne, Kamath and Steinke (2020), vectorised. Its running time depends on the draws, as that of every rejection
-sampler; timing is outside the guarantee.
+The low bits of floating-point Gaussian noise can reveal the value under it (Mironov 2012). Here every draw is an
+integer, every comparison is between integers, and no logarithm or exponential is computed. The sampler is that of
+Canonne, Kamath and Steinke (2020), for many draws at once. Its running time depends on the draws, as in every rejection
+sampler; the guarantee does not cover an observer who measures it.
 
-Why the exact Gaussian accounting still applies: integers plus a *rounded* Gaussian are a rounding of integers plus a
-Gaussian, so they are exactly mu-GDP, and the discrete Gaussian is so close to the rounded one that the distance is a
-small stated addition to delta (`rounding_divergence`).
+Why the cost can be computed as for exact Gaussian noise: integers plus a *rounded* Gaussian are the rounding of
+integers plus a Gaussian, so they are exactly mu-GDP. The discrete Gaussian is so close to the rounded one that the
+difference only adds a small stated amount to delta (`rounding_divergence`).
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from numpy.typing import NDArray
 from fedlog.errors import InputError
 
 Source = Callable[[int], bytes]
-"""That many random bytes; `os.urandom` in every deployment."""
+"""A function that returns so many random bytes; `os.urandom` in every deployment."""
 
 Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 
 STEPS_PER_STD = 2**24
-"""The grid is at least this much finer than the noise: see `rounding_divergence` for what that buys."""
+"""The standard deviation of the noise is at least this many grid steps; see `rounding_divergence`."""
 
 _MAX_STEPS = 2**25
-# Squares up to here fit 64 bits. A candidate farther out, at least 64 standard deviations, is accepted with e^-2048.
+# The square of a larger distance does not fit 64 bits. So far out, a candidate is accepted with probability e^-2048.
 _MAX_DISTANCE = 2**31
 
 
 def grid_for(std: float) -> float:
-    """The power of two that is between 2^-25 and 2^-24 of `std`; 1 is a multiple of it unless the noise is vast."""
+    """The grid step for noise of this std: the power of two between std / 2^25 and std / 2^24."""
     if not (math.isfinite(std) and std > 0):
         raise InputError(f"the standard deviation must be a finite number above 0: {std!r}")
     return math.ldexp(1.0, math.frexp(std)[1] - 1) / STEPS_PER_STD
 
 
 def steps_of(std: float, grid: float) -> int:
-    """The standard deviation in whole grid steps, rounded up: never less noise than asked for."""
+    """The standard deviation in whole grid steps, rounded up so that there is never less noise than asked for."""
     steps = math.ceil(std / grid)
     if not 4 <= steps <= _MAX_STEPS:
         raise InputError(
             f"the noise must span between 4 and {_MAX_STEPS} grid steps: {std / grid:g} (std {std:g}, grid {grid:g})",
-            hint="let grid_for(std) choose the grid",
+            hint="use grid_for(std) as the grid",
         )
     return steps
 
@@ -58,8 +58,8 @@ def rounding_divergence(steps: float) -> float:
     """A bound on KL(discrete Gaussian || rounded Gaussian) for one coordinate with a std of `steps` grid steps.
 
     With u uniform on [-1/2, 1/2], the rounded mass at k is the normal density there times
-    E[exp(-u^2 / 2s^2) cosh(k u / s^2)]. Jensen and ln cosh z >= z^2/2 - z^4/12 leave at most
-    E[k^4] / (960 s^8) <= 1 / (320 s^4); 300 covers what the lattice changes in the moments for s >= 4.
+    E[exp(-u^2 / 2s^2) cosh(k u / s^2)]. By Jensen and ln cosh z >= z^2/2 - z^4/12, the divergence is at most
+    E[k^4] / (960 s^8) <= 1 / (320 s^4). With 300 in place of 320 it holds for the moments on the lattice, for s >= 4.
     """
     if steps < 4:
         raise InputError(f"the bound needs a standard deviation of at least 4 grid steps: {steps:g}")
@@ -79,14 +79,14 @@ def share_divergence(steps: float, shares: int) -> float:
 
 
 def discrete_gaussian(count: int, steps: int, source: Source = os.urandom) -> Integers:
-    """`count` draws with probability proportional to exp(-k^2 / (2 steps^2)), exactly."""
+    """Draw `count` integers k, each with probability exactly proportional to exp(-k^2 / (2 steps^2))."""
     if not 1 <= steps <= _MAX_STEPS:
         raise InputError(f"the standard deviation must be 1 to {_MAX_STEPS} whole grid steps: {steps}")
     kept: list[Integers] = []
     missing = count
     while missing > 0:
         candidates = _draw_discrete_laplace(2 * missing + 16, steps, source)
-        # Any Laplace scale t gives the right distribution; t = steps makes the exponent (|Y| - s)^2 / (2 s^2).
+        # Any Laplace scale gives the right distribution; with scale = steps the exponent is (|Y| - s)^2 / (2 s^2).
         numerator = np.minimum(np.abs(np.abs(candidates) - steps), _MAX_DISTANCE) ** 2
         accepted = candidates[_draw_bernoulli_exp(numerator, np.full_like(numerator, 2 * steps * steps), source)]
         kept.append(accepted[:missing])
@@ -95,17 +95,17 @@ def discrete_gaussian(count: int, steps: int, source: Source = os.urandom) -> In
 
 
 def _draw_discrete_laplace(tries: int, scale: int, source: Source) -> Integers:
-    """The accepted ones among `tries` draws of a discrete Laplace with integer scale."""
+    """Try `tries` draws of a discrete Laplace distribution with integer scale, and return the accepted ones."""
     remainder = _draw_below(np.full(tries, scale, dtype=np.int64), source)
     remainder = remainder[_draw_bernoulli_exp(remainder, np.full_like(remainder, scale), source)]
     magnitude = remainder + scale * _count_successes_of_one_over_e(len(remainder), source)
     sign = 1 - 2 * _draw_below(np.full(len(magnitude), 2, dtype=np.int64), source)
-    # Zero would otherwise be drawn twice, once with each sign.
+    # Minus zero is rejected: zero would otherwise be drawn twice as often.
     return (sign * magnitude)[(sign > 0) | (magnitude > 0)]
 
 
 def _count_successes_of_one_over_e(count: int, source: Source) -> Integers:
-    """How often a coin of probability 1/e came up before its first failure, `count` times."""
+    """For each of `count` tries: toss a coin of probability 1/e until it fails, and count the successes."""
     successes = np.zeros(count, dtype=np.int64)
     running = np.arange(count)
     while len(running):
@@ -116,7 +116,7 @@ def _count_successes_of_one_over_e(count: int, source: Source) -> Integers:
 
 
 def _draw_bernoulli_exp(numerator: Integers, denominator: Integers, source: Source) -> Booleans:
-    """True with probability exp(-numerator / denominator), elementwise and exactly."""
+    """For each element, True with probability exactly exp(-numerator / denominator)."""
     whole, rest = np.divmod(numerator, denominator)
     outcome = _draw_bernoulli_fraction_exp(rest, denominator, source)
     running = np.flatnonzero(outcome & (whole > 0))
@@ -130,10 +130,10 @@ def _draw_bernoulli_exp(numerator: Integers, denominator: Integers, source: Sour
 
 
 def _draw_bernoulli_fraction_exp(numerator: Integers, denominator: Integers, source: Source) -> Booleans:
-    """True with probability exp(-numerator / denominator) for fractions of at most 1.
+    """For each element, True with probability exactly exp(-numerator / denominator), for fractions of at most 1.
 
-    Von Neumann: toss coins of probability gamma/1, gamma/2, ... until one fails; the first failure is at an odd place
-    with probability 1 - gamma + gamma^2/2! - ...
+    After von Neumann: toss coins of probability gamma/1, gamma/2, ... until one fails. The first failure is at an odd
+    place with probability 1 - gamma + gamma^2/2! - ... = exp(-gamma).
     """
     odd = np.ones(len(numerator), dtype=bool)
     running = np.arange(len(numerator))
@@ -147,14 +147,14 @@ def _draw_bernoulli_fraction_exp(numerator: Integers, denominator: Integers, sou
 
 
 def _draw_below(bound: Integers, source: Source) -> Integers:
-    """One uniform integer in [0, bound) each, by rejection: a plain remainder would favour small numbers."""
+    """For each bound, a uniform integer in [0, bound), by rejection: a plain remainder would favour small numbers."""
     limit = bound.astype(np.uint64)
     drawn = np.empty(len(bound), dtype=np.uint64)
     missing = np.arange(len(bound))
     while len(missing):
         words = np.frombuffer(source(8 * len(missing)), dtype="<u8")
         parts = limit[missing]
-        # (2^64 - bound) mod bound = 2^64 mod bound: that many words at the bottom are left over.
+        # The lowest 2^64 mod bound = (2^64 - bound) mod bound words are rejected; the rest divides evenly.
         fair = words >= (np.uint64(0) - parts) % parts
         drawn[missing[fair]] = words[fair] % parts[fair]
         missing = missing[~fair]

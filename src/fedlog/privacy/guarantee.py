@@ -1,7 +1,7 @@
-"""Privacy guarantees as values, which are printed whole or not at all: what is promised, to whom, against whom.
+"""Privacy guarantees as values: what is promised, for which unit, and who must be trusted.
 
-An epsilon without its delta, its unit, its neighbouring relation, its number of releases and its trusted party says
-nothing. `Guarantee` carries all of them, and is the only thing in this package that prints an epsilon.
+An epsilon means nothing without its delta, its unit, its neighbouring relation, its number of releases and its trusted
+party. A `Guarantee` has all of them, and always prints them together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fedlog.errors import InputError
 
 
 class Unit(StrEnum):
-    """Whose presence is hidden."""
+    """The unit of privacy: what the guarantee hides the presence of."""
 
     RECORD = "record"
     CLIENT = "client"
@@ -22,7 +22,7 @@ class Unit(StrEnum):
 
 
 class Trust(StrEnum):
-    """Where the noise is added, and so who has to be trusted."""
+    """Who adds the noise: the server, each client for itself, or all clients together in a secure sum."""
 
     CENTRAL = "central"
     LOCAL = "local"
@@ -30,7 +30,7 @@ class Trust(StrEnum):
 
 
 class Calibration(StrEnum):
-    """How sigma follows from a budget."""
+    """The formula that computes the noise from a budget: exact composition, or the paper's Theorem 4."""
 
     EXACT = "exact"
     PAPER = "paper"
@@ -42,7 +42,7 @@ class NoiseSource(StrEnum):
     FLOAT = "float"
     """From the run's seed, in floating point: for simulation only."""
     DISCRETE = "discrete"
-    """Exactly, on a grid, from the system's cryptographic source: what a deployment does."""
+    """Exactly, on a grid, from the system's cryptographic source; every deployment uses it."""
 
 
 PAPER_CAVEAT = "no formal guarantee: the bodies were trained on the protected records"
@@ -68,22 +68,22 @@ _TRUSTED = {
 
 
 def neighbouring_relation(unit: Unit, trust: Trust) -> str:
-    """The pairs of inputs that must look alike, in words."""
+    """In words, which inputs count as neighbours: the guarantee makes their outputs look alike."""
     return _NEIGHBOURS[unit, trust]
 
 
 def trusted_party(trust: Trust) -> str:
-    """Who must be trusted for the guarantee to hold, in words."""
+    """In words, who must be trusted for the guarantee to hold."""
     return _TRUSTED[trust]
 
 
-# Where a record of releases names no delta of its own.
+# Used if a record of releases states no delta.
 DEFAULT_DELTA = 1e-5
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much may be spent in total, in the hockey-stick sense of (epsilon, delta)."""
+    """The most that may be spent in total, as (epsilon, delta)."""
 
     epsilon: float
     delta: float
@@ -97,25 +97,25 @@ class Budget:
         if not (math.isfinite(self.delta) and 0 < self.delta < 1):
             raise InputError(
                 f"delta must lie strictly between 0 and 1: {self.delta!r}",
-                hint="Gaussian noise has no delta of 0; use 1e-5 or less, and less than one over the number protected",
+                hint="Gaussian noise needs a delta above 0; use 1e-5 or less, and less than 1/n for n protected units",
             )
 
 
 def delta_warning(delta: float, protected: int, unit: Unit) -> str | None:
-    """A sentence when delta exceeds one over the number of protected units, else None."""
+    """A warning if delta is above 1 / the number of protected units, else None."""
     if protected < 1:
         raise InputError(f"the number of protected units must be at least 1: {protected}")
     if delta * protected <= 1:
         return None
     noun = "clients" if unit is Unit.CLIENT else "records"
     return (
-        f"delta {delta:g} is above 1/{protected}: publishing one of the {protected} {noun} at random would also meet it"
+        f"delta {delta:g} is above 1/{protected}: to publish one of the {protected} {noun} at random would meet it too"
     )
 
 
 @dataclass(frozen=True)
 class Guarantee:
-    """One (epsilon, delta) with everything that gives it a meaning; `epsilon` is None where nothing is promised."""
+    """An (epsilon, delta) with everything that gives it a meaning; `epsilon` is None if nothing is promised."""
 
     epsilon: float | None
     delta: float
@@ -123,9 +123,9 @@ class Guarantee:
     trust: Trust
     releases: int
     training_steps: int = 0
-    """Steps of DP-SGD at each client that are part of it."""
+    """The steps of DP-SGD at each client that the guarantee covers."""
     nominal_epsilon: float | None = None
-    """What Theorem 4's formula would call epsilon, in mode `paper` only."""
+    """The epsilon of Theorem 4's formula, in mode `paper` only; it is no guarantee."""
 
     def __post_init__(self) -> None:
         if self.unit is Unit.PAPER and self.epsilon is not None:
@@ -163,7 +163,7 @@ class Guarantee:
         )
 
     def as_json(self) -> dict[str, object]:
-        """The same facts as plain values."""
+        """The guarantee as JSON values."""
         return {
             "epsilon": self.epsilon,
             "nominal_epsilon": self.nominal_epsilon,

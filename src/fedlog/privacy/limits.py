@@ -1,4 +1,4 @@
-"""How large statistics can be if a client clips as agreed; the server refuses larger ones."""
+"""Check that a client's statistics are not larger than they can be if the client clips as agreed."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ from fedlog.core.clip import Clip, L2Clip
 from fedlog.core.triangle import diagonal_places
 from fedlog.errors import InputError
 
-# Noise this many standard deviations out does not happen in the lifetime of a federation.
+# Noise this many standard deviations from zero practically never happens.
 NOISE_REACH = 10.0
 ROUNDING = 1e-5  # messages without noise may have been rounded to float32
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How large statistics can be: the clip on records or on the whole message, and the noise added afterwards."""
+    """The limits on statistics: the clip of records or of the whole message, and the noise added afterwards."""
 
     clip: Clip | None = None
     message_norm: float | None = None
     noise_std: float = 0.0
     rounding: float = ROUNDING
     cut_off: float = 0.0
-    """By how much a count may be too small, as one that was scaled down and then rounded towards zero is."""
+    """By how much a count may be too small: a message that is scaled down is then rounded towards zero."""
 
     def check(self, sums: Tensor) -> None:
-        """Refuse statistics (n_class, m) beyond the clip, and negative counts without noise, by an InputError."""
+        """Raise InputError for statistics (n_class, m) beyond the clip, and for negative counts without noise."""
         sums = sums.to(torch.float64)
         stray = NOISE_REACH * self.noise_std
         counts = sums[:, 0]
         if not self.noise_std and bool((counts < 0).any()):
             entry = int((counts < 0).nonzero()[0, 0])
-            raise InputError(f"count {entry} is negative where no noise was added: {float(counts[entry]):g}")
+            raise InputError(f"the count of class {entry} must not be negative without noise: {float(counts[entry]):g}")
         if self.message_norm is not None:
             # The norm of d noise entries is within a few std of sqrt(d) * std.
             noise = self.noise_std * (sums.numel() ** 0.5 + NOISE_REACH)
             found = float(sums.norm())
             if not found <= self.message_norm * (1 + self.rounding) + noise:
-                raise InputError(f"a message beyond its norm: {found:g} (at most {self.message_norm:g} before noise)")
+                raise InputError(f"the message's norm must be at most {self.message_norm:g} before noise: {found:g}")
         if self.clip is not None:
-            # With k records of a class, their summed features reach as far as k records can, and no farther.
+            # The summed features of k records of a class cannot be larger than k times the clip.
             allowed = counts.clamp_min(0) * (1 + self.rounding) + self.rounding + self.cut_off
             allowed = allowed + stray + self.clip.least_records(sums.new_full((1, sums.shape[1] - 1), stray))
             needed = self.clip.least_records(sums[:, 1:])
             if not bool((needed <= allowed).all()):  # NaN is refused too
                 at = int((needed - allowed).argmax())
                 raise InputError(
-                    f"statistics beyond the clip: the features of class {at} would take {float(needed[at]):g} records, "
-                    f"the count says {float(counts[at]):g}"
+                    f"the statistics of class {at} are beyond the clip: these features need {float(needed[at]):g} "
+                    f"records, the count is {float(counts[at]):g}"
                 )
 
     def check_second(self, sums: Tensor, second: Tensor) -> None:
-        """Refuse second moments beyond the clip: their squares add up to at most R^2 for each counted record."""
+        """Raise InputError for second moments beyond the clip: the squares of a record add up to at most R^2."""
         if not isinstance(self.clip, L2Clip):
             return
         width = sums.shape[1] - 1
@@ -64,4 +64,4 @@ class Limits:
         allowed = self.clip.radius**2 * (count * (1 + self.rounding) + stray) + stray + self.rounding
         found = float(squares.sum())
         if not found <= allowed:
-            raise InputError(f"second moments beyond the clip: {found:g} (at most {allowed:g} for {count:g} records)")
+            raise InputError(f"the second moments of {count:g} records must be at most {allowed:g}: {found:g}")

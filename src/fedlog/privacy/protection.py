@@ -1,9 +1,9 @@
 """The protection of a run: what a client does to its statistics before they leave, and the server to their sum.
 
 The order is always the same. A client clips (each record, or its whole message), rounds towards zero to the grid, adds
-its noise if the mechanism asks for any, and sends a dense message and nothing beside it: no count, no set of classes.
-Messages that carry exact values (central noise, a secure sum) travel as whole grid steps, because rounding a sum to
-float32 would move it by more than one record may; noisy ones travel as ordinary floats, which is post-processing.
+its noise if the mechanism needs any, and sends a dense message and nothing else: no count, no set of classes. Exact
+values (for central noise, or a secure sum) are sent as whole numbers of grid steps: rounding to float32 could change a
+sum by more than one record can. Noisy values are sent as ordinary floats: rounding after the noise costs no privacy.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from fedlog.privacy.sgd import SgdTraining, TrainingPlan, sigma_beside_training
 from fedlog.wire.message import Contribution, Kind, Message
 
 WRAP_PROBABILITY = 2.0**-80
-# For the modulus of a secure sum only. A client with more records of one class can make the sum wrap, which is wrong
-# but not less private: wrapping is post-processing of the noisy sum.
+# Decides the modulus of a secure sum only. If a client has more records of one class, the sum may wrap around: it is
+# then wrong, but not less private.
 RECORDS_OF_A_CLIENT = 2**16
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The bound on what one protected unit adds: a clip for records, or a norm for whole messages."""
+    """The bound on how much one protected unit can add: a clip for records, or a norm for whole messages."""
 
     clip: Clip | None = None
     message_norm: float | None = None
@@ -56,32 +56,32 @@ class Bound:
 
 @dataclass(frozen=True)
 class Protection:
-    """How a run is protected: all that clients and server need to know."""
+    """How a run is protected: everything that clients and server need to know."""
 
     budget: Budget
     mechanism: Mechanism
     bound: Bound
     releases: int
-    """As planned, the opening exchange included."""
+    """The planned number of releases, with the opening exchange."""
     coordinates: int
     sampler: Callable[[Key], Sampler]
     fixed_point: FixedPoint | None = None
-    """How values enter the secure sum; distributed noise only."""
+    """How values are encoded for the secure sum; only with distributed noise."""
     training: SgdTraining | None = None
-    """How bodies are trained on the protected records; None where they are not, or need no noise."""
+    """How bodies are trained by DP-SGD on the protected records; None if they are not."""
 
     @property
     def encoding(self) -> FixedPoint:
-        """The fixed-point encoding of what is summed; InputError where the noise is not distributed."""
+        """The encoding of values for the secure sum; InputError if the noise is not distributed."""
         if self.fixed_point is None:
-            raise InputError(f"noise under {self.mechanism.trust} trust has no encoding for a secure sum")
+            raise InputError(f"expected distributed noise for a secure sum, found: {self.mechanism.trust}")
         return self.fixed_point
 
     @property
     def limits(self) -> Limits:
         """The limits that the server checks a client's message against."""
-        # Features are rounded towards zero, and 1, which each record counts as, lies on the grid. But a message that is
-        # scaled down to its norm has counts between the steps: they lose up to a step, the features perhaps nothing.
+        # Counts are whole numbers, and so multiples of the grid. But if a message is scaled down to its norm, a count
+        # may lose up to one grid step by rounding, while the features lose nothing.
         cut_off = 0.0 if self.bound.message_norm is None else self.mechanism.grid
         return Limits(self.bound.clip, self.bound.message_norm, self.mechanism.client_std, cut_off=cut_off)
 
@@ -98,14 +98,14 @@ class Protection:
         return record_moments(features, labels, n_class, self.bound.clip, self.mechanism.grid, detail)
 
     def protect(self, message: Message, key: Key) -> Message:
-        """The message as it leaves the client: clipped, on the grid, with the client's noise.
+        """The message as it leaves the client: clipped, rounded to the grid, with the client's noise.
 
-        Refused: anything but statistics, and anything beside them. An exact count would be a leak of its own.
+        InputError for a message with anything but statistics: an exact count, for example, would be a leak.
         """
         expected = {Kind.STATISTICS: 1, Kind.MOMENTS: 2}
         shapes = [tuple(array.shape) for array in message.arrays]
         if expected.get(message.kind) != len(message.arrays):
-            raise InputError(f"a private run sends statistics and nothing else: {message.kind.name.lower()} {shapes}")
+            raise InputError(f"expected only statistics in a private run, found: {message.kind.name.lower()} {shapes}")
         grid, norm = self.mechanism.grid, self.bound.message_norm
         # As one vector: one norm bounds it, and one stream of noise covers it.
         sums = torch.cat([array.to(torch.float64).reshape(-1) for array in message.arrays])
@@ -114,17 +114,17 @@ class Protection:
             sums = add_noise(sums, self.mechanism.client_std, self.sampler(key))
         if self.mechanism.trust is Trust.LOCAL:
             return Message(message.kind, split_as(sums, shapes))
-        # Exact values are whole numbers of steps already; floating-point noise in a simulation is not.
+        # Exact values are whole numbers of steps already; with floating-point noise in a simulation they are not.
         return Message(message.kind, split_as(torch.trunc(sums / grid).to(torch.int64), shapes))
 
     def to_feature_units(self, upload: Contribution) -> Contribution:
-        """An upload in units of the features, with the noise that its client added."""
+        """The upload in units of the features instead of grid steps, with the std of its client's noise."""
         if self.mechanism.trust is not Trust.LOCAL:
             upload = replace(upload, arrays=tuple(steps * self.mechanism.grid for steps in upload.arrays))
         return replace(upload, noise_std=self.mechanism.client_std)
 
     def add_server_noise(self, total: Contribution, key: Key) -> Contribution:
-        """The sum with the server's noise, if the mechanism is central; only this is used from here on."""
+        """The sum with the server's noise if the mechanism is central, else the sum itself."""
         if not self.mechanism.server_std:
             return total
         sums = torch.cat([array.reshape(-1) for array in total.arrays])
@@ -133,7 +133,7 @@ class Protection:
         return replace(total, arrays=arrays, noise_std=math.hypot(total.noise_std, self.mechanism.server_std))
 
     def training_event(self, round_number: int, exchange: str) -> TrainingRound | None:
-        """The event to record before anything leaves that depends on this exchange's training; None without DP-SGD."""
+        """The event to record for this exchange's training, before anything of it leaves; None without DP-SGD."""
         if self.training is None:
             return None
         plan, sampler = self.training.plan, self.training.sampler(Key(0))
@@ -149,7 +149,7 @@ class Protection:
         )
 
     def release_event(self, round_number: int, exchange: str) -> Release:
-        """The event to record before the noisy objects of this exchange leave."""
+        """The event to record before the noisy messages of this exchange leave."""
         mechanism, sampler = self.mechanism, self.sampler(Key(0))
         return Release(
             round=round_number,
@@ -183,9 +183,9 @@ def make_protection(
     training: TrainingPlan | None = None,
     detail: Detail = Detail.MEANS,
 ) -> Protection:
-    """The protection of a run with that many releases of (n_class, m) statistics, within the budget.
+    """The protection of a run with so many releases of (n_class, m) statistics, within the budget.
 
-    With a `detail` each release holds second moments too, under one noise and one sensitivity.
+    If `detail` asks for second moments, each release holds them too, with the same noise and one common sensitivity.
     """
     sensitivity = _find_sensitivity(unit, trust, bound, shape[1], detail)
     wraps = WRAP_PROBABILITY if trust is Trust.DISTRIBUTED else 0.0
@@ -217,7 +217,7 @@ def make_protection(
 
 
 def split_as(vector: Tensor, shapes: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
-    """The vector as arrays of these shapes, one after the other."""
+    """The vector cut into arrays of these shapes."""
     parts = torch.split(vector, [math.prod(shape) for shape in shapes])
     return tuple(part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
 
@@ -239,7 +239,7 @@ def _find_sensitivity(unit: Unit, trust: Trust, bound: Bound, width: int, detail
     if not isinstance(bound.clip, L2Clip):
         raise InputError(
             "second moments need a clip of each record's length (l2:R), found: a clamp of each feature",
-            hint="--clip l2:1, with features of length 1: `+unit` behind the body's name",
+            hint="--clip l2:1, with features of length 1: add `+unit` to the body's name",
         )
     return sensitivity_to_pair(bound.clip.radius, detail)
 

@@ -1,11 +1,12 @@
-"""The record of a run's releases on disk: one JSON object a line, appended and forced to disk before anything leaves.
+"""The record of releases on disk: one JSON object on each line, forced to the disk before anything leaves.
 
-The first line holds the budget, so a resumed run is held to the budget it started with. The log of all runs of a site
-is held to the site's own limit, which the site may change: a later budget line replaces the one before, and whatever
-was released before it still counts. Such a log begins without a budget where exact statistics were the first to leave.
+The first line holds the budget, so that a resumed run keeps the budget it started with. A site also has one record of
+all its runs, with the site's limit as its budget. The site may change its limit: a later budget line replaces the
+earlier one, and all earlier releases still count. Such a record begins without a budget if exact statistics were the
+first to leave.
 
-A run protects records or whole clients. A site may take part in one run of each kind; both reveal something about its
-records, so for all runs of a site they are added up as guarantees for single records.
+A run protects single records or whole clients. A site may take part in runs of both kinds, and both reveal something
+about its records. So the releases of all its runs are added up as guarantees for single records.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ _Entry = TypeVar("_Entry")
 
 
 def add_up_across_runs(releases: Sequence[Event], delta: float) -> Spending:
-    """The epsilon at `delta` after each release of all runs of a site, and the guarantee of them all.
+    """The epsilon at `delta` after each release in all runs of a site, and the guarantee for all of them.
 
-    If the runs promised different things, it is a guarantee for single records under the weakest trust among them.
+    If the runs made different promises, it is a guarantee for single records under the weakest trust among them.
     """
     if len(promises := find_promises(releases)) < 2:
         return add_up(releases, delta)
@@ -55,7 +56,7 @@ def add_up_across_runs(releases: Sequence[Event], delta: float) -> Spending:
 
 
 def add_if_covered_across_runs(releases: Sequence[Event], upcoming: Event, budget: Budget) -> tuple[Event, ...]:
-    """The releases of all runs of a site with the upcoming one, if its limit covers them; BudgetSpentError if not."""
+    """The releases of all runs of a site with the upcoming one, if the limit covers them; else BudgetSpentError."""
     together = (*releases, upcoming)
     if len(find_promises(together)) == 1:
         return add_if_covered(releases, upcoming, budget)
@@ -64,11 +65,11 @@ def add_if_covered_across_runs(releases: Sequence[Event], upcoming: Event, budge
 
 
 def convert_to_one_record(releases: Sequence[Event]) -> tuple[Event, ...]:
-    """Convert releases of different promises to the sensitivity of one record, an upper bound for all of them.
+    """Convert releases under different promises to the sensitivity of one record, an upper bound for all of them.
 
-    Local noise for a whole client hides any change of its data, so also that of one record. In a promise about one
-    client more or less, a changed record replaces one message of norm at most S by another: the sum moves by 2S. No
-    release counts less than it does alone, so the promises of single runs are bounded too.
+    Local noise for a whole client hides any change of its data, so also a change of one record. If the promise is about
+    a client more or less, a changed record replaces a message of norm at most S by another, so the sum changes by at
+    most 2S. No release counts for less than it does alone, so the promises of the single runs still hold.
     """
     if any(unit is Unit.PAPER for unit, _ in find_promises(releases)):
         raise InputError("runs in mode paper have no guarantee that could be added to those of other runs")
@@ -82,50 +83,50 @@ def convert_to_one_record(releases: Sequence[Event]) -> tuple[Event, ...]:
 
 @dataclass(frozen=True)
 class ReleaseLog:
-    """A run's budget and what it has released so far."""
+    """The content of a record: the budget, and the releases so far."""
 
     limit: Budget | None
-    """None: nobody has set one, as at a site that has sent nothing but exact statistics."""
+    """None if there is no budget: a site without a limit has sent exact statistics only."""
     events: tuple[Event, ...] = ()
 
     @property
     def budget(self) -> Budget:
-        """The budget that the log is held to; InputError where there is none."""
+        """The budget of the record; InputError if it has none."""
         if self.limit is None:
             raise InputError("this record of releases has no budget: only exact statistics were released")
         return self.limit
 
     @property
     def releases(self) -> tuple[Release, ...]:
-        """The noisy objects that left; trainings are not among them."""
+        """The releases of noisy objects, without rounds of DP-SGD and unbounded losses."""
         return tuple(event for event in self.events if isinstance(event, Release))
 
 
 def budget_line(budget: Budget) -> str:
-    """The first line of a log."""
+    """The line that states the budget."""
     return json.dumps({"event": "budget", "version": _VERSION, **asdict(budget)})
 
 
 def no_budget_line() -> str:
-    """The first line of a site's log that has no budget yet."""
+    """The first line of a site's record that has no budget yet."""
     return json.dumps({"event": "no budget", "version": _VERSION})
 
 
 def release_line(event: Event) -> str:
-    """The line of one release, or of one round of DP-SGD."""
+    """The line of one event: a release, a round of DP-SGD, or an unbounded loss."""
     return json.dumps({"event": event.kind, **asdict(event)})
 
 
 def parse_log(text: str, where: str) -> ReleaseLog:
-    """The log that `text` holds; InputError names the first line that is not understood in full.
+    """The record in this text; InputError names the first line that cannot be read in full.
 
-    A last line that is cut off counts as a release of unknown size: what it announced may have left.
+    A last line that is cut off counts as an unbounded loss: the release that it announced may have left.
     """
     lines, torn = _split_torn_line(text)
     if not lines:
         raise InputError(
             f"{where}: expected a budget in line 1, found no whole line",
-            hint="restore the file from a copy: without it nobody knows what was released",
+            hint="restore the file from a copy: without it the releases before are unknown",
         )
     budget: Budget | None = None
     events: list[Event] = []
@@ -141,7 +142,7 @@ def parse_log(text: str, where: str) -> ReleaseLog:
 
 
 def read_log(path: Path) -> ReleaseLog:
-    """The log in the file at `path`."""
+    """The record in this file; InputError if there is none or it cannot be read."""
     try:
         return parse_log(path.read_text(encoding="utf-8"), str(path))
     except (FileNotFoundError, NotADirectoryError):
@@ -153,7 +154,7 @@ def read_log(path: Path) -> ReleaseLog:
 
 
 def start_log(path: Path, budget: Budget) -> ReleaseLog:
-    """The log of a new or resumed run; a resumed one must name the budget it started with."""
+    """Create or read the record of a run; InputError if a resumed run has another budget than it started with."""
     with _lock(path):
         if not path.exists():
             _create(path, [budget_line(budget)])
@@ -167,9 +168,10 @@ def start_log(path: Path, budget: Budget) -> ReleaseLog:
 
 
 def record_release(path: Path, upcoming: Event) -> ReleaseLog:
-    """The log with one more release, on disk when this returns; RunError if the budget does not cover it.
+    """Add a release to the record, on disk when this returns; BudgetSpentError if the budget does not cover it.
 
-    Call it before the noisy object leaves: a crash in between wastes budget, the other order would hide a release.
+    Call it before the noisy object leaves. A crash in between then wastes budget; in the other order it would hide a
+    release.
     """
     with _lock(path):
         log = read_log(path)
@@ -179,9 +181,9 @@ def record_release(path: Path, upcoming: Event) -> ReleaseLog:
 
 
 def record_across_runs(path: Path, upcoming: Event, limit: Budget, earlier: Sequence[Event]) -> ReleaseLog:
-    """Add a release to the log of all runs of a site; BudgetSpentError if all together exceed the limit.
+    """Add a release to a site's record of all runs; BudgetSpentError if all releases together exceed the limit.
 
-    `limit` is the limit as it is set now, `earlier` the releases from before the log existed.
+    `limit` is the site's present limit; `earlier` are the releases from before the record existed.
     """
     with _lock(path):
         log = _read_under_budget(path, limit, earlier)
@@ -191,7 +193,7 @@ def record_across_runs(path: Path, upcoming: Event, limit: Budget, earlier: Sequ
 
 
 def count_across_runs(path: Path, upcoming: Event, budget: Budget, earlier: Sequence[Event]) -> ReleaseLog:
-    """The log of all runs of a site without a limit, with one more release; it counts if a limit is set later."""
+    """Add a release to the record of a site without a limit, unchecked; it counts if a limit is set later."""
     with _lock(path):
         log = _read_under_budget(path, budget, earlier)
         _append(path, release_line(upcoming))
@@ -199,7 +201,7 @@ def count_across_runs(path: Path, upcoming: Event, budget: Budget, earlier: Sequ
 
 
 def record_without_bound(path: Path, events: Sequence[Unbounded], earlier: Sequence[Event]) -> None:
-    """Add releases that no epsilon bounds to the log of all runs of a site, each reason once."""
+    """Add unbounded losses to a site's record of all runs, each reason once."""
     with _lock(path):
         if not path.exists():
             _create(path, [no_budget_line(), *map(release_line, earlier)])
@@ -210,7 +212,7 @@ def record_without_bound(path: Path, events: Sequence[Unbounded], earlier: Seque
 
 
 def restore_log(path: Path, source: Path, missing: Sequence[Event]) -> None:
-    """Write a new log from a copy, with the releases that the copy does not have, in one step."""
+    """Write a new record from a copy and the releases that the copy lacks, in one step."""
     lines, torn = _split_torn_line(source.read_text(encoding="utf-8"))
     cut_off = [_make_torn_release(torn, len(lines) + 1)] if torn else []
     with _lock(path):
@@ -218,7 +220,7 @@ def restore_log(path: Path, source: Path, missing: Sequence[Event]) -> None:
 
 
 def _read_under_budget(path: Path, budget: Budget, earlier: Sequence[Event]) -> ReleaseLog:
-    """The log with this as its present budget."""
+    """Read the record, or create it, and make this its present budget."""
     if not path.exists():
         _create(path, [budget_line(budget), *map(release_line, earlier)])
     log = read_log(path)
@@ -228,17 +230,17 @@ def _read_under_budget(path: Path, budget: Budget, earlier: Sequence[Event]) -> 
 
 
 def _lock(path: Path) -> AbstractContextManager[None]:
-    """Hold the log, so that two processes cannot both spend the last of the budget."""
+    """Lock the record, so that two processes cannot both spend the rest of the budget."""
     return lock_file(path.with_name(f"{path.name}.lock"))
 
 
 def _create(path: Path, lines: Sequence[str]) -> None:
-    """Write a new log in one step: a log with half of the releases would understate what was spent."""
+    """Write a new record in one step: half a record would understate what was spent."""
     write_file(path, "".join(f"{line}\n" for line in lines))
 
 
 def _append(path: Path, line: str) -> None:
-    """Add one line. If the last line was cut off, first replace it by a release of unknown size."""
+    """Add one line. If the last line was cut off, first replace it with an unbounded loss."""
     lines, torn = _split_torn_line(path.read_text(encoding="utf-8", errors="replace"))
     if torn:
         _create(path, [*lines, release_line(_make_torn_release(torn, len(lines) + 1))])
@@ -256,7 +258,7 @@ def _make_torn_release(torn: str, number: int) -> Unbounded:
 
 
 def _parse_line(line: str, where: str, *, first: bool) -> Budget | Event | None:
-    """The budget or the event in a line; None where the first one says that there is no budget yet."""
+    """The budget or the event in a line; None if the first line says that there is no budget yet."""
     try:
         entry = json.loads(line)
         if not isinstance(entry, dict):
@@ -267,7 +269,7 @@ def _parse_line(line: str, where: str, *, first: bool) -> Budget | Event | None:
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputError(
             f"{where}: not an event this version can account for: {error}",
-            hint="unknown events are refused, because leaving one out would understate what was spent",
+            hint="use the version of fedlog that wrote it: to leave out an event would understate what was spent",
         ) from None
 
 
@@ -293,6 +295,6 @@ def _convert(entry: dict[str, object], kind: type[_Entry]) -> _Entry:
 
 
 def _refuse_fields(entry: dict[str, object], names: set[str]) -> None:
-    """Refuse an entry with other fields than these, or without one of them."""
+    """Raise ValueError unless the entry has exactly these fields."""
     if entry.keys() != names:
         raise ValueError(f"fields {sorted(entry.keys() ^ names)} missing or unknown")

@@ -1,4 +1,4 @@
-"""Record the releases of a run, in memory or in the log of its folder."""
+"""Record the releases of a run, in memory or in a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedlog.privacy.release_log import record_release
 
 
 class Releases(Protocol):
-    """Is told of every release before it leaves."""
+    """A place where every release is recorded before it leaves."""
 
     def record(self, upcoming: Event, budget: Budget) -> None:
         """Record the release; BudgetSpentError if the budget does not cover it."""
@@ -20,7 +20,7 @@ class Releases(Protocol):
 
 @dataclass
 class ReleasesInMemory:
-    """The releases of a run that is kept nowhere."""
+    """The releases of a run without a folder, kept in memory only."""
 
     events: tuple[Event, ...] = ()
 
@@ -31,7 +31,7 @@ class ReleasesInMemory:
 
 @dataclass(frozen=True)
 class ReleasesInFile:
-    """The releases of a run with a folder, on disk before they leave; the file names the budget."""
+    """The releases of a run with a folder, in a file that also states the budget."""
 
     path: Path
 

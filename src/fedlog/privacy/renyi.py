@@ -1,15 +1,15 @@
-"""Rényi composition: for DP-SGD's many small steps on samples, together with Gaussian releases of all records' sums.
+"""Rényi composition of DP-SGD's many small steps on samples with Gaussian releases of sums over all records.
 
-The moments of both kinds of step add over any adaptive order, so one curve holds a whole run. Sampled Gaussian steps
-are those of Mironov, Talwar and Zhang (2019): each record is in a step's sample with probability q, independently
-(Poisson sampling), neighbours differ by one record added or removed, and their bound covers both directions. At whole
-orders it is a finite sum,
+The Rényi divergences R(alpha) of both kinds add up in any adaptive order, so one curve describes a whole run. The bound
+for sampled Gaussian steps is that of Mironov, Talwar and Zhang (2019): each record is in the sample of a step with
+probability q, independently (Poisson sampling), and neighbours differ by one record, added or removed. At whole orders
+the bound is a finite sum,
 
     (alpha - 1) R(alpha) = ln sum_k C(alpha, k) (1 - q)^(alpha - k) q^k exp(k (k - 1) / (2 z^2)).
 
-Between whole orders (alpha - 1) R(alpha) is convex, so the chord bounds it. The way to (epsilon, delta) is that of
-Canonne, Kamath and Steinke (2020). All of it is an upper bound; exact composition, where there is no sampling, is in
-`calibration`.
+Between whole orders (alpha - 1) R(alpha) is convex, so a straight line between them bounds it. The conversion to
+(epsilon, delta) is that of Canonne, Kamath and Steinke (2020). All of this is an upper bound; the exact composition
+without sampling is in `calibration`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ ORDERS: Curve = np.unique(np.concatenate([_WHOLE, 1 + np.arange(1, 50) / 50, np.
 
 
 def gaussian_curve(mu_squared: float) -> Curve:
-    """R of Gaussian releases that together are mu-GDP: alpha mu^2 / 2."""
+    """The curve R(alpha) = alpha mu^2 / 2 of Gaussian releases that together are mu-GDP."""
     return ORDERS * mu_squared / 2
 
 
 @lru_cache(maxsize=256)
 def _step_curve(sample_rate: float, noise_multiplier: float) -> tuple[float, ...]:
     moments = np.array([_log_moment(int(order), sample_rate, noise_multiplier) for order in _WHOLE])
-    # The moment at order 1 is 1. Chords of a convex function lie above it.
+    # The logarithm of the moment at order 1 is 0. Straight lines between points of a convex function lie above it.
     interpolated = np.interp(ORDERS, np.concatenate([[1.0], _WHOLE]), np.concatenate([[0.0], moments]))
     return tuple(float(value) for value in interpolated / (ORDERS - 1))
 
@@ -53,10 +53,10 @@ def _log_moment(order: int, sample_rate: float, noise_multiplier: float) -> floa
 
 
 def sampled_gaussian_curve(sample_rate: float, noise_multiplier: float, steps: int) -> Curve:
-    """R of that many steps, each on a Poisson sample, with noise of `noise_multiplier` times the clip on the sum."""
+    """The curve R(alpha) of so many steps, each on a Poisson sample with noise of `noise_multiplier` times the clip."""
     if not (0 < sample_rate <= 1 and noise_multiplier > 0 and math.isfinite(noise_multiplier) and steps >= 0):
         raise InputError(
-            f"sampled Gaussian steps need a rate in (0, 1], noise above 0 and a number of steps: {sample_rate!r}, "
+            f"DP-SGD needs a sample rate above 0 and at most 1, noise above 0 and steps from 0 on: {sample_rate!r}, "
             f"{noise_multiplier!r}, {steps!r}"
         )
     return steps * np.array(_step_curve(sample_rate, noise_multiplier))
@@ -74,6 +74,6 @@ def curve_delta(curve: Curve, epsilon: float) -> float:
 
 
 def curve_log_delta(curve: Curve, epsilon: float) -> float:
-    """The logarithm of the smallest delta that the curve gives at epsilon: finite where delta is below any float."""
+    """The logarithm of the smallest delta that the curve gives at epsilon; it may be too small for a float itself."""
     found = (ORDERS - 1) * (curve - epsilon) - np.log(ORDERS - 1) + ORDERS * np.log1p(-1 / ORDERS)
     return min(0.0, float(found.min()))

@@ -1,10 +1,10 @@
-"""DP-SGD as data: how a body is trained under noise, and the event that a round of it leaves in the record.
+"""DP-SGD: the plan of a training under noise, and the noise that the plan needs.
 
-In every step each record of the client is drawn with probability `sample_rate` (Poisson sampling), the gradient of each
-drawn record is clipped to L2 norm `clip` and rounded towards zero to the grid, they are summed, and noise of std
-`noise_multiplier * clip` is added. Number of steps, rate and divisor are the same for every client and depend on no
-record. The trained body counts as an output, although it never leaves: statistics of a given body then move by no more
-than one record's own, and everything composes.
+In every step each record of the client is drawn with probability `sample_rate` (Poisson sampling). The gradient of each
+drawn record is clipped to L2 norm `clip` and rounded towards zero to the grid. These gradients are summed, and noise of
+std `noise_multiplier * clip` is added. The number of steps, the rate and the divisor are the same for every client and
+depend on no record. The trained body is counted as if it were released, although it never leaves. So the body may be
+treated as known when the cost of the statistics made with it is computed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PRIVATE_SIDE = 1e-9
 
 @dataclass(frozen=True)
 class SgdPlan:
-    """One round's training of a body."""
+    """The training of a body in one round."""
 
     noise_multiplier: float
     clip: float
@@ -62,17 +62,17 @@ class SgdPlan:
         return grid_for(self.std)
 
     def clip_rows(self, gradients: Tensor) -> Tensor:
-        """The rows (n, d) as they enter the sum: none longer than the clip; a row that is not finite counts as 0."""
+        """The rows (n, d) as they are summed: none longer than the clip; a row that is not finite counts as 0."""
         rows = gradients.detach().to(torch.float64)
         rows = torch.where(torch.isfinite(rows).all(1, keepdim=True), rows, 0.0)
         return round_towards_zero(shorten_rows(rows, self.clip), self.grid)
 
 
 def noise_for_share(budget: Budget, share: float, sample_rate: float, steps: int, closeness: float = 0.0) -> float:
-    """The smallest noise multiplier with which that many steps alone stay within a share of epsilon.
+    """The smallest noise multiplier with which so many steps alone stay within a share of epsilon.
 
-    `closeness` is the cost of the grid of these steps, see `grid_closeness`. A large epsilon is first cut to where that
-    cost is half of delta: beyond it, less noise would not help.
+    `closeness` is that of the grid in these steps, see `grid_closeness`. A large epsilon is first lowered until the
+    grid costs half of delta: a larger one could not be met with less noise.
     """
     epsilon = budget.epsilon
     if closeness and budget.delta > 4 * closeness:
@@ -88,7 +88,7 @@ def noise_for_share(budget: Budget, share: float, sample_rate: float, steps: int
 def sigma_beside_training(
     budget: Budget, plan: SgdPlan, trainings: int, releases: int, sensitivity: float, closeness: float
 ) -> float:
-    """The smallest std with which the releases, together with all the training, stay within the budget."""
+    """The smallest std of the noise with which the releases stay within the budget together with all the training."""
     trained = sampled_gaussian_curve(plan.sample_rate, plan.noise_multiplier, plan.steps * trainings)
     beside_grid = budgets_after_grid_cost(budget, closeness)
     open_to_releases = [kept for kept in beside_grid if curve_log_delta(trained, kept.epsilon) < math.log(kept.delta)]
@@ -104,14 +104,14 @@ def sigma_beside_training(
 
 
 def _explain_spent_budget(budget: Budget, kept: Budget, plan: SgdPlan, trainings: int, trained: Curve) -> InputError:
-    limit = f"{budget.epsilon:g} is all there is"
+    limit = f"the budget is epsilon {budget.epsilon:g}"
     if kept.epsilon < budget.epsilon:
-        limit = f"beside the grid of the discrete noise no more than {kept.epsilon:g} can be had of {budget.epsilon:g}"
+        limit = f"of epsilon {budget.epsilon:g} the grid of the discrete noise leaves {kept.epsilon:g}"
     return InputError(
         f"the training alone would spend the budget: {plan.steps * trainings} steps at rate {plan.sample_rate:g} "
         f"with noise {plan.noise_multiplier:g} have epsilon {curve_epsilon(trained, kept.delta):.4g} at delta "
         f"{kept.delta:.3g}, and {limit}",
-        hint="more --sgd-noise, fewer rounds or epochs, or leave --sgd-noise out to have it computed",
+        hint="raise --sgd-noise, use fewer rounds or epochs, or leave --sgd-noise out to have it computed",
     )
 
 
@@ -125,13 +125,13 @@ def _find_falling_root(falling: Callable[[float], float], smallest: float, what:
 
 
 def grid_closeness(steps: int, coordinates: int) -> float:
-    """An upper bound on the distance that the grid adds in so many steps of training; see `accounting.closeness`."""
+    """An upper bound on `accounting.closeness` for so many steps of training on a grid."""
     return math.sqrt(steps * coordinates * rounding_divergence(STEPS_PER_STD) / 2)
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """All training of a run: its plan for a round, the number of rounds, and the parameters of a body."""
+    """All DP-SGD training of a run: the plan of one round, the number of rounds, and of parameters of a body."""
 
     plan: SgdPlan
     trainings: int
@@ -139,13 +139,13 @@ class TrainingPlan:
 
     @property
     def planned_closeness(self) -> float:
-        """An upper bound on the distance that the grid adds; see `accounting.closeness`."""
+        """An upper bound on `accounting.closeness` for all training of the run."""
         return grid_closeness(self.trainings * self.plan.steps, self.coordinates)
 
 
 @dataclass(frozen=True)
 class SgdTraining:
-    """The input of a backend for DP-SGD: the plan, the parameters of a body, and the source of noise."""
+    """The settings with which DP-SGD trains: the plan, the number of parameters, and the source of noise."""
 
     plan: SgdPlan
     coordinates: int
@@ -153,14 +153,15 @@ class SgdTraining:
 
 
 def poisson_sample(records: int, rate: float, key: Key | None) -> Tensor:
-    """Positions of the records in one step's sample, each with that probability.
+    """The positions of the records in the sample of one step; each record is drawn with probability `rate`.
 
-    Without a key they come from the system's source. Nobody may know the sample: the accounting relies on it.
+    Without a key they are drawn from the system's cryptographic source. The guarantee holds only if the sample is
+    secret.
     """
     if key is not None:
         return torch.nonzero(torch.rand(records, generator=key.torch(), dtype=torch.float64) < rate)[:, 0]
     if rate == 1:
         return torch.arange(records)
     drawn = np.frombuffer(os.urandom(8 * records), dtype=np.uint64)
-    # Rounded down: a record is drawn no more often than accounted for.
+    # Rounded down, so that a record is never drawn more often than the guarantee assumes.
     return torch.from_numpy(np.flatnonzero(drawn < np.uint64(math.floor(rate * 2**64))))

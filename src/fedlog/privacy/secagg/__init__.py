@@ -1,20 +1,22 @@
-"""A sum without a trusted server, after Bonawitz et al. 2017: the server learns the sum over the survivors, or nothing.
+"""Secure sums, after Bonawitz et al. 2017: the server learns the sum over the surviving clients, and nothing else.
 
-**How.** Each pair of clients agrees on a mask that one adds and the other subtracts, so masks cancel in the sum; each
-client adds a second mask of its own. Shares of the secrets behind both lie with the other clients: for a client that
-dropped out, enough of them reveal its pairwise secret; for one that survived, the seed of its own mask; never both.
+**How.** Each pair of clients agrees on a mask that one adds and the other subtracts, so that these masks cancel in the
+sum. Each client also adds a private mask. Every client gives shares of the secrets of both kinds of masks to the other
+clients. If a client drops out, enough shares reveal the secret of its pairwise masks; if it survives, the seed of its
+private mask. Never both.
 
-**Steps.** keys, shares, masked, agree, unmask: five messages up and five down. Keys for the next round may ride on this
-round's last reply and the list of keys on the broadcast, which leaves four turns a round (`TURNS_OF_LATER_ROUNDS`).
+**Steps.** keys, shares, masked, agree, unmask: five messages up and five down. The keys for the next round may be sent
+with the last reply of this one, and the list of keys with the broadcast: then a round has four turns
+(`TURNS_OF_LATER_ROUNDS`).
 
-**Model.** A roster of long-term Ed25519 keys that every client got from somewhere other than the server. At most
-`corrupted` clients work together with the server and share all they see; at least three others are honest. The server
-follows the protocol but wants to know. What an actively malicious server can still do: refuse service, choose who
-counts as dropped out (at most once a round: the `agree` step and a threshold above (n + corrupted) / 2 keep it from
-telling two stories), and compare the sums of different rounds (differencing). Nothing here checks what a client puts
-in: a poisoned vector is added like any other.
+**Assumptions.** Every client has a roster of long-term Ed25519 keys that does not come from the server. At most
+`corrupted` clients share all they see with the server; at least three others are honest. The server follows the
+protocol, but tries to learn more than the sum. A malicious server can still do this: refuse service; choose which
+clients count as dropped out, but only in one way in each round, because of the `agree` step and a threshold above
+(n + corrupted) / 2; and compare the sums of different rounds. The values of a client are not checked: a wrong vector is
+added like any other.
 
-**Pure.** Messages in, messages out. Randomness comes in as a function; the only effect is `UsedSteps.claim`, which
-marks a step of a round as answered *before* its reply exists, so that a restarted client never answers twice: no second
-vector ever leaves under the same masks. A step refused for a bad message changes nothing.
+**Pure functions.** Messages in, messages out; randomness is passed in as a function. The only side effect is
+`UsedSteps.claim`, which marks a step of a round as answered *before* the reply is made. So a restarted client never
+answers twice, and no second vector leaves under the same masks. A step that is refused changes nothing.
 """

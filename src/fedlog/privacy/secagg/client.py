@@ -1,7 +1,8 @@
-"""The client's side: five functions from a state and a message to the next state and a reply.
+"""The client's side of a secure sum: a method for each step, from state and message to the next state and a reply.
 
-A state holds what the client must remember until the next message and nothing else; `encoding.encode` writes it for
-a client whose process ends between two messages. Every check comes before the claim, and the claim before the reply.
+A state holds only what the client must remember until the next message; `encoding.encode` turns it into bytes for a
+client that does not keep running in between. Each method first checks the message, then marks the step as answered
+(`claim`), and then makes the reply.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from fedlog.privacy.secagg.messages import (
     SealedShares,
     Survivors,
     UnmaskingShares,
-    check_keys,
+    decode_keys,
     digest_keys,
     digest_peers,
     digest_survivors,
@@ -44,7 +45,7 @@ class Advertised:
 
 @dataclass(frozen=True)
 class Shared:
-    """A client's state after step `shares`: keys for masks and for the peers' shares, and its own shares."""
+    """A client's state after step `shares`: its secrets, the keys of the other clients, and the shares for itself."""
 
     mask_secret: bytes
     seed: bytes
@@ -52,22 +53,22 @@ class Shared:
     mask_keys: dict[int, bytes]
     """Each peer's public key for masks."""
     opening_keys: dict[int, bytes]
-    """The key that opens what each peer sends."""
+    """The key that opens the sealed shares of each peer."""
     own_shares: bytes
 
 
 @dataclass(frozen=True)
 class Masked:
-    """After step masked: the secrets are gone; the others' shares remain."""
+    """A client's state after step `masked`: its secrets are deleted, the shares from the others are kept."""
 
     peer_view: bytes
     shares: dict[int, bytes]
-    """For each client that shared its secrets: a share of its mask key, then one of its seed."""
+    """For each client that shared its secrets: a share of its mask key, followed by a share of its seed."""
 
 
 @dataclass(frozen=True)
 class Agreed:
-    """After step agree: the one list of survivors that was signed."""
+    """A client's state after step `agree`: the list of survivors that it signed, and the shares from the others."""
 
     survivors: tuple[int, ...]
     survivor_view: bytes
@@ -76,7 +77,7 @@ class Agreed:
 
 @dataclass(frozen=True)
 class SumClient:
-    """One client of one round."""
+    """One client in one round of a secure sum."""
 
     terms: Terms
     identity: SigningIdentity
@@ -84,13 +85,13 @@ class SumClient:
     entropy: Source
 
     def advertise(self) -> tuple[Advertised, bytes]:
-        """Fresh secrets, and the signed public keys to send."""
+        """Step `keys`: make new secrets, and return them with the signed public keys to send."""
         self._claim(Step.KEYS)
         state = Advertised(self.entropy(32), self.entropy(32), self.entropy(32))
         return state, sign_envelope(self.terms, self.identity, Step.KEYS, encode(self._public_keys(state)))
 
     def share(self, state: Advertised, blob: bytes) -> tuple[Shared, bytes]:
-        """The secrets cut into shares, one sealed for each client whose keys are in the list."""
+        """Step `shares`: split the secrets into shares, and seal one for each other client on the list of keys."""
         key_list = decode(KeyList, blob)
         keys = self._check_keys(key_list, state)
         me = self.identity.number
@@ -120,9 +121,9 @@ class SumClient:
         return following, sign_envelope(self.terms, self.identity, Step.SHARES, encode(SealedShares(view, sealed)))
 
     def mask(self, state: Shared, blob: bytes, vector: Words) -> tuple[Masked, bytes]:
-        """Hide the vector under one mask for each peer and a private one; the masks are used only once."""
+        """Step `masked`: hide the vector under a mask for each peer and a private mask, which are never used again."""
         if vector.shape != (self.terms.coordinates,):
-            raise RefusalError(f"a vector of {self.terms.coordinates} words was agreed on, found shape: {vector.shape}")
+            raise RefusalError(f"expected a vector of {self.terms.coordinates} words, found shape: {vector.shape}")
         delivery = decode(Delivery, blob)
         me = self.identity.number
         shares = {me: state.own_shares}
@@ -147,7 +148,7 @@ class SumClient:
         return Masked(view, shares), sign_envelope(self.terms, self.identity, Step.MASKED, body)
 
     def agree(self, state: Masked, blob: bytes) -> tuple[Agreed, bytes]:
-        """A signature under the list of survivors, if there are enough of them."""
+        """Step `agree`: sign the list of survivors, if there are enough of them."""
         survivors = decode(Survivors, blob)
         self._check_survivors(survivors.members, state)
         view = digest_survivors(state.peer_view, survivors)
@@ -156,7 +157,7 @@ class SumClient:
         return following, sign_envelope(self.terms, self.identity, Step.AGREE, view)
 
     def unmask(self, state: Agreed, blob: bytes) -> bytes:
-        """The shares that unmask the sum, once enough survivors have signed the same list."""
+        """Step `unmask`: return the shares that unmask the sum, if enough survivors have signed the same list."""
         agreements = decode(Agreements, blob)
         for number, signature in agreements.signatures.items():
             if number not in state.survivors:
@@ -191,7 +192,7 @@ class SumClient:
         for number, signed in key_list.keys.items():
             body, signature = signed[:-64], signed[-64:]
             crypto.check_signature(self.terms, Step.KEYS, number, body, signature)
-            keys[number] = check_keys(body)
+            keys[number] = decode_keys(body)
         if keys.get(self.identity.number) != self._public_keys(state):
             raise RefusalError("the list of keys does not hold the ones this client sent")
         return keys

@@ -1,4 +1,4 @@
-"""The cryptographic steps of the protocol, each bound to one round: thin layers over the `cryptography` package."""
+"""The cryptography of a secure sum, with the `cryptography` package. Signatures and keys hold for one round only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedlog.privacy.secagg.fixed_point import Words, unpack
 from fedlog.privacy.secagg.terms import Step, Terms
 
 TAG_BYTES = 16
-# Each key below is used for one message or one stream only, so the nonce need not vary.
+# Each key is used for one message or one stream only, so a fixed nonce is safe.
 _NONCE = bytes(12)
 _STREAM_NONCE = bytes(16)
 
@@ -34,7 +34,7 @@ class SigningIdentity:
 
     @staticmethod
     def new(number: int, entropy: Source) -> SigningIdentity:
-        """A fresh identity."""
+        """A new identity with a random key."""
         return SigningIdentity(number, entropy(32))
 
     @cached_property
@@ -43,11 +43,11 @@ class SigningIdentity:
 
     @property
     def public(self) -> bytes:
-        """The 32 bytes for the roster."""
+        """The public key for the roster, 32 bytes."""
         return self._key.public_key().public_bytes_raw()
 
     def sign(self, terms: Terms, step: Step, body: bytes) -> bytes:
-        """64 bytes that nobody else could have made, for this step of this round only."""
+        """The signature of this body, 64 bytes, valid for this step of this round only."""
         return self._key.sign(_bytes_to_sign(terms, step, self.number, body))
 
     def __repr__(self) -> str:
@@ -77,7 +77,7 @@ def public_key_of(secret: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Agreement:
-    """One side of key agreements with many others, its secret loaded once."""
+    """A client's secret for key agreements with many others; it is loaded only once."""
 
     secret: bytes
 
@@ -86,7 +86,7 @@ class Agreement:
         return X25519PrivateKey.from_private_bytes(self.secret)
 
     def keys(self, public: bytes, *purposes: bytes) -> list[bytes]:
-        """For each purpose 32 bytes that the holders of both secrets, and nobody else, can derive."""
+        """For each purpose, a key of 32 bytes that only this client and the owner of the public key can compute."""
         try:
             shared = self._key.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError:
@@ -98,23 +98,23 @@ class Agreement:
 
 
 def mask_purpose(terms: Terms, one: int, other: int) -> bytes:
-    """The purpose of the mask between two clients, the same from both sides."""
+    """The purpose for the key of the mask between two clients, the same at both."""
     low, high = sorted((one, other))
     return b"mask" + terms.digest + low.to_bytes(4, "little") + high.to_bytes(4, "little")
 
 
 def seal_purpose(terms: Terms, sender: int, receiver: int) -> bytes:
-    """The purpose of the one sealed message from one client to another."""
+    """The purpose for the key of the sealed message from one client to another."""
     return b"seal" + terms.digest + sender.to_bytes(4, "little") + receiver.to_bytes(4, "little")
 
 
 def seal(key: bytes, text: bytes) -> bytes:
-    """The text, unreadable and unchangeable without the key."""
+    """The text, encrypted and protected against changes."""
     return ChaCha20Poly1305(key).encrypt(_NONCE, text, None)
 
 
 def unseal(key: bytes, sealed: bytes, sender: int) -> bytes:
-    """The text again; `RefusalError` if one bit differs."""
+    """The text of a sealed message; `RefusalError` if a single bit was changed."""
     try:
         return ChaCha20Poly1305(key).decrypt(_NONCE, sealed, None)
     except InvalidTag:
@@ -122,11 +122,11 @@ def unseal(key: bytes, sealed: bytes, sender: int) -> bytes:
 
 
 def commitment(terms: Terms, number: int, seed: bytes) -> bytes:
-    """32 bytes that bind a client to its seed and do not reveal it."""
+    """32 bytes with which a client commits itself to its seed without revealing it."""
     return hashlib.sha256(b"seed" + terms.digest + number.to_bytes(4, "little") + seed).digest()
 
 
 def mask(terms: Terms, key: bytes) -> Words:
-    """The mask that a key expands to: one word a coordinate, from the ChaCha20 key stream."""
+    """The mask made from a key: one word for each coordinate, from the ChaCha20 key stream."""
     stream = Cipher(algorithms.ChaCha20(key, _STREAM_NONCE), mode=None).encryptor()
     return unpack(stream.update(bytes(terms.coordinates * terms.value_bytes)), terms.value_bytes)

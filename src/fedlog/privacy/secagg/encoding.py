@@ -1,7 +1,8 @@
-"""Bytes for the few shapes of value that the protocol sends or keeps, strict and without pickle; and its two errors.
+"""Encode the messages and states of a secure sum as bytes, and decode them strictly; and the two errors of a sum.
 
-A frozen dataclass whose fields are `int`, `bytes`, `tuple[int, ...]` or a mapping from `int` to `bytes` becomes its
-fields in order. Decoding refuses what encoding would not have written: wrong lengths, unsorted keys, bytes left over.
+A value is a frozen dataclass with fields of type `int`, `bytes`, `tuple[int, ...]` or a mapping from `int` to `bytes`;
+its fields are written in order. `decode` refuses everything that `encode` does not write: wrong lengths, unsorted
+keys, bytes left over.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ _NUMBER = struct.Struct("<Q")
 
 
 class RefusalError(RunError):
-    """One message cannot be used; the state of its receiver has not changed."""
+    """A message of a secure sum cannot be used; the state of its receiver has not changed."""
 
 
 class RoundFailedError(RunError):
-    """The round is over without a sum, and nothing was unmasked."""
+    """A secure sum failed; nothing was unmasked."""
 
 
 class _Value(Protocol):
@@ -52,7 +53,7 @@ def encode(value: _Value) -> bytes:
 
 
 def decode(kind: type[T], blob: bytes) -> T:
-    """The value of that type that the bytes hold; `RefusalError` if they hold anything else."""
+    """The value of type `kind` in these bytes; `RefusalError` if they hold anything else."""
     hints = _hints(kind)
     values: dict[str, Any] = {}
     reader = _Reader(blob)
@@ -76,14 +77,14 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 class _Reader:
-    """A cursor over bytes that may be anything."""
+    """Reads values from bytes that another party sent, and refuses wrong ones."""
 
     def __init__(self, blob: bytes) -> None:
         self.blob, self.at = blob, 0
 
     def take(self, count: int) -> bytes:
         if count > len(self.blob) - self.at:
-            raise RefusalError("the message is cut off")
+            raise RefusalError("the message is too short")
         self.at += count
         return self.blob[self.at - count : self.at]
 
@@ -111,4 +112,4 @@ class _Reader:
 
     def end(self) -> None:
         if self.at != len(self.blob):
-            raise RefusalError(f"{len(self.blob) - self.at} bytes are left over")
+            raise RefusalError(f"the message is {len(self.blob) - self.at} bytes too long")

@@ -1,4 +1,4 @@
-"""Real vectors as whole numbers modulo a power of two, and a modulus large enough for their noisy sum."""
+"""Encode real vectors as whole numbers modulo a power of two, and choose a modulus that holds their noisy sum."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from numpy.typing import NDArray
 from fedlog.errors import InputError
 
 Words = NDArray[np.uint64]
-"""Whole numbers modulo 2^64; only their lowest `value_bytes` bytes count."""
+"""Whole numbers modulo 2^64, of which only the lowest `value_bytes` bytes are used."""
 
 _MAX_BYTES = 7
 
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """Values are multiples of `grid`, taken modulo 256^value_bytes; sums that leave the range wrap."""
+    """An encoding of values as multiples of `grid`, modulo 256^value_bytes; a sum outside the range wraps around."""
 
     grid: float
     value_bytes: int
     wrap_probability: float = 0.0
-    """A bound on the chance that a sum with its noise wraps; it is added to delta."""
+    """A bound on the chance that a noisy sum wraps around; it is added to delta."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.grid) and self.grid > 0 and 1 <= self.value_bytes <= _MAX_BYTES):
@@ -35,17 +35,17 @@ class FixedPoint:
         return 1 << (8 * self.value_bytes - 1)
 
     def to_words(self, values: NDArray[np.float64]) -> Words:
-        """The values rounded towards zero to the grid, modulo the modulus.
+        """The values as words, rounded towards zero to the grid.
 
-        Nothing is raised for a value out of range, or one that is not finite (it counts as 0): in a private mode an
-        error that depends on the data would be a leak.
+        A value out of range raises no error, and one that is not finite counts as 0: in a private run, an error that
+        depends on the data would be a leak.
         """
         steps = np.trunc(np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0) / self.grid)
         # fmod keeps the conversion defined; 2^62 is a multiple of every modulus here.
         return np.fmod(steps, 2.0**62).astype(np.int64).astype(np.uint64)
 
     def to_words_checked(self, values: NDArray[np.float64], parties: int) -> Words:
-        """The same where nothing is private: InputError for values whose sum over that many parties could wrap."""
+        """The values as words, in a run without privacy; InputError if the sum of so many parties could wrap around."""
         bound = self.half_range // parties * self.grid
         if not np.all(np.abs(values) < bound):
             worst = float(np.max(np.abs(values)))
@@ -56,7 +56,7 @@ class FixedPoint:
         return self.to_words(values)
 
     def from_words(self, words: Words) -> NDArray[np.float64]:
-        """The values nearest to zero that the words stand for."""
+        """The values that the words stand for, those nearest to zero."""
         shift = np.uint64(64 - 8 * self.value_bytes)
         signed = (words << shift).view(np.int64) >> np.int64(64 - 8 * self.value_bytes)
         return signed.astype(np.float64) * self.grid
@@ -65,11 +65,11 @@ class FixedPoint:
 def choose_fixed_point(
     grid: float, sum_bound: float, std_of_sum: float, coordinates: int, wrap_probability: float = 2.0**-80
 ) -> FixedPoint:
-    """The fewest bytes a value that hold the clipped sum plus its noise, except with the stated probability.
+    """The encoding with the fewest bytes in which the noisy sum wraps around with at most the stated probability.
 
     `sum_bound` is the largest absolute value of a coordinate of the sum without noise: records times clamp, or clients
-    times the message norm. Sums of discrete Gaussians have sub-Gaussian tails, so one coordinate strays beyond
-    z * std with probability at most 2 exp(-z^2 / 2), and some coordinate with `coordinates` times that.
+    times the message norm. Sums of discrete Gaussians have sub-Gaussian tails: one coordinate is beyond z * std with
+    probability at most 2 exp(-z^2 / 2), and any of them with at most `coordinates` times that.
     """
     if not (sum_bound >= 0 and std_of_sum >= 0 and 0 < wrap_probability < 1 and coordinates >= 1):
         raise InputError(f"no modulus for bound {sum_bound!r}, std {std_of_sum!r}, probability {wrap_probability!r}")
@@ -85,12 +85,12 @@ def choose_fixed_point(
 
 
 def pack(words: Words, value_bytes: int) -> bytes:
-    """The lowest bytes of each word, little-endian."""
+    """The lowest `value_bytes` bytes of each word, little-endian."""
     return words.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :value_bytes].tobytes()
 
 
 def unpack(blob: bytes, value_bytes: int) -> Words:
-    """The words that `pack` wrote, or that a key stream of whole words stands for."""
+    """The words in bytes from `pack`, or from a key stream."""
     padded = np.zeros((len(blob) // value_bytes, 8), dtype=np.uint8)
     padded[:, :value_bytes] = np.frombuffer(blob, dtype=np.uint8).reshape(-1, value_bytes)
     return padded.view("<u8").reshape(-1).astype(np.uint64)

@@ -1,4 +1,4 @@
-"""The messages of a secure sum: signed envelopes from clients, and deliveries from the server."""
+"""The messages of a secure sum: signed ones from the clients, and those from the server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEALED_BYTES = 2 * SHARE_BYTES + TAG_BYTES
 
 @dataclass(frozen=True)
 class Envelope:
-    """A client's message of one step, signed."""
+    """A client's signed message of one step."""
 
     sender: int
     step: int
@@ -26,7 +26,7 @@ class Envelope:
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """Body of step keys: two one-round public keys, and a commitment to the seed of the client's own mask."""
+    """The body of a message of step `keys`: two public keys for this round, and a commitment to the mask's seed."""
 
     cipher: bytes
     mask: bytes
@@ -35,25 +35,25 @@ class PublicKeys:
 
 @dataclass(frozen=True)
 class SealedShares:
-    """Body of step shares: for each other client, shares of both secrets that only it can open."""
+    """The body of a message of step `shares`: for each other client, shares of both secrets that only it can open."""
 
     view: bytes
-    """Digest of the keys the sender saw: clients with different lists must not be mixed."""
+    """Digest of the list of keys that the sender got: all clients must have the same list."""
     sealed: dict[int, bytes]
 
 
 @dataclass(frozen=True)
 class MaskedVector:
-    """Body of step masked."""
+    """The body of a message of step `masked`."""
 
     view: bytes
-    """Digest of the peers the sender masked against."""
+    """Digest of the peers for which the sender added masks."""
     vector: bytes
 
 
 @dataclass(frozen=True)
 class UnmaskingShares:
-    """Body of step unmask: shares of the mask keys of the dropped, and of the seeds of the survivors; never both."""
+    """The body of a message of step `unmask`: shares of the dropouts' mask keys and of the survivors' seeds."""
 
     mask_keys: dict[int, bytes]
     seeds: dict[int, bytes]
@@ -61,7 +61,7 @@ class UnmaskingShares:
 
 @dataclass(frozen=True)
 class KeyList:
-    """From the server: everyone's signed keys (encoded `PublicKeys`, then the signature)."""
+    """From the server: the signed keys of all clients, each as encoded `PublicKeys` followed by the signature."""
 
     keys: dict[int, bytes]
 
@@ -75,7 +75,7 @@ class Delivery:
 
 @dataclass(frozen=True)
 class Survivors:
-    """From the server: whose masked vectors arrived."""
+    """From the server: the clients whose masked vectors arrived."""
 
     members: tuple[int, ...]
 
@@ -93,7 +93,7 @@ def sign_envelope(terms: Terms, identity: SigningIdentity, step: Step, body: byt
 
 
 def open_envelope(terms: Terms, step: Step, blob: bytes) -> Envelope:
-    """The envelope, if it was signed by a client on the roster for this step of this round."""
+    """The envelope in these bytes; `RefusalError` unless a client on the roster signed it for this step and round."""
     envelope = decode(Envelope, blob)
     if envelope.step != step:
         raise RefusalError(f"a message of step {envelope.step} came in step {int(step)} ({step.name.lower()})")
@@ -101,8 +101,8 @@ def open_envelope(terms: Terms, step: Step, blob: bytes) -> Envelope:
     return envelope
 
 
-def check_keys(body: bytes) -> PublicKeys:
-    """The public keys in a body of step keys."""
+def decode_keys(body: bytes) -> PublicKeys:
+    """The public keys in the body of a message of step `keys`; `RefusalError` for wrong lengths."""
     keys = decode(PublicKeys, body)
     if not len(keys.cipher) == len(keys.mask) == len(keys.commitment) == 32:
         raise RefusalError("expected public keys and a commitment of 32 bytes each, found other lengths")
@@ -120,5 +120,5 @@ def digest_peers(key_view: bytes, members: Iterable[int]) -> bytes:
 
 
 def digest_survivors(peer_view: bytes, survivors: Survivors) -> bytes:
-    """The digest that survivors sign: body of step agree."""
+    """The digest that survivors sign: the body of a message of step `agree`."""
     return hashlib.sha256(b"survivors" + peer_view + encode(survivors)).digest()

@@ -1,4 +1,4 @@
-"""A whole round in one process, every message as bytes: for the simulator, the tests and the benchmark."""
+"""Run a whole secure sum in one process, with every message as bytes: for the simulator, tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from fedlog.privacy.secagg.server import SecureSum, ServerRound, close_step, rec
 from fedlog.privacy.secagg.terms import Step, Terms
 
 Mail = list[tuple[int, bytes]]
-"""Messages in the order of arrival, each with the client it is from or for."""
+"""Messages in the order of arrival, each with the number of its sender or receiver."""
 
 Courier = Callable[[Step, str, Mail], Iterable[tuple[int, bytes]]]
-"""What arrives of what was sent; the text is `up` or `down`."""
+"""A function that returns the messages that arrive; the text is `up` or `down`."""
 
 
 def deliver_everything(step: Step, direction: str, mail: Mail) -> Iterable[tuple[int, bytes]]:
-    """Every message as it was sent: nobody drops out."""
+    """Return every message as it was sent: no client drops out."""
     return mail
 
 
 Early = Mapping[int, tuple[Advertised, bytes]]
-"""Keys that came with the last reply of the round before: what each client remembers, and what it sent."""
+"""Keys that were sent with the last reply of the round before: each client's state, and its message."""
 
 
 @dataclass
 class RoundTraffic:
-    """Bytes and message turns of one round, who answered to the end, and what was refused."""
+    """Bytes and turns of one round, the clients that answered its last step, and the reasons of refusals."""
 
     up: dict[int, int] = field(default_factory=dict)
     down: dict[int, int] = field(default_factory=dict)
@@ -46,9 +46,9 @@ def run_round(
     traffic: RoundTraffic | None = None,
     early: Early | None = None,
 ) -> SecureSum:
-    """The sum of the vectors of the clients that survived; `RoundFailedError` if they are too few.
+    """The sum of the vectors of the surviving clients; `RoundFailedError` if they are too few.
 
-    Clients whose keys came early are not asked for keys; if that is true of all, the round has a turn less.
+    A client in `early` is not asked for keys; if all clients are, the round has one turn less.
     """
     traffic = RoundTraffic() if traffic is None else traffic
     early = {} if early is None else early
@@ -84,7 +84,7 @@ def run_round(
 
 
 def answer_step(client: SumClient, step: Step, state: object, blob: bytes, vector: Words) -> tuple[object, bytes]:
-    """The client's next state and its reply to the message of that step; `RefusalError` if they do not fit."""
+    """The client's next state and its reply in this step; `RefusalError` if its state is one of another step."""
     match step, state:
         case Step.KEYS, None:
             return client.advertise()

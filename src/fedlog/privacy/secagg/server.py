@@ -27,7 +27,7 @@ from fedlog.privacy.secagg.messages import (
     SealedShares,
     Survivors,
     UnmaskingShares,
-    check_keys,
+    decode_keys,
     digest_keys,
     digest_peers,
     digest_survivors,
@@ -41,41 +41,41 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SecureSum:
-    """The outcome of a round: the sum over the survivors, and their names."""
+    """The result of a secure sum: the sum over the survivors, and their numbers."""
 
     total: Words
     survivors: tuple[int, ...]
     doubted: int | None = None
-    """The helper whose shares did not fit those of the others, and were not needed: it lies, or was lied to."""
+    """A client with shares that did not fit those of the others and were not used: it sent or got wrong ones."""
 
 
 @dataclass(frozen=True)
 class ServerRound:
-    """Everything the server holds in one round."""
+    """The server's state in one round."""
 
     terms: Terms
     step: Step = Step.KEYS
     keys: Mapping[int, bytes] = field(default_factory=dict)
-    """Encoded public keys, then the signature under them."""
+    """Client -> its encoded public keys, followed by the signature."""
     sealed: Mapping[int, Mapping[int, bytes]] = field(default_factory=dict)
     masked: Mapping[int, bytes] = field(default_factory=dict)
     agreed: Mapping[int, bytes] = field(default_factory=dict)
     unmasking: Mapping[int, UnmaskingShares] = field(default_factory=dict)
     view: bytes = b""
-    """The digest of what the last closed step settled: all messages of the current step must be based on it."""
+    """The digest of the list that the last step ended with; every message of this step must refer to it."""
 
     @property
     def survivors(self) -> Survivors:
-        """Whose masked vectors arrived in time."""
+        """The clients whose masked vectors arrived in time."""
         return Survivors(tuple(sorted(self.masked)))
 
 
 def receive_message(state: ServerRound, blob: bytes) -> ServerRound:
-    """The state with one more client's message of the current step."""
+    """The state with one more client's message of the current step; `RefusalError` if it cannot be used."""
     envelope = open_envelope(state.terms, state.step, blob)
     match state.step:
         case Step.KEYS:
-            check_keys(envelope.body)
+            decode_keys(envelope.body)
             return replace(state, keys=_add_once(state.keys, envelope.sender, envelope.body + envelope.signature))
         case Step.SHARES:
             return replace(state, sealed=_add_once(state.sealed, envelope.sender, _check_sealed(state, envelope)))
@@ -109,15 +109,15 @@ def close_step(state: ServerRound) -> tuple[ServerRound, dict[int, bytes]]:
             return following, dict.fromkeys(state.masked, encode(state.survivors))
         case Step.AGREE:
             _require(len(state.agreed), state.terms.threshold, "signed the list of survivors")
-            # All sign, but the threshold is what a client asks for: shorter lists are cheaper to check.
+            # All survivors sign, but a client needs only `threshold` signatures: a shorter list is cheaper to check.
             chosen = {number: state.agreed[number] for number in sorted(state.agreed)[: state.terms.threshold]}
             return replace(state, step=Step.UNMASK), dict.fromkeys(state.agreed, encode(Agreements(chosen)))
         case Step.UNMASK:
-            raise RoundFailedError("the last step is closed by secure_sum")
+            raise RoundFailedError("expected unmask_sum to end the last step, found close_step")
 
 
 def unmask_sum(state: ServerRound) -> SecureSum:
-    """The sum over the survivors, unmasked with the shares of the last step."""
+    """The sum over the survivors, unmasked with the shares of the last step; `RoundFailedError` if that fails."""
     terms = state.terms
     if state.step is not Step.UNMASK:
         raise RoundFailedError(f"the round is still at step {state.step.name.lower()}")
@@ -132,9 +132,9 @@ def unmask_sum(state: ServerRound) -> SecureSum:
 
 
 def _find_secrets(state: ServerRound) -> tuple[dict[int, bytes], int | None]:
-    """The secrets that unmask the sum, by client, and the helper that had to be left out for it, if there is one.
+    """The secrets that unmask the sum, by client, and the client whose shares had to be left out, if any.
 
-    One client with wrong shares would otherwise end every sum; with one helper to spare it ends none.
+    Otherwise one client with wrong shares could make every sum fail. It needs one more client than the threshold.
     """
     helpers, needed = sorted(state.unmasking), state.terms.threshold
     try:
@@ -147,7 +147,7 @@ def _find_secrets(state: ServerRound) -> tuple[dict[int, bytes], int | None]:
 
 
 def _combine_all(state: ServerRound, helpers: Sequence[int]) -> dict[int, bytes]:
-    """The secrets from the shares of these helpers, each checked against what its owner has published."""
+    """The secrets from the shares of these clients, each checked against what its owner published."""
     weights = weights_at_zero([number + 1 for number in helpers])
     found: dict[int, bytes] = {}
     for number in state.masked:
@@ -164,7 +164,7 @@ def _combine_all(state: ServerRound, helpers: Sequence[int]) -> dict[int, bytes]
 
 
 def _sum_masks_of_dropout(state: ServerRound, dropped: int, secret: bytes) -> Words:
-    """The masks that the survivors added for a client that dropped out before its own vector came."""
+    """The sum of the masks that the survivors added for a client that dropped out before it sent its vector."""
     terms = state.terms
     agreement = crypto.Agreement(secret)
     total = np.zeros(terms.coordinates, dtype=np.uint64)
@@ -176,7 +176,7 @@ def _sum_masks_of_dropout(state: ServerRound, dropped: int, secret: bytes) -> Wo
 
 
 def _read_keys(state: ServerRound, number: int) -> PublicKeys:
-    return check_keys(state.keys[number][:-64])
+    return decode_keys(state.keys[number][:-64])
 
 
 def _check_sealed(state: ServerRound, envelope: Envelope) -> dict[int, bytes]:
@@ -192,9 +192,9 @@ def _check_sealed(state: ServerRound, envelope: Envelope) -> dict[int, bytes]:
 
 def _check_vector(state: ServerRound, envelope: Envelope) -> bytes:
     body = decode(MaskedVector, envelope.body)
-    # A client that masked against other peers would leave masks in the sum: it counts as dropped.
+    # Masks for other peers would not cancel in the sum: such a client counts as dropped out.
     if envelope.sender not in state.sealed or body.view != state.view:
-        raise RefusalError(f"client {envelope.sender} masked its vector against other peers")
+        raise RefusalError(f"client {envelope.sender} added masks for other peers")
     if len(body.vector) != state.terms.coordinates * state.terms.value_bytes:
         raise RefusalError(f"client {envelope.sender} sent a vector of {len(body.vector)} bytes")
     return body.vector
@@ -203,7 +203,7 @@ def _check_vector(state: ServerRound, envelope: Envelope) -> bytes:
 def _check_unmasking(state: ServerRound, envelope: Envelope) -> UnmaskingShares:
     body = decode(UnmaskingShares, envelope.body)
     if envelope.sender not in state.agreed:
-        raise RefusalError(f"client {envelope.sender} helps to unmask without having agreed to")
+        raise RefusalError(f"client {envelope.sender} sent shares to unmask, but did not sign the list of survivors")
     if body.seeds.keys() != state.masked.keys() or body.mask_keys.keys() != state.sealed.keys() - state.masked.keys():
         raise RefusalError(f"client {envelope.sender} sent shares for other survivors")
     if any(len(share) != SHARE_BYTES for share in (*body.seeds.values(), *body.mask_keys.values())):

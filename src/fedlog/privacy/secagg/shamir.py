@@ -1,4 +1,4 @@
-"""Shamir's secret sharing over a prime field: any `threshold` shares give the secret, fewer say nothing."""
+"""Shamir's secret sharing over a prime field: `threshold` shares give the secret, fewer reveal nothing."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from fedlog.errors import InputError
 from fedlog.privacy.discrete import Source
 
 PRIME: Final = 2**256 + 297
-"""The smallest prime that every 32-byte secret is below."""
+"""The smallest prime above every 32-byte number."""
 
 SHARE_BYTES: Final = 33
 
 
 def split(secret: bytes, threshold: int, points: Sequence[int], entropy: Source) -> dict[int, bytes]:
-    """One share for each point, a value at that point of a random polynomial with the secret at 0."""
+    """Split a secret: the share at each point is the value of a random polynomial that has the secret at 0."""
     if len(secret) != 32:
         raise InputError(f"a secret to share must have 32 bytes: {len(secret)}")
     if not 1 <= threshold <= len(points) or len(set(points)) != len(points) or min(points) < 1:
@@ -47,7 +47,7 @@ def weights_at_zero(points: Sequence[int]) -> dict[int, int]:
 
 
 def combine(shares: Mapping[int, bytes], weights: Mapping[int, int]) -> bytes | None:
-    """The secret behind the shares at the weights' points; None if they are not shares of a 32-byte secret."""
+    """The secret from its shares at the points of `weights`; None if they are not shares of a 32-byte secret."""
     total = 0
     for point, weight in weights.items():
         total += int.from_bytes(shares[point], "big") * weight

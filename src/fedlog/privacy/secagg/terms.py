@@ -1,4 +1,4 @@
-"""The terms that all parties of a round agree on before it starts, and the numbers that make it safe."""
+"""The terms of a secure sum, on which all parties agree before it starts, with the checks that make it safe."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Step(IntEnum):
     UNMASK = 4
 
 
-FEWEST = 3  # of whom a sum hides anything: the sum of two is known to each of the two
+FEWEST = 3  # clients in a sum: in a sum of two, each could subtract its own vector and learn the other's
 TURNS_OF_FIRST_ROUND = len(Step)
 TURNS_OF_LATER_ROUNDS = len(Step) - 1
 """The keys of a later round come with the last reply of the round before."""
@@ -31,7 +31,7 @@ TURNS_OF_LATER_ROUNDS = len(Step) - 1
 
 @dataclass(frozen=True)
 class Terms:
-    """One round's terms; every message is bound to them, so none fits any other round."""
+    """The terms of one round. Every message is bound to them, so that it is valid in no other round."""
 
     session: bytes
     """16 random bytes for the whole run."""
@@ -39,11 +39,11 @@ class Terms:
     roster: Mapping[int, bytes]
     """Each client's number and its long-term Ed25519 public key, from a source other than the server."""
     threshold: int
-    """How many clients it takes to unmask."""
+    """The number of clients that are needed to unmask the sum."""
     honest: int
-    """H: the smallest number of honest survivors; below it the round fails before anything is unmasked."""
+    """The fewest honest survivors; with fewer, the round fails before anything is unmasked."""
     corrupted: int
-    """How many clients, at most, share what they see with the server."""
+    """The largest number of clients that share what they see with the server."""
     coordinates: int
     value_bytes: int
 
@@ -61,32 +61,32 @@ class Terms:
         if self.honest < FEWEST:
             raise InputError(
                 f"a secure sum needs at least {FEWEST} honest survivors: {self.honest}",
-                hint="the sum of two is known to each of the two",
+                hint="in a sum of two, each could subtract its own vector and learn the other's",
             )
         if self.corrupted < 0 or 2 * self.threshold <= n + self.corrupted or self.threshold > n:
             raise InputError(
                 f"the threshold must lie above ({n} clients + {self.corrupted} corrupted) / 2 and not above {n}: "
                 f"{self.threshold}",
-                hint="otherwise a server could have two different groups of survivors unmasked",
+                hint="otherwise a server could unmask two sums over different groups of survivors",
             )
         if self.minimum > n:
             raise InputError(
-                f"{self.honest} honest survivors and {self.corrupted} corrupted ones do not fit {n} clients"
+                f"{self.honest} honest survivors and {self.corrupted} corrupted clients are more than all {n} clients"
             )
 
     @property
     def minimum(self) -> int:
-        """The smallest number of survivors: enough to unmask, and with H honest clients for certain."""
+        """The fewest survivors: enough to unmask, and with enough honest ones even if all corrupted clients survive."""
         return max(self.threshold, self.honest + self.corrupted)
 
     @cached_property
     def digest(self) -> bytes:
-        """32 bytes that no other round shares."""
+        """The digest of the terms: 32 bytes that are different in every round."""
         return hashlib.sha256(b"fedlog secagg 1\0" + encode(self)).digest()
 
     @property
     def name(self) -> str:
-        """The round's name in the store of used steps."""
+        """The name of the round in the record of used steps."""
         return f"{self.session.hex()}-{self.round}"
 
     def next(self) -> Terms:
@@ -95,5 +95,5 @@ class Terms:
 
 
 def smallest_safe_threshold(clients: int, corrupted: int) -> int:
-    """The smallest threshold that is safe for that many clients. It allows the most dropouts."""
+    """The smallest threshold that is safe for so many clients; it allows the most dropouts."""
     return math.floor((clients + corrupted) / 2) + 1

@@ -1,4 +1,4 @@
-"""Which steps of which rounds a client has answered: one answer each, also after a restart."""
+"""The record of the steps that a client has answered, so that it answers each only once, even after a restart."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from fedlog.privacy.secagg.encoding import RefusalError
 
 
 class UsedSteps(Protocol):
-    """A memory of answered steps that outlives the client."""
+    """A record of answered steps that outlives the client."""
 
     def claim(self, round_name: str, step: str) -> None:
-        """Mark the step as answered; `RefusalError` if it was before."""
+        """Mark the step as answered; `RefusalError` if it was answered before."""
 
 
 @dataclass
 class UsedStepsInMemory:
-    """For simulation: a simulated client does not restart."""
+    """The record in memory, for simulation: a simulated client does not restart."""
 
     claimed: set[tuple[str, str]] = field(default_factory=set)
 
     def claim(self, round_name: str, step: str) -> None:
-        """Mark the step as answered; `RefusalError` if it was before."""
+        """Mark the step as answered; `RefusalError` if it was answered before."""
         if (round_name, step) in self.claimed:
             raise RefusalError(f"step {step} of round {round_name} was answered before")
         self.claimed.add((round_name, step))
@@ -32,7 +32,7 @@ class UsedStepsInMemory:
 
 @dataclass(frozen=True)
 class UsedStepsOnDisk:
-    """One empty file for each step, forced to disk before `claim` returns."""
+    """The record on disk: one empty file for each step, on the disk before `claim` returns."""
 
     folder: Path
 
@@ -41,7 +41,7 @@ class UsedStepsOnDisk:
         return (self.folder / f"{round_name}-{step}").exists()
 
     def claim(self, round_name: str, step: str) -> None:
-        """Mark the step as answered, on disk; `RefusalError` if it was before, by this process or another."""
+        """Mark the step as answered, on disk; `RefusalError` if this process or another has answered it before."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{round_name}-{step}"
         try:
@@ -50,6 +50,6 @@ class UsedStepsOnDisk:
         except FileExistsError:
             raise RefusalError(
                 f"step {step} of round {round_name} was answered before: {path}",
-                hint="this client sits out the rest of the round; its masks serve one vector only",
+                hint="this client does not answer in the rest of the round: its masks may be used for one vector only",
             ) from None
         force_names(self.folder)
