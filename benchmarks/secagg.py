@@ -33,7 +33,7 @@ from fedlog.privacy.secagg.messages import (
     MaskedVector,
     SealedShares,
     UnmaskingShares,
-    check_keys,
+    decode_keys,
     sign_envelope,
 )
 from fedlog.privacy.secagg.server import ServerRound, close_step, receive_message, unmask_sum
@@ -174,7 +174,7 @@ def _round(
 
 
 def _keys(state: ServerRound, number: int) -> Any:
-    return check_keys(state.keys[number][:-64])
+    return decode_keys(state.keys[number][:-64])
 
 
 def _shares(other: StandIn, state: ServerRound) -> bytes:
